@@ -1,0 +1,80 @@
+"""Merge RL-trained agents of one base model, exactly and out of core.
+
+    import ramerge
+
+    record = ramerge.merge("recipe.yaml", "merged")
+    for agent in record.statistics:
+        print(agent.name, agent.density, agent.rho, agent.lambda_)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ramerge.api import merge, plan
+    from ramerge.errors import (
+        CheckpointError,
+        InputError,
+        OutputError,
+        PlanError,
+        RamergeError,
+        RecipeError,
+        WeightsError,
+    )
+    from ramerge.plan import Plan
+    from ramerge.recipe import Agent, Allow, Recipe
+    from ramerge.record import AgentStatistics, Record
+    from ramerge.run import Progress
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Agent": "recipe",
+    "AgentStatistics": "record",
+    "Allow": "recipe",
+    "CheckpointError": "errors",
+    "InputError": "errors",
+    "OutputError": "errors",
+    "Plan": "plan",
+    "PlanError": "errors",
+    "Progress": "run",
+    "RamergeError": "errors",
+    "Recipe": "recipe",
+    "RecipeError": "errors",
+    "Record": "record",
+    "WeightsError": "errors",
+    "merge": "api",
+    "plan": "api",
+}
+
+__all__ = [
+    "Agent",
+    "AgentStatistics",
+    "Allow",
+    "CheckpointError",
+    "InputError",
+    "OutputError",
+    "Plan",
+    "PlanError",
+    "Progress",
+    "RamergeError",
+    "Recipe",
+    "RecipeError",
+    "Record",
+    "WeightsError",
+    "merge",
+    "plan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # numba takes most of a second to import; `ramerge --version` and `import ramerge` do without it
+    if name in _HOMES:
+        return getattr(import_module(f"ramerge.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'ramerge' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

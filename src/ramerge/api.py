@@ -1,0 +1,75 @@
+"""The two functions that everything else is for: `plan` and `merge`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ramerge.executors.threads import ThreadExecutor
+from ramerge.plan import Plan, make_plan
+from ramerge.recipe import Document, Recipe
+from ramerge.record import Record
+from ramerge.run import Listener, execute
+
+AnyRecipe = Recipe | Mapping[str, Any] | str | Path | Document
+
+
+def plan(
+    recipe: AnyRecipe,
+    out: str | Path | None = None,
+    *,
+    threads: int | None = None,
+    max_memory: int | str | None = None,
+    overwrite: bool = False,
+) -> Plan:
+    """What a merge would read, write and take, from headers alone.
+
+    Args:
+        recipe: a `Recipe`, a mapping, or the path of a YAML file.
+        out: the output folder, if the plan is to check it and the free disk.
+        threads: worker threads; by default one a processor and two more.
+        max_memory: what the process may take, in bytes or as `2GB`.
+        overwrite: whether an existing checkpoint at `out` would be replaced.
+
+    Returns:
+        The plan. Its `problems` say what would make the merge fail.
+
+    Raises:
+        RecipeError: the recipe is wrong; every problem of it.
+    """
+    place = Path(out) if out is not None else None
+    return make_plan(recipe, place, threads=threads, max_memory=max_memory, overwrite=overwrite)
+
+
+def merge(
+    recipe: AnyRecipe,
+    out: str | Path,
+    *,
+    threads: int | None = None,
+    max_memory: int | str | None = None,
+    overwrite: bool = False,
+    on_progress: Listener | None = None,
+) -> Record:
+    """Merge a recipe's agents into a checkpoint at `out`, which appears complete or not at all.
+
+    Args:
+        recipe: a `Recipe`, a mapping, or the path of a YAML file.
+        out: the output folder; it must not exist unless `overwrite`.
+        threads: worker threads; by default one a processor and two more. Results do not depend on it.
+        max_memory: what the process may take, in bytes or as `2GB`; refused if it cannot be kept.
+        overwrite: replace an existing checkpoint at `out`, at the end.
+        on_progress: called from this thread with a `Progress` after every block.
+
+    Returns:
+        The record, which is also `out/ramerge.json`.
+
+    Raises:
+        RecipeError: the recipe is wrong.
+        PlanError: the inputs do not fit each other, the output or the machine; every problem, before any weight is read.
+        WeightsError: NaN, Inf or overflow, or integer tensors that differ; every tensor that holds some.
+        CheckpointError: an input cannot be read.
+        OutputError: the disk is full or fails.
+    """
+    made = plan(recipe, out, threads=threads, max_memory=max_memory, overwrite=overwrite)
+    return execute(made, ThreadExecutor(made.resources.workers), on_progress or (lambda _: None))

@@ -1,0 +1,187 @@
+"""The files beside the weights: configuration, tokenizer, chat template and the rest."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from ramerge.checkpoint.dtypes import full_name
+from ramerge.checkpoint.index import read_json
+from ramerge.checkpoint.paths import leads_outside
+from ramerge.errors import CheckpointError
+
+# Weights in any format, their indices, and a trainer's state: none of it belongs to the merged model.
+_NOT_COMPANIONS = (
+    "*.safetensors",
+    "*.index.json",
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.ckpt",
+    "*.gguf",
+    "*.h5",
+    "*.msgpack",
+    "*.onnx",
+    "*.onnx_data",
+    "*.pkl",
+    "README.md",
+    "ramerge.json",
+    "ramerge.yaml",
+    "trainer_state.json",
+    ".*",
+)
+
+# What `companions: AGENT` takes from that agent instead of the base.
+_TOKENIZER_FILES = (
+    "tokenizer*",
+    "*.tiktoken",
+    "vocab.*",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template*",
+    "chat_templates/*",
+    "additional_chat_templates/*",
+    "generation_config.json",
+)
+
+# Keys of config.json that change what the weights mean, at any depth.
+_MEANING = re.compile(
+    r"(^|\.)(architectures|model_type|auto_map|vocab_size|tie_word_embeddings|quantization_config|compression_config"
+    r"|hidden_act|hidden_activation|activation_function|rope.*|.*_theta|rotary.*|partial_rotary_factor|head_dim"
+    r"|.*(hidden|intermediate|embedding|embed|model|ffn|inner|state|conv)_?(size|dim)|.*_layers?|n_layer|n_embd|n_head"
+    r"|n_inner|d_model|d_ff|.*_heads?|.*(norm|layer_norm).*_eps.*|.*_experts?(_.*)?|.*experts_per_tok|layer_types"
+    r"|sliding_window|attention_bias|mlp_bias|.*logit_softcapping|.*_multiplier|.*_rank)(\.|$)"
+)
+_HARMLESS = re.compile(r"(^|\.)(torch_dtype|dtype|transformers_version|_name_or_path|use_cache|architectures_version)$")
+_ABSENT = "absent"
+
+
+def companion_files(base: Path, tokenizer_from: Path | None, *, allow_outside_links: bool = False) -> dict[str, Path]:
+    """Relative name to source of every file to copy.
+
+    Args:
+        base: the base checkpoint.
+        tokenizer_from: where tokenizer, chat template and generation config come from, if not from the base.
+        allow_outside_links: follow links that lead out of a checkpoint.
+
+    Raises:
+        CheckpointError: a link leads out of its checkpoint.
+    """
+    chosen = {name: path for name, path in _companions(base)}
+    if tokenizer_from is not None:
+        chosen = {name: path for name, path in chosen.items() if not _is_tokenizer(name)}
+        chosen |= {name: path for name, path in _companions(tokenizer_from) if _is_tokenizer(name)}
+    roots = [base] if tokenizer_from is None else [base, tokenizer_from]
+    outside = [path for path in chosen.values() if all(leads_outside(path, root) for root in roots)]
+    if outside and not allow_outside_links:
+        raise CheckpointError(
+            [
+                f"{path}: links to {path.resolve()}, outside the checkpoint; "
+                "set allow.outside_links: true in the recipe if you trust it"
+                for path in outside
+            ]
+        )
+    return chosen
+
+
+def _companions(directory: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory)
+        hidden = any(part.startswith(".") for part in name.parts)
+        if path.is_file() and not hidden and not any(fnmatch(name.name, pattern) for pattern in _NOT_COMPANIONS):
+            yield name.as_posix(), path
+
+
+def _is_tokenizer(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in _TOKENIZER_FILES)
+
+
+def copy_companions(files: Mapping[str, Path], target: Path, dtype: str | None) -> None:
+    """Copy files byte for byte; `config.json` is rewritten only where the output's dtype differs from what it says.
+
+    Args:
+        files: relative name to source.
+        target: the output folder.
+        dtype: safetensors' name of the one dtype all floats were converted to; None if they keep their own.
+    """
+    for name, source in files.items():
+        destination = target / name
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        if name == "config.json" and dtype is not None:
+            config = read_json(source)
+            if _set_dtype(config, full_name(dtype)):
+                destination.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+                continue
+        shutil.copyfile(source, destination)
+
+
+def _set_dtype(config: dict[str, Any], dtype: str) -> bool:
+    """Set every dtype that a configuration states, nested ones included; whether anything changed."""
+    changed = False
+    for key, value in config.items():
+        if key in ("torch_dtype", "dtype") and isinstance(value, str) and value != dtype:
+            config[key] = dtype
+            changed = True
+        elif isinstance(value, dict) and key != "quantization_config":
+            changed |= _set_dtype(value, dtype)
+    return changed
+
+
+def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Differences between two configurations, as key to "base's value, agent's value".
+
+    Returns:
+        Those that change what the weights mean, and the others. A key that only one side states is no more than a
+        note (versions of transformers write different defaults), but for quantisation, ties and rotary scaling.
+    """
+    left, right = _flatten(_canonical(base)), _flatten(_canonical(agent))
+    serious, harmless = {}, {}
+    for key in sorted(left.keys() | right.keys()):
+        ours, theirs = left.get(key, _ABSENT), right.get(key, _ABSENT)
+        if ours == theirs or _HARMLESS.search(key):
+            continue
+        text = f"base has {json.dumps(ours)}, agent has {json.dumps(theirs)}"
+        one_sided = _ABSENT in (ours, theirs) and not key.startswith(("quantization_config", "rope.scaling"))
+        (serious if _MEANING.search(key) and not one_sided else harmless)[key] = text
+    return serious, harmless
+
+
+def _canonical(config: Mapping[str, Any]) -> dict[str, Any]:
+    """One spelling for rotary embeddings, which transformers 4 and 5 write differently."""
+    result = {key: _canonical(value) if isinstance(value, dict) else value for key, value in config.items()}
+    if not {"rope_theta", "rope_parameters", "rope_scaling"} & result.keys():
+        return result
+    scaling = result.pop("rope_scaling", None)
+    parameters = result.pop("rope_parameters", None)
+    parameters = dict(parameters) if isinstance(parameters, Mapping) else {}
+    theta = parameters.pop("rope_theta", result.pop("rope_theta", None))
+    scaling = dict(scaling) if isinstance(scaling, Mapping) else parameters
+    kind = scaling.pop("rope_type", scaling.pop("type", "default"))
+    result["rope"] = {"theta": float(theta) if isinstance(theta, int | float) else theta}
+    if kind != "default" or scaling:
+        result["rope"]["scaling"] = {"type": kind, **scaling}
+    return result
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        elif value is not None:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def quantisation(config: Mapping[str, Any]) -> str | None:
+    """The name of the quantisation that a configuration declares, such as `gptq` or `fp8`; None if there is none."""
+    found = config.get("quantization_config") or config.get("compression_config")
+    if not isinstance(found, Mapping):
+        return None
+    return str(found.get("quant_method", found.get("format", "unknown method")))

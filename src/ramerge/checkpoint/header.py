@@ -1,0 +1,179 @@
+"""The header of a safetensors file, read without trusting a byte of it, and written."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ramerge.checkpoint.dtypes import BITS
+from ramerge.errors import CheckpointError
+
+# The limit of the safetensors library; a longer header is an attack or not safetensors.
+MAX_HEADER_BYTES = 100_000_000
+MAX_NUMBER = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a header: safetensors dtype, shape, and its bytes `begin:end` counted from the file's start."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """Entries in the order of their bytes, and the file's own metadata."""
+
+    entries: tuple[Entry, ...]
+    metadata: Mapping[str, str]
+    file_bytes: int
+
+
+def read_header(path: Path) -> Header:
+    """Read and check the header of a safetensors file.
+
+    Raises:
+        CheckpointError: the file is not what the format says; all problems that can be told apart are listed.
+    """
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            prefix = file.read(8)
+            if len(prefix) < 8:
+                raise CheckpointError(f"{path}: {size} bytes is too short for a safetensors file")
+            length = int.from_bytes(prefix, "little")
+            if length > MAX_HEADER_BYTES:
+                raise CheckpointError(
+                    f"{path}: header length {length:,} exceeds the limit of {MAX_HEADER_BYTES:,} bytes; "
+                    "this is not a safetensors file, or it is damaged"
+                )
+            if 8 + length > size:
+                raise CheckpointError(
+                    f"{path}: truncated: the header needs {8 + length:,} bytes, the file has {size:,}; download it again"
+                )
+            text = file.read(length)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    return _parse(path, text, 8 + length, size)
+
+
+def _parse(path: Path, text: bytes, data_start: int, file_bytes: int) -> Header:
+    document = _load_json(path, text)
+    metadata = document.pop("__metadata__", None)
+    problems = []
+    if metadata is not None and not (
+        isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+    ):
+        problems.append(f"{path}: __metadata__ must map strings to strings")
+    entries = []
+    for name, raw in document.items():
+        entry = _entry(name, raw, data_start)
+        if isinstance(entry, str):
+            problems.append(f"{path}: tensor {name!r}: {entry}")
+        else:
+            entries.append(entry)
+    entries.sort(key=lambda entry: (entry.begin, entry.end))
+    if not problems:
+        problems = [f"{path}: {problem}" for problem in _layout_problems(entries, data_start, file_bytes)]
+    if problems:
+        raise CheckpointError(problems)
+    return Header(tuple(entries), metadata or {}, file_bytes)
+
+
+def _load_json(path: Path, text: bytes) -> dict[str, Any]:
+    duplicates: list[str] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) < len(pairs):
+            names = [name for name, _ in pairs]
+            duplicates.extend(sorted({name for name in names if names.count(name) > 1}))
+        return result
+
+    try:
+        document = json.loads(text.decode("utf-8"), object_pairs_hook=unique, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: the header is not UTF-8; this is not a safetensors file") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: the header is not JSON ({error}); this is not a safetensors file") from error
+    if not isinstance(document, dict):
+        raise CheckpointError(f"{path}: the header is a JSON {type(document).__name__}, not an object")
+    if duplicates:
+        raise CheckpointError([f"{path}: the header names {name!r} more than once" for name in duplicates])
+    return document
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value
+
+
+def _entry(name: str, raw: Any, data_start: int) -> Entry | str:
+    """An entry, or what is wrong with it."""
+    if not isinstance(raw, dict) or set(raw) != {"dtype", "shape", "data_offsets"}:
+        return "must have exactly the keys dtype, shape and data_offsets"
+    dtype, shape, offsets = raw["dtype"], raw["shape"], raw["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in BITS:
+        return f"unknown dtype {dtype!r}"
+    if not isinstance(shape, list) or not all(_is_count(extent) for extent in shape):
+        return f"shape {shape!r} is not a list of non-negative integers"
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(offset) for offset in offsets):
+        return f"data_offsets {offsets!r} are not two non-negative integers"
+    if any(number > MAX_NUMBER for number in (*shape, *offsets)):
+        return "a size or an offset overflows 64 bits"
+    bits = math.prod(shape) * BITS[dtype]
+    if bits > 8 * MAX_NUMBER:
+        return f"shape {shape} overflows 64 bits"
+    begin, end = offsets
+    if begin > end:
+        return f"data_offsets {offsets} run backwards"
+    if bits != 8 * (end - begin):
+        return f"{dtype} {shape} takes {bits / 8:,.0f} bytes, but data_offsets {offsets} hold {end - begin:,}"
+    return Entry(name, dtype, tuple(shape), data_start + begin, data_start + end)
+
+
+def _layout_problems(entries: Sequence[Entry], data_start: int, file_bytes: int) -> list[str]:
+    """Overlaps, holes, and data past or short of the file's end. `entries` are sorted by position."""
+    problems = []
+    position, before = data_start, "the header"
+    for entry in entries:
+        if entry.begin < position:
+            problems.append(f"tensor {entry.name!r} overlaps {before}")
+        elif entry.begin > position:
+            problems.append(f"{entry.begin - position:,} bytes before tensor {entry.name!r} belong to no tensor")
+        position, before = max(position, entry.end), f"tensor {entry.name!r}"
+    if position > file_bytes:
+        missing = position - file_bytes
+        problems.append(f"truncated: tensors run {missing:,} bytes past the file's end; download it again")
+    elif position < file_bytes:
+        problems.append(f"{file_bytes - position:,} bytes at the end belong to no tensor")
+    return problems
+
+
+def encode_header(entries: Sequence[tuple[str, str, Sequence[int], int]], metadata: Mapping[str, str]) -> bytes:
+    """The bytes of a header, length prefix included, padded so that the data starts at a multiple of 8.
+
+    Args:
+        entries: (name, dtype, shape, bytes) in the order of their data, which is laid out without holes.
+        metadata: strings to strings.
+    """
+    document: dict[str, Any] = {"__metadata__": dict(metadata)}
+    position = 0
+    for name, dtype, shape, nbytes in entries:
+        document[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, position + nbytes]}
+        position += nbytes
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text

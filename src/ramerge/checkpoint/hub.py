@@ -1,0 +1,67 @@
+"""From what a recipe calls a model to a folder: a path, or an id on the Hugging Face hub with an optional revision."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ramerge.errors import CheckpointError
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
+_WANTED = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken", "LICENSE*", "*.md"]
+_UNWANTED = ["original/*", "onnx/*", "*.gguf", "consolidated*"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as written, its folder, and the hub id and revision if it is one."""
+
+    written: str
+    directory: Path
+    hub_id: str | None = None
+    revision: str | None = None
+
+    @property
+    def spelled_out(self) -> str:
+        """The model so that it can be found from any folder: an absolute path, or a hub id with its revision."""
+        return f"{self.hub_id}@{self.revision}" if self.hub_id else str(self.directory.resolve())
+
+
+def looks_like_path(text: str) -> bool:
+    """Whether a model's name can only be a path: it starts like one or is not spelled like a hub id."""
+    return text.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(text)
+
+
+def resolve(text: str, folder: Path) -> Model:
+    """Find a model: a folder relative to `folder`, else a hub id `name` or `owner/name`, with `@revision`.
+
+    `HF_HUB_OFFLINE=1` answers from the hub's cache alone.
+
+    Raises:
+        CheckpointError: the hub does not know it, or cannot be reached and its cache does not hold it.
+    """
+    path = folder / Path(text).expanduser()
+    if path.exists() or looks_like_path(text) or "@" not in text and text.count("/") != 1:
+        return Model(text, path)
+    return _from_hub(text, path)
+
+
+def _from_hub(text: str, path: Path) -> Model:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    name, _, revision = text.partition("@")
+    try:
+        directory = Path(
+            snapshot_download(name, revision=revision or None, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
+        )
+    except LocalEntryNotFoundError as error:
+        raise CheckpointError(
+            f"{text}: no folder {path}, and not in the hub's cache, which is all that can be used "
+            "offline; download it while online (hf download), or check the path"
+        ) from error
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CheckpointError(f"{text}: no folder {path}, and the hub does not give it: {reason}") from error
+    return Model(text, directory, name, revision or directory.name)

@@ -1,0 +1,240 @@
+"""A checkpoint directory as a table of tensors: which file holds each, and where."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.checkpoint.dtypes import FLOATS
+from ramerge.checkpoint.header import read_header
+from ramerge.checkpoint.paths import climbs_out, leads_outside
+from ramerge.errors import CheckpointError
+
+SAFETENSORS_INDEX = "model.safetensors.index.json"
+TORCH_INDEX = "pytorch_model.bin.index.json"
+MAX_JSON_BYTES = 200_000_000
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where a tensor's bytes are: at `offset` in the file `path`, or in `memory` (uint8) for a pickled checkpoint."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    path: Path
+    offset: int
+    nbytes: int
+    memory: NDArray[np.uint8] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements; 1 for a scalar, 0 for an empty tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether merging is defined for its dtype."""
+        return self.dtype in FLOATS
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The tensors of a checkpoint by name, in the order of shards and of bytes inside them.
+
+    Attributes:
+        directory: the folder.
+        tensors: name to tensor.
+        shards: file names in order, each with the names of its tensors in the order of their bytes.
+        config: `config.json`, empty where there is none.
+        resident_bytes: weights that had to be loaded into memory (pickles of the old format).
+    """
+
+    directory: Path
+    tensors: Mapping[str, Tensor]
+    shards: Mapping[str, tuple[str, ...]]
+    config: Mapping[str, Any]
+    resident_bytes: int = 0
+
+
+def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Checkpoint:
+    """Read the headers of a checkpoint and check that index and files agree.
+
+    Raises:
+        CheckpointError: no such folder, no weights inside, or files that are not what they say; every problem.
+    """
+    if not directory.is_dir():
+        raise CheckpointError(_not_a_directory(directory))
+    files, listed = _weight_files(directory)
+    problems = [f"{directory / name}: the index names this file, but it is missing" for name in files if name not in
+                {n for n in files if (directory / n).is_file()}]
+    if not allow_outside_links:
+        problems += [
+            f"{directory / name}: links to {(directory / name).resolve()}, outside the checkpoint; "
+            "set allow.outside_links: true in the recipe if you trust it"
+            for name in files
+            if leads_outside(directory / name, directory)
+        ]
+    if problems:
+        raise CheckpointError(problems)
+    tensors: dict[str, Tensor] = {}
+    shards: dict[str, tuple[str, ...]] = {}
+    resident = 0
+    read = _torch_tensors if files[0].endswith(".bin") else _safetensors_tensors
+    for name in files:
+        try:
+            found, loaded = read(directory / name)
+        except CheckpointError as error:
+            problems.extend(error.problems)
+            continue
+        resident += loaded
+        problems += [
+            f"{directory / name}: tensor {tensor.name!r} is also in {tensors[tensor.name].path.name}"
+            for tensor in found
+            if tensor.name in tensors
+        ]
+        shards[name] = tuple(tensor.name for tensor in found)
+        tensors.update({tensor.name: tensor for tensor in found})
+    if listed is not None and not problems:
+        problems += _index_lies(directory, listed, shards)
+    try:
+        config = read_json(directory / "config.json") if (directory / "config.json").exists() else {}
+    except CheckpointError as error:
+        problems.extend(error.problems)
+    if problems:
+        raise CheckpointError(problems)
+    return Checkpoint(directory, tensors, shards, config, resident)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        CheckpointError: unreadable, too large, not JSON, or not an object.
+    """
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise CheckpointError(f"{path}: larger than {MAX_JSON_BYTES:,} bytes")
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(document, dict):
+        raise CheckpointError(f"{path}: must hold a JSON object")
+    return document
+
+
+def _not_a_directory(directory: Path) -> str:
+    if directory.suffix == ".gguf":
+        return (
+            f"{directory}: GGUF files are quantised and cannot be merged; "
+            "merge the original safetensors checkpoints and convert the result"
+        )
+    if directory.is_file():
+        return f"{directory}: is a file; give the folder that holds config.json and the safetensors files"
+    parent = directory.parent
+    siblings = [entry.name for entry in parent.iterdir() if entry.is_dir()] if parent.is_dir() else []
+    near = get_close_matches(directory.name, siblings, n=1)
+    return f"{directory}: no such folder" + (f"; did you mean {parent / near[0]}?" if near else "")
+
+
+def _weight_files(directory: Path) -> tuple[list[str], Mapping[str, str] | None]:
+    """Names of the weight files, and the index's map of tensors to files where there is an index.
+
+    The order of preference is that of transformers.
+    """
+    if (directory / "model.safetensors").exists():
+        return ["model.safetensors"], None
+    if (directory / SAFETENSORS_INDEX).exists():
+        return _from_index(directory / SAFETENSORS_INDEX)
+    loose = sorted(path.name for path in directory.glob("*.safetensors"))
+    if loose == ["adapter_model.safetensors"]:
+        raise CheckpointError(
+            f"{directory}: holds a LoRA adapter, not a model; merge it into its base first "
+            "(peft: model.merge_and_unload(), then save_pretrained)"
+        )
+    if loose:
+        return loose, None
+    if (directory / "pytorch_model.bin").exists():
+        return ["pytorch_model.bin"], None
+    if (directory / TORCH_INDEX).exists():
+        return _from_index(directory / TORCH_INDEX)
+    raise CheckpointError(_no_weights(directory))
+
+
+def _no_weights(directory: Path) -> str:
+    if list(directory.glob("*.gguf")):
+        return (
+            f"{directory}: holds GGUF files only, which are quantised and cannot be merged; "
+            "merge the original safetensors checkpoints and convert the result"
+        )
+    inner = sorted({path.parent.name for path in directory.glob("*/*.safetensors")})
+    hint = f"; there are some in {directory / inner[0]}" if inner else ""
+    return f"{directory}: no safetensors files inside{hint}"
+
+
+def _from_index(path: Path) -> tuple[list[str], Mapping[str, str]]:
+    weight_map = read_json(path).get("weight_map")
+    if (
+        not isinstance(weight_map, dict)
+        or not weight_map
+        or not all(isinstance(name, str) for name in weight_map.values())
+    ):
+        raise CheckpointError(f"{path}: weight_map must map tensor names to file names")
+    files = list(dict.fromkeys(weight_map.values()))
+    outside = [name for name in files if climbs_out(name)]
+    if outside:
+        raise CheckpointError(
+            [f"{path}: the shard path {name!r} leads out of the checkpoint's folder" for name in outside]
+        )
+    suffix = ".bin" if path.name == TORCH_INDEX else ".safetensors"
+    wrong = [name for name in files if not name.endswith(suffix)]
+    if wrong:
+        raise CheckpointError([f"{path}: shard {name!r} is not a {suffix} file" for name in wrong])
+    return sorted(files), weight_map
+
+
+def _index_lies(directory: Path, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:
+    actual = {name: shard for shard, names in shards.items() for name in names}
+    problems = []
+    for name, shard in listed.items():
+        if name not in actual:
+            problems.append(f"{directory / shard}: the index says it holds {name!r}, but it does not")
+        elif actual[name] != shard:
+            problems.append(f"{directory}: the index says {name!r} is in {shard}, but it is in {actual[name]}")
+    problems += [
+        f"{directory / shard}: holds {name!r}, which the index does not list"
+        for name, shard in actual.items()
+        if name not in listed
+    ]
+    return problems
+
+
+def _safetensors_tensors(path: Path) -> tuple[list[Tensor], int]:
+    header = read_header(path)
+    return [Tensor(e.name, e.dtype, e.shape, path, e.begin, e.end - e.begin) for e in header.entries], 0
+
+
+def _torch_tensors(path: Path) -> tuple[list[Tensor], int]:
+    return _torch_reader()(path)
+
+
+def _torch_reader() -> Callable[[Path], tuple[list[Tensor], int]]:
+    # torch is an extra, and takes seconds to import: only pickled checkpoints need it
+    try:
+        from ramerge.checkpoint.pickled import read_pickled
+    except ImportError as error:
+        raise CheckpointError(
+            "pytorch_model.bin is a pickle, which only torch can read safely: install it with "
+            "pip install 'ramerge[torch]', or convert the checkpoint to safetensors"
+        ) from error
+    return read_pickled

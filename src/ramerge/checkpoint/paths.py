@@ -1,0 +1,24 @@
+"""Paths that a checkpoint names: kept inside the checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+
+def climbs_out(name: str) -> bool:
+    """Whether a relative path written in a file could leave the directory: absolute, `..`, a drive, a NUL."""
+    pure = PurePosixPath(name)
+    return not name or pure.is_absolute() or ".." in pure.parts or "\\" in name or ":" in name or "\0" in name
+
+
+def leads_outside(path: Path, directory: Path) -> bool:
+    """Whether a link in `directory` points to a file outside of it.
+
+    The hub's cache keeps `snapshots/<revision>` as links into the `blobs` folder beside it; those count as inside.
+    """
+    target = path.resolve()
+    home = directory.resolve()
+    if target.is_relative_to(home):
+        return False
+    cache = home.parent.parent / "blobs"
+    return not (home.parent.name == "snapshots" and target.is_relative_to(cache))

@@ -1,0 +1,63 @@
+"""`pytorch_model.bin`, read by torch with weights_only=True and never otherwise. Needs the extra `torch`."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ramerge.checkpoint.index import Tensor
+from ramerge.errors import CheckpointError
+
+_DTYPES = {
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+}
+
+
+def read_pickled(path: Path) -> tuple[list[Tensor], int]:
+    """Tensors of a pickled checkpoint, mapped where its format allows, and the bytes that had to be loaded.
+
+    Raises:
+        CheckpointError: `torch.load(weights_only=True)` refuses the file, or it is not a flat dictionary of tensors.
+    """
+    state, mapped = _load(path)
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise CheckpointError(f"{path}: must hold a dictionary of tensors; save model.state_dict() as safetensors")
+    problems, tensors, resident = [], [], 0
+    for name, value in state.items():
+        if value.dtype not in _DTYPES or value.layout != torch.strided:
+            problems.append(f"{path}: tensor {name!r}: dtype {value.dtype} cannot be merged")
+            continue
+        flat = value.detach().reshape(-1).contiguous()
+        resident += 0 if mapped and value.is_contiguous() else flat.nbytes
+        memory = flat.view(torch.uint8).numpy()
+        tensors.append(Tensor(name, _DTYPES[value.dtype], tuple(value.shape), path, 0, flat.nbytes, memory))
+    if problems:
+        raise CheckpointError(problems)
+    return tensors, resident
+
+
+def _load(path: Path) -> tuple[Any, bool]:
+    try:
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True), True
+        except RuntimeError:
+            # the format of torch before 1.6 cannot be mapped
+            return torch.load(path, map_location="cpu", weights_only=True), False
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(
+            f"{path}: refused, torch.load(weights_only=True) cannot read it ({reason}); "
+            "a pickle may run code when it is opened, so ramerge reads no other way: convert it to safetensors"
+        ) from error

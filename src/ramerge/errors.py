@@ -1,0 +1,53 @@
+"""Everything that `ramerge` raises on purpose.
+
+    RamergeError                 exit code 1
+    ├── InputError               exit code 2: what the user gave cannot be merged
+    │   ├── RecipeError          the recipe, its parameters, the command line
+    │   ├── CheckpointError      a file, a header, an index, a companion
+    │   ├── PlanError            inputs that do not fit each other, the output or the machine
+    │   └── WeightsError         values found while reading: NaN, Inf, overflow, unequal integer tensors
+    └── OutputError              exit code 1: the output could not be written (full disk, I/O error)
+
+Every error carries a tuple of problems, and all that are known are reported at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class RamergeError(Exception):
+    """The root of the tree. `problems` holds one sentence for each thing that is wrong."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class InputError(RamergeError):
+    """What the user gave cannot be merged."""
+
+    exit_code = 2
+
+
+class RecipeError(InputError):
+    """The recipe, its parameters or the command line are wrong."""
+
+
+class CheckpointError(InputError):
+    """A checkpoint cannot be read, or is not what it says it is."""
+
+
+class PlanError(InputError):
+    """The inputs do not fit each other, the output, or the memory and disk at hand."""
+
+
+class WeightsError(InputError):
+    """The weights hold values that cannot be merged."""
+
+
+class OutputError(RamergeError):
+    """The output could not be written."""

@@ -1,0 +1,73 @@
+"""Threads that take blocks from one list. Kernels, reads and writes release the GIL, so they run side by side."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from queue import SimpleQueue
+from typing import TypeVar
+
+Worker = TypeVar("Worker")
+Block = TypeVar("Block")
+Result = TypeVar("Result")
+
+
+class ThreadExecutor:
+    """An executor of `workers` threads. Blocks are begun in order; more threads than processors hide waits for disks."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def map(
+        self,
+        worker: Callable[[], AbstractContextManager[Worker]],
+        work: Callable[[Worker, Block], Result],
+        blocks: Iterable[Block],
+    ) -> Iterator[Result]:
+        """See `Executor.map`."""
+        remaining, lock, stop = iter(blocks), threading.Lock(), threading.Event()
+        results: SimpleQueue[Result | _Failure | _Done] = SimpleQueue()
+
+        def take() -> tuple[Block] | None:
+            with lock:
+                return next(((block,) for block in remaining), None)
+
+        def run() -> None:
+            try:
+                with worker() as own:
+                    while not stop.is_set() and (taken := take()) is not None:
+                        results.put(work(own, taken[0]))
+            except BaseException as error:
+                results.put(_Failure(error))
+            finally:
+                results.put(_Done())
+
+        threads = [threading.Thread(target=run, name=f"ramerge-{place}", daemon=True) for place in range(self.workers)]
+        for thread in threads:
+            thread.start()
+        running = len(threads)
+        try:
+            while running:
+                result = results.get()
+                if isinstance(result, _Done):
+                    running -= 1
+                elif isinstance(result, _Failure):
+                    raise result.error
+                else:
+                    yield result
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+class _Done:
+    """A worker has ended."""
+
+
+class _Failure:
+    """A worker has failed."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error

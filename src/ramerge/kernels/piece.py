@@ -1,0 +1,83 @@
+"""A stretch of one tensor in all inputs, brought to one format so that a kernel can read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.kernels.convert import narrow, widen
+from ramerge.kernels.formats import FORMATS
+
+Words = NDArray[Any]
+
+
+def words_of(format: str, elements: int) -> int:
+    """Words that hold so many elements."""
+    return -(-elements // len(FORMATS[format].lanes))
+
+
+def common_format(formats: tuple[str, ...], out_format: str) -> str:
+    """The format to compute in: the inputs' and the output's own if all agree, else F64 if any input is, else F32."""
+    if set(formats) == {out_format}:
+        return out_format
+    return "F64" if "F64" in formats else "F32"
+
+
+@dataclass
+class Piece:
+    """The same elements of base and agents.
+
+    Words are padded to a whole number of words: what follows the last element must be zero in every input.
+
+    Attributes:
+        elements: how many there are.
+        formats: formats of base and agents, keys of `FORMATS`.
+        inputs: words of base and agents.
+        out_format: format of the result.
+        out: words of the result.
+        scratch: uint8, one row for each input and one for the result, of 8 bytes an element and 8 more; used where
+            formats differ, and empty where they do not.
+    """
+
+    elements: int
+    formats: tuple[str, ...]
+    inputs: list[Words]
+    out_format: str
+    out: Words
+    scratch: NDArray[np.uint8]
+
+    def compute(self, kernel: Callable[[str, list[Words], Words], bool]) -> bool:
+        """Call `kernel(format, inputs, out)` in the common format; True if it or the last rounding met a non-finite."""
+        format = common_format(self.formats, self.out_format)
+        inputs = self._as(format)
+        if format == self.out_format:
+            return kernel(format, inputs, self.out)
+        result = self._row(len(inputs), format)
+        flagged = kernel(format, inputs, result)
+        return narrow(format, result, self.out_format, self.out) or flagged
+
+    def observe(self, kernel: Callable[[str, list[Words]], bool]) -> bool:
+        """Call `kernel(format, inputs)` in the inputs' common format."""
+        format = common_format(self.formats, self.formats[0])
+        return kernel(format, self._as(format))
+
+    def _as(self, format: str) -> list[Words]:
+        """The inputs in one format."""
+        if set(self.formats) == {format}:
+            return self.inputs
+        rows = []
+        for place, (source, words) in enumerate(zip(self.formats, self.inputs, strict=True)):
+            row = self._row(place, format)
+            row[self.elements :] = 0
+            widen(source, words, format, row)
+            rows.append(row)
+        return rows
+
+    def _row(self, place: int, format: str) -> Words:
+        """A row of scratch, of an even number of elements because a word of a 16-bit format holds two."""
+        form = FORMATS[format]
+        return self.scratch[place, : (self.elements + self.elements % 2) * form.itemsize].view(form.word)

@@ -1,0 +1,315 @@
+"""What to merge, and how: from YAML, flags or Python to a checked `Recipe`. Opens no checkpoint.
+
+A recipe is read in two steps, so that every problem can be reported together and with its line: `Document` is the
+text as plain values that remember where they stand, `Recipe` is the checked structure. Which methods exist and what
+parameters they take is not known here; the plan adds those checks.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from ramerge.errors import RecipeError
+
+MAX_AGENTS = 16
+_MAX_BYTES = 1_000_000
+_MAX_NODES = 10_000
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+
+Key = tuple[str, ...]
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes of `5GB` (10^9), `500MiB` (2^20) or a plain number.
+
+    Raises:
+        ValueError: not a size, or not above zero.
+    """
+    found = _SIZE.fullmatch(str(text).strip())
+    if not found:
+        raise ValueError(f"{text!r} is not a size such as 5GB or 500MiB")
+    number, unit, binary = found.groups()
+    size = int(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " "))
+    if size <= 0:
+        raise ValueError(f"{text!r} is not a size above zero")
+    return size
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+
+
+class Agent(_Strict):
+    """One RL-trained model. `model` is a folder or a hub id with an optional `@revision`."""
+
+    model: str = Field(min_length=1)
+
+
+class Allow(_Strict):
+    """What would otherwise be refused.
+
+    Attributes:
+        missing_tensors: an agent that lacks a tensor leaves the base's there.
+        extra_tensors: an agent's tensors that the base lacks are dropped.
+        different_shapes: an agent's tensor of another shape leaves the base's there.
+        non_finite: NaN and Inf in the weights are computed with as IEEE arithmetic has it.
+        outside_links: files of a checkpoint may be links to anywhere.
+        config: keys of config.json that may differ although they change what the weights mean.
+    """
+
+    missing_tensors: bool = False
+    extra_tensors: bool = False
+    different_shapes: bool = False
+    non_finite: bool = False
+    outside_links: bool = False
+    config: tuple[str, ...] = Field(default=(), strict=False)
+
+
+def _as_text(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _as_agent(value: Any) -> Any:
+    return {"model": _as_text(value)} if isinstance(value, str | os.PathLike) else value
+
+
+def _as_size(value: Any) -> Any:
+    return parse_size(value) if isinstance(value, str) else value
+
+
+class Recipe(_Strict):
+    """A checked recipe. Relative paths are relative to the recipe's file, or to the working directory without one.
+
+    Attributes:
+        method: `ram`, `ram+` or `ram+s`.
+        base: folder or hub id of the base model.
+        agents: name to agent, in the order in which sums run; 1 to 16.
+        parameters: the method's parameters; what is not given has the preset's or the default value.
+        preset: a named set of parameters, such as `paper`.
+        dtype: dtype of every floating-point tensor of the output; by default each keeps the base's.
+        companions: the agent whose tokenizer, chat template and generation config the output gets.
+        shard_size: bytes of an output shard; by default the output has the base's shards.
+        allow: what would otherwise be refused.
+
+    Raises:
+        RecipeError: the structure is wrong; every problem.
+    """
+
+    method: str
+    base: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)]
+    agents: dict[str, Annotated[Agent, BeforeValidator(_as_agent)]] = Field(min_length=1, max_length=MAX_AGENTS)
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    preset: str | None = None
+    dtype: Literal["bfloat16", "float16", "float32", "float64"] | None = None
+    companions: str | None = None
+    shard_size: Annotated[int | None, BeforeValidator(_as_size), Field(gt=0)] = None
+    allow: Allow = Allow()
+
+    _document: Document = PrivateAttr(default_factory=lambda: Document({}))
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise RecipeError(describe(error, Document(values), Recipe)) from error
+
+    @field_validator("agents")
+    @classmethod
+    def _plain_names(cls, agents: dict[str, Agent]) -> dict[str, Agent]:
+        for name in agents:
+            if not name.strip() or not name.isprintable():
+                raise ValueError(f"agent name {name!r} must be printable and not empty")
+        return agents
+
+    @property
+    def folder(self) -> Path:
+        """What relative paths are relative to."""
+        return self._document.folder
+
+    @property
+    def document(self) -> Document:
+        """The text that the recipe came from, for messages."""
+        return self._document
+
+    def to_yaml(self) -> str:
+        """The recipe as YAML, with everything that is not a default."""
+        values = self.model_dump(mode="json", exclude_defaults=True)
+        values["agents"] = {name: agent.model for name, agent in self.agents.items()}
+        stream = io.StringIO()
+        yaml = YAML()
+        yaml.default_flow_style = False
+        yaml.dump(values, stream)
+        return stream.getvalue()
+
+
+@dataclass
+class Document:
+    """A recipe as plain values, each of which remembers where it was written.
+
+    Attributes:
+        values: nested dicts, lists and scalars.
+        source: the file's name for messages, None for Python and flags.
+        folder: what relative paths are relative to.
+        lines: path of keys to line number, counted from 1.
+        text: the file's lines.
+        flags: paths of keys that came from the command line, with the flag as written.
+    """
+
+    values: dict[str, Any]
+    source: str | None = None
+    folder: Path = field(default_factory=Path)
+    lines: dict[Key, int] = field(default_factory=dict)
+    text: list[str] = field(default_factory=list)
+    flags: dict[Key, str] = field(default_factory=dict)
+
+    def where(self, key: Key, message: str) -> str:
+        """`message` about the value at `key`, with the file, the line and its text."""
+        name = ".".join(key)
+        label = f"{name}: {message}" if name else message
+        for length in range(len(key), 0, -1):
+            if key[:length] in self.flags:
+                return f"{self.flags[key[:length]]}: {label}"
+            if key[:length] in self.lines:
+                number = self.lines[key[:length]]
+                return f"{self.source}:{number}: {label}\n    {number} | {self.text[number - 1].rstrip()}"
+        return f"{self.source}: {label}" if self.source else label
+
+    def set(self, key: Key, value: Any, flag: str) -> None:
+        """Set the value at `key`, as the flag `flag` asks.
+
+        Raises:
+            RecipeError: a value on the way is not a mapping.
+        """
+        place = self.values
+        for depth, part in enumerate(key[:-1]):
+            inner = place.setdefault(part, {})
+            if isinstance(inner, str) and key[0] == "agents" and depth == 1:
+                inner = place[part] = {"model": inner}
+            if not isinstance(inner, dict):
+                raise RecipeError(f"{flag}: {'.'.join(key[: depth + 1])} is not a mapping")
+            place = inner
+        place[key[-1]] = value
+        self.flags[key] = flag
+
+
+def read_document(path: Path) -> Document:
+    """Read a recipe's file.
+
+    Raises:
+        RecipeError: no such file, not YAML, or not a mapping.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read: {error.strerror}{_near_file(path)}") from error
+    try:
+        if len(data) > _MAX_BYTES:
+            raise RecipeError(f"{path}: {len(data):,} bytes is too long for a recipe")
+        text = data.decode("utf-8")
+        tree = YAML(typ="rt").load(text)
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path}: not UTF-8 text, so not a recipe") from error
+    except DuplicateKeyError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        name = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
+        raise RecipeError(f"{path}:{line}: {name!r} is given twice\n    {line} | {text.splitlines()[line - 1]}") from error
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        raise RecipeError(f"{path}:{line}: not valid YAML: {error.problem or error.context}") from error
+    except (YAMLError, RecursionError, ValueError) as error:
+        raise RecipeError(f"{path}: not valid YAML: {error}") from error
+    if not isinstance(tree, CommentedMap):
+        raise RecipeError(f"{path}: a recipe is a mapping with the keys method, base and agents")
+    document = Document({}, str(path), path.parent, {}, text.splitlines())
+    document.values = _plain(tree, (), document, iter(range(_MAX_NODES)))
+    return document
+
+
+def _near_file(path: Path) -> str:
+    names = [entry.name for entry in path.parent.iterdir() if entry.is_file()] if path.parent.is_dir() else []
+    near = get_close_matches(path.name, names, n=1)
+    return f"; did you mean {path.parent / near[0]}?" if near else ""
+
+
+def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> Any:
+    """ruamel's tree as plain values, noting the line of every key."""
+    if next(budget, None) is None:
+        raise RecipeError(f"{document.source}: more than {_MAX_NODES:,} values is too many for a recipe")
+    if isinstance(node, CommentedMap):
+        for name in node:
+            document.lines[(*key, str(name))] = node.lc.key(name)[0] + 1 if name in node.lc.data else 1
+        return {str(name): _plain(value, (*key, str(name)), document, budget) for name, value in node.items()}
+    if isinstance(node, CommentedSeq):
+        return [_plain(value, (*key, str(place)), document, budget) for place, value in enumerate(node)]
+    for kind in (bool, int, float, str):
+        if isinstance(node, kind):
+            return kind(node)
+    return node
+
+
+def parse_scalar(text: str) -> Any:
+    """The value of `--set key=text`: YAML, so `0.1` is a number and `[a, b]` a list; what is no YAML is the text."""
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except YAMLError:
+        return text
+
+
+def check(document: Document) -> tuple[Recipe | None, list[str]]:
+    """The recipe of a document, or the problems of its structure."""
+    try:
+        recipe = Recipe(**document.values)
+    except RecipeError as error:
+        cause = error.__cause__
+        return None, describe(cause, document, Recipe) if isinstance(cause, ValidationError) else list(error.problems)
+    except TypeError as error:
+        return None, [document.where((), str(error))]
+    recipe._document = document
+    return recipe, []
+
+
+def describe(error: ValidationError, document: Document, model: type[BaseModel], prefix: Key = ()) -> list[str]:
+    """What a validation found, one sentence a problem, with line, and the nearest valid name for an unknown key."""
+    problems = []
+    for item in error.errors():
+        key = (*prefix, *(str(part) for part in item["loc"] if part not in ("[key]", "function-before")))
+        problems.append(document.where(key, _sentence(item, model)))
+    return problems
+
+
+def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
+    kind, value = item["type"], item.get("input")
+    if kind == "extra_forbidden":
+        return unknown("key", str(item["loc"][-1]), _known_keys(model, item["loc"][:-1]))
+    if kind == "missing":
+        return "is missing"
+    if kind == "value_error":
+        return str(item["ctx"]["error"])
+    message = str(item["msg"]).removeprefix("Input ")
+    shown = repr(value)
+    return f"{message}, not {shown if len(shown) < 60 else type(value).__name__}"
+
+
+def _known_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    inner = {"agents": Agent, "allow": Allow}.get(str(location[0])) if location else None
+    return list((inner or model).model_fields)
+
+
+def unknown(what: str, name: str, known: list[str]) -> str:
+    """`unknown key 'agnets'; did you mean 'agents'?`, or the list of what is known."""
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) if known else 'none'}"
+    return f"unknown {what} {name!r}; {hint}"
