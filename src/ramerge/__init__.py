@@ -1,10 +1,10 @@
 """Merge RL-trained agents of one base model, exactly and out of core.
 
-    import ramerge
+import ramerge
 
-    record = ramerge.merge("recipe.yaml", "merged")
-    for agent in record.statistics:
-        print(agent.name, agent.density, agent.rho, agent.lambda_)
+record = ramerge.merge("recipe.yaml", "merged")
+for agent in record.statistics:
+    print(agent.name, agent.density, agent.rho, agent.lambda_)
 """
 
 from __future__ import annotations

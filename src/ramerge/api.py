@@ -66,7 +66,7 @@ def merge(
 
     Raises:
         RecipeError: the recipe is wrong.
-        PlanError: the inputs do not fit each other, the output or the machine; every problem, before any weight is read.
+        PlanError: the inputs do not fit each other, the output or the machine; every problem, before weights are read.
         WeightsError: NaN, Inf or overflow, or integer tensors that differ; every tensor that holds some.
         CheckpointError: an input cannot be read.
         OutputError: the disk is full or fails.

@@ -221,7 +221,9 @@ def _method_problems(document: Document) -> list[str]:
         if key not in fields:
             others = [other.name for other in METHODS.values() if key in other.parameters.model_fields]
             hint = f" ({key} belongs to {', '.join(others)})" if others else ""
-            problems.append(document.where(("parameters", key), unknown(f"parameter of {name}", key, list(fields)) + hint))
+            problems.append(
+                document.where(("parameters", key), unknown(f"parameter of {name}", key, list(fields)) + hint)
+            )
     kept = {key: value for key, value in given.items() if key in fields}
     try:
         method.parameters(**complete(method, preset, kept))
@@ -296,8 +298,10 @@ def _open_all(plan: Plan, problems: list[str]) -> tuple[Checkpoint, dict[str, Ch
         except CheckpointError as error:
             problems += _located(plan.recipe, name, error)
             continue
-        problems += [plan.recipe.document.where(("agents", name) if name else ("base",), text)
-                     for text in _unsupported(checkpoint, plan.recipe)]
+        problems += [
+            plan.recipe.document.where(("agents", name) if name else ("base",), text)
+            for text in _unsupported(checkpoint, plan.recipe)
+        ]
         opened[name] = checkpoint
     home = plan.base.directory.resolve()
     for name, model in plan.agents.items():
@@ -394,7 +398,9 @@ def _match(
         if embedding is not None:
             extra.remove(tensor)
             ties.append(Tie(name, tensor, embedding))
-            notes.append(f"{name}: {tensor.name!r} must equal {embedding.name!r}, to which the base ties it, and is dropped")
+            notes.append(
+                f"{name}: {tensor.name!r} must equal {embedding.name!r}, to which the base ties it, and is dropped"
+            )
     for allowed, tensors, what, policy in (
         (recipe.allow.missing_tensors, missing, "lacks", "missing_tensors: true keeps the base's"),
         (recipe.allow.extra_tensors, extra, "has tensors unknown to the base:", "extra_tensors: true drops them"),
@@ -522,7 +528,7 @@ def _compare_configs(
 
 def _companions(plan: Plan, problems: list[str]) -> dict[str, Path]:
     chosen = plan.recipe.companions
-    source = plan.agents[chosen].directory if chosen in plan.agents else None
+    source = plan.agents[chosen].directory if chosen and chosen in plan.agents else None
     try:
         return companion.companion_files(
             plan.base.directory, source, allow_outside_links=plan.recipe.allow.outside_links

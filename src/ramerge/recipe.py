@@ -225,7 +225,9 @@ def read_document(path: Path) -> Document:
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         name = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
-        raise RecipeError(f"{path}:{line}: {name!r} is given twice\n    {line} | {text.splitlines()[line - 1]}") from error
+        raise RecipeError(
+            f"{path}:{line}: {name!r} is given twice\n    {line} | {text.splitlines()[line - 1]}"
+        ) from error
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise RecipeError(f"{path}:{line}: not valid YAML: {error.problem or error.context}") from error
@@ -304,8 +306,9 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
 
 
 def _known_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    inner = {"agents": Agent, "allow": Allow}.get(str(location[0])) if location else None
-    return list((inner or model).model_fields)
+    inside: dict[str, type[BaseModel]] = {"agents": Agent, "allow": Allow}
+    owner = inside.get(str(location[0]), model) if location else model
+    return list(owner.model_fields)
 
 
 def unknown(what: str, name: str, known: list[str]) -> str:

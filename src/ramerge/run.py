@@ -192,8 +192,8 @@ class _Counted:
             for place in sorted(self.overflows - self.non_finite.keys())
         ]
         problems += [
-            f"{self.plan.tensors[place].agents[agent].path}: {names[agent + 1]}: tensor "
-            f"{self.plan.tensors[place].name!r} of dtype {self.plan.tensors[place].base.dtype} differs from the base's; "
+            f"{self.plan.tensors[place].agents[agent].path}: {names[agent + 1]}: "
+            f"{self.plan.tensors[place].base.dtype} tensor {self.plan.tensors[place].name!r} differs from the base's; "
             "tensors that are not floating point cannot be merged and must be equal"
             for place, agent in sorted(self.unequal)
         ]

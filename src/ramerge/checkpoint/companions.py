@@ -73,7 +73,7 @@ def companion_files(base: Path, tokenizer_from: Path | None, *, allow_outside_li
     Raises:
         CheckpointError: a link leads out of its checkpoint.
     """
-    chosen = {name: path for name, path in _companions(base)}
+    chosen = dict(_companions(base))
     if tokenizer_from is not None:
         chosen = {name: path for name, path in chosen.items() if not _is_tokenizer(name)}
         chosen |= {name: path for name, path in _companions(tokenizer_from) if _is_tokenizer(name)}
@@ -141,7 +141,8 @@ def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> tuple[
         note (versions of transformers write different defaults), but for quantisation, ties and rotary scaling.
     """
     left, right = _flatten(_canonical(base)), _flatten(_canonical(agent))
-    serious, harmless = {}, {}
+    serious: dict[str, str] = {}
+    harmless: dict[str, str] = {}
     for key in sorted(left.keys() | right.keys()):
         ours, theirs = left.get(key, _ABSENT), right.get(key, _ABSENT)
         if ours == theirs or _HARMLESS.search(key):

@@ -58,7 +58,7 @@ def read_header(path: Path) -> Header:
                 )
             if 8 + length > size:
                 raise CheckpointError(
-                    f"{path}: truncated: the header needs {8 + length:,} bytes, the file has {size:,}; download it again"
+                    f"{path}: truncated: the header takes {8 + length:,} bytes, the file has {size:,}; download it anew"
                 )
             text = file.read(length)
     except OSError as error:
@@ -117,7 +117,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _entry(name: str, raw: Any, data_start: int) -> Entry | str:

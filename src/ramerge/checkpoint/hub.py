@@ -42,7 +42,7 @@ def resolve(text: str, folder: Path) -> Model:
         CheckpointError: the hub does not know it, or cannot be reached and its cache does not hold it.
     """
     path = folder / Path(text).expanduser()
-    if path.exists() or looks_like_path(text) or "@" not in text and text.count("/") != 1:
+    if path.exists() or looks_like_path(text) or ("@" not in text and text.count("/") != 1):
         return Model(text, path)
     return _from_hub(text, path)
 

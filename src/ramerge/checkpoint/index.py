@@ -74,8 +74,11 @@ def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Ch
     if not directory.is_dir():
         raise CheckpointError(_not_a_directory(directory))
     files, listed = _weight_files(directory)
-    problems = [f"{directory / name}: the index names this file, but it is missing" for name in files if name not in
-                {n for n in files if (directory / n).is_file()}]
+    problems = [
+        f"{directory / name}: the index names this file, but it is missing"
+        for name in files
+        if name not in {n for n in files if (directory / n).is_file()}
+    ]
     if not allow_outside_links:
         problems += [
             f"{directory / name}: links to {(directory / name).resolve()}, outside the checkpoint; "

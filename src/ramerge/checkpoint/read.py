@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.index import Tensor
@@ -30,7 +30,9 @@ class Reader:
     def __enter__(self) -> Reader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -39,7 +41,7 @@ class Reader:
             os.close(self._descriptor)
             self._path = None
 
-    def read(self, tensor: Tensor, start: int, out: NDArray[Any]) -> None:
+    def read(self, tensor: Tensor, start: int, out: NDArray[np.uint8]) -> None:
         """Fill `out` (uint8) with the tensor's bytes from byte `start` on.
 
         Raises:
@@ -50,7 +52,7 @@ class Reader:
             return
         try:
             self._open(tensor.path)
-            view = memoryview(out)
+            view = out.data
             position = tensor.offset + start
             while view:
                 got = os.preadv(self._descriptor, [view], position)

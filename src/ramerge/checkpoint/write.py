@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.header import encode_header
@@ -81,14 +81,14 @@ class Writer:
         self._flusher = threading.Thread(target=self._flush, name="ramerge-flush", daemon=True)
         self._flusher.start()
 
-    def write(self, shard: str, offset: int, data: NDArray[Any]) -> None:
+    def write(self, shard: str, offset: int, data: NDArray[np.uint8]) -> None:
         """Write `data` (uint8) at `offset` of the file `shard`.
 
         Raises:
             OSError: the disk is full or fails.
         """
         descriptor = self._descriptors[shard]
-        self._write_all(descriptor, memoryview(data), offset)
+        self._write_all(descriptor, data.data, offset)
         self._dirty.add(descriptor)
 
     def finish(self) -> None:

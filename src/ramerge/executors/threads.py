@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class ThreadExecutor:
-    """An executor of `workers` threads. Blocks are begun in order; more threads than processors hide waits for disks."""
+    """An executor of `workers` threads. Blocks are begun in order; more threads than processors hide disk waits."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers

@@ -198,9 +198,7 @@ def merge(
         True if a result is not finite: an input is not, or a finite result overflows the format. Never if lenient.
     """
     form, n = FORMATS[format], len(inputs) - 1
-    kernel = _kernel(
-        form, n, merges=True, rescales=lambdas is not None, counts=counts is not None, lenient=lenient
-    )
+    kernel = _kernel(form, n, merges=True, rescales=lambdas is not None, counts=counts is not None, lenient=lenient)
     scales = [form.real(x) for x in lambdas] if lambdas is not None else [form.real(1)] * n
     spare = counts if counts is not None else np.empty((2, n), np.int64)
     peak = kernel(*inputs, *scales, form.real(epsilon), out, spare)

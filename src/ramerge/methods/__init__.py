@@ -16,4 +16,26 @@ def complete(method: Method, preset: str | None, given: Mapping[str, Any]) -> di
     return {**(method.presets[preset] if preset else {}), **given}
 
 
-__all__ = ["METHODS", "AgentCounts", "Method", "Parameters", "complete", "rho"]
+def describe(method: Method) -> dict[str, Any]:
+    """A method as plain values: title, formula, source, presets, and each parameter's default, range and meaning."""
+    schema = method.parameters.model_json_schema()["properties"]
+    return {
+        "title": method.title,
+        "formula": method.formula,
+        "source": method.source,
+        "parameters": {
+            name: {"default": field["default"], "range": _range(field), "description": field["description"]}
+            for name, field in schema.items()
+        },
+        "presets": {name: dict(values) for name, values in method.presets.items()},
+    }
+
+
+def _range(field: Mapping[str, Any]) -> str:
+    if "enum" in field:
+        return " | ".join(field["enum"])
+    upper = f" to {field['maximum']:g}" if "maximum" in field else " or more"
+    return f"{field.get('minimum', 0):g}{upper}"
+
+
+__all__ = ["METHODS", "AgentCounts", "Method", "Parameters", "complete", "describe", "rho"]

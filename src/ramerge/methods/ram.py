@@ -1,8 +1,8 @@
 """Reinforced Agent Merging: RAM, RAM+ and RAM+s (arXiv 2601.13572, section 4, appendix E).
 
-    tau = 0                              nobody moved the element
-        = lambda_t * tau_t               only agent t moved it
-        = mean of tau_t over the movers  several did                                            (equation 7)
+tau = 0                              nobody moved the element
+    = lambda_t * tau_t               only agent t moved it
+    = mean of tau_t over the movers  several did                                            (equation 7)
 """
 
 from __future__ import annotations

@@ -1,0 +1,78 @@
+"""Three small tasks with exact verifiers, for the demonstration agents.
+
+A task draws prompts of one fixed length, so a batch of them needs no padding. Whether a prompt is for training or for
+testing is decided by a hash of its text: the two splits are disjoint whatever the seeds.
+"""
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Split = Literal["train", "test"]
+
+DIGITS = "0123456789"
+LETTERS = "abcdefghijklmnop"
+ALPHABET = DIGITS + LETTERS + "+=<#"
+LENGTH = 7
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt and the one completion that is right."""
+
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """A named skill and the function that draws one example of it."""
+
+    name: str
+    description: str
+    draw: Callable[[random.Random], Example]
+
+
+def _add(rng: random.Random) -> Example:
+    a, b = rng.randint(100, 999), rng.randint(100, 999)
+    return Example(f"{a}+{b}=", str(a + b))
+
+
+def _reverse(rng: random.Random) -> Example:
+    text = "".join(rng.choices(LETTERS, k=LENGTH))
+    return Example(f"<{text}=", text[::-1])
+
+
+def _sort(rng: random.Random) -> Example:
+    text = "".join(rng.choices(DIGITS, k=LENGTH))
+    return Example(f"#{text}=", "".join(sorted(text)))
+
+
+TASKS: tuple[Task, ...] = (
+    Task("add", "add two three-digit numbers: 347+586= gives 933", _add),
+    Task("reverse", "reverse seven letters: <abcdefg= gives gfedcba", _reverse),
+    Task("sort", "sort seven digits: #5281704= gives 0124578", _sort),
+)
+
+
+def split_of(prompt: str) -> Split:
+    """Tell which split a prompt belongs to: one in eight is held out, by hash."""
+    return "test" if hashlib.sha256(prompt.encode()).digest()[0] % 8 == 0 else "train"
+
+
+def prompts(task: Task, split: Split, count: int, seed: int) -> list[Example]:
+    """Draw `count` distinct examples of one split; the same arguments give the same examples."""
+    rng = random.Random(f"{task.name}/{split}/{seed}")
+    found: dict[str, Example] = {}
+    while len(found) < count:
+        example = task.draw(rng)
+        if split_of(example.prompt) == split:
+            found.setdefault(example.prompt, example)
+    return list(found.values())
+
+
+def reward(example: Example, completion: str) -> float:
+    """Return 1.0 for exactly the right completion, 0.0 for any other."""
+    return float(completion == example.answer)

@@ -1,0 +1,82 @@
+"""Progress of a merge on standard error: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.progress import (
+    Progress as Bar,
+)
+
+from ramerge.run import Listener, Progress
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+@contextmanager
+def shown(*, quiet: bool) -> Iterator[Listener]:
+    """A listener that shows what it hears, for as long as the block lasts."""
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        with Bar(
+            TextColumn("{task.description:>8}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        ) as bar:
+            yield _Live(bar)
+    else:
+        yield _Lines()
+
+
+class _Live:
+    """One bar a stage."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, event: Progress) -> None:
+        if event.stage not in self._tasks:
+            self._tasks[event.stage] = self._bar.add_task(event.stage, total=event.total)
+        self._bar.update(self._tasks[event.stage], completed=event.done)
+
+
+class _Lines:
+    """A line every few seconds, and one when a stage is done."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._began = self._last = 0.0
+
+    def __call__(self, event: Progress) -> None:
+        now = time.monotonic()
+        if event.stage != self._stage:
+            self._stage, self._began, self._last = event.stage, now, now
+        finished = event.done >= event.total
+        if not finished and now - self._last < _SECONDS_BETWEEN_LINES:
+            return
+        self._last = now
+        rate = event.done / max(now - self._began, 1e-9)
+        left = "" if finished else f", {(event.total - event.done) / max(rate, 1):.0f} s left"
+        print(
+            f"{event.stage}: {decimal(event.done)} of {decimal(event.total)}, {decimal(int(rate))}/s{left}",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -1,0 +1,118 @@
+"""The compiled loops against the reference, bit for bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ramerge.kernels import ram
+from ramerge.kernels.formats import FORMATS
+from tests import reference
+from tests.checkpoints import EPSILON, bit_patterns, floats
+from tests.reference import BITS, Stored
+
+
+def words(tensor: Stored) -> np.ndarray:
+    size = tensor.bits.size
+    padded = np.zeros(size + size % 2, tensor.bits.dtype)
+    padded[:size] = tensor.bits.reshape(-1)
+    return padded.view(FORMATS[tensor.dtype].word)
+
+
+@st.composite
+def inputs(draw: st.DrawFn, dtype: str) -> list[Stored]:
+    size = draw(st.sampled_from([1, 2, 31, 64, 1001]))
+    base = Stored(dtype, draw(bit_patterns(dtype, size)))
+    agents = []
+    for _ in range(draw(st.sampled_from([1, 2, 3, 4, 5, 8]))):
+        other = draw(bit_patterns(dtype, size))
+        keep = np.random.default_rng(draw(st.integers(0, 99))).random(size) < draw(st.sampled_from([0.0, 0.5, 0.95]))
+        agents.append(Stored(dtype, np.where(keep, base.bits, other)))
+    return [base, *agents]
+
+
+@pytest.mark.parametrize("dtype", list(BITS))
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_counts_and_merges_as_the_reference(dtype: str, data: st.DataObject) -> None:
+    base, *agents = data.draw(inputs(dtype))
+    epsilon = data.draw(st.sampled_from([EPSILON, 0.0, 1e-3]))
+    scales = [1.0 + 0.1 * t for t in range(len(agents))]
+    expected = reference.count(base, agents, epsilon)
+
+    stack = [words(tensor) for tensor in (base, *agents)]
+    counts = np.zeros((2, len(agents)), np.int64)
+    assert not ram.count(dtype, stack, epsilon, counts)
+    assert np.array_equal(counts, expected)
+
+    out, again = np.empty_like(stack[0]), np.zeros_like(counts)
+    assert not ram.merge(dtype, stack, epsilon, None, out, again)
+    plain = reference.merge(base, agents, [1.0] * len(agents), epsilon, dtype)
+    assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], plain.bits)
+    assert np.array_equal(again, expected)
+
+    assert not ram.merge(dtype, stack, epsilon, scales, out)
+    rescaled = reference.merge(base, agents, scales, epsilon, dtype)
+    assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], rescaled.bits)
+
+    assert not ram.merge(dtype, stack, epsilon, scales, out, lenient=True)
+    assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], rescaled.bits)
+
+
+def test_counters_do_not_overflow_on_long_arrays() -> None:
+    size = 3 * (1 << 16) + 5
+    zeros, ones = words(floats(np.zeros(size))), words(floats(np.ones(size)))
+    counts = np.zeros((2, 3), np.int64)
+    ram.count("BF16", [zeros, ones, ones, zeros], EPSILON, counts)
+    assert counts.tolist() == [[size, size, 0], [0, 0, 0]]
+    ram.count("BF16", [zeros, zeros, zeros, ones], EPSILON, counts)
+    assert counts.tolist() == [[size, size, size], [0, 0, size]]
+
+
+@pytest.mark.parametrize("n", range(1, 17))
+def test_up_to_sixteen_agents(n: int) -> None:
+    rng = np.random.default_rng(n)
+    base = floats(rng.normal(0, 0.02, 501))
+    agents = [Stored("BF16", np.where(rng.random(501) < 0.2, base.bits + 1, base.bits)) for _ in range(n)]
+    counts = np.zeros((2, n), np.int64)
+    out = np.empty_like(words(base))
+    ram.merge("BF16", [words(t) for t in (base, *agents)], EPSILON, None, out, counts)
+    assert np.array_equal(counts, reference.count(base, agents, EPSILON))
+    assert np.array_equal(out.view(np.uint16)[:501], reference.merge(base, agents, [1.0] * n, EPSILON, "BF16").bits)
+
+
+@pytest.mark.parametrize("dtype", list(BITS))
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_non_finite_value_anywhere_is_noticed(dtype: str, bad: float, place: int) -> None:
+    values = [np.zeros(100) for _ in range(3)]
+    values[place][57] = bad
+    stack = [words(floats(array, dtype)) for array in values]
+    counts = np.zeros((2, 2), np.int64)
+    assert ram.count(dtype, stack, EPSILON, counts)
+    assert ram.merge(dtype, stack, EPSILON, None, np.empty_like(stack[0]), counts)
+    assert ram.merge(dtype, stack, EPSILON, [1.0, 1.0], np.empty_like(stack[0]))
+    assert not ram.merge(dtype, stack, EPSILON, [1.0, 1.0], np.empty_like(stack[0]), lenient=True)
+
+
+def test_infinity_in_base_and_agents_alike_is_noticed() -> None:
+    stack = [words(floats(np.full(8, np.inf)))] * 3
+    assert ram.merge("BF16", stack, EPSILON, None, np.empty_like(stack[0]), np.zeros((2, 2), np.int64))
+
+
+@pytest.mark.parametrize("dtype", list(BITS))
+def test_a_result_that_overflows_is_noticed(dtype: str) -> None:
+    largest = reference.LARGEST[dtype]
+    stack = [words(floats(np.full(4, value), dtype)) for value in (largest * 0.5, largest)]
+    out = np.empty_like(stack[0])
+    assert not ram.merge(dtype, stack, EPSILON, [1.0], out)
+    assert ram.merge(dtype, stack, EPSILON, [2.0], out)
+
+
+def test_lenient_nan_does_not_count_as_moved() -> None:
+    base = floats([1.0, 1.0, np.nan, 1.0])
+    agent = floats([np.nan, 2.0, 3.0, np.inf])
+    out, counts = np.empty_like(words(base)), np.zeros((2, 1), np.int64)
+    ram.merge("BF16", [words(base), words(agent)], EPSILON, None, out, counts, lenient=True)
+    assert out.view(np.uint16).tolist() == floats([1.0, 2.0, np.nan, np.inf]).bits.tolist()
+    assert counts.tolist() == [[2], [2]]
