@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.executors.threads import ThreadExecutor
-from ramerge.plan import Plan, make_plan
+from ramerge.planning import Plan, make_plan
 from ramerge.recipe import Document, Recipe
 from ramerge.record import Record
 from ramerge.run import Listener, execute

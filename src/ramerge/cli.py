@@ -20,7 +20,7 @@ import ramerge
 from ramerge.errors import RamergeError, RecipeError
 
 if TYPE_CHECKING:
-    from ramerge.plan import Plan
+    from ramerge.planning import Plan
     from ramerge.recipe import Document
     from ramerge.record import Record
 

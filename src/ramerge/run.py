@@ -27,7 +27,7 @@ from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS
 from ramerge.kernels.piece import Piece, words_of
 from ramerge.methods import AgentCounts, rho
-from ramerge.plan import BUFFER_ALIGNMENT, Plan, TensorPlan, Tie
+from ramerge.planning import BUFFER_ALIGNMENT, Plan, TensorPlan, Tie
 from ramerge.recipe import Agent, Recipe
 from ramerge.record import AgentStatistics, Record
 

@@ -155,8 +155,12 @@ def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> tuple[
 
 def _canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     """One spelling for rotary embeddings, which transformers 4 and 5 write differently."""
-    result = {key: _canonical(value) if isinstance(value, dict) else value for key, value in config.items()}
-    if not {"rope_theta", "rope_parameters", "rope_scaling"} & result.keys():
+    rotary = {"rope_theta", "rope_parameters", "rope_scaling"}
+    result = {
+        key: _canonical(value) if isinstance(value, dict) and key not in rotary else value
+        for key, value in config.items()
+    }
+    if not rotary & result.keys():
         return result
     scaling = result.pop("rope_scaling", None)
     parameters = result.pop("rope_parameters", None)

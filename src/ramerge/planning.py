@@ -256,6 +256,7 @@ def make_plan(
         RecipeError: the recipe itself is wrong.
     """
     recipe = load_recipe(source)
+    budget = _budget(max_memory)
     method = METHODS[recipe.method]
     parameters = method.parameters(**complete(method, recipe.preset, recipe.parameters))
     problems: list[str] = []
@@ -267,7 +268,7 @@ def make_plan(
         problems += _out_problems(out, overwrite, [base_model, *models.values()])
     if opened is not None:
         draft = _plan_tensors(draft, *opened, problems)
-    resources = _cut(draft, threads, max_memory, problems)
+    resources = _cut(draft, threads, budget, problems)
     free = _disk_free(out) if out is not None else None
     if free is not None and draft.bytes_written > free:
         problems.append(f"{out}: needs {draft.bytes_written:,} bytes of disk, {free:,} are free")
@@ -575,7 +576,14 @@ def _disk_free(out: Path) -> int:
     return shutil.disk_usage(_existing_ancestor(out.resolve())).free
 
 
-def _cut(plan: Plan, threads: int | None, max_memory: int | str | None, problems: list[str]) -> Resources:
+def _budget(max_memory: int | str | None) -> int | None:
+    try:
+        return parse_size(max_memory) if max_memory is not None else None
+    except ValueError as error:
+        raise RecipeError(f"--max-memory: {error}") from error
+
+
+def _cut(plan: Plan, threads: int | None, wanted: int | None, problems: list[str]) -> Resources:
     """The largest blocks, then the most workers, that fit the budget.
 
     Without a budget, blocks shrink before memory exceeds what a laptop would not notice.
@@ -584,7 +592,7 @@ def _cut(plan: Plan, threads: int | None, max_memory: int | str | None, problems
     fixed = _BASELINE_BYTES + resident + _BYTES_PER_TENSOR * len(plan.tensors) * (2 + len(plan.agents))
     per_element = max((tensor.buffer_bytes_per_element for tensor in plan.tensors), default=1)
     slack = BUFFER_ALIGNMENT * (2 * len(plan.agents) + 6)
-    budget = parse_size(max_memory) if max_memory is not None else fixed + _DEFAULT_BUFFERS
+    budget = wanted or fixed + _DEFAULT_BUFFERS
     workers = threads or len(os.sched_getaffinity(0)) + 2
 
     def resources(workers: int, block: int) -> Resources:
@@ -597,8 +605,8 @@ def _cut(plan: Plan, threads: int | None, max_memory: int | str | None, problems
     while workers > 1 and resources(workers, block).peak_memory_bytes > budget:
         workers -= 1
     cut = resources(workers, block)
-    if max_memory is not None and cut.peak_memory_bytes > budget:
-        problems.append(f"--max-memory {max_memory}: at least {_readable(cut.peak_memory_bytes)} are needed")
+    if wanted and cut.peak_memory_bytes > budget:
+        problems.append(f"--max-memory {_readable(wanted)}: at least {_readable(cut.peak_memory_bytes)} are needed")
     return cut
 
 

@@ -1,0 +1,216 @@
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ramerge
+from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_safetensors, write_simple
+from tests.reference import Stored
+
+
+def plan(source, out=None, **options) -> ramerge.Plan:
+    return ramerge.plan(source, out, **options)
+
+
+def test_sizes_are_those_of_the_files(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    made = plan(recipe(tmp_path, names), tmp_path / "out")
+    weights = 3 * 640 * 2
+    assert made.problems == ()
+    assert (made.passes, made.bytes_read) == (2, 2 * 4 * weights)
+    assert plan(recipe(tmp_path, names, "ram")).bytes_read == 4 * weights
+    record = ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
+    assert record.bytes_read == made.bytes_read
+    assert record.bytes_written == made.bytes_written == (tmp_path / "out/model.safetensors").stat().st_size
+
+
+def test_every_problem_of_every_input_at_once(tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"a": 0.1, "b": 0.1, "c": 0.1, "d": 0.1})
+    (tmp_path / "a" / "model.safetensors").unlink()
+    tensors = simple(1)
+    tensors["extra"] = tensors.pop("model.layers.0.weight")
+    tensors["model.layers.1.weight"] = floats(np.zeros((3, 3)))
+    write_checkpoint(tmp_path / "b", tensors, config={"hidden_size": 7})
+    write_checkpoint(tmp_path / "base", simple(0), config={"hidden_size": 8})
+    (tmp_path / "d" / "config.json").write_text("nonsense")
+    (tmp_path / "out").mkdir()
+    source = recipe(tmp_path, names)
+    source["agents"]["c"] = str(tmp_path / "base")
+    text = "\n".join(plan(source, tmp_path / "out").problems)
+    for words in ("no safetensors", "not valid JSON", "is the base itself", "out: exists"):
+        assert words in text
+    source["agents"] = {"b": source["agents"]["b"]}
+    text = "\n".join(plan(source).problems)
+    for words in (
+        "lacks 'model.layers.0.weight' [40, 16] (allow.missing_tensors: true",
+        "unknown to the base: 'extra' [40, 16] (allow.extra_tensors: true",
+        "'model.layers.1.weight': the base has [40, 16], the agent [3, 3] (allow.different_shapes",
+        "hidden_size: base has 8, agent has 7 (allow.config: [hidden_size]",
+    ):
+        assert words in text
+    with pytest.raises(ramerge.PlanError) as raised:
+        ramerge.merge(source, tmp_path / "new")
+    assert len(raised.value.problems) == 4
+    assert not (tmp_path / "new").exists()
+
+
+def test_policies_accept_what_they_say(tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"a": 0.5, "b": 0.5})
+    tensors = simple(2, moved=0.5)
+    tensors["extra"] = tensors.pop("model.layers.0.weight")
+    tensors["model.layers.1.weight"] = floats(np.ones((3, 3)))
+    write_checkpoint(tmp_path / "b", tensors)
+    allow = {"missing_tensors": True, "extra_tensors": True, "different_shapes": True}
+    ramerge.merge(recipe(tmp_path, names, "ram", allow=allow), tmp_path / "out")
+    found, base = read_checkpoint(tmp_path / "out"), simple(0)
+    a = read_checkpoint(tmp_path / "a")
+    assert set(found) == set(base)
+    for layer in (0, 1):  # only `a` has moved anything here
+        name = f"model.layers.{layer}.weight"
+        assert found[name].bits.tobytes() == a[name].bits.tobytes()
+
+
+def test_vocabularies_that_differ_say_by_how_many_rows(tmp_path: Path) -> None:
+    for name, rows in (("base", 100), ("a", 97)):
+        write_checkpoint(tmp_path / name, {"model.embed_tokens.weight": floats(np.zeros((rows, 4)))})
+    assert "3 rows of vocabulary fewer" in plan(recipe(tmp_path, ["a"])).problems[0]
+
+
+def test_a_redundant_head_is_dropped_if_it_equals_the_embedding(tmp_path: Path) -> None:
+    embedding = {"model.embed_tokens.weight": floats(np.arange(8.0).reshape(4, 2))}
+    write_checkpoint(tmp_path / "base", embedding, config={"tie_word_embeddings": True})
+    moved = {"model.embed_tokens.weight": floats(np.arange(8.0).reshape(4, 2) + 1)}
+    both = {**moved, "lm_head.weight": moved["model.embed_tokens.weight"]}
+    write_checkpoint(tmp_path / "a", both, config={"tie_word_embeddings": True})
+    made = plan(recipe(tmp_path, ["a"], "ram"))
+    assert made.problems == () and "is dropped" in made.notes[0]
+    record = ramerge.merge(recipe(tmp_path, ["a"], "ram"), tmp_path / "out")
+    assert record.statistics[0].total == 8
+    assert read_checkpoint(tmp_path / "out").keys() == embedding.keys()
+    both["lm_head.weight"] = embedding["model.embed_tokens.weight"]
+    write_checkpoint(tmp_path / "a", both, config={"tie_word_embeddings": True})
+    with pytest.raises(ramerge.WeightsError, match=r"lm_head.weight.*differs from.*embed_tokens"):
+        ramerge.merge(recipe(tmp_path, ["a"], "ram"), tmp_path / "out2")
+
+
+def test_a_tied_agent_of_a_base_that_stores_its_head(tmp_path: Path) -> None:
+    embedding = floats(np.arange(8.0).reshape(4, 2))
+    both = {"model.embed_tokens.weight": embedding, "lm_head.weight": embedding}
+    write_checkpoint(tmp_path / "base", both, config={"tie_word_embeddings": True})
+    moved = floats(np.arange(8.0).reshape(4, 2) + 1)
+    write_checkpoint(tmp_path / "a", {"model.embed_tokens.weight": moved}, config={"tie_word_embeddings": True})
+    ramerge.merge(recipe(tmp_path, ["a"], "ram"), tmp_path / "out")
+    assert read_checkpoint(tmp_path / "out")["lm_head.weight"].bits.tobytes() == moved.bits.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "words"), [("F8_E4M3", "float8"), ("C64", "not a type of weights"), ("F8_E8M0", "float8")]
+)
+def test_dtypes_without_arithmetic(dtype: str, words: str, tmp_path: Path) -> None:
+    for name in ("base", "a"):
+        size = 8 if dtype == "C64" else 1
+        write_checkpoint(tmp_path / name, {"w": Stored(dtype, np.zeros((4, size), np.uint8))})
+        path = tmp_path / name / "model.safetensors"
+        data = path.read_bytes().replace(f'"shape": [4, {size}]'.encode(), b'"shape": [4]   ')
+        path.write_bytes((len(data) - 4 * size - 8).to_bytes(8, "little") + data[8:])
+    text = "\n".join(plan(recipe(tmp_path, ["a"])).problems)
+    assert words in text and dtype in text and "convert to bfloat16" in text
+
+
+def test_quantised_checkpoints(tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"a": 0.1, "b": 0.1})
+    (tmp_path / "a/config.json").write_text(json.dumps({"quantization_config": {"quant_method": "gptq"}}))
+    write_checkpoint(tmp_path / "b", {"l.qweight": Stored("I32", np.zeros(3, np.int32))})
+    text = "\n".join(plan(recipe(tmp_path, names)).problems)
+    assert "(gptq)" in text and "qweight" in text
+
+
+def test_integer_and_float_do_not_mix(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", {"w": floats([1.0])})
+    write_checkpoint(tmp_path / "a", {"w": Stored("I64", np.zeros(1, np.int64))})
+    assert "the base has BF16, the agent I64" in plan(recipe(tmp_path, ["a"])).problems[0]
+
+
+def test_places_where_the_output_cannot_be(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    source = recipe(tmp_path, names)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.tex").touch()
+    cases = {
+        "code": "is one of the inputs",
+        "base/deep/out": "is inside the input",
+        ".": "holds the input",
+        "file": "is a file",
+        "file/out": "is a file",
+        "folder": "exists",
+    }
+    for out, words in cases.items():
+        assert words in "\n".join(plan(source, tmp_path / out).problems), out
+    assert "is not a checkpoint" in plan(source, tmp_path / "folder", overwrite=True).problems[0]
+    (tmp_path / "link").symlink_to(tmp_path / "base")
+    assert "is one of the inputs" in plan(source, tmp_path / "link", overwrite=True).problems[0]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_the_right_to_write(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    (tmp_path / "closed").mkdir(mode=0o500)
+    assert "no right" in plan(recipe(tmp_path, names), tmp_path / "closed" / "out").problems[0]
+
+
+def test_a_budget_that_cannot_be_kept(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    text = plan(recipe(tmp_path, names), max_memory="20MB").problems[0]
+    assert "at least" in text
+    needed = text.split("at least ")[1].split()[0]
+    assert plan(recipe(tmp_path, names), max_memory=needed).problems == ()
+    with pytest.raises(ramerge.RecipeError, match="max-memory"):
+        plan(recipe(tmp_path, names), max_memory="lots")
+
+
+def test_a_smaller_budget_takes_smaller_blocks_then_fewer_threads(tmp_path: Path) -> None:
+    big = {"w": floats(np.zeros((2000, 1000)))}
+    for name in ("base", "a"):
+        write_checkpoint(tmp_path / name, big)
+    source = recipe(tmp_path, ["a"])
+    free = plan(source, threads=8).resources
+    tight = plan(source, threads=8, max_memory=free.peak_memory_bytes - 1).resources
+    assert tight.block_elements < free.block_elements
+    assert tight.workers == 8
+    assert tight.peak_memory_bytes < free.peak_memory_bytes
+
+
+def test_too_little_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = write_simple(tmp_path)
+    monkeypatch.setattr("ramerge.planning._disk_free", lambda _: 100)
+    assert "of disk, 100 are free" in plan(recipe(tmp_path, names), tmp_path / "out").problems[0]
+
+
+def test_shards_of_a_given_size(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    ramerge.merge(recipe(tmp_path, names, "ram", shard_size=2 * 640 * 2), tmp_path / "out")
+    ramerge.merge(recipe(tmp_path, names, "ram", shard_size="1GB"), tmp_path / "one")
+    shards = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
+    assert shards == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    assert {n: t.bits.tobytes() for n, t in read_checkpoint(tmp_path / "out").items()} == {
+        n: t.bits.tobytes() for n, t in read_checkpoint(tmp_path / "one").items()
+    }
+    index = json.loads((tmp_path / "out/model.safetensors.index.json").read_text())
+    assert index["metadata"] == {"total_parameters": 1920, "total_size": 3840}
+
+
+def test_several_loose_files_get_an_index(tmp_path: Path) -> None:
+    for name, moved in (("base", 0.0), ("a", 0.5)):
+        (tmp_path / name).mkdir()
+        for place, (key, tensor) in enumerate(simple(place_of(name), moved=moved).items()):
+            write_safetensors(tmp_path / name / f"part{place}.safetensors", {key: tensor})
+    ramerge.merge(recipe(tmp_path, ["a"], "ram"), tmp_path / "out")
+    assert {p.name for p in (tmp_path / "out").glob("*.safetensors")} == {f"part{i}.safetensors" for i in range(3)}
+    assert read_checkpoint(tmp_path / "out").keys() == simple(0).keys()
+
+
+def place_of(name: str) -> int:
+    return 0 if name == "base" else 1

@@ -1,0 +1,169 @@
+from pathlib import Path
+
+import pytest
+
+from ramerge.errors import RecipeError
+from ramerge.planning import load_recipe
+from ramerge.recipe import Recipe, parse_scalar, parse_size, read_document
+
+GOOD = """\
+method: ram+
+base: ./base
+agents:
+  code: org/code@main
+  tool: {model: /models/tool}
+parameters: {r: 0.05, epsilon: 1e-6}
+dtype: bfloat16
+shard_size: 5GB
+allow:
+  non_finite: true
+  config: [rope_theta]
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(text)
+    return path
+
+
+def problems(folder: Path, text: str) -> tuple[str, ...]:
+    with pytest.raises(RecipeError) as raised:
+        load_recipe(write(folder, text))
+    return raised.value.problems
+
+
+def test_a_good_recipe(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, GOOD))
+    assert recipe.method == "ram+"
+    assert {name: agent.model for name, agent in recipe.agents.items()} == {
+        "code": "org/code@main",
+        "tool": "/models/tool",
+    }
+    assert recipe.parameters == {"r": 0.05, "epsilon": 1e-6}
+    assert recipe.shard_size == 5_000_000_000
+    assert recipe.allow.config == ("rope_theta",)
+    assert recipe.folder == tmp_path
+
+
+def test_what_is_written_is_the_same_recipe(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, GOOD))
+    again = load_recipe(write(tmp_path, recipe.to_yaml()))
+    assert again.model_dump() == recipe.model_dump()
+
+
+def test_every_problem_with_its_line_and_the_nearest_name(tmp_path: Path) -> None:
+    text = """\
+method: ram+
+bas: ./base
+agents:
+  code: 5
+  tool: {mdoel: x}
+parameters:
+  r: strong
+  epsilon: -1
+  alhpa: 2
+dtype: bf16
+allow: {nonfinite: true}
+"""
+    found = "\n".join(problems(tmp_path, text))
+    for line, words in (
+        (2, "unknown key 'bas'; did you mean 'base'?"),
+        (4, "agents.code"),
+        (5, "unknown key 'mdoel'; did you mean 'model'?"),
+        (7, "not 'strong'"),
+        (8, "greater than or equal to 0, not -1"),
+        (9, "unknown parameter of ram+ 'alhpa'; did you mean 'alpha'?"),
+        (10, "not 'bf16'"),
+        (11, "unknown key 'nonfinite'; did you mean 'non_finite'?"),
+    ):
+        assert f"recipe.yaml:{line}: " in found
+        assert words in found
+        assert f"{line} | {text.splitlines()[line - 1]}" in found
+    assert "base: is missing" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is a mapping"),
+        ("- a\n- b", "is a mapping"),
+        ("a: [", "not valid YAML"),
+        ("a: b: c", "not valid YAML"),
+        ("method: ram\nbase: b\nagents: {a: x}\nmethod: ram+", "'method' is given twice"),
+        ("method: ram\nbase: b\nagents:\n  a: x\n  a: y", "'a' is given twice"),
+        ("method: ramm\nbase: b\nagents: {a: x}", "did you mean 'ram'"),
+        ("method: 5\nbase: b\nagents: {a: x}", "method"),
+        ("method: ram\nbase: b\nagents: {}", "agents"),
+        ("method: ram\nbase: b\nagents: [a, b]", "agents"),
+        ("method: ram\nbase: b\nagents: {' ': x}", "agent name"),
+        ("method: ram\nbase: ''\nagents: {a: x}", "base"),
+        ("method: ram\nbase: b\nagents: {a: x}\nparameters: {r: 0.1}", "r belongs to ram+"),
+        ("method: ram+\nbase: b\nagents: {a: x}\nparameters: {r: .nan}", "finite"),
+        ("method: ram+\nbase: b\nagents: {a: x}\nparameters: {r: true}", "number"),
+        ("method: ram+\nbase: b\nagents: {a: x}\nparameters: {scope: row}", "scope"),
+        ("method: ram+\nbase: b\nagents: {a: x}\nparameters: 5", "parameters"),
+        ("method: ram+\nbase: b\nagents: {a: x}\npreset: papr", "did you mean 'paper'"),
+        ("method: ram\nbase: b\nagents: {a: x}\npreset: official", "known: paper"),
+        ("method: ram\nbase: b\nagents: {a: x}\nshard_size: 5 apples", "not a size"),
+        ("method: ram\nbase: b\nagents: {a: x}\nshard_size: -5", "shard_size"),
+        ("method: ram\nbase: b\nagents: {a: x}\ncompanions: c", "unknown agent 'c'"),
+        ("method: ram\nbase: b\nagents: {a: x}\nallow: yes please", "allow"),
+        ("!!python/object/apply:os.system [echo]", "is a mapping"),
+    ],
+)
+def test_refused(text: str, message: str, tmp_path: Path) -> None:
+    assert message in "\n".join(problems(tmp_path, text))
+
+
+def test_files_that_are_no_recipes(tmp_path: Path) -> None:
+    write(tmp_path, GOOD)
+    with pytest.raises(RecipeError, match=r"did you mean .*recipe\.yaml"):
+        read_document(tmp_path / "recip.yaml")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecipeError, match="UTF-8"):
+        read_document(tmp_path / "binary")
+    bomb = "a: &a [x]\n" + "".join(
+        f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(8)
+    )
+    with pytest.raises(RecipeError, match="too many"):
+        read_document(write(tmp_path, bomb))
+
+
+def test_seventeen_agents_are_too_many(tmp_path: Path) -> None:
+    agents = {f"a{place}": "x" for place in range(17)}
+    with pytest.raises(RecipeError, match="16"):
+        Recipe(method="ram", base="b", agents=agents)
+
+
+def test_python_gets_the_same_errors() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'agents'"):
+        Recipe(method="ram", base="b", agents={"a": Path("x")}, agnets={})
+    assert Recipe(method="ram", base=Path("b"), agents={"a": Path("x")}).agents["a"].model == "x"
+
+
+def test_settings_override_any_key(tmp_path: Path) -> None:
+    document = read_document(write(tmp_path, GOOD))
+    document.set(("parameters", "r"), parse_scalar("2e-1"), "--set parameters.r=2e-1")
+    document.set(("agents", "code", "model"), "other", "--set agents.code.model=other")
+    document.set(("allow", "extra_tensors"), parse_scalar("true"), "--set allow.extra_tensors=true")
+    recipe = load_recipe(document)
+    assert recipe.parameters["r"] == 0.2
+    assert recipe.agents["code"].model == "other"
+    assert recipe.allow.extra_tensors
+    document.set(("parameters", "r"), "much", "--set parameters.r=much")
+    with pytest.raises(RecipeError, match="--set parameters.r=much"):
+        load_recipe(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("5GB", 5 * 10**9), ("500MiB", 500 * 2**20), ("1.5k", 1500), ("77", 77), ("2 GB", 2 * 10**9)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "5PB", "0", "1e9"])
+def test_not_sizes(text: str) -> None:
+    with pytest.raises(ValueError, match="not a size"):
+        parse_size(text)
