@@ -1,6 +1,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -185,7 +186,7 @@ def test_a_smaller_budget_takes_smaller_blocks_then_fewer_threads(tmp_path: Path
 
 def test_too_little_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = write_simple(tmp_path)
-    monkeypatch.setattr("ramerge.planning._disk_free", lambda _: 100)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
     assert "of disk, 100 are free" in plan(recipe(tmp_path, names), tmp_path / "out").problems[0]
 
 

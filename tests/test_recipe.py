@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from ramerge.errors import RecipeError
-from ramerge.planning import load_recipe
+from ramerge.planning.recipes import load_recipe
 from ramerge.recipe import Recipe, parse_scalar, parse_size, read_document
 
 GOOD = """\
@@ -152,7 +152,7 @@ def test_settings_override_any_key(tmp_path: Path) -> None:
     assert recipe.agents["code"].model == "other"
     assert recipe.allow.extra_tensors
     document.set(("parameters", "r"), "much", "--set parameters.r=much")
-    with pytest.raises(RecipeError, match="--set parameters.r=much"):
+    with pytest.raises(RecipeError, match=r"--set parameters\.r=much"):
         load_recipe(document)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         RecipeError,
         WeightsError,
     )
-    from ramerge.planning import Plan
+    from ramerge.planning.model import Plan
     from ramerge.recipe import Agent, Allow, Recipe
     from ramerge.record import AgentStatistics, Record
     from ramerge.run import Progress
@@ -37,7 +37,7 @@ _HOMES = {
     "CheckpointError": "errors",
     "InputError": "errors",
     "OutputError": "errors",
-    "Plan": "planning",
+    "Plan": "planning.model",
     "PlanError": "errors",
     "Progress": "run",
     "RamergeError": "errors",

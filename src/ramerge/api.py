@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ramerge.executors.threads import ThreadExecutor
-from ramerge.planning import Plan, make_plan
-from ramerge.recipe import Document, Recipe
+from ramerge.planning.build import make_plan
+from ramerge.planning.model import Plan
+from ramerge.planning.recipes import AnyRecipe
 from ramerge.record import Record
 from ramerge.run import Listener, execute
-
-AnyRecipe = Recipe | Mapping[str, Any] | str | Path | Document
 
 
 def plan(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import re
-from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
-from ramerge.planning import Plan
+from ramerge.planning.model import Plan
 from ramerge.record import AgentStatistics, Record
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
@@ -52,7 +51,7 @@ def _base_models(plan: Plan) -> list[str]:
     """Ids that the hub accepts. A folder on disk stands under the id it was downloaded from, or its own name."""
     ids = []
     for model in (plan.base, *plan.agents.values()):
-        candidate = model.hub_id or Path(model.directory).resolve().name
+        candidate = model.hub_id or model.folder.resolve().name
         if _HUB_ID.fullmatch(candidate) and "--" not in candidate and ".." not in candidate:
             ids.append(candidate)
     return list(dict.fromkeys(ids)) or ["base"]

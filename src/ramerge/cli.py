@@ -20,7 +20,7 @@ import ramerge
 from ramerge.errors import RamergeError, RecipeError
 
 if TYPE_CHECKING:
-    from ramerge.planning import Plan
+    from ramerge.planning.model import Plan
     from ramerge.recipe import Document
     from ramerge.record import Record
 
@@ -274,6 +274,10 @@ def main() -> None:
         sys.exit(_INTERRUPTED + stop.number)
     except BrokenPipeError:
         sys.exit(1)
+    except OSError as error:
+        if debug:
+            raise
+        _fail((f"{error.filename or 'standard output'}: {error.strerror}",), 1)
     except MemoryError:
         _fail(("out of memory; lower --max-memory or --threads",), 1)
 

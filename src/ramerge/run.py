@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS
 from ramerge.kernels.piece import Piece, words_of
 from ramerge.methods import AgentCounts, rho
-from ramerge.planning import BUFFER_ALIGNMENT, Plan, TensorPlan, Tie
+from ramerge.planning.model import BUFFER_ALIGNMENT, Plan, TensorPlan, Tie
 from ramerge.recipe import Agent, Recipe
 from ramerge.record import AgentStatistics, Record
 
@@ -238,7 +238,14 @@ def _record(plan: Plan, counted: _Counted, bytes_read: int, began: float) -> Rec
 
 
 def peak_memory() -> int:
-    """The largest resident memory of this process so far, in bytes."""
+    """The largest resident memory of this process so far, in bytes.
+
+    Not `ru_maxrss` where Linux tells better: that one starts with the peak of the process that started this one.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

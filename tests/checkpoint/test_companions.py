@@ -27,7 +27,7 @@ def test_companions_are_copied_byte_for_byte(tmp_path: Path) -> None:
         "x.gguf",
         ".git/HEAD",
     ]
-    for name, content in {**files, **{name: b"no" for name in others}}.items():
+    for name, content in {**files, **dict.fromkeys(others, b"no")}.items():
         path = tmp_path / "base" / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)

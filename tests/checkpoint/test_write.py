@@ -15,7 +15,7 @@ def fill(stage: Path, content: str = "new") -> None:
 
 
 def left(folder: Path) -> list[str]:
-    return sorted(os.listdir(folder))
+    return sorted(path.name for path in folder.iterdir())
 
 
 def test_appears_when_the_block_ends_well(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import ramerge
 from ramerge.executors.threads import ThreadExecutor
 from ramerge.methods import METHODS
-from ramerge.planning import make_plan
+from ramerge.planning.build import make_plan
 from ramerge.run import execute
 from tests import reference
 from tests.checkpoints import (

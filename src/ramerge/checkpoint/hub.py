@@ -15,17 +15,28 @@ _UNWANTED = ["original/*", "onnx/*", "*.gguf", "consolidated*"]
 
 @dataclass(frozen=True)
 class Model:
-    """A model as written, its folder, and the hub id and revision if it is one."""
+    """A model as written, its folder if it was found, and the hub id and revision if it is one."""
 
     written: str
-    directory: Path
+    directory: Path | None
     hub_id: str | None = None
     revision: str | None = None
 
     @property
     def spelled_out(self) -> str:
         """The model so that it can be found from any folder: an absolute path, or a hub id with its revision."""
-        return f"{self.hub_id}@{self.revision}" if self.hub_id else str(self.directory.resolve())
+        return f"{self.hub_id}@{self.revision}" if self.hub_id else str(self.folder.resolve())
+
+    @property
+    def folder(self) -> Path:
+        """The folder of a model that was found."""
+        assert self.directory is not None, self.written
+        return self.directory
+
+    @property
+    def place(self) -> str:
+        """The folder for messages, or what was written."""
+        return str(self.directory or self.written)
 
 
 def looks_like_path(text: str) -> bool:

@@ -1,0 +1,1 @@
+"""Plans: made from headers alone, and complete before the first weight is read."""

@@ -1,0 +1,121 @@
+"""What else would make a merge fail: quantised inputs, configurations that differ, the output's place and disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from ramerge.checkpoint.companions import companion_files, compare_configs, quantisation
+from ramerge.checkpoint.dtypes import INTEGERS
+from ramerge.checkpoint.index import Checkpoint
+from ramerge.errors import CheckpointError
+from ramerge.planning.findings import Findings
+from ramerge.planning.model import Plan
+from ramerge.recipe import Recipe
+
+_PACKED = re.compile(r"\.(qweight|qzeros|g_idx|absmax|quant_map|weight_packed|SCB)$")
+_ADVICE = "merge the unquantised checkpoints and quantise the result"
+
+
+def check_arithmetic(name: str, checkpoint: Checkpoint, recipe: Recipe, findings: Findings) -> None:
+    """Refuse quantised weights, and dtypes that merging has no arithmetic for."""
+    folder = checkpoint.directory
+    packed = sorted({found[1] for key in checkpoint.tensors if (found := _PACKED.search(key))})
+    declared = quantisation(checkpoint.config)
+    if (declared or packed) and "quantization_config" not in recipe.allow.config:
+        what = declared or f"tensors named {', '.join(packed)}"
+        findings.problem(f"{folder}: quantised weights ({what}) cannot be merged; {_ADVICE}", name)
+    dtypes = Counter(tensor.dtype for tensor in checkpoint.tensors.values())
+    for dtype in sorted(dtypes):
+        if dtype not in INTEGERS and not dtype.startswith(("BF16", "F16", "F32", "F64")):
+            kind = "float8, whose scales merging would ignore" if dtype.startswith("F8") else "not a type of weights"
+            text = f"{folder}: {dtypes[dtype]} tensors of dtype {dtype} ({kind}); convert to bfloat16, or {_ADVICE}"
+            findings.problem(text, name)
+
+
+def check_configs(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings) -> None:
+    """Refuse differences between configurations that change what the weights mean; show the others."""
+    if not base.config:
+        findings.notes.append(f"{base.directory}: has no config.json, so the output will not load by itself")
+        return
+    for name, agent in agents.items():
+        if not agent.config:
+            findings.notes.append(f"{name}: has no config.json to compare with the base's")
+            continue
+        serious, harmless = compare_configs(base.config, agent.config)
+        allowed = {key for key in serious if any(f"{key}.".startswith(f"{given}.") for given in recipe.allow.config)}
+        refused = {key: text for key, text in serious.items() if key not in allowed}
+        if refused:
+            findings.problem(
+                f"{agent.directory}/config.json differs from the base's in what the weights mean: {_pairs(refused)} "
+                f"(allow.config: [{', '.join(refused)}] accepts it)",
+                name,
+            )
+        accepted = harmless | {key: serious[key] for key in allowed}
+        if accepted:
+            findings.notes.append(f"{name}: config.json differs, which is accepted: {_pairs(accepted)}")
+
+
+def _pairs(differences: Mapping[str, str]) -> str:
+    return "; ".join(f"{key}: {text}" for key, text in differences.items())
+
+
+def companions(plan: Plan, findings: Findings) -> dict[str, Path]:
+    """Relative name to source of the files to copy."""
+    chosen = plan.recipe.companions
+    source = plan.agents[chosen].folder if chosen and chosen in plan.agents else None
+    try:
+        return companion_files(plan.base.folder, source, allow_outside_links=plan.recipe.allow.outside_links)
+    except CheckpointError as error:
+        for text in error.problems:
+            findings.problem(text)
+        return {}
+
+
+def check_out(plan: Plan, findings: Findings) -> int:
+    """Refuse an output that would touch an input or something else of the user's; the bytes free on its disk."""
+    out = plan.out
+    assert out is not None
+    place = out.resolve()
+    if (conflict := _conflict(plan, out, place)) is not None:
+        findings.problem(f"{out}: {conflict}")
+    ancestor = next(folder for folder in (place.parent, *place.parent.parents) if folder.exists())
+    if not ancestor.is_dir():
+        findings.problem(f"{out}: {ancestor} is a file")
+    elif not os.access(ancestor, os.W_OK | os.X_OK):
+        findings.problem(f"{out}: no right to write in {ancestor}")
+    free = shutil.disk_usage(ancestor).free
+    if plan.bytes_written > free:
+        findings.problem(f"{out}: needs {plan.bytes_written:,} bytes of disk, {free:,} are free")
+    return free
+
+
+def _conflict(plan: Plan, out: Path, place: Path) -> str | None:
+    """Why the output cannot be where it is wanted, because of what is there."""
+    for model in (plan.base, *plan.agents.values()):
+        if model.directory is None:
+            continue
+        folder = model.directory.resolve()
+        if place == folder:
+            return "is one of the inputs; choose another folder"
+        if place.is_relative_to(folder):
+            return f"is inside the input {folder}; choose a folder outside of it"
+        if folder.is_relative_to(place):
+            return f"holds the input {folder}; choose another folder"
+    if not os.path.lexists(out):
+        return None
+    if not out.is_dir():
+        return "is a file; choose a folder"
+    if not plan.overwrite:
+        return "exists; choose another folder or pass --overwrite"
+    if any(out.iterdir()) and not _is_checkpoint(out):
+        return "is not a checkpoint, so --overwrite does not replace it; remove it yourself"
+    return None
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    return any(folder.glob("*.safetensors")) or (folder / "ramerge.json").exists()

@@ -1,0 +1,104 @@
+"""The agents' tensors beside the base's: what is missing, extra, of another shape or type, or tied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ramerge.checkpoint.index import Checkpoint, Tensor
+from ramerge.planning.findings import Findings, listed
+from ramerge.planning.model import Tie
+from ramerge.recipe import Allow
+
+_HEAD = ("lm_head.weight", "output.weight", "embed_out.weight")
+_EMBEDDING = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight", "embed_in.weight")
+
+
+def match(
+    name: str, base: Checkpoint, agent: Checkpoint, allow: Allow, findings: Findings
+) -> tuple[dict[str, Tensor], list[Tie]]:
+    """For every tensor of the base what the agent has in its place, the base's own where it leaves it as it is.
+
+    Also the output embeddings that the agent stores although the base ties them.
+    """
+    found = dict(agent.tensors)
+    for head, embedding in _tied_in_agent(base, agent).items():
+        found[head] = embedding
+        findings.notes.append(f"{name}: {head!r} is tied to {embedding.name!r}, which is used for it")
+    ties = [Tie(name, tensor, tied) for tensor, tied in _tied_in_base(base, agent)]
+    for tie in ties:
+        findings.notes.append(
+            f"{name}: {tie.head.name!r} must equal {tie.embedding.name!r}, to which the base ties it, and is dropped"
+        )
+    heads = {tie.head.name for tie in ties}
+    missing = [tensor for tensor in base.tensors.values() if tensor.name not in found]
+    extra = [tensor for key, tensor in agent.tensors.items() if key not in base.tensors and key not in heads]
+    _report(name, agent, "lacks", missing, allow.missing_tensors, "missing_tensors: true keeps the base's", findings)
+    what = "has tensors unknown to the base:"
+    _report(name, agent, what, extra, allow.extra_tensors, "extra_tensors: true drops them", findings)
+    for tensor in missing:
+        found[tensor.name] = tensor
+    _compare(name, base, agent, found, allow, findings)
+    return {key: found[key] for key in base.tensors}, ties
+
+
+def _report(
+    name: str, agent: Checkpoint, what: str, tensors: Sequence[Tensor], allowed: bool, policy: str, findings: Findings
+) -> None:
+    if tensors and allowed:
+        findings.notes.append(f"{name}: {what} {len(tensors)} tensors ({policy})")
+    elif tensors:
+        names = listed([f"{tensor.name!r} {list(tensor.shape)}" for tensor in tensors])
+        findings.problem(f"{agent.directory}: {what} {names} (allow.{policy})", name)
+
+
+def _compare(
+    name: str, base: Checkpoint, agent: Checkpoint, found: dict[str, Tensor], allow: Allow, findings: Findings
+) -> None:
+    """Report shapes and types that differ. Where the shape does, the base's own tensor takes the place in `found`."""
+    shapes, dtypes = [], []
+    for tensor in base.tensors.values():
+        other = found[tensor.name]
+        if other.shape != tensor.shape:
+            shapes.append(f"{tensor.name!r}: {_shape_difference(tensor, other)}")
+            found[tensor.name] = tensor
+        elif other.is_float != tensor.is_float or (not tensor.is_float and other.dtype != tensor.dtype):
+            dtypes.append(f"{tensor.name!r}: the base has {tensor.dtype}, the agent {other.dtype}")
+    policy = "different_shapes: true keeps the base's"
+    if shapes and allow.different_shapes:
+        findings.notes.append(f"{name}: {len(shapes)} tensors of another shape ({policy})")
+    elif shapes:
+        findings.problem(f"{agent.directory}: shapes differ: {listed(shapes)} (allow.{policy})", name)
+    if dtypes:
+        findings.problem(f"{agent.directory}: dtypes do not fit: {listed(dtypes)}", name)
+
+
+def _tied_in_agent(base: Checkpoint, agent: Checkpoint) -> dict[str, Tensor]:
+    """Output embeddings that the base stores, and an agent that ties them does not: its input embedding."""
+    if not agent.config.get("tie_word_embeddings"):
+        return {}
+    absent = [tensor for key, tensor in base.tensors.items() if key not in agent.tensors]
+    pairs = [(tensor.name, _embedding_of(agent, tensor)) for tensor in absent]
+    return {name: embedding for name, embedding in pairs if embedding is not None}
+
+
+def _tied_in_base(base: Checkpoint, agent: Checkpoint) -> list[tuple[Tensor, Tensor]]:
+    """Output embeddings that the agent stores and the base does not, each with the agent's input embedding."""
+    extra = [tensor for key, tensor in agent.tensors.items() if key not in base.tensors]
+    pairs = [(tensor, _embedding_of(agent, tensor)) for tensor in extra]
+    return [(tensor, embedding) for tensor, embedding in pairs if embedding is not None]
+
+
+def _embedding_of(agent: Checkpoint, head: Tensor) -> Tensor | None:
+    """The input embedding that an output embedding of this name and shape would be tied to."""
+    if not head.name.endswith(_HEAD):
+        return None
+    candidates = [tensor for tensor in agent.tensors.values() if tensor.name.endswith(_EMBEDDING)]
+    return next((tensor for tensor in candidates if tensor.shape == head.shape), None)
+
+
+def _shape_difference(base: Tensor, agent: Tensor) -> str:
+    text = f"the base has {list(base.shape)}, the agent {list(agent.shape)}"
+    if base.name.endswith(_HEAD + _EMBEDDING) and base.shape[1:] == agent.shape[1:]:
+        rows = agent.shape[0] - base.shape[0]
+        text += f", {abs(rows):,} rows of vocabulary {'more' if rows > 0 else 'fewer'}"
+    return text

@@ -1,0 +1,70 @@
+"""Hub ids, answered from a cache laid out as huggingface_hub lays it out."""
+
+from pathlib import Path
+
+import pytest
+
+import ramerge
+from tests.checkpoints import simple, write_checkpoint, write_simple
+
+REVISION = "0123456789012345678901234567890123456789"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with `org/tool`, in which `main` is one revision; files are links into `blobs`."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    repository = cache / "models--org--tool"
+    snapshot = repository / "snapshots" / REVISION
+    made = write_checkpoint(tmp_path / "made", simple(2, moved=0.4))
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(REVISION)
+    (repository / "blobs").mkdir()
+    snapshot.mkdir(parents=True)
+    for path in made.iterdir():
+        path.rename(repository / "blobs" / f"blob-{path.name}")
+        (snapshot / path.name).symlink_to(f"../../blobs/blob-{path.name}")
+    made.rmdir()
+    return cache
+
+
+@pytest.mark.parametrize("revision", ["", "@main", f"@{REVISION}"])
+def test_an_id_is_found_in_the_cache_when_offline(revision: str, hub: Path, tmp_path: Path) -> None:
+    write_simple(tmp_path)
+    agents = {"code": str(tmp_path / "code"), "tool": f"org/tool{revision}"}
+    source = {"method": "ram+", "base": str(tmp_path / "base"), "agents": agents}
+    record = ramerge.merge(source, tmp_path / "out")
+    assert record.statistics[1].model == f"org/tool{revision}"
+    recipe = (tmp_path / "out/ramerge.yaml").read_text()
+    assert f"tool: org/tool@{revision.removeprefix('@') or REVISION}" in recipe
+    assert "- org/tool" in (tmp_path / "out/README.md").read_text()
+    agents["tool"] = str(tmp_path / "tool")
+    ramerge.merge({**source, "agents": agents}, tmp_path / "local")
+    assert (tmp_path / "out/model.safetensors").read_bytes() == (tmp_path / "local/model.safetensors").read_bytes()
+
+
+def test_a_hub_model_as_base_gives_its_companions(hub: Path, tmp_path: Path) -> None:
+    write_simple(tmp_path)
+    source = {"method": "ram", "base": "org/tool", "agents": {"code": str(tmp_path / "code")}}
+    ramerge.merge(source, tmp_path / "out")
+    assert (tmp_path / "out/config.json").is_file() and not (tmp_path / "out/config.json").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["org/absent", "org/tool@v9"])
+def test_an_id_that_is_not_there(name: str, hub: Path, tmp_path: Path) -> None:
+    write_simple(tmp_path)
+    plan = ramerge.plan({"method": "ram", "base": str(tmp_path / "base"), "agents": {"a": name}})
+    assert len(plan.problems) == 1
+    assert f"{name}: no folder" in plan.problems[0] and "cache" in plan.problems[0]
+
+
+def test_a_folder_goes_before_an_id(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_simple(tmp_path)
+    write_checkpoint(tmp_path / "org" / "tool", simple(3, moved=0.1))
+    monkeypatch.chdir(tmp_path)
+    plan = ramerge.plan({"method": "ram", "base": "base", "agents": {"a": "org/tool"}})
+    assert plan.problems == ()
+    assert plan.as_dict()["agents"]["a"] == "org/tool"

@@ -1,0 +1,55 @@
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ramerge.executors.threads import ThreadExecutor
+
+
+@contextmanager
+def own() -> Iterator[list[int]]:
+    yield []
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_every_block_once(workers: int) -> None:
+    results = ThreadExecutor(workers).map(own, lambda _, block: block * 2, range(100))
+    assert sorted(results) == list(range(0, 200, 2))
+    assert threading.active_count() == 1 or all(not t.name.startswith("ramerge-") for t in threading.enumerate())
+
+
+def test_workers_own_what_they_open_and_let_go_of_it() -> None:
+    open_now: set[int] = set()
+
+    @contextmanager
+    def worker() -> Iterator[int]:
+        me = threading.get_ident()
+        open_now.add(me)
+        yield me
+        open_now.discard(me)
+
+    assert all(ThreadExecutor(3).map(worker, lambda me, _: me == threading.get_ident(), range(50)))
+    assert not open_now
+
+
+def test_the_first_error_ends_it_after_all_have_stopped() -> None:
+    def work(_: list[int], block: int) -> int:
+        if block == 3:
+            raise ValueError("three")
+        return block
+
+    with pytest.raises(ValueError, match="three"):
+        list(ThreadExecutor(2).map(own, work, range(1_000_000)))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ramerge-")]
+
+
+def test_a_consumer_that_stops_early_stops_the_workers() -> None:
+    results = ThreadExecutor(2).map(own, lambda _, block: block, range(10**9))
+    next(results)
+    results.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ramerge-")]
+
+
+def test_no_blocks() -> None:
+    assert list(ThreadExecutor(2).map(own, lambda _, block: block, [])) == []

@@ -1,0 +1,209 @@
+"""The command line as a user meets it: a process, its streams, its exit code."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoints import floats, simple, write_checkpoint, write_simple
+
+COMMAND = [sys.executable, "-m", "ramerge.cli"]
+
+
+def ramerge(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def flags(folder: Path, names: list[str]) -> list[str]:
+    agents = [part for name in names for part in ("--agent", f"{name}={folder / name}")]
+    return ["--base", str(folder / "base"), *agents]
+
+
+def write_recipe(folder: Path, names: list[str], more: str = "") -> Path:
+    agents = "\n".join(f"  {name}: {name}" for name in names)
+    path = folder / "recipe.yaml"
+    path.write_text(f"method: ram+\nbase: ./base\nagents:\n{agents}\n{more}")
+    return path
+
+
+def test_recipe_and_flags_give_the_same_bytes_and_record(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    by_recipe = ramerge("merge", write_recipe(tmp_path, names), tmp_path / "a", "--json", cwd=Path("/"))
+    by_flags = ramerge("merge", "--method", "ram+", *flags(tmp_path, names), tmp_path / "b")
+    assert by_recipe.returncode == by_flags.returncode == 0, by_recipe.stderr + by_flags.stderr
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+    record = json.loads(by_recipe.stdout)
+    assert record == json.loads((tmp_path / "a/ramerge.json").read_text())
+    assert list(record) == [
+        "ramerge_version", "method", "parameters", "base", "dtype", "statistics", "tensors", "parameters_count",
+        "bytes_read", "bytes_written", "seconds", "peak_memory_bytes",
+    ]  # fmt: skip
+    assert list(record["statistics"]["agents"][0]) == [
+        "name", "model", "total", "active", "shared", "unique", "density", "rho", "lambda",
+    ]  # fmt: skip
+    assert "code" in by_flags.stdout and "lambda" in by_flags.stdout
+    assert "counting" in by_flags.stderr and "\r" not in by_flags.stderr and "\x1b" not in by_flags.stderr
+    assert by_recipe.stderr == ""
+
+
+def test_quiet_says_nothing(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    done = ramerge("merge", *flags(tmp_path, names), tmp_path / "out", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_set_overrides_the_recipe(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    path = write_recipe(tmp_path, names, "parameters: {r: 0.1}\n")
+    done = ramerge("merge", path, tmp_path / "out", "--json", "--set", "parameters.r=0.05", "--set", "dtype=float32")
+    record = json.loads(done.stdout)
+    assert record["parameters"]["r"] == 0.05
+    assert record["dtype"] == "float32"
+
+
+def test_plan_needs_no_output_and_says_what_it_takes(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    for arguments in ([write_recipe(tmp_path, names)], flags(tmp_path, names)):
+        done = ramerge("plan", *arguments)
+        assert done.returncode == 0, done.stderr
+        for words in ("read", "write", "peak memory", "tensors", "shards", "bfloat16", "ready to merge"):
+            assert words in done.stdout
+    planned = json.loads(ramerge("plan", *flags(tmp_path, names), tmp_path / "out", "--json").stdout)
+    assert planned["bytes_read"] == 2 * 4 * 3 * 640 * 2
+    assert planned["disk_free"] > 0
+
+
+def test_plan_lists_every_problem_and_fails(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    (tmp_path / "tool/model.safetensors").unlink()
+    (tmp_path / "code/config.json").write_text("{")
+    done = ramerge("plan", write_recipe(tmp_path, names), tmp_path / "base")
+    assert done.returncode == 2
+    assert done.stderr.count("error: ") == 3
+    for words in ("recipe.yaml:5: agents.tool", "5 |   tool: tool", "no safetensors files", "is one of the inputs"):
+        assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a recipe's path"),
+        (["a", "b", "c"], "at most a recipe and an output folder"),
+        (["absent.yaml", "out"], "absent.yaml: cannot be read"),
+        (["--base", "b", "--agent", "x", "out"], "--agent x: must be NAME=MODEL"),
+        (["--base", "b", "--agent", "x=1", "--agent", "x=2", "out"], "given twice"),
+        (["--base", "b", "--agent", "x=1"], "no output folder"),
+        (["--base", "./b", "--agent", "x=./1", "--set", "r", "out"], "--set r: must be KEY=VALUE"),
+        (["--base", "./b", "--agent", "x=./1", "out"], "no such folder"),
+        (["--method", "rma", "--base", "./b", "--agent", "x=./1", "out"], "did you mean 'ram'"),
+        (["--base", "./b", "--agent", "x=./1", "--threads", "0", "out"], "--threads"),
+        (["--base", "./b", "--agent", "x=./1", "--max-memory", "lots", "out"], "--max-memory"),
+        (["--bass", "x"], "--base"),
+        (["--base", "./b", "--agent", "x=./1", "--set", "base.deep=1", "out"], "base is not a mapping"),
+    ],
+)
+def test_bad_usage_is_one_message_and_exit_code_2(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = ramerge("merge", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    assert "Traceback" in ramerge("merge", "absent.yaml", "out", "--debug", cwd=tmp_path).stderr
+
+
+def test_methods_are_listed_with_parameters_and_source() -> None:
+    text = ramerge("methods").stdout
+    for words in ("ram+s", "alpha = 2.0", "preset official", "arXiv 2601.13572", "epsilon = 1e-05"):
+        assert words in text
+    assert json.loads(ramerge("methods", "--json").stdout)["ram+"]["parameters"]["r"]["default"] == 0.1
+
+
+def test_help_and_version() -> None:
+    assert "merge" in ramerge("--help").stdout
+    assert "--max-memory" in ramerge("merge", "-h").stdout
+    assert ramerge("--version").stdout.startswith("ramerge, version ")
+
+
+def big(folder: Path) -> list[str]:
+    """Checkpoints that take long enough to be stopped in the middle."""
+    for name in ("base", "a"):
+        tensors = {f"w{place}": floats([0.5]) for place in range(20_000)}
+        write_checkpoint(folder / name, tensors)
+    return ["a"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing_and_says_so(number: signal.Signals, tmp_path: Path) -> None:
+    names = big(tmp_path)
+    process = subprocess.Popen(
+        [*COMMAND, "merge", *flags(tmp_path, names), str(tmp_path / "out")], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".out.ramerge-*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert f"stopped by {number.name}; nothing was kept" in stderr
+    assert "Traceback" not in stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "base"]
+
+
+def test_a_killed_merge_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
+    names = big(tmp_path)
+    process = subprocess.Popen([*COMMAND, "merge", *flags(tmp_path, names), str(tmp_path / "out"), "--quiet"])
+    while not list(tmp_path.glob(".out.ramerge-*")):
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert list(tmp_path.glob(".out.ramerge-*"))
+    write_checkpoint(tmp_path / "base", simple(0))
+    write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
+    assert ramerge("merge", *flags(tmp_path, names), tmp_path / "out").returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "base", "out"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_standard_output_is_no_traceback(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "plan", *flags(tmp_path, names)], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_gets_a_live_bar(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "merge", *flags(tmp_path, names), str(tmp_path / "out")],
+        stderr=theirs,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    assert process.wait() == 0
+    assert b"counting" in shown and b"merging" in shown and b"kB" in shown and b"/s" in shown

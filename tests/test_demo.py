@@ -1,0 +1,70 @@
+"""The agents that ship with the package: they merge, load in transformers, and do what the demo says."""
+
+from pathlib import Path
+
+import pytest
+
+import ramerge
+from ramerge import demo
+from ramerge.demo.tasks import TASKS, prompts, reward
+
+AGENTS = {task.name: str(demo.AGENTS / task.name) for task in TASKS}
+
+
+def merged(folder: Path, method: str) -> Path:
+    source = {"method": method, "base": str(demo.AGENTS / "base"), "agents": AGENTS}
+    ramerge.merge(source, folder / method)
+    return folder / method
+
+
+def test_the_agents_are_small_and_moved_different_places() -> None:
+    size = sum(path.stat().st_size for path in demo.AGENTS.rglob("*") if path.is_file())
+    assert size <= 4_000_000
+    plan = ramerge.plan({"method": "ram+", "base": str(demo.AGENTS / "base"), "agents": AGENTS})
+    assert plan.problems == ()
+
+
+def test_test_prompts_are_not_training_prompts() -> None:
+    for task in TASKS:
+        held_out = {example.prompt for example in prompts(task, "test", 200, seed=1)}
+        seen = {example.prompt for example in prompts(task, "train", 2000, seed=2)}
+        assert not held_out & seen
+        example = prompts(task, "test", 1, seed=1)[0]
+        assert reward(example, example.answer) == 1.0
+        assert reward(example, example.answer + "x") == 0.0
+
+
+def test_the_merge_loads_in_transformers_and_generates(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    folder = merged(tmp_path, "ram+")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert str(model.dtype) == "torch.bfloat16"
+    ids = tokenizer("#5281704=", return_tensors="pt")["input_ids"]
+    out = model.generate(ids, max_new_tokens=8, do_sample=False)
+    assert tokenizer.decode(out[0][ids.shape[1] :], skip_special_tokens=True).replace(" ", "") == "0124578"
+
+
+def test_the_merge_keeps_what_each_agent_learned(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from ramerge.demo.scoring import score
+
+    before = score(demo.AGENTS / "base", examples=64)
+    after = score(merged(tmp_path, "ram+"), examples=64)
+    for task in TASKS:
+        assert after[task.name] > before[task.name] + 0.2
+        assert after[task.name] > 0.85
+
+
+def test_the_demo_prints_statistics_and_keeps_what_it_is_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(demo, "find_spec", lambda _: None)
+    demo.run(tmp_path / "kept", lines.append)
+    text = "\n".join(lines)
+    for words in ("density", "lambda", "add", "reverse", "sort", "pip install 'ramerge[demo]'"):
+        assert words in text
+    assert (tmp_path / "kept/ram+/model.safetensors").is_file()

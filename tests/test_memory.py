@@ -1,0 +1,51 @@
+"""The plan's peak memory is an upper bound, and the same for models of every size."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoints import floats, write_checkpoint
+
+SIZES = (4_000_000, 24_000_000)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
+    import numpy as np
+
+    made = {}
+    for size in SIZES:
+        folder = tmp_path_factory.mktemp(f"size-{size}")
+        values = np.random.default_rng(0).normal(0, 0.02, (4, size // 4))
+        for name, factor in (("base", 1.0), ("a", 1.01), ("b", 0.99)):
+            write_checkpoint(folder / name, {f"w{i}": floats(row * factor) for i, row in enumerate(values)})
+        made[size] = ["--base", str(folder / "base"), "--agent", f"a={folder / 'a'}", "--agent", f"b={folder / 'b'}"]
+    return made
+
+
+def run(command: str, *arguments: str) -> dict[str, int]:
+    done = subprocess.run(
+        [sys.executable, "-m", "ramerge.cli", command, *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("budget", [None, "185MB"])
+def test_the_peak_stays_below_the_plan_and_the_budget(budget: str | None, inputs, tmp_path: Path) -> None:
+    limit = ["--max-memory", budget] if budget else []
+    run("merge", *inputs[SIZES[0]], str(tmp_path / "warm"))  # compiling takes memory that a compiled kernel does not
+    peaks = []
+    for size in SIZES:
+        planned = run("plan", *inputs[size], *limit)["peak_memory_bytes"]
+        peak = run("merge", *inputs[size], str(tmp_path / f"out-{size}"), *limit)["peak_memory_bytes"]
+        assert peak <= planned
+        assert budget is None or peak <= 185_000_000
+        peaks.append(peak)
+    assert abs(peaks[1] - peaks[0]) < 40_000_000

@@ -1,0 +1,139 @@
+"""What is refused while reading, and that nothing is left behind."""
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ramerge
+from ramerge.checkpoint import write
+from ramerge.executors.threads import ThreadExecutor
+from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
+from tests.reference import Stored
+
+
+def with_value(tensors, name: str, place: int, value: float):
+    bits = tensors[name].bits.copy()
+    bits.reshape(-1)[place] = floats([value]).bits[0]
+    return {**tensors, name: Stored("BF16", bits)}
+
+
+@pytest.mark.parametrize("method", ["ram", "ram+"])
+def test_non_finite_weights_are_named_with_tensor_agent_and_count(method: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    bad = with_value(simple(2, moved=0.4), "model.layers.1.weight", 5, np.nan)
+    bad = with_value(bad, "model.layers.1.weight", 600, np.inf)
+    write_checkpoint(tmp_path / "tool", bad)
+    write_checkpoint(tmp_path / "memory", with_value(simple(3, moved=0.5), "model.layers.2.weight", 0, -np.inf))
+    with pytest.raises(ramerge.WeightsError) as raised:
+        ramerge.merge(recipe(tmp_path, names, method), tmp_path / "out")
+    first, second = raised.value.problems
+    assert "tool: tensor 'model.layers.1.weight' holds 2 NaN or Inf" in first
+    assert "memory: tensor 'model.layers.2.weight' holds 1 NaN or Inf" in second
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["base", *names])
+    ramerge.merge(recipe(tmp_path, names, method, allow={"non_finite": True}), tmp_path / "out")
+    found = read_checkpoint(tmp_path / "out")["model.layers.1.weight"].numbers(np.float32)
+    assert np.isinf(found.reshape(-1)[600])
+
+
+def test_non_finite_in_the_base(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    write_checkpoint(tmp_path / "base", with_value(simple(0), "model.layers.0.weight", 9, np.nan))
+    with pytest.raises(ramerge.WeightsError, match=r"base: tensor 'model\.layers\.0\.weight' holds 1 NaN"):
+        ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
+
+
+def test_a_result_beyond_the_output_dtype(tmp_path: Path) -> None:
+    for name, value in (("base", 1.0), ("a", 1e5)):
+        write_checkpoint(tmp_path / name, {"w": floats([value, 0.5], "F32")})
+    with pytest.raises(ramerge.WeightsError, match="'w': a result overflows F16"):
+        ramerge.merge(recipe(tmp_path, ["a"], dtype="float16"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    ramerge.merge(recipe(tmp_path, ["a"], dtype="bfloat16"), tmp_path / "out")
+
+
+def test_integer_tensors_must_be_equal(tmp_path: Path) -> None:
+    for name, last in (("base", 3), ("a", 3), ("b", 4)):
+        tensors = {**simple(0), "ids": Stored("I64", np.array([1, 2, last]))}
+        write_checkpoint(tmp_path / name, tensors)
+    with pytest.raises(ramerge.WeightsError) as raised:
+        ramerge.merge(recipe(tmp_path, ["a", "b"]), tmp_path / "out")
+    (problem,) = raised.value.problems
+    assert "b: I64 tensor 'ids' differs from the base's" in problem
+
+
+def test_a_file_that_shrinks_after_planning(tmp_path: Path) -> None:
+    from ramerge.planning.build import make_plan
+    from ramerge.run import execute
+
+    names = write_simple(tmp_path)
+    plan = make_plan(recipe(tmp_path, names), tmp_path / "out")
+    path = tmp_path / "tool" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ramerge.CheckpointError, match="did the file change"):
+        execute(plan, ThreadExecutor(2))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("call", ["pwrite", "posix_fallocate", "fsync"])
+def test_a_full_disk_leaves_nothing(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = write_simple(tmp_path)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(write.os, call, full)
+    with pytest.raises(ramerge.OutputError, match="disk is full"):
+        ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["base", *names])
+
+
+def test_progress_counts_every_byte_of_every_pass(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    events: list[ramerge.Progress] = []
+    record = ramerge.merge(recipe(tmp_path, names), tmp_path / "out", on_progress=events.append)
+    last = {event.stage: event for event in events}
+    assert list(last) == ["counting", "merging"]
+    assert all(event.done == event.total for event in last.values())
+    assert sum(event.total for event in last.values()) == record.bytes_read
+
+
+def test_an_error_of_the_listener_ends_the_merge(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+
+    def fail(_: ramerge.Progress) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ramerge.merge(recipe(tmp_path, names), tmp_path / "out", on_progress=fail)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_output_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    ramerge.merge(recipe(tmp_path, names, "ram"), tmp_path / "out")
+    before = (tmp_path / "out/ramerge.json").read_text()
+    with pytest.raises(ramerge.PlanError, match="exists"):
+        ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
+    assert (tmp_path / "out/ramerge.json").read_text() == before
+    ramerge.merge(recipe(tmp_path, names), tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out/ramerge.json").read_text() != before
+
+
+def test_the_resolved_recipe_gives_the_same_bytes(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    ramerge.merge(recipe(tmp_path, names, "ram+", preset="official"), tmp_path / "out")
+    ramerge.merge(tmp_path / "out" / "ramerge.yaml", tmp_path / "again")
+    assert (tmp_path / "out/model.safetensors").read_bytes() == (tmp_path / "again/model.safetensors").read_bytes()
+
+
+def test_the_public_names_are_sorted_complete_and_there() -> None:
+    assert ramerge.__all__ == sorted(ramerge.__all__)
+    assert set(ramerge.__all__) == set(ramerge._HOMES)
+    for name in ramerge.__all__:
+        assert getattr(ramerge, name).__name__ == name
+    assert callable(ramerge.plan)
+    with pytest.raises(AttributeError):
+        _ = ramerge.nothing
