@@ -37,7 +37,7 @@ def run(command: str, *arguments: str) -> dict[str, int]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("budget", [None, "185MB"])
+@pytest.mark.parametrize("budget", [None, "192MB"])
 def test_the_peak_stays_below_the_plan_and_the_budget(budget: str | None, inputs, tmp_path: Path) -> None:
     limit = ["--max-memory", budget] if budget else []
     run("merge", *inputs[SIZES[0]], str(tmp_path / "warm"))  # compiling takes memory that a compiled kernel does not
@@ -46,6 +46,6 @@ def test_the_peak_stays_below_the_plan_and_the_budget(budget: str | None, inputs
         planned = run("plan", *inputs[size], *limit)["peak_memory_bytes"]
         peak = run("merge", *inputs[size], str(tmp_path / f"out-{size}"), *limit)["peak_memory_bytes"]
         assert peak <= planned
-        assert budget is None or peak <= 185_000_000
+        assert budget is None or peak <= 192_000_000
         peaks.append(peak)
     assert abs(peaks[1] - peaks[0]) < 40_000_000

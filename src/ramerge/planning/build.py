@@ -21,9 +21,10 @@ from ramerge.planning.model import BUFFER_ALIGNMENT, Plan, Resources
 from ramerge.planning.recipes import AnyRecipe, load_recipe
 from ramerge.recipe import Recipe, parse_size
 
-# Resident memory of the process before any buffer: Python, NumPy, numba and the compiled kernels; and what the plan
-# takes for each tensor of each input. Measured; tests hold measured peaks against what is planned.
+# Resident memory of the process before any buffer: Python, NumPy, numba, and compiling the kernels, which grow with the
+# number of agents; and what the plan takes for each tensor of each input. Measured; tests hold peaks against plans.
 _BASELINE_BYTES = 170_000_000
+_BYTES_PER_AGENT = 6_000_000
 _BYTES_PER_TENSOR = 2_000
 
 # Blocks of this many elements keep the buffers of all workers in the last level of cache; smaller ones cost more in
@@ -155,9 +156,12 @@ def _cut(plan: Plan, resident: int, threads: int | None, wanted: int | None, fin
         wanted: the budget in bytes; without one, blocks shrink before buffers exceed what a laptop would not notice.
         findings: told if the budget cannot be kept.
     """
-    fixed = _BASELINE_BYTES + resident + _BYTES_PER_TENSOR * len(plan.tensors) * (2 + len(plan.agents))
+    agents = len(plan.agents)
+    fixed = (
+        _BASELINE_BYTES + _BYTES_PER_AGENT * agents + _BYTES_PER_TENSOR * len(plan.tensors) * (2 + agents) + resident
+    )
     per_element = max((tensor.buffer_bytes_per_element for tensor in plan.tensors), default=1)
-    slack = BUFFER_ALIGNMENT * (2 * len(plan.agents) + 6)
+    slack = BUFFER_ALIGNMENT * (2 * agents + 6)
     budget = wanted or fixed + _DEFAULT_BUFFERS
     workers = threads or _processors() + 2
 

@@ -1,0 +1,66 @@
+# Everything installs into a virtual environment of its own, with the versions of constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+export OMP_WAIT_POLICY := passive
+
+.PHONY: demo test lint format bench agents real clean
+
+demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
+	$(BIN)/ramerge demo
+
+test: $(VENV)/.dev  ## install, and run all tests
+	$(BIN)/python -m pytest --numprocesses auto
+
+lint: $(VENV)/.dev  ## style, types, and who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev  ## measure, and write benchmarks/README.md; BENCH="--large" for the larger model too
+	$(BIN)/python -m benchmarks --write $(BENCH)
+
+# The real thing: SmolLM2-135M-Instruct and three agents trained from it with GRPO on a CPU. See lab/real/README.md.
+REAL := .real
+TASKS := sum call fact
+AGENTS := $(foreach task,$(TASKS),$(REAL)/agents/$(task)/model.safetensors)
+AGENT_FLAGS := $(foreach task,$(TASKS),--agent $(task)=$(REAL)/agents/$(task))
+MODELS := base=$(REAL)/base $(foreach task,$(TASKS),$(task)=$(REAL)/agents/$(task)) ram=$(REAL)/ram ram+=$(REAL)/ram+
+
+agents: $(AGENTS)  ## build the base and train the agents: an hour on two cores
+
+$(REAL)/base/model.safetensors: | $(VENV)/.lab
+	$(BIN)/python lab/real/build_base.py
+
+$(REAL)/agents/%/model.safetensors: $(REAL)/base/model.safetensors
+	$(BIN)/python lab/real/train_agent.py --task $* --out $(@D)
+
+real: agents  ## merge the agents with RAM and RAM+, and print the mean reward of everything
+	$(BIN)/ramerge merge --method ram --base $(REAL)/base $(AGENT_FLAGS) $(REAL)/ram --overwrite
+	$(BIN)/ramerge merge --method ram+ --base $(REAL)/base $(AGENT_FLAGS) $(REAL)/ram+ --overwrite
+	$(BIN)/python lab/real/evaluate.py $(foreach model,$(MODELS),--model $(model)) --out $(REAL)/results.json
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[demo]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[demo,dev]'
+	touch $@
+
+$(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[lab]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .bench build dist
