@@ -27,7 +27,7 @@ from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS
 from ramerge.kernels.piece import Piece, words_of
 from ramerge.methods import AgentCounts, rho
-from ramerge.planning.model import BUFFER_ALIGNMENT, Plan, TensorPlan, Tie
+from ramerge.planning.model import Plan, TensorPlan, Tie, room
 from ramerge.recipe import Agent, Recipe
 from ramerge.record import AgentStatistics, Record
 
@@ -393,9 +393,9 @@ class _Worker:
         return parts
 
     def _take(self, size: int) -> NDArray[np.uint8]:
-        """The next `size` bytes of the buffer, aligned."""
+        """The next `size` bytes of the buffer."""
         start = self._used
-        self._used += -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
+        self._used += room(size)
         return self._buffer[start : start + size]
 
 

@@ -17,7 +17,7 @@ from ramerge.planning import checks
 from ramerge.planning.findings import Findings
 from ramerge.planning.layout import plan_tensors
 from ramerge.planning.match import match
-from ramerge.planning.model import BUFFER_ALIGNMENT, Plan, Resources
+from ramerge.planning.model import Plan, Resources, room
 from ramerge.planning.recipes import AnyRecipe, load_recipe
 from ramerge.recipe import Recipe, parse_size
 
@@ -161,7 +161,7 @@ def _cut(plan: Plan, resident: int, threads: int | None, wanted: int | None, fin
         _BASELINE_BYTES + _BYTES_PER_AGENT * agents + _BYTES_PER_TENSOR * len(plan.tensors) * (2 + agents) + resident
     )
     per_element = max((tensor.buffer_bytes_per_element for tensor in plan.tensors), default=1)
-    slack = BUFFER_ALIGNMENT * (2 * agents + 6)
+    slack = room(1) * (agents + 3) + 8 * (agents + 2)
     budget = wanted or fixed + _DEFAULT_BUFFERS
     workers = threads or _processors() + 2
 
