@@ -3,47 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ramerge.checkpoint.dtypes import FLOATS
 from ramerge.checkpoint.header import read_header
 from ramerge.checkpoint.paths import climbs_out, leads_outside
+from ramerge.checkpoint.tensor import Tensor
 from ramerge.errors import CheckpointError
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 TORCH_INDEX = "pytorch_model.bin.index.json"
 MAX_JSON_BYTES = 200_000_000
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """Where a tensor's bytes are: at `offset` in the file `path`, or in `memory` (uint8) for a pickled checkpoint."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    path: Path
-    offset: int
-    nbytes: int
-    memory: NDArray[np.uint8] | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def elements(self) -> int:
-        """Number of elements; 1 for a scalar, 0 for an empty tensor."""
-        return math.prod(self.shape)
-
-    @property
-    def is_float(self) -> bool:
-        """Whether merging is defined for its dtype."""
-        return self.dtype in FLOATS
 
 
 @dataclass(frozen=True)
@@ -77,7 +50,7 @@ def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Ch
     problems = [
         f"{directory / name}: the index names this file, but it is missing"
         for name in files
-        if name not in {n for n in files if (directory / n).is_file()}
+        if not (directory / name).is_file()
     ]
     if not allow_outside_links:
         problems += [

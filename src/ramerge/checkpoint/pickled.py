@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ramerge.checkpoint.index import Tensor
+from ramerge.checkpoint.tensor import Tensor
 from ramerge.errors import CheckpointError
 
 _DTYPES = {

@@ -13,7 +13,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.index import Tensor
+from ramerge.checkpoint.tensor import Tensor
 from ramerge.errors import CheckpointError
 
 

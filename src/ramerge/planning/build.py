@@ -25,7 +25,7 @@ from ramerge.recipe import Recipe, parse_size
 # number of agents; and what the plan takes for each tensor of each input. Measured; tests hold peaks against plans.
 _BASELINE_BYTES = 170_000_000
 _BYTES_PER_AGENT = 6_000_000
-_BYTES_PER_TENSOR = 2_000
+_BYTES_PER_TENSOR = 700
 
 # Blocks of this many elements keep the buffers of all workers in the last level of cache; smaller ones cost more in
 # calls than they gain, larger ones spill.

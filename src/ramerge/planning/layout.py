@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ramerge.checkpoint.dtypes import FROM_FULL_NAME, itemsize
-from ramerge.checkpoint.index import Checkpoint, Tensor
+from ramerge.checkpoint.index import Checkpoint
+from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, lay_out
 from ramerge.planning.model import TensorPlan
 from ramerge.recipe import Recipe

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ramerge.checkpoint.index import Checkpoint, Tensor
+from ramerge.checkpoint.index import Checkpoint
+from ramerge.checkpoint.tensor import Tensor
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.model import Tie
 from ramerge.recipe import Allow

@@ -10,7 +10,7 @@ from typing import Any
 
 from ramerge.checkpoint.dtypes import full_name, itemsize
 from ramerge.checkpoint.hub import Model
-from ramerge.checkpoint.index import Tensor
+from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
 from ramerge.methods import Method
 from ramerge.recipe import Recipe
