@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,7 @@ def test_an_error_of_the_listener_ends_the_merge(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         ramerge.merge(recipe(tmp_path, names), tmp_path / "out", on_progress=fail)
     assert not (tmp_path / "out").exists()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ramerge-")]
 
 
 def test_an_existing_output_is_replaced_only_when_asked(tmp_path: Path) -> None:

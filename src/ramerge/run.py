@@ -127,9 +127,11 @@ def _run(
     counted = _Counted(plan)
     total = sum(plan.tensors[place].bytes_read for place in {block.tensor for block in blocks})
     listen(Progress(stage, 0, total))
-    for outcome in executor.map(lambda: _worker(plan), work, blocks):
-        counted.add(outcome)
-        listen(Progress(stage, counted.bytes_read, total))
+    # closed here and not by the garbage collector: no worker may write once the output is being taken away
+    with closing(executor.map(lambda: _worker(plan), work, blocks)) as outcomes:
+        for outcome in outcomes:
+            counted.add(outcome)
+            listen(Progress(stage, counted.bytes_read, total))
     counted.refuse()
     return counted
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
@@ -19,6 +19,9 @@ class Executor(Protocol):
         worker: Callable[[], AbstractContextManager[Worker]],
         work: Callable[[Worker, Block], Result],
         blocks: Iterable[Block],
-    ) -> Iterator[Result]:
-        """Results as they come, in any order. The first error ends it, after every worker has let go of its own."""
+    ) -> Generator[Result, None, None]:
+        """Results as they come, in any order.
+
+        The first error ends it, and so does closing it: every worker has then stopped and let go of its own.
+        """
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import TypeVar
@@ -24,7 +24,7 @@ class ThreadExecutor:
         worker: Callable[[], AbstractContextManager[Worker]],
         work: Callable[[Worker, Block], Result],
         blocks: Iterable[Block],
-    ) -> Iterator[Result]:
+    ) -> Generator[Result, None, None]:
         """See `Executor.map`."""
         remaining, lock, stop = iter(blocks), threading.Lock(), threading.Event()
         results: SimpleQueue[Result | _Failure | _Done] = SimpleQueue()
