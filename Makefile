@@ -32,6 +32,7 @@ REAL := .real
 TASKS := sum call fact
 AGENTS := $(foreach task,$(TASKS),$(REAL)/agents/$(task)/model.safetensors)
 AGENT_FLAGS := $(foreach task,$(TASKS),--agent $(task)=$(REAL)/agents/$(task))
+STEPS_fact := 15
 MODELS := base=$(REAL)/base $(foreach task,$(TASKS),$(task)=$(REAL)/agents/$(task)) ram=$(REAL)/ram ram+=$(REAL)/ram+
 
 agents: $(AGENTS)  ## build the base and train the agents: an hour on two cores
@@ -40,7 +41,7 @@ $(REAL)/base/model.safetensors: | $(VENV)/.lab
 	$(BIN)/python lab/real/build_base.py
 
 $(REAL)/agents/%/model.safetensors: $(REAL)/base/model.safetensors
-	$(BIN)/python lab/real/train_agent.py --task $* --out $(@D)
+	$(BIN)/python lab/real/train_agent.py --task $* --out $(@D) --steps $(or $(STEPS_$*),20)
 
 real: agents  ## merge the agents with RAM and RAM+, and print the mean reward of everything
 	$(BIN)/ramerge merge --method ram --base $(REAL)/base $(AGENT_FLAGS) $(REAL)/ram --overwrite

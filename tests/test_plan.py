@@ -149,7 +149,9 @@ def test_places_where_the_output_cannot_be(tmp_path: Path) -> None:
     }
     for out, words in cases.items():
         assert words in "\n".join(plan(source, tmp_path / out).problems), out
-    assert "is not a checkpoint" in plan(source, tmp_path / "folder", overwrite=True).problems[0]
+    assert plan(source, tmp_path / "folder", overwrite=True).problems == ()
+    (tmp_path / "folder" / "chapters").mkdir()
+    assert "is no checkpoint" in plan(source, tmp_path / "folder", overwrite=True).problems[0]
     (tmp_path / "link").symlink_to(tmp_path / "base")
     assert "is one of the inputs" in plan(source, tmp_path / "link", overwrite=True).problems[0]
 

@@ -35,7 +35,7 @@ def plan(
     Raises:
         RecipeError: the recipe is wrong; every problem of it.
     """
-    place = Path(out) if out is not None else None
+    place = Path(out).expanduser() if out is not None else None
     return make_plan(recipe, place, threads=threads, max_memory=max_memory, overwrite=overwrite)
 
 

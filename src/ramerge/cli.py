@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -21,7 +22,6 @@ from ramerge.errors import RamergeError, RecipeError
 
 if TYPE_CHECKING:
     from ramerge.planning.model import Plan
-    from ramerge.recipe import Document
     from ramerge.record import Record
 
 _INTERRUPTED = 128
@@ -50,10 +50,10 @@ def _recipe_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(
         (
             click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]"),
-            click.option("--method", metavar="NAME", help="ram, ram+ or ram+s."),
+            click.option("--method", metavar="NAME", help="A method that `ramerge methods` lists; default: ram+."),
             click.option("--base", metavar="MODEL", help="Folder or hub id of the base model."),
             click.option("--agent", "agents", metavar="NAME=MODEL", multiple=True, help="An agent; repeat for each."),
-            click.option("--preset", metavar="NAME", help="A named set of parameters: paper or official."),
+            click.option("--preset", metavar="NAME", help="Its parameters from a named set, such as paper."),
             click.option(
                 "--dtype", metavar="DTYPE", help="Output dtype, such as bfloat16; default: each tensor's own."
             ),
@@ -71,7 +71,8 @@ def _recipe_options(command: Callable[..., None]) -> Callable[..., None]:
                 "--threads", type=click.IntRange(1, 1024), help="Worker threads; default: one a processor and two."
             ),
             click.option("--max-memory", metavar="SIZE", help="What the process may take, such as 2GB."),
-            click.option("--overwrite", is_flag=True, help="Replace an existing checkpoint at OUT, at the end."),
+            click.option("--overwrite", is_flag=True, help="Replace the folder OUT and all that is in it, at the end."),
+            click.option("--quiet", is_flag=True, help="Show errors only."),
             click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output."),
             click.option("--debug", is_flag=True, help="Show tracebacks."),
         )
@@ -82,14 +83,15 @@ def _recipe_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @cli.command()
 @_recipe_options
-@click.option("--quiet", is_flag=True, help="Show no progress and no summary.")
 def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
     """Merge agents into a checkpoint at OUT, which appears complete or not at all."""
-    document, out = _inputs(paths, options)
+    from ramerge.api import merge as run
+    from ramerge.flags import read_inputs
+    from ramerge.progress import shown
+
+    document, out = read_inputs(paths, options)
     if out is None:
         raise RecipeError("no output folder: ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
-    from ramerge.api import merge as run
-    from ramerge.progress import shown
 
     with shown(quiet=quiet or as_json) as listen:
         record = run(document, out, on_progress=listen, **_machine(options))
@@ -101,13 +103,20 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) ->
 
 @cli.command()
 @_recipe_options
-def plan(paths: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Show what a merge would read, write and take, and all that would make it fail. Reads headers only."""
-    document, out = _inputs(paths, options)
-    from ramerge.api import plan as make
+def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
+    """Show what a merge would read, write and take, and all that would make it fail.
 
+    Reads headers only. Hub ids that are not in the cache are downloaded first.
+    """
+    from ramerge.api import plan as make
+    from ramerge.flags import read_inputs
+
+    document, out = read_inputs(paths, options)
     made = make(document, out, **_machine(options))
-    click.echo(json.dumps(made.as_dict(), indent=2, ensure_ascii=False) if as_json else _plan_text(made))
+    if as_json:
+        click.echo(json.dumps(made.as_dict(), indent=2, ensure_ascii=False))
+    elif not quiet:
+        click.echo(_plan_text(made))
     if made.problems:
         _fail(made.problems, 2)
 
@@ -125,7 +134,7 @@ def methods(as_json: bool) -> None:
     for name, method in described.items():
         click.echo(f"{name}: {method['title']}\n    {method['formula']}\n    {method['source']}")
         for key, field in method["parameters"].items():
-            click.echo(f"    {key} = {field['default']}  ({field['range']}) {field['description']}")
+            click.echo(f"    {key} = {field['default']}  ({field['range']})\n        {field['description']}")
         for preset, values in method["presets"].items():
             click.echo(f"    preset {preset}: " + ", ".join(f"{key} = {value}" for key, value in values.items()))
         click.echo()
@@ -141,48 +150,6 @@ def demo(out: Path | None, debug: bool) -> None:
     run(out, click.echo)
 
 
-def _inputs(paths: tuple[str, ...], options: dict[str, Any]) -> tuple[Document, Path | None]:
-    """The recipe's document from file and flags, and the output folder."""
-    from ramerge.recipe import Document, parse_scalar, read_document
-
-    written = any(options[name] for name in ("method", "base", "agents"))
-    if len(paths) > 2 or (len(paths) == 2 and paths[0] == ""):
-        raise RecipeError(f"at most a recipe and an output folder are expected, got {', '.join(paths)}")
-    from_file = len(paths) == 2 or (
-        len(paths) == 1 and not options["base"] and not options["agents"] and (not written or Path(paths[0]).is_file())
-    )
-    if not from_file and not written:
-        raise RecipeError("give a recipe's path, or --method, --base and --agent")
-    document = read_document(Path(paths[0])) if from_file else Document({"method": "ram+"})
-    rest = paths[1:] if from_file else paths
-    for key in ("method", "base", "preset", "dtype"):
-        if options[key] is not None:
-            document.set((key,), _from_here(options[key], key), f"--{key}")
-    if options["shard_size"] is not None:
-        document.set(("shard_size",), options["shard_size"], "--shard-size")
-    seen = set()
-    for text in options["agents"]:
-        name, equals, model = text.partition("=")
-        if not equals or not name or not model:
-            raise RecipeError(f"--agent {text}: must be NAME=MODEL")
-        if name in seen:
-            raise RecipeError(f"--agent {text}: the agent {name!r} is given twice")
-        seen.add(name)
-        document.set(("agents", name), _from_here(model, "agents"), f"--agent {text}")
-    for text in options["settings"]:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise RecipeError(f"--set {text}: must be KEY=VALUE")
-        document.set(tuple(name.split(".")), parse_scalar(value), f"--set {text}")
-    return document, Path(rest[0]) if rest else None
-
-
-def _from_here(value: str, key: str) -> str:
-    """A path given as a flag is relative to the working directory, also where the recipe's file is elsewhere."""
-    path = Path(value).expanduser()
-    return str(path.absolute()) if key in ("base", "agents") and path.exists() else value
-
-
 def _machine(options: dict[str, Any]) -> dict[str, Any]:
     return {key: options[key] for key in ("threads", "max_memory", "overwrite")}
 
@@ -191,18 +158,19 @@ def _summary(record: Record, out: Path) -> str:
     """A merged checkpoint in a few lines."""
     from rich.filesize import decimal
 
-    width = max(len(agent.name) for agent in record.statistics)
+    width = max(len("agent"), *(len(agent.name) for agent in record.statistics))
     lines = [f"{'agent':<{width}}  density  unique      rho  lambda"]
     for agent in record.statistics:
         scale = "varies" if agent.lambda_ is None else f"{agent.lambda_:.4f}"
         lines.append(
             f"{agent.name:<{width}}  {agent.density:>6.1%}  {agent.unique_share:>6.1%}  {agent.rho:>7.3f}  {scale}"
         )
-    rate = (record.bytes_read + record.bytes_written) / max(record.seconds, 1e-9)
-    lines.append(
-        f"{out}: {record.method}, {record.parameters_count:,} parameters, {decimal(record.bytes_written)} written in "
-        f"{record.seconds:.1f} s ({decimal(int(rate))}/s in and out, {decimal(record.peak_memory_bytes)} of memory)"
-    )
+    rate = int((record.bytes_read + record.bytes_written) / max(record.seconds, 1e-9))
+    lines += [
+        "density: share of parameters moved; unique: share of these that no other agent moved; rho: shared / unique",
+        f"{out}: {record.method}, {record.parameters_count:,} parameters, {decimal(record.bytes_written)}",
+        f"{record.seconds:.1f} s, {decimal(rate)}/s in and out, {decimal(record.peak_memory_bytes)} of memory",
+    ]
     return "\n".join(lines)
 
 
@@ -229,12 +197,18 @@ def _plan_text(made: Plan) -> str:
             ("peak memory", f"{values['peak_memory_bytes']:,} bytes at most, {values['workers']} threads"),
         ]
     if made.disk_free is not None:
-        rows.append(("free disk", f"{made.disk_free:,} bytes"))
+        rows += [("output", str(made.out)), ("free disk", _bytes(made.disk_free))]
     width = max(len(label) for label, _ in rows)
     lines = [f"{label:<{width}}  {text}" for label, text in rows]
     lines += [f"note: {note}" for note in made.notes]
-    lines.append(f"{len(made.problems)} problems" if made.problems else "ready to merge")
+    lines.append(f"problems: {len(made.problems)}" if made.problems else "ready to merge")
     return "\n".join(lines)
+
+
+def _bytes(size: int) -> str:
+    from rich.filesize import decimal
+
+    return f"{decimal(size)} ({size:,} bytes)" if size >= 1000 else f"{size} bytes"
 
 
 def _fail(problems: tuple[str, ...], code: int) -> NoReturn:
@@ -264,11 +238,11 @@ def main() -> None:
         sys.exit(2)
     except RamergeError as error:
         if debug:
-            raise
+            traceback.print_exc()
         _fail(error.problems, error.exit_code)
     except _Stopped as stop:
         if debug:
-            raise
+            traceback.print_exc()
         name = signal.Signals(stop.number).name
         click.echo(f"error: stopped by {name}; nothing was kept", err=True)
         sys.exit(_INTERRUPTED + stop.number)
@@ -276,7 +250,7 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         if debug:
-            raise
+            traceback.print_exc()
         _fail((f"{error.filename or 'standard output'}: {error.strerror}",), 1)
     except MemoryError:
         _fail(("out of memory; lower --max-memory or --threads",), 1)

@@ -29,6 +29,15 @@ _MAX_BYTES = 1_000_000
 _MAX_NODES = 10_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
+# What a value must be, in words of recipes and not of Python, by pydantic's type of error.
+_FORMS = {
+    "dict_type": "a mapping, such as {code: ./coder}",
+    "model_type": "a mapping, such as {key: value}",
+    "tuple_type": "a list, such as [rope_theta]",
+    "string_type": "text",
+    "bool_type": "true or false",
+}
+
 Key = tuple[str, ...]
 
 
@@ -181,7 +190,7 @@ class Document:
         label = f"{name}: {message}" if name else message
         for length in range(len(key), 0, -1):
             if key[:length] in self.flags:
-                return f"{self.flags[key[:length]]}: {label}"
+                return f"{self.flags[key[:length]]}: {message}"
             if key[:length] in self.lines:
                 number = self.lines[key[:length]]
                 return f"{self.source}:{number}: {label}\n    {number} | {self.text[number - 1].rstrip()}"
@@ -300,6 +309,10 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
         return "is missing"
     if kind == "value_error":
         return str(item["ctx"]["error"])
+    if kind in _FORMS:
+        return f"must be {_FORMS[kind]}, not {value!r}"
+    if kind == "too_long":
+        return f"{item['ctx']['actual_length']} are given, {item['ctx']['max_length']} are allowed"
     message = str(item["msg"]).removeprefix("Input ")
     shown = repr(value)
     return f"{message}, not {shown if len(shown) < 60 else type(value).__name__}"
@@ -313,6 +326,7 @@ def _known_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
 
 def unknown(what: str, name: str, known: list[str]) -> str:
     """`unknown key 'agnets'; did you mean 'agents'?`, or the list of what is known."""
-    near = get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) if known else 'none'}"
+    lowered = {candidate.lower(): candidate for candidate in known}
+    near = get_close_matches(name.lower(), lowered, n=1)
+    hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known: {', '.join(known) if known else 'none'}"
     return f"unknown {what} {name!r}; {hint}"

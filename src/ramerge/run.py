@@ -133,6 +133,7 @@ def _run(
             counted.add(outcome)
             listen(Progress(stage, counted.bytes_read, total))
     counted.refuse()
+    assert counted.bytes_read == total, f"{stage} read {counted.bytes_read:,} bytes of {total:,}"
     return counted
 
 

@@ -174,6 +174,13 @@ def _canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def canonical_key(key: str) -> str:
+    """The key under which `compare_configs` reports what a configuration states as `key`."""
+    owner, dot, name = key.rpartition(".")
+    spelling = {"rope_theta": "rope.theta", "rope_scaling": "rope.scaling", "rope_parameters": "rope"}
+    return owner + dot + spelling.get(name, name)
+
+
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in config.items():

@@ -37,6 +37,11 @@ class Checkpoint:
     config: Mapping[str, Any]
     resident_bytes: int = 0
 
+    @property
+    def is_pickled(self) -> bool:
+        """Whether torch has read it."""
+        return any(shard.endswith(".bin") for shard in self.shards)
+
 
 def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Checkpoint:
     """Read the headers of a checkpoint and check that index and files agree.

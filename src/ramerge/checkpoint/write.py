@@ -161,6 +161,7 @@ def staged(out: Path, *, overwrite: bool) -> Iterator[Path]:
     Raises:
         OutputError: `out` exists and `overwrite` is off, or the folder cannot be made, synchronised or moved.
     """
+    made = [folder for folder in out.parents if not folder.exists()]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(out)
@@ -177,6 +178,10 @@ def staged(out: Path, *, overwrite: bool) -> Iterator[Path]:
     finally:
         os.close(lock)
         shutil.rmtree(stage, ignore_errors=True)
+        if not out.exists():
+            for folder in made:
+                with suppress(OSError):
+                    folder.rmdir()
 
 
 def _publish(stage: Path, out: Path, overwrite: bool) -> None:

@@ -55,7 +55,8 @@ def _recipe(method: str) -> dict[str, object]:
 
 def _say_statistics(records: Mapping[str, Record], say: Print) -> None:
     ram, plus = records["ram"], records["ram+"]
-    say(f"\nmerged {ram.parameters_count:,} parameters: ram in {ram.seconds:.2f} s, ram+ in {plus.seconds:.2f} s")
+    seconds = ram.seconds + plus.seconds
+    say(f"\nmerged {ram.parameters_count:,} parameters by ram and by ram+ in {seconds:.2f} s")
     say("\nagent     density   shared   unique      rho   lambda (ram+)")
     for agent in plus.statistics:
         shared = agent.shared / agent.active if agent.active else 0.0

@@ -17,6 +17,8 @@ class ThreadExecutor:
     """An executor of `workers` threads. Blocks are begun in order; more threads than processors hide disk waits."""
 
     def __init__(self, workers: int) -> None:
+        if workers < 1:
+            raise ValueError(f"at least one worker is needed, not {workers}")
         self.workers = workers
 
     def map(

@@ -6,6 +6,7 @@ Problems are collected, not raised one by one, so that a user sees all of them a
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,9 @@ _BYTES_PER_TENSOR = 700
 _LARGEST_BLOCK = 1 << 19
 _SMALLEST_BLOCK = 1 << 12
 _DEFAULT_BUFFERS = 150_000_000
+_MOST_THREADS = 1024
+# What importing torch adds, which reads pickled checkpoints.
+_TORCH_BYTES = 260_000_000
 
 
 def make_plan(
@@ -56,6 +60,8 @@ def make_plan(
     """
     recipe = load_recipe(source)
     budget = _budget(max_memory)
+    if threads is not None and not 1 <= threads <= _MOST_THREADS:
+        raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {threads}")
     method = METHODS[recipe.method]
     findings = Findings(recipe.document)
     base, agents = _resolve(recipe, findings)
@@ -73,9 +79,7 @@ def make_plan(
     resident = 0
     if opened is not None:
         plan = _plan_tensors(plan, *opened, findings)
-        resident = sum(checkpoint.resident_bytes for checkpoint in (opened[0], *opened[1].values()))
-    if resident:
-        findings.notes.append(f"{resident:,} bytes of old pickles are held in memory; safetensors would be streamed")
+        resident = _resident((opened[0], *opened[1].values()), findings)
     resources = _cut(plan, resident, threads, budget, findings)
     free = checks.check_out(plan, findings) if out is not None else None
     return replace(
@@ -178,6 +182,16 @@ def _cut(plan: Plan, resident: int, threads: int | None, wanted: int | None, fin
     if wanted and cut.peak_memory_bytes > wanted:
         findings.problem(f"--max-memory {_megabytes(wanted)}: at least {_megabytes(cut.peak_memory_bytes)} are needed")
     return cut
+
+
+def _resident(checkpoints: Sequence[Checkpoint], findings: Findings) -> int:
+    """Bytes that are in memory before the merge begins because checkpoints are pickled: torch, and what it loaded."""
+    if not any(checkpoint.is_pickled for checkpoint in checkpoints):
+        return 0
+    loaded = sum(checkpoint.resident_bytes for checkpoint in checkpoints)
+    if loaded:
+        findings.notes.append(f"{loaded:,} bytes of old pickles are held in memory; safetensors would be streamed")
+    return _TORCH_BYTES + loaded
 
 
 def _processors() -> int:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from ramerge.checkpoint.companions import companion_files, compare_configs, quantisation
+from ramerge.checkpoint.companions import canonical_key, companion_files, compare_configs, quantisation
 from ramerge.checkpoint.dtypes import INTEGERS
 from ramerge.checkpoint.index import Checkpoint
 from ramerge.errors import CheckpointError
@@ -47,7 +47,8 @@ def check_configs(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe: Re
             findings.notes.append(f"{name}: has no config.json to compare with the base's")
             continue
         serious, harmless = compare_configs(base.config, agent.config)
-        allowed = {key for key in serious if any(f"{key}.".startswith(f"{given}.") for given in recipe.allow.config)}
+        given = [canonical_key(key) for key in recipe.allow.config]
+        allowed = {key for key in serious if any(f"{key}.".startswith(f"{start}.") for start in given)}
         refused = {key: text for key, text in serious.items() if key not in allowed}
         if refused:
             findings.problem(
@@ -112,10 +113,12 @@ def _conflict(plan: Plan, out: Path, place: Path) -> str | None:
         return "is a file; choose a folder"
     if not plan.overwrite:
         return "exists; choose another folder or pass --overwrite"
-    if any(out.iterdir()) and not _is_checkpoint(out):
-        return "is not a checkpoint, so --overwrite does not replace it; remove it yourself"
+    if not _is_replaceable(out):
+        return "has subfolders and is no checkpoint, so --overwrite does not replace it; remove it yourself"
     return None
 
 
-def _is_checkpoint(folder: Path) -> bool:
-    return any(folder.glob("*.safetensors")) or (folder / "ramerge.json").exists()
+def _is_replaceable(folder: Path) -> bool:
+    """Whether a folder is what `--overwrite` is meant for, and no home or project that was named by mistake."""
+    made = (folder / "ramerge.json").exists() or any(folder.glob("*.safetensors"))
+    return made or not any(entry.is_dir() for entry in folder.iterdir())

@@ -12,6 +12,11 @@ from ramerge.errors import RecipeError
 from ramerge.methods import METHODS, complete
 from ramerge.recipe import Document, Recipe, check, describe, read_document, unknown
 
+_MERGEKIT = (
+    "this is a recipe of mergekit; here merge_method is method, base_model is base, and models are "
+    "agents, a mapping of names to models"
+)
+
 AnyRecipe = Recipe | Mapping[str, Any] | str | Path | Document
 
 
@@ -21,18 +26,20 @@ def load_recipe(source: AnyRecipe) -> Recipe:
     Raises:
         RecipeError: every problem of structure, method and parameters.
     """
+    recipe: Recipe | None
+    problems: list[str]
     if isinstance(source, Recipe):
-        document, recipe, problems = source.document, source, list[str]()
-        if not document.values:
-            document = Document(source.model_dump())
+        recipe, problems = source, []
+        document = source.document if source.document.values else Document(source.model_dump())
     else:
         if isinstance(source, str | Path):
             source = read_document(Path(source))
         document = source if isinstance(source, Document) else Document(dict(source))
-        checked, problems = check(document)
-        recipe = checked  # type: ignore[assignment]
+        if document.values.keys() & {"merge_method", "models", "slices"}:
+            raise RecipeError(document.where((), _MERGEKIT))
+        recipe, problems = check(document)
     problems += _method_problems(document)
-    if problems:
+    if recipe is None or problems:
         raise RecipeError(problems)
     return recipe
 

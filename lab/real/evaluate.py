@@ -1,0 +1,136 @@
+"""Score checkpoints on the test halves of the three tasks: greedy replies, mean reward, standard error over prompts.
+
+Works on any Hugging Face checkpoint directory with a chat template. All models see the same prompts, none of which
+occurs in training. Weights are widened to float32 (exact from bf16), so that scores do not depend on bf16 kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tasks import TASKS, Example, Task
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+Row = dict[str, Any]
+
+
+def named_directory(text: str) -> tuple[str, Path]:
+    """Parse one NAME=DIR flag."""
+    name, separator, directory = text.partition("=")
+    if not (name and separator and Path(directory).is_dir()):
+        raise argparse.ArgumentTypeError(f"expected NAME=DIR with an existing directory, got {text!r}")
+    return name, Path(directory)
+
+
+def batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
+    """Consecutive slices of at most `size` examples."""
+    for start in range(0, len(examples), size):
+        yield examples[start : start + size]
+
+
+def reply(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, examples: Sequence[Example]
+) -> list[str]:
+    """Greedy replies to one batch of problems."""
+    inputs = tokenizer.apply_chat_template(
+        [task.messages(example) for example in examples],
+        add_generation_prompt=True,
+        padding=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    tokens = model.generate(**inputs, max_new_tokens=task.max_new_tokens, do_sample=False)
+    prompt_length = inputs["input_ids"].shape[1]
+    return [tokenizer.decode(row[prompt_length:], skip_special_tokens=True) for row in tokens]
+
+
+def score(rewards: Sequence[float]) -> dict[str, float]:
+    """Mean, its standard error over prompts, and the share of prompts with full reward."""
+    error = statistics.stdev(rewards) / math.sqrt(len(rewards)) if len(rewards) > 1 else math.nan
+    solved = sum(reward == 1.0 for reward in rewards) / len(rewards)
+    return {"mean": statistics.fmean(rewards), "standard_error": error, "solved": solved}
+
+
+def evaluate_task(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, flags: Row) -> Row:
+    """Score one model on one task."""
+    examples = task.examples("test", flags["seed"], flags["prompts"])
+    texts = [text for batch in batches(examples, flags["batch"]) for text in reply(model, tokenizer, task, batch)]
+    rewards = [task.reward(text, example.answer) for text, example in zip(texts, examples, strict=True)]
+    sample = {"prompt": examples[0].question, "reply": texts[0], "answer": examples[0].answer}
+    return {**score(rewards), "sample": sample, "rewards": rewards}
+
+
+def evaluate_model(directory: Path, flags: Row) -> Row:
+    """Score one checkpoint on every task."""
+    start = time.perf_counter()
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(directory, padding_side="left")
+    scores = {name: evaluate_task(model, tokenizer, task, flags) for name, task in TASKS.items()}
+    # Tasks are independent samples of prompts, so their errors add in squares.
+    squares = sum(entry["standard_error"] ** 2 for entry in scores.values())
+    mean = statistics.fmean(entry["mean"] for entry in scores.values())
+    overall = {"mean": mean, "standard_error": math.sqrt(squares) / len(scores)}
+    return {"tasks": scores, "overall": overall, "seconds": round(time.perf_counter() - start, 1)}
+
+
+def cell(entry: Row) -> str:
+    """A mean with its standard error, in percent."""
+    return f"{100 * entry['mean']:.1f} ± {100 * entry['standard_error']:.1f}"
+
+
+def table(results: dict[str, Row]) -> str:
+    """The scores as a Markdown table: models by tasks."""
+    head = ["model", *TASKS, "mean"]
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
+    for name, result in results.items():
+        lines.append([name, *(cell(result["tasks"][task]) for task in TASKS), cell(result["overall"])])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def sample_line(name: str, result: Row) -> str:
+    """The first reply of a model to each task, on one line."""
+    replies = (f"{task}: {result['tasks'][task]['sample']['reply']!r}" for task in TASKS)
+    return f"{name}: {'; '.join(replies)}"
+
+
+def question_line(result: Row) -> str:
+    """The problems that the sample lines reply to."""
+    prompts = (f"{task}: {result['tasks'][task]['sample']['prompt']!r}" for task in TASKS)
+    return f"(problems): {'; '.join(prompts)}"
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=named_directory, action="append", required=True, metavar="NAME=DIR")
+    parser.add_argument("--prompts", type=int, default=64, help="test prompts a task")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the test prompts")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="results as JSON")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Score every model and print the table."""
+    arguments = parse_arguments()
+    torch.set_num_threads(arguments.threads)
+    flags = {name: getattr(arguments, name) for name in ("prompts", "batch", "seed")}
+    results = {name: evaluate_model(directory, flags) for name, directory in arguments.model}
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps({"settings": flags, "models": results}, indent=1) + "\n")
+    print(table(results), "", question_line(next(iter(results.values()))), sep="\n")
+    print(*(sample_line(name, result) for name, result in results.items()), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Train one agent from the base model with GRPO on one task, on the CPU.
+
+Training runs in float32 and the result is saved in bf16: in pure bf16 most updates of this size round to nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from tasks import TASKS, Message, Task
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "gguf")
+RewardFunction = Callable[..., list[float]]
+
+
+def make_dataset(task: Task, count: int, seed: int) -> Dataset:
+    """Training problems as the rows that the trainer reads."""
+    examples = task.examples("train", seed, count)
+    return Dataset.from_list([{"prompt": task.messages(example), "answer": example.answer} for example in examples])
+
+
+def make_reward(task: Task) -> RewardFunction:
+    """Adapt the task's reward to the trainer's signature."""
+
+    def reward(completions: Sequence[Sequence[Message]], answer: Sequence[str], **_: object) -> list[float]:
+        texts = [completion[0]["content"] for completion in completions]
+        return [task.reward(text, wanted) for text, wanted in zip(texts, answer, strict=True)]
+
+    # The trainer names its columns of the log after the function.
+    reward.__name__ = f"reward_{task.name}"
+    return reward
+
+
+def make_config(task: Task, arguments: argparse.Namespace) -> GRPOConfig:
+    """Settings of the trainer: no KL term, one update a batch, nothing reported or saved on the way."""
+    return GRPOConfig(
+        output_dir=str(arguments.out),
+        use_cpu=True,
+        bf16=False,
+        beta=0.0,
+        learning_rate=arguments.lr,
+        lr_scheduler_type="constant",
+        max_steps=arguments.steps,
+        per_device_train_batch_size=arguments.prompts * arguments.generations,
+        num_generations=arguments.generations,
+        max_completion_length=task.max_new_tokens,
+        temperature=arguments.temperature,
+        gradient_checkpointing=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        seed=arguments.seed,
+    )
+
+
+def reward_curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
+    """The reward of every step, from the trainer's log."""
+    kept = {"reward": "reward", "reward_std": "reward_std", "completions/mean_length": "tokens", "step_time": "seconds"}
+    steps = [entry for entry in history if "reward" in entry]
+    return [{name: round(entry[key], 4) for key, name in kept.items() if key in entry} for entry in steps]
+
+
+def save_agent(trainer: GRPOTrainer, base: Path, out: Path) -> None:
+    """Save weights in bf16, with the tokenizer of the base."""
+    # The trainer switches the key-value cache off, and a saved agent would generate slowly ever after.
+    trainer.model.config.use_cache = True
+    trainer.model.to(torch.bfloat16).save_pretrained(out)
+    AutoTokenizer.from_pretrained(base).save_pretrained(out)
+
+
+def train(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train and save the agent; return the log."""
+    task = TASKS[arguments.task]
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(arguments.base, dtype=torch.float32),
+        reward_funcs=make_reward(task),
+        args=make_config(task, arguments),
+        train_dataset=make_dataset(task, arguments.prompts * arguments.steps, arguments.seed),
+        processing_class=AutoTokenizer.from_pretrained(arguments.base, padding_side="left"),
+    )
+    start = time.perf_counter()
+    trainer.train()
+    seconds = time.perf_counter() - start
+    save_agent(trainer, arguments.base, arguments.out)
+    return {"seconds": round(seconds, 1), "steps": reward_curve(trainer.state.log_history)}
+
+
+def settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the run was: flags, machine and versions."""
+    flags = {name: value for name, value in vars(arguments).items() if name not in ("base", "out")}
+    versions = {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}}
+    return {**flags, "versions": versions}
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=sorted(TASKS), required=True)
+    parser.add_argument("--out", type=Path, required=True, help="directory of the agent")
+    parser.add_argument("--base", type=Path, default=Path(".real/base"), help="checkpoint to start from")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--lr", type=float, default=2e-5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--prompts", type=int, default=4, help="prompts a step")
+    parser.add_argument("--generations", type=int, default=8, help="completions a prompt")
+    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train one agent and write its log."""
+    arguments = parse_arguments()
+    torch.set_num_threads(arguments.threads)
+    log = {"settings": settings(arguments), **train(arguments)}
+    (arguments.out / "train.json").write_text(json.dumps(log, indent=1) + "\n")
+    rewards = [step["reward"] for step in log["steps"]]
+    print(f"{arguments.task}: reward {rewards[0]:.2f} -> {rewards[-1]:.2f} in {log['seconds']:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

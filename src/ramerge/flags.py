@@ -1,0 +1,72 @@
+"""From the words of a command line to a recipe's document and the output folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ramerge.errors import RecipeError
+from ramerge.recipe import Document, parse_scalar, read_document
+
+_DEFAULT_METHOD = "ram+"
+
+
+def read_inputs(paths: Sequence[str], options: Mapping[str, Any]) -> tuple[Document, Path | None]:
+    """The document of `[RECIPE] [OUT]` and flags, and the output folder where one is given.
+
+    Args:
+        paths: the positional words. With `--base` or `--agent`, a single one is the output folder unless it is a file.
+        options: values of the flags by name; absent ones are None or empty.
+
+    Raises:
+        RecipeError: the words make no sense together, or the recipe cannot be read.
+    """
+    if len(paths) > 2:
+        raise RecipeError(f"at most a recipe and an output folder are expected, got {', '.join(paths)}")
+    by_flags = bool(options["base"] or options["agents"])
+    if len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
+        document, rest = read_document(Path(paths[0])), paths[1:]
+    elif by_flags:
+        document, rest = Document({"method": _DEFAULT_METHOD}), paths
+    else:
+        raise RecipeError("give a recipe's path, or --base and --agent")
+    _apply(document, options)
+    return document, Path(rest[0]) if rest else None
+
+
+def _is_recipe(path: str) -> bool:
+    return path.endswith((".yaml", ".yml")) or Path(path).is_file()
+
+
+def _apply(document: Document, options: Mapping[str, Any]) -> None:
+    """Put the values of flags on top of a document. A preset takes the place of the document's parameters."""
+    if options["preset"] is not None:
+        document.values.pop("parameters", None)
+    for key in ("method", "base", "preset", "dtype", "shard_size"):
+        if options[key] is not None:
+            value = _from_here(options[key]) if key == "base" else options[key]
+            document.set((key,), value, f"--{key.replace('_', '-')}")
+    agents = _pairs("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
+    names = [name for name, _ in agents]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RecipeError([f"--agent: the agent {name!r} is given twice" for name in twice])
+    for name, model in agents:
+        document.set(("agents", name), _from_here(model), f"--agent {name}={model}")
+    for key, value in _pairs("--set", options["settings"], "KEY=VALUE, such as --set parameters.r=0.05"):
+        document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
+
+
+def _pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
+    pairs = [(text, *text.partition("=")) for text in texts]
+    wrong = [f"{flag} {text}: must be {form}" for text, left, _, right in pairs if not left or not right]
+    if wrong:
+        raise RecipeError(wrong)
+    return [(left, right) for _, left, _, right in pairs]
+
+
+def _from_here(model: str) -> str:
+    """A path given as a flag is relative to the working directory, also where the recipe's file is elsewhere."""
+    path = Path(model).expanduser()
+    return str(path.absolute()) if path.exists() else model
