@@ -43,6 +43,14 @@ Merged with [ramerge](https://pypi.org/project/ramerge/) {record.ramerge_version
 |---|---|---|---|---|
 {rows}
 
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{name}")
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+```
+
+Density: share of parameters that training moved. Unique: share of these that no other agent moved.
 The recipe is in `ramerge.yaml`, counts and sizes are in `ramerge.json`.
 """
 
@@ -62,4 +70,4 @@ def _cell(text: str) -> str:
 
 
 def _scale(agent: AgentStatistics) -> str:
-    return "its own in each part" if agent.lambda_ is None else f"{agent.lambda_:.4f}"
+    return "one for each part" if agent.lambda_ is None else f"{agent.lambda_:.4f}"

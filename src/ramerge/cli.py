@@ -161,7 +161,7 @@ def _summary(record: Record, out: Path) -> str:
     width = max(len("agent"), *(len(agent.name) for agent in record.statistics))
     lines = [f"{'agent':<{width}}  density  unique      rho  lambda"]
     for agent in record.statistics:
-        scale = "varies" if agent.lambda_ is None else f"{agent.lambda_:.4f}"
+        scale = "one for each part" if agent.lambda_ is None else f"{agent.lambda_:.4f}"
         lines.append(
             f"{agent.name:<{width}}  {agent.density:>6.1%}  {agent.unique_share:>6.1%}  {agent.rho:>7.3f}  {scale}"
         )

@@ -55,6 +55,7 @@ class Record:
         parameters: as they were used, defaults included.
         dtype: full name of the output's dtype, or `mixed`.
         statistics: one entry an agent, in recipe order.
+        lambdas: with `scope: layer` or `tensor`, each part's lambda of each agent (`statistics.parts` in JSON).
         tensors: tensors of the output.
         parameters_count: elements of the output.
         bytes_read: bytes of weights read, every pass counted.
@@ -68,6 +69,7 @@ class Record:
     base: str
     dtype: str
     statistics: tuple[AgentStatistics, ...]
+    lambdas: dict[str, dict[str, float]]
     tensors: int
     parameters_count: int
     bytes_read: int
@@ -77,8 +79,10 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as in `ramerge.json`."""
-        values = {key: value for key, value in vars(self).items() if key != "statistics"}
-        statistics = {"statistics": {"agents": [agent.as_dict() for agent in self.statistics]}}
+        values = {key: value for key, value in vars(self).items() if key not in ("statistics", "lambdas")}
+        statistics: dict[str, Any] = {"statistics": {"agents": [agent.as_dict() for agent in self.statistics]}}
+        if self.lambdas:
+            statistics["statistics"]["parts"] = self.lambdas
         place = list(values).index("tensors")
         items = list(values.items())
         return dict(items[:place]) | statistics | dict(items[place:])

@@ -208,7 +208,7 @@ class _Counted:
 
 
 def _record(plan: Plan, counted: _Counted, bytes_read: int, began: float) -> Record:
-    whole = counted.whole()
+    whole, scales = counted.whole(), counted.lambdas()
     one_scale = plan.parameters.counted_over == "model"
     statistics = tuple(
         AgentStatistics(
@@ -231,6 +231,7 @@ def _record(plan: Plan, counted: _Counted, bytes_read: int, began: float) -> Rec
         base=plan.recipe.base,
         dtype=plan.dtype,
         statistics=statistics,
+        lambdas={} if one_scale else {group: dict(zip(plan.agents, of, strict=True)) for group, of in scales.items()},
         tensors=len(plan.tensors),
         parameters_count=plan.parameters_count,
         bytes_read=bytes_read + sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties),

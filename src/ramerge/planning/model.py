@@ -15,10 +15,11 @@ from ramerge.checkpoint.write import Shard
 from ramerge.methods import Method
 from ramerge.recipe import Recipe
 
-# Every array in a worker's buffer begins at a cache line, and a few lines further into its page than the one before:
-# arrays that all begin at the same place of a page compete for the same sets of the caches, at half the speed.
+# Every array in a worker's buffer begins at a cache line, a page and a few lines behind the end of the one before: large
+# arrays at distances of a power of two are read at half the speed, presumably because they compete for the same sets
+# of the caches and the same banks of memory. `benchmarks/kernels.py` measures both.
 CACHE_LINE = 64
-STAGGER = 5 * CACHE_LINE
+STAGGER = 4096 + 5 * CACHE_LINE
 
 
 def room(size: int) -> int:

@@ -1,0 +1,63 @@
+"""The command line of the benchmarks: `python -m benchmarks --help`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from benchmarks import end_to_end, kernels, machine, memory, peers, report, startup
+from benchmarks.report import Options, Section, Stored
+from benchmarks.timing import tell
+
+SECTIONS = (kernels.SECTION, end_to_end.SECTION, memory.SECTION, peers.SECTION, startup.SECTION)
+_USUAL_RUNS = 5
+
+
+def main() -> None:
+    """Measure sections one after the other; print each, and keep it if asked to."""
+    arguments = _parser().parse_args()
+    with machine.alone(arguments.work):
+        _measure(arguments)
+
+
+def _measure(arguments: argparse.Namespace) -> None:
+    size = report.LARGE if arguments.large else report.SMALL
+    command = f"python -m benchmarks {shlex.join(sys.argv[1:])}".rstrip()
+    disk_write = machine.write_speed(arguments.work)
+    for section in _chosen(arguments.only, large=arguments.large):
+        runs = arguments.runs or (section.fewest if arguments.large else _USUAL_RUNS)
+        state = machine.state(disk_write)
+        data = section.measure(Options(size, runs, arguments.work))
+        stored = Stored(command, runs, machine.describe(), state, data)
+        print(report.render(section, {size if section.sized else "": stored}), end="\n\n", flush=True)
+        if arguments.write:
+            report.save(section, size if section.sized else "", stored)
+            report.README.write_text(report.readme(SECTIONS))
+
+
+def _parser() -> argparse.ArgumentParser:
+    names = ",".join(section.name for section in SECTIONS)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure ramerge on this machine.")
+    parser.add_argument("--large", action="store_true", help="sections with sizes, at that of Qwen2.5-1.5B")
+    parser.add_argument("--only", metavar="SECTIONS", help=f"some of {names}")
+    parser.add_argument("--runs", type=int, help="measurements of each thing; default: 5, and 3 of large peers")
+    parser.add_argument("--work", type=Path, default=Path(".bench"), help="folder for checkpoints and outputs")
+    parser.add_argument("--write", action="store_true", help="keep the results and render benchmarks/README.md")
+    return parser
+
+
+def _chosen(only: str | None, *, large: bool) -> list[Section]:
+    known = {section.name: section for section in SECTIONS}
+    names = only.split(",") if only else list(known)
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"error: --only {','.join(unknown)}: there are {', '.join(known)}")
+    for name in names:
+        if large and not known[name].sized:
+            tell(f"{name} has no sizes: run it without --large")
+    return [known[name] for name in names if known[name].sized or not large]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Checkpoints with the shapes of Qwen2.5 and seeded random weights: a base and three agents that moved parts of it.
+
+Written in one streaming pass, so that memory stays small at every size, and kept for later runs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Agents of the paper: coding, tool use, memory; the share of elements that each moved (section 3.1).
+DENSITIES = {"code": 0.032, "tool": 0.462, "memory": 0.543}
+
+_CHUNK = 1 << 21
+_SEED = 2601_13572
+# Raise it when the generator changes, so that files of an older one are not taken for the new one's.
+_VERSION = 1
+# A step where one bf16 unit in the last place is smaller: still larger than RAM's epsilon, 1e-5, after rounding.
+_SMALLEST_STEP = np.float32(2.0**-15)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What sets the sizes of Qwen2.5 apart."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    vocabulary: int = 151_936
+
+
+SHAPES = {
+    "tiny": Shape(hidden=64, intermediate=128, layers=2, heads=4, key_value_heads=2, vocabulary=512),
+    "0.5B": Shape(hidden=896, intermediate=4864, layers=24, heads=14, key_value_heads=2),
+    "1.5B": Shape(hidden=1536, intermediate=8960, layers=28, heads=12, key_value_heads=2),
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A base and its agents on disk."""
+
+    base: Path
+    agents: dict[str, Path]
+
+    @property
+    def folders(self) -> list[Path]:
+        """Base and agents."""
+        return [self.base, *self.agents.values()]
+
+    @property
+    def weights(self) -> list[Path]:
+        """Every safetensors file of them."""
+        return [path for folder in self.folders for path in sorted(folder.glob("*.safetensors"))]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(path.stat().st_size for path in self.weights)
+
+
+def family(size: str, work: Path) -> Family:
+    """The checkpoints of a size under `work`, made if they are not there."""
+    home = work / f"qwen2.5-{size.lower()}"
+    made = Family(home / "base", {name: home / name for name in DENSITIES})
+    written = {"version": _VERSION, "shape": asdict(SHAPES[size]), "densities": DENSITIES}
+    note = home / "made.json"
+    if not note.is_file() or json.loads(note.read_text()) != written:
+        shutil.rmtree(home, ignore_errors=True)
+        _generate(SHAPES[size], made)
+        note.write_text(json.dumps(written))
+    return made
+
+
+def base_words(generator: np.random.Generator, elements: int) -> NDArray[np.uint16]:
+    """Weights as bf16 bits: normal, of standard deviation 0.02."""
+    values = generator.standard_normal(elements, np.float32)
+    values *= np.float32(0.02)
+    return to_bf16(values)
+
+
+def moved_words(generator: np.random.Generator, base: NDArray[np.uint16], density: float) -> NDArray[np.uint16]:
+    """The base with a share of its elements moved by one to three steps up or down.
+
+    A step is one unit in the last place, but never less than 2^-15.
+    """
+    coins = generator.integers(0, 1 << 16, base.size, np.uint16)
+    dice = generator.integers(0, 6, base.size, np.uint8)
+    steps = np.array([-3, -2, -1, 1, 2, 3], np.float32)[dice]
+    power_of_two = (base & np.uint16(0x7F80)).astype(np.uint32) << np.uint32(16)
+    unit = power_of_two.view(np.float32) * np.float32(2.0**-7)
+    moved = from_bf16(base) + steps * np.maximum(unit, _SMALLEST_STEP)
+    return np.where(coins < round(density * (1 << 16)), to_bf16(moved), base)
+
+
+def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Bits of finite numbers rounded to nearest even."""
+    bits = values.view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    return ((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)).astype(np.uint16)
+
+
+def from_bf16(words: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Numbers of bf16 bits."""
+    return (words.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _generate(shape: Shape, into: Family) -> None:
+    """Write all checkpoints side by side, so that the base is made once and never read back."""
+    tensors = sorted(_tensors(shape))
+    elements = sum(int(np.prod(dimensions)) for _, dimensions in tensors)
+    generators = [np.random.Generator(np.random.SFC64([_SEED, place])) for place in range(1 + len(into.agents))]
+    with ExitStack() as stack:
+        files = [stack.enter_context(_begin(folder, shape, tensors)) for folder in into.folders]
+        for start in range(0, elements, _CHUNK):
+            base = base_words(generators[0], min(_CHUNK, elements - start))
+            agents = [
+                moved_words(generator, base, density)
+                for generator, density in zip(generators[1:], DENSITIES.values(), strict=True)
+            ]
+            for file, words in zip(files, [base, *agents], strict=True):
+                file.write(words.data)
+
+
+def _begin(folder: Path, shape: Shape, tensors: Sequence[tuple[str, tuple[int, ...]]]) -> BinaryIO:
+    """A checkpoint's configuration and tokenizer, and its weights' file with the header written."""
+    folder.mkdir(parents=True)
+    for name, content in _companions(shape).items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+    file = (folder / "model.safetensors").open("wb")
+    file.write(_header(tensors))
+    return file
+
+
+def _header(tensors: Sequence[tuple[str, tuple[int, ...]]]) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for name, dimensions in tensors:
+        end = position + 2 * int(np.prod(dimensions))
+        entries[name] = {"dtype": "BF16", "shape": list(dimensions), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes as Qwen2.5 has them; the output embedding is tied, so it is not stored."""
+    hidden, inner = shape.hidden, shape.intermediate
+    keys = hidden // shape.heads * shape.key_value_heads
+    yield "model.embed_tokens.weight", (shape.vocabulary, hidden)
+    yield "model.norm.weight", (hidden,)
+    for layer in range(shape.layers):
+        prefix = f"model.layers.{layer}"
+        yield f"{prefix}.input_layernorm.weight", (hidden,)
+        yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
+        for name, rows in (("q", hidden), ("k", keys), ("v", keys)):
+            yield f"{prefix}.self_attn.{name}_proj.weight", (rows, hidden)
+            yield f"{prefix}.self_attn.{name}_proj.bias", (rows,)
+        yield f"{prefix}.self_attn.o_proj.weight", (hidden, hidden)
+        yield f"{prefix}.mlp.gate_proj.weight", (inner, hidden)
+        yield f"{prefix}.mlp.up_proj.weight", (inner, hidden)
+        yield f"{prefix}.mlp.down_proj.weight", (hidden, inner)
+
+
+def _companions(shape: Shape) -> dict[str, Any]:
+    """Configuration, and the smallest tokenizer there can be, which mergekit copies like any other."""
+    words = {"[UNK]": 0, "one": 1, "two": 2}
+    return {
+        "config.json": _config(shape),
+        "tokenizer.json": {
+            "version": "1.0",
+            "pre_tokenizer": {"type": "Whitespace"},
+            "model": {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"},
+        },
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"},
+    }
+
+
+def _config(shape: Shape) -> dict[str, Any]:
+    return {
+        "architectures": ["Qwen2ForCausalLM"],
+        "attention_dropout": 0.0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden,
+        "initializer_range": 0.02,
+        "intermediate_size": shape.intermediate,
+        "max_position_embeddings": 32768,
+        "max_window_layers": shape.layers,
+        "model_type": "qwen2",
+        "num_attention_heads": shape.heads,
+        "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.key_value_heads,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0,
+        "sliding_window": 32768,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.43.1",
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": shape.vocabulary,
+    }

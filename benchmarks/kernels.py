@@ -1,0 +1,149 @@
+"""The compiled kernels beside a plain copy: bytes a second of one thread, on arrays larger than the caches.
+
+On such arrays the distance from one to the next can double the time. So two are measured: that in the buffers of
+`ramerge merge`, which the bars are for, and for comparison arrays that lie at distances of a power of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import checkpoints
+from benchmarks.report import Bar, Options, Section, Stored, bars, table
+from benchmarks.timing import Spread, ratios, seconds, spread, tell
+from ramerge.kernels import ram
+from ramerge.planning.model import room
+
+Words = NDArray[np.uint32]
+
+_AGENTS = (2, 3, 5, 8)
+_BARS = {2: 0.6, 3: 0.6, 5: 0.45, 8: 0.45}
+_ELEMENTS = 1 << 26
+_CHUNK = 1 << 21
+_BARRED = "as in a merge"
+# Bytes between the end of an array and the beginning of the next.
+_GAPS = {
+    _BARRED: room(2 * _ELEMENTS) - 2 * _ELEMENTS,
+    "power of two": 0,
+}
+_EPSILON = 1e-5
+_LAMBDAS = (1.2, 1.145, 1.111)
+# A pair takes tens of milliseconds, so that five of them are little.
+_PAIRS_PER_RUN = 5
+_TITLES = {
+    "count": "count (RAM+'s first pass)",
+    "ram": "merge and count (RAM)",
+    "ram+": "merge with lambdas (RAM+'s second pass)",
+}
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """Copy and kernel in turns, layout by layout."""
+    tell("kernels: making arrays")
+    made = _inputs(1 + max(_AGENTS))
+    pairs = options.runs * _PAIRS_PER_RUN
+    layouts = {layout: _layout(made, layout, gap, pairs) for layout, gap in _GAPS.items()}
+    return {"array_bytes": made[0].nbytes, "pairs": pairs, "gaps": _GAPS, "layouts": layouts}
+
+
+def _layout(made: list[Words], layout: str, gap: int, pairs: int) -> dict[str, dict[str, Any]]:
+    """All kernels on arrays at one distance from each other: inputs, and after the last of them the output."""
+    taken: dict[str, dict[str, Any]] = {name: {} for name in _TITLES}
+    for n in _AGENTS:
+        *inputs, out = _laid_out(made[: 1 + n], gap)
+        for name, kernel in _kernels(inputs, out).items():
+            taken[name][str(n)] = _in_turns(partial(np.copyto, out, inputs[0]), kernel, pairs)
+            tell(f"kernels: {layout}, {name}, {n} agents: {_ratio(taken[name][str(n)], name, n).text()} of a copy")
+    return taken
+
+
+def _laid_out(made: list[Words], gap: int) -> list[Words]:
+    """Copies of arrays in one region, and an array of zeros behind them."""
+    stride = made[0].nbytes + gap
+    region = np.zeros((len(made) + 1) * stride + 64, np.uint8)
+    first = -region.ctypes.data % 64
+    rows = [region[first + place * stride :][: made[0].nbytes].view(np.uint32) for place in range(len(made) + 1)]
+    for row, array in zip(rows, made, strict=False):
+        np.copyto(row, array)
+    rows[-1][:] = 0
+    return rows
+
+
+def _inputs(rows: int) -> list[Words]:
+    """A base and agents, filled in pieces, so that making them takes little memory."""
+    densities = list(checkpoints.DENSITIES.values())
+    generator = np.random.Generator(np.random.SFC64(0))
+    arrays = [np.empty(_ELEMENTS, np.uint16) for _ in range(rows)]
+    for start in range(0, _ELEMENTS, _CHUNK):
+        piece = slice(start, start + _CHUNK)
+        arrays[0][piece] = base = checkpoints.base_words(generator, _CHUNK)
+        for place, array in enumerate(arrays[1:]):
+            array[piece] = checkpoints.moved_words(generator, base, densities[place % len(densities)])
+    return [array.view(np.uint32) for array in arrays]
+
+
+def _kernels(inputs: list[Words], out: Words) -> dict[str, Callable[[], object]]:
+    n = len(inputs) - 1
+    counts = np.zeros((2, n), np.int64)
+    lambdas = [_LAMBDAS[place % len(_LAMBDAS)] for place in range(n)]
+    return {
+        "count": partial(ram.count, "BF16", inputs, _EPSILON, counts),
+        "ram": partial(ram.merge, "BF16", inputs, _EPSILON, None, out, counts),
+        "ram+": partial(ram.merge, "BF16", inputs, _EPSILON, lambdas, out),
+    }
+
+
+def _in_turns(copy: Callable[[], object], kernel: Callable[[], object], pairs: int) -> dict[str, list[float]]:
+    kernel()  # compiles it, or loads it from the cache
+    taken: dict[str, list[float]] = {"copy": [], "kernel": []}
+    for _ in range(pairs):
+        taken["copy"].append(round(seconds(copy), 6))
+        taken["kernel"].append(round(seconds(kernel), 6))
+    return taken
+
+
+def _arrays_moved(name: str, n: int) -> int:
+    """Arrays that a kernel reads and writes."""
+    return 1 + n if name == "count" else 2 + n
+
+
+def _ratio(taken: Mapping[str, list[float]], name: str, n: int) -> Spread:
+    """The kernel's bytes a second over those of the copy before it."""
+    moved = _arrays_moved(name, n)
+    return ratios([moved / took for took in taken["kernel"]], [2 / took for took in taken["copy"]])
+
+
+def render(by_size: Mapping[str, Stored]) -> str:
+    """A table of speeds with their bars."""
+    data = by_size[""].data
+    size = data["array_bytes"]
+    gaps = ", ".join(f"{gap:,} ({layout})" for layout, gap in data["gaps"].items())
+    rows, held = [], []
+    for layout, by_name in data["layouts"].items():
+        for name, by_agents in by_name.items():
+            for agents, taken in by_agents.items():
+                n = int(agents)
+                ratio = _ratio(taken, name, n)
+                copied = spread([2 * size / took / 1e9 for took in taken["copy"]])
+                moved = spread([_arrays_moved(name, n) * size / took / 1e9 for took in taken["kernel"]])
+                rows.append((_TITLES[name], agents, layout, moved.text(1), copied.text(1), ratio.text()))
+                text = f"{_TITLES[name]}, {n} agents, over a copy"
+                if layout == _BARRED:
+                    held.append(Bar(f"kernels.{name}.{n}", text, ratio, _BARS[n], at_least=True))
+    text = (
+        f"`ramerge.kernels.ram.count` and `.merge` on one thread, bfloat16, arrays of {size / 1e6:,.0f} MB, beside "
+        f"`np.copyto` of one array in the same layout; all bytes read and written count. {data['pairs']} pairs each. "
+        f"Layouts by the bytes between one array and the next, whose size is a power of two: {gaps}. `ramerge merge` "
+        "itself works on blocks of at most a megabyte for each input, which the caches hold. The bars are for the layout "
+        f"`{_BARRED}`; in the other, most kernels miss them."
+    )
+    head = ("kernel", "agents", "layout", "kernel, GB/s", "copy, GB/s", "ratio")
+    return "\n\n".join([text, table(head, rows), bars(held)])
+
+
+SECTION = Section("kernels", "Kernels", sized=False, measure=measure, render=render)

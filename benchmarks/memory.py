@@ -1,0 +1,64 @@
+"""Peak memory of whole merges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks import machine, merging
+from benchmarks.checkpoints import family
+from benchmarks.report import LARGE, SMALL, Bar, Options, Section, Stored, bars, table
+from benchmarks.timing import Spread, run, spread, tell
+
+_METHODS = ("ram", "ram+")
+_BAR_MB = 400
+_SAME = 1.1
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """Merges with warm caches, watched, and what the plan foretells."""
+    files, out = family(options.size, options.work), options.work / "merged"
+    methods = {}
+    for method in _METHODS:
+        command = merging.command(method, files, out)
+        runs = []
+        for turn in range(options.runs):
+            machine.make_warm(files.weights)
+            runs.append(run(command, watch=True).as_dict())
+            machine.remove(out)
+            tell(f"memory {options.size}: {method}, run {turn + 1}: {runs[-1]['anonymous'] / 1e6:.0f} MB")
+        planned = json.loads(run(merging.plan(method, files)).output)["peak_memory_bytes"]
+        methods[method] = {"planned": planned, "runs": runs}
+    return {"size": options.size, "methods": methods}
+
+
+def _megabytes(stored: Stored, method: str, kind: str) -> Spread:
+    return spread([one[kind] / 1e6 for one in stored.data["methods"][method]["runs"]])
+
+
+def render(by_size: Mapping[str, Stored]) -> str:
+    """A table of peaks, and the bars."""
+    rows, held = [], []
+    for size, stored in by_size.items():
+        for method in _METHODS:
+            anonymous, peak = _megabytes(stored, method, "anonymous"), _megabytes(stored, method, "peak")
+            planned = f"{stored.data['methods'][method]['planned'] / 1e6:,.0f}"
+            rows.append((size, method, anonymous.text(0), peak.text(0), planned))
+            held.append(
+                Bar(f"memory.{size}.{method}", f"{size}, {method}: peak", anonymous, _BAR_MB, digits=0, unit="MB")
+            )
+    if {SMALL, LARGE} <= by_size.keys():
+        for method in _METHODS:
+            small, large = (_megabytes(by_size[size], method, "anonymous") for size in (SMALL, LARGE))
+            ratio = Spread(large.median / small.median, large.low / small.high, large.high / small.low)
+            held.append(Bar(f"memory.same.{method}", f"{method}: peak of {LARGE} over that of {SMALL}", ratio, _SAME))
+    text = (
+        "Peak resident memory of the process in MB: without mapped files (RssAnon + RssShmem of `/proc/PID/status`, "
+        "polled every 10 ms), with them (VmHWM), and what `ramerge plan` promises to stay below. Warm caches."
+    )
+    head = ("size", "method", "without mapped files", "VmHWM", "planned")
+    return "\n\n".join([text, table(head, rows), bars(held)])
+
+
+SECTION = Section("memory", "Memory", sized=True, measure=measure, render=render)

@@ -1,0 +1,193 @@
+"""Results on disk, and the README that is rendered from them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import Spread
+
+HOME = Path(__file__).parent
+RESULTS = HOME / "results"
+README = HOME / "README.md"
+
+SMALL, LARGE = "0.5B", "1.5B"
+
+# Why a bar is missed, by the bar's key or by what it begins with, up to a dot. Shown for missed ones only.
+REASONS: dict[str, str] = {}
+
+
+_NUMBER = re.compile(r"-$|[\d,.]+( [a-zA-Z]+)?( \(|$)")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a section is to be measured.
+
+    Attributes:
+        size: a key of `checkpoints.SHAPES`; of no meaning to sections without sizes.
+        runs: measurements of each thing.
+        work: folder for checkpoints and outputs.
+    """
+
+    size: str
+    runs: int
+    work: Path
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A section's raw results: what was measured, how and on what."""
+
+    command: str
+    runs: int
+    machine: dict[str, Any]
+    state: dict[str, Any]
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A kind of benchmark.
+
+    Attributes:
+        name: as in `--only`.
+        title: its heading.
+        sized: whether it is measured for each size of model.
+        fewest: runs at the large size where none are asked for.
+        measure: take the measurements; raw results, as JSON takes them.
+        render: raw results by size (or under "" for a section without sizes) as Markdown.
+    """
+
+    name: str
+    title: str
+    sized: bool
+    measure: Callable[[Options], dict[str, Any]]
+    render: Callable[[Mapping[str, Stored]], str]
+    fewest: int = 5
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bound that a measurement is held against."""
+
+    key: str
+    text: str
+    measured: Spread
+    limit: float
+    at_least: bool = False
+    digits: int = 2
+    unit: str = ""
+
+    @property
+    def met(self) -> bool:
+        """Whether the median keeps to it."""
+        return self.measured.median >= self.limit if self.at_least else self.measured.median <= self.limit
+
+
+def bars(held: Sequence[Bar]) -> str:
+    """A table of bars, and the reasons of those that are missed."""
+    rows = [
+        (
+            bar.text,
+            bar.measured.text(bar.digits, bar.unit),
+            f"{'at least' if bar.at_least else 'at most'} {bar.limit:g}{f' {bar.unit}' if bar.unit else ''}",
+            "met" if bar.met else "**missed**",
+        )
+        for bar in held
+    ]
+    reasons = [f"- {bar.text}: {_reason(bar.key)}" for bar in held if not bar.met]
+    parts = [table(("bar", "measured", "bound", ""), rows)]
+    if reasons:
+        parts.append("Why they are missed:\n\n" + "\n".join(reasons))
+    return "\n\n".join(parts)
+
+
+def _reason(key: str) -> str:
+    parts = key.split(".")
+    found = [REASONS[start] for end in range(len(parts), 0, -1) if (start := ".".join(parts[:end])) in REASONS]
+    return found[0] if found else f"no reason is known yet (`{key}` in `REASONS`, report.py)"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table: words to the left, numbers to the right."""
+    numeric = [bool(rows) and all(_NUMBER.match(row[place]) for row in rows) for place in range(len(head))]
+    rule = ["---:" if right else "---" for right in numeric]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+
+
+# --- on disk ---------------------------------------------------------------------------------------------------------
+
+
+def save(section: Section, size: str, stored: Stored) -> None:
+    """Keep a section's raw results."""
+    RESULTS.mkdir(exist_ok=True)
+    _path(section, size).write_text(json.dumps(asdict(stored), indent=1) + "\n")
+
+
+def load(section: Section) -> dict[str, Stored]:
+    """A section's raw results by size, as far as there are any."""
+    sizes = (SMALL, LARGE) if section.sized else ("",)
+    return {
+        size: Stored(**json.loads(_path(section, size).read_text())) for size in sizes if _path(section, size).is_file()
+    }
+
+
+def _path(section: Section, size: str) -> Path:
+    return RESULTS / f"{section.name}{'-large' if size == LARGE else ''}.json"
+
+
+# --- README ----------------------------------------------------------------------------------------------------------
+
+_INTRODUCTION = """# Benchmarks
+
+Rendered by `python -m benchmarks --write` from `results/`; not written by hand. They need Linux.
+
+    python -m benchmarks --write                  every section, models of the size of Qwen2.5-0.5B
+    python -m benchmarks --write --large          the sections that have sizes, at the size of Qwen2.5-1.5B
+    python -m benchmarks --write --only kernels   one section; the others stay as they are
+
+Every figure is a median with the least and the most beside it. What is compared was measured in turns in one run, and
+ratios are taken pair by pair, because machines drift. Checkpoints are made by `checkpoints.py`: names, shapes and dtype
+of Qwen2.5, seeded random weights, three agents that moved 3.2, 46.2 and 54.3 % of the base's elements by a few units in
+the last place. GB are 10^9 bytes, MB 10^6.
+"""
+
+
+def readme(sections: Sequence[Section]) -> str:
+    """The whole README from what is stored."""
+    found = {section: load(section) for section in sections}
+    everything = [stored for by_size in found.values() for stored in by_size.values()]
+    usual = max(everything, key=lambda stored: stored.state["date"]).machine
+    parts = [_INTRODUCTION.rstrip(), f"Machine: {_machine(usual)}."]
+    parts += [render(section, by_size, usual) for section, by_size in found.items() if by_size]
+    return "\n\n".join(parts) + "\n"
+
+
+def render(section: Section, by_size: Mapping[str, Stored], usual: Mapping[str, Any] | None = None) -> str:
+    """A section: when and how it was measured, and its tables. The machine where it is not the usual one."""
+    origins = [_origin(size, stored, usual) for size, stored in by_size.items()]
+    return "\n\n".join([f"## {section.title}", *origins, section.render(by_size)])
+
+
+def _origin(size: str, stored: Stored, usual: Mapping[str, Any] | None) -> str:
+    state = stored.state
+    lead = f"{size}: " if size else ""
+    machine = "" if stored.machine == usual else f" Machine: {_machine(stored.machine)}."
+    runs = f"{stored.runs} {'run' if stored.runs == 1 else 'runs'}"
+    return (
+        f"{lead}`{stored.command}`, {state['date']}, {runs}; load average {state['load']:.1f} before, a synchronised "
+        f"write of 1 GiB went at {state['disk_write'] / 1e6:,.0f} MB/s.{machine}"
+    )
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    libraries = ", ".join(f"{name} {version}" for name, version in machine["libraries"].items())
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory'] / 1e9:.1f} GB of memory, {machine['kernel']}; "
+        f"Python {machine['python']}, {libraries}"
+    )
