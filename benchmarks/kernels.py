@@ -139,8 +139,8 @@ def render(by_size: Mapping[str, Stored]) -> str:
         f"`ramerge.kernels.ram.count` and `.merge` on one thread, bfloat16, arrays of {size / 1e6:,.0f} MB, beside "
         f"`np.copyto` of one array in the same layout; all bytes read and written count. {data['pairs']} pairs each. "
         f"Layouts by the bytes between one array and the next, whose size is a power of two: {gaps}. `ramerge merge` "
-        "itself works on blocks of at most a megabyte for each input, which the caches hold. The bars are for the layout "
-        f"`{_BARRED}`; in the other, most kernels miss them."
+        "itself works on blocks of at most a megabyte for each input, which the caches hold. The bars are for the "
+        f"layout `{_BARRED}`; in the other, most kernels miss them."
     )
     head = ("kernel", "agents", "layout", "kernel, GB/s", "copy, GB/s", "ratio")
     return "\n\n".join([text, table(head, rows), bars(held)])

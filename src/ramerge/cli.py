@@ -7,6 +7,7 @@ and `--help` may take.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import traceback
@@ -231,6 +232,8 @@ def main() -> None:
         signal.signal(number, _stop)
     try:
         cli(standalone_mode=False)
+        sys.stdout.flush()
+        sys.stderr.flush()
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
@@ -254,6 +257,8 @@ def main() -> None:
         _fail((f"{error.filename or 'standard output'}: {error.strerror}",), 1)
     except MemoryError:
         _fail(("out of memory; lower --max-memory or --threads",), 1)
+    # all is on the disk and said; taking the compiler down in good order takes a quarter of a second
+    os._exit(0)
 
 
 if __name__ == "__main__":
