@@ -24,7 +24,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev  ## measure, and write benchmarks/README.md; BENCH="--large" for the larger model too
+bench: $(VENV)/.dev  ## measure at 0.5B, and write benchmarks/README.md; BENCH=--large adds the tables at 1.5B
 	$(BIN)/python -m benchmarks --write $(BENCH)
 
 # The real thing: SmolLM2-135M-Instruct and three agents trained from it with GRPO on a CPU. See lab/real/README.md.

@@ -18,7 +18,25 @@ README = HOME / "README.md"
 SMALL, LARGE = "0.5B", "1.5B"
 
 # Why a bar is missed, by the bar's key or by what it begins with, up to a dot. Shown for missed ones only.
-REASONS: dict[str, str] = {}
+_FIXED_COSTS = (
+    "fixed costs: starting Python, importing numba and loading the compiled kernels take half a second and more, "
+    "whatever the size of the model, where the floor itself takes about one; the table of steps has them, and "
+    "at 1.5B they no longer decide"
+)
+_FIRST_SIZE = (
+    "fixed costs, as end to end; and in turns with mergekit ramerge takes longer than by itself (compare the tables), "
+    "presumably because this virtual machine gives the gigabytes that mergekit has freed back to its host and gets "
+    "them again page by page"
+)
+REASONS: dict[str, str] = {
+    "peers.0.5B.ramplus_tl.seconds": _FIRST_SIZE,
+    "peers.0.5B.ram.seconds": _FIRST_SIZE,
+    "end_to_end.0.5B.warm.ram+": _FIXED_COSTS,
+    "end_to_end.0.5B.cold.ram+": (
+        f"{_FIXED_COSTS}. With cold caches Python's own libraries are read from the disk too, and the disk's speed "
+        "drifts by a factor of two between runs"
+    ),
+}
 
 
 _NUMBER = re.compile(r"-$|[\d,.]+( [a-zA-Z]+)?( \(|$)")

@@ -67,6 +67,18 @@ def test_set_overrides_the_recipe(tmp_path: Path) -> None:
     assert record["dtype"] == "float32"
 
 
+def test_flags_go_on_top_of_a_recipe(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    path = write_recipe(tmp_path, names[:2], "parameters: {r: 0.3}\n")
+    planned = json.loads(ramerge("plan", path, "--agent", f"memory={tmp_path / 'memory'}", "--json").stdout)
+    assert list(planned["agents"]) == names
+    assert planned["parameters"]["r"] == 0.3
+    planned = json.loads(
+        ramerge("plan", path, "--preset", "official", "--set", "parameters.alpha=0.5", "--json").stdout
+    )
+    assert (planned["parameters"]["r"], planned["parameters"]["alpha"]) == (0.2, 0.5)
+
+
 def test_plan_needs_no_output_and_says_what_it_takes(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     for arguments in ([write_recipe(tmp_path, names)], flags(tmp_path, names)):
@@ -207,3 +219,21 @@ def test_a_terminal_gets_a_live_bar(tmp_path: Path) -> None:
     os.close(ours)
     assert process.wait() == 0
     assert b"counting" in shown and b"merging" in shown and b"kB" in shown and b"/s" in shown
+
+
+@pytest.mark.parametrize("stream", ["2>&-", "2>/dev/full"])
+def test_a_merge_goes_on_when_nobody_listens(stream: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    command = " ".join([*COMMAND, "merge", *flags(tmp_path, names), str(tmp_path / "out"), stream])
+    assert subprocess.run(command, shell=True, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert (tmp_path / "out/ramerge.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "setting", ["base=~nobody-here/x", 'base="\\0"', "parameters.r=" + "9" * 5000, "base=" + "[" * 5000]
+)
+def test_odd_settings_are_no_tracebacks(setting: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    done = ramerge("plan", *flags(tmp_path, names), "--set", setting)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr and "defect" not in done.stderr

@@ -151,7 +151,9 @@ def test_places_where_the_output_cannot_be(tmp_path: Path) -> None:
         assert words in "\n".join(plan(source, tmp_path / out).problems), out
     assert plan(source, tmp_path / "folder", overwrite=True).problems == ()
     (tmp_path / "folder" / "chapters").mkdir()
-    assert "is no checkpoint" in plan(source, tmp_path / "folder", overwrite=True).problems[0]
+    assert "no merge has made it" in plan(source, tmp_path / "folder", overwrite=True).problems[0]
+    for here in ("", ".", "/"):
+        assert plan(source, here).problems
     (tmp_path / "link").symlink_to(tmp_path / "base")
     assert "is one of the inputs" in plan(source, tmp_path / "link", overwrite=True).problems[0]
 
@@ -216,3 +218,41 @@ def test_several_loose_files_get_an_index(tmp_path: Path) -> None:
 
 def place_of(name: str) -> int:
     return 0 if name == "base" else 1
+
+
+@pytest.mark.parametrize("threads", [0, -1, 5000])
+def test_threads_out_of_range(threads: int, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    with pytest.raises(ramerge.RecipeError, match="threads: must be 1 to 1024"):
+        plan(recipe(tmp_path, names), threads=threads)
+
+
+@pytest.mark.parametrize("allowed", ["rope_theta", "rope_parameters", "rope"])
+def test_rotary_keys_are_allowed_under_any_of_their_names(allowed: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"a": 0.1})
+    (tmp_path / "base/config.json").write_text(json.dumps({"rope_theta": 10000.0}))
+    (tmp_path / "a/config.json").write_text(json.dumps({"rope_parameters": {"rope_theta": 5e5}}))
+    assert "rope.theta" in plan(recipe(tmp_path, names)).problems[0]
+    assert plan(recipe(tmp_path, names, allow={"config": [allowed]})).problems == ()
+
+
+def test_folders_made_on_the_way_go_with_a_merge_that_fails(tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"a": 0.1})
+    write_checkpoint(tmp_path / "a", {**simple(1), "model.layers.0.weight": floats(np.full((40, 16), np.nan))})
+    with pytest.raises(ramerge.WeightsError):
+        ramerge.merge(recipe(tmp_path, names), tmp_path / "new" / "deep" / "out")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_recipe_of_mergekit_is_recognised() -> None:
+    with pytest.raises(ramerge.RecipeError, match="recipe of mergekit"):
+        plan({"merge_method": "ties", "base_model": "b", "models": []})
+
+
+def test_parts_have_their_own_lambdas_in_the_record(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    record = ramerge.merge(recipe(tmp_path, names, parameters={"scope": "layer"}), tmp_path / "out")
+    parts = record.as_dict()["statistics"]["parts"]
+    assert list(parts) == [f"model.layers.{layer}" for layer in range(3)]
+    assert all(1 < scale <= 1.2 for scales in parts.values() for scale in scales.values())
+    assert all(agent.lambda_ is None for agent in record.statistics)

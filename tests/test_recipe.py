@@ -97,6 +97,10 @@ allow: {nonfinite: true}
         ("method: ram\nbase: b\nagents: {}", "agents"),
         ("method: ram\nbase: b\nagents: [a, b]", "agents"),
         ("method: ram\nbase: b\nagents: {' ': x}", "agent name"),
+        ("method: ram\nbase: b\nagents: {1: x, '1': y}", "'1' is given twice"),
+        ("&a\nmethod: ram\nbase: *a\nagents: {a: x}", "nested too deeply"),
+        ("method: ramm\nbase: b\nagents: {a: x}\nshard_size:", "did you mean 'ram'"),
+        ("method: ram\nbase: b\nagents: {a: x}\nshard_size: " + "1" * 400 + "GB", "not a size"),
         ("method: ram\nbase: ''\nagents: {a: x}", "base"),
         ("method: ram\nbase: b\nagents: {a: x}\nparameters: {r: 0.1}", "r belongs to ram+"),
         ("method: ram+\nbase: b\nagents: {a: x}\nparameters: {r: .nan}", "finite"),
@@ -132,7 +136,7 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
 
 def test_seventeen_agents_are_too_many(tmp_path: Path) -> None:
     agents = {f"a{place}": "x" for place in range(17)}
-    with pytest.raises(RecipeError, match="16"):
+    with pytest.raises(RecipeError, match="17 are given, 16 are allowed"):
         Recipe(method="ram", base="b", agents=agents)
 
 

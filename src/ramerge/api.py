@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from ramerge.errors import RecipeError
 from ramerge.executors.threads import ThreadExecutor
 from ramerge.planning.build import make_plan
 from ramerge.planning.model import Plan
@@ -35,8 +37,19 @@ def plan(
     Raises:
         RecipeError: the recipe is wrong; every problem of it.
     """
-    place = Path(out).expanduser() if out is not None else None
-    return make_plan(recipe, place, threads=threads, max_memory=max_memory, overwrite=overwrite)
+    return make_plan(
+        recipe, _place(out) if out is not None else None, threads=threads, max_memory=max_memory, overwrite=overwrite
+    )
+
+
+def _place(out: str | Path) -> Path:
+    """The output folder; of a link, what it leads to, because that is what is replaced."""
+    try:
+        place = Path(out).expanduser()
+        str(place).encode()
+        return place.resolve() if place.is_symlink() else place
+    except (ValueError, RuntimeError, OSError) as error:
+        raise RecipeError(f"{os.fspath(out)!r}: cannot be an output folder: {error}") from error
 
 
 def merge(

@@ -232,8 +232,9 @@ def main() -> None:
         signal.signal(number, _stop)
     try:
         cli(standalone_mode=False)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
@@ -257,6 +258,11 @@ def main() -> None:
         _fail((f"{error.filename or 'standard output'}: {error.strerror}",), 1)
     except MemoryError:
         _fail(("out of memory; lower --max-memory or --threads",), 1)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        text = f"{type(error).__name__}: {error}"
+        _fail((f"{text[:300]}; this is a defect of ramerge: please report it with what --debug prints",), 1)
     # all is on the disk and said; taking the compiler down in good order takes a quarter of a second
     os._exit(0)
 

@@ -68,5 +68,8 @@ def _pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
 
 def _from_here(model: str) -> str:
     """A path given as a flag is relative to the working directory, also where the recipe's file is elsewhere."""
-    path = Path(model).expanduser()
-    return str(path.absolute()) if path.exists() else model
+    try:
+        path = Path(model).expanduser()
+        return str(path.absolute()) if path.exists() else model
+    except (ValueError, RuntimeError, OSError):
+        return model  # what is wrong with it is said where models are looked up

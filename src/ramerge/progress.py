@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -29,7 +29,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 @contextmanager
 def shown(*, quiet: bool) -> Iterator[Listener]:
     """A listener that shows what it hears, for as long as the block lasts."""
-    if quiet:
+    if quiet or sys.stderr is None:
         yield lambda _: None
     elif sys.stderr.isatty():
         with Bar(
@@ -75,8 +75,7 @@ class _Lines:
         self._last = now
         rate = event.done / max(now - self._began, 1e-9)
         left = "" if finished else f", {(event.total - event.done) / max(rate, 1):.0f} s left"
-        print(
-            f"{event.stage}: {decimal(event.done)} of {decimal(event.total)}, {decimal(int(rate))}/s{left}",
-            file=sys.stderr,
-            flush=True,
-        )
+        line = f"{event.stage}: {decimal(event.done)} of {decimal(event.total)}, {decimal(int(rate))}/s{left}"
+        # nobody may be listening any more, which is no reason to stop merging
+        with suppress(OSError):
+            print(line, file=sys.stderr, flush=True)

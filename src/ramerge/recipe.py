@@ -27,7 +27,7 @@ from ramerge.errors import RecipeError
 MAX_AGENTS = 16
 _MAX_BYTES = 1_000_000
 _MAX_NODES = 10_000
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 # What a value must be, in words of recipes and not of Python, by pydantic's type of error.
 _FORMS = {
@@ -124,7 +124,7 @@ class Recipe(_Strict):
     preset: str | None = None
     dtype: Literal["bfloat16", "float16", "float32", "float64"] | None = None
     companions: str | None = None
-    shard_size: Annotated[int | None, BeforeValidator(_as_size), Field(gt=0)] = None
+    shard_size: Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_as_size)] = None
     allow: Allow = Allow()
 
     _document: Document = PrivateAttr(default_factory=lambda: Document({}))
@@ -245,7 +245,10 @@ def read_document(path: Path) -> Document:
     if not isinstance(tree, CommentedMap):
         raise RecipeError(f"{path}: a recipe is a mapping with the keys method, base and agents")
     document = Document({}, str(path), path.parent, {}, text.splitlines())
-    document.values = _plain(tree, (), document, iter(range(_MAX_NODES)))
+    try:
+        document.values = _plain(tree, (), document, iter(range(_MAX_NODES)))
+    except RecursionError as error:
+        raise RecipeError(f"{path}: nested too deeply for a recipe") from error
     return document
 
 
@@ -260,8 +263,12 @@ def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> An
     if next(budget, None) is None:
         raise RecipeError(f"{document.source}: more than {_MAX_NODES:,} values is too many for a recipe")
     if isinstance(node, CommentedMap):
+        names = [str(name) for name in node]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise RecipeError([document.where(key, f"{name!r} is given twice") for name in twice])
         for name in node:
-            document.lines[(*key, str(name))] = node.lc.key(name)[0] + 1 if name in node.lc.data else 1
+            document.lines[(*key, str(name))] = node.lc.key(name)[0] + 1 if name in (node.lc.data or {}) else 1
         return {str(name): _plain(value, (*key, str(name)), document, budget) for name, value in node.items()}
     if isinstance(node, CommentedSeq):
         return [_plain(value, (*key, str(place)), document, budget) for place, value in enumerate(node)]
@@ -275,7 +282,7 @@ def parse_scalar(text: str) -> Any:
     """The value of `--set key=text`: YAML, so `0.1` is a number and `[a, b]` a list; what is no YAML is the text."""
     try:
         return YAML(typ="safe", pure=True).load(text)
-    except YAMLError:
+    except (YAMLError, ValueError, RecursionError):
         return text
 
 
@@ -312,7 +319,7 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
     if kind in _FORMS:
         return f"must be {_FORMS[kind]}, not {value!r}"
     if kind == "too_long":
-        return f"{item['ctx']['actual_length']} are given, {item['ctx']['max_length']} are allowed"
+        return f"{len(value) if value else 'too many'} are given, {item['ctx']['max_length']} are allowed"
     message = str(item["msg"]).removeprefix("Input ")
     shown = repr(value)
     return f"{message}, not {shown if len(shown) < 60 else type(value).__name__}"

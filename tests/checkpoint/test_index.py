@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,21 @@ def test_problems_of_all_files_are_listed(tmp_path: Path) -> None:
         shard.write_bytes(shard.read_bytes()[:-1])
     (folder / "config.json").write_text("{")
     assert len(refused(folder, "truncated")) == 3
+
+
+def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "m", simple(0))
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    refused(folder, "config.json: is not a regular file")
+    (folder / "config.json").unlink()
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    refused(folder, "model.safetensors: is not a regular file")
+
+
+def test_a_configuration_that_links_outside(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "m", simple(0))
+    (folder / "config.json").rename(tmp_path / "elsewhere.json")
+    (folder / "config.json").symlink_to(tmp_path / "elsewhere.json")
+    refused(folder, "outside_links")

@@ -63,12 +63,15 @@ def test_one_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_is_removed_but_not_what_a_living_one_builds(tmp_path: Path) -> None:
-    abandoned = tmp_path / ".out.ramerge-abandoned"
-    abandoned.mkdir()
-    fill(abandoned)
+    abandoned = tmp_path / ".out.ramerge-abc_1234.partial"
+    others = [tmp_path / ".out.ramerge-notes", tmp_path / ".other.ramerge-abc_1234.partial"]
+    for folder in (abandoned, *others):
+        folder.mkdir()
+        fill(folder)
     with staged(tmp_path / "out", overwrite=False) as stage:
         fill(stage)
         assert not abandoned.exists()
+        assert all((folder / "file").exists() for folder in others)
         with staged(tmp_path / "out", overwrite=True) as other:
             fill(other)
         assert stage.exists()
@@ -96,3 +99,20 @@ def test_files_have_their_size_before_data_and_take_it_in_any_order(tmp_path: Pa
     writer.close()
     assert path.read_bytes()[-5:] == bytes([1, 2, 3, 4, 5])
     assert [entry.name for entry in read_header(path).entries] == ["a", "none", "b"]
+
+
+def test_a_name_is_no_pattern(tmp_path: Path) -> None:
+    other = tmp_path / ".z.ramerge-abc_1234.partial"
+    other.mkdir()
+    with staged(tmp_path / "*", overwrite=False) as stage:
+        fill(stage)
+    assert other.exists()
+
+
+def test_a_folder_that_got_subfolders_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(OutputError, match="has changed meanwhile"), staged(tmp_path / "out", overwrite=True) as stage:
+        fill(stage)
+        (tmp_path / "out" / "thesis").mkdir()
+    assert (tmp_path / "out" / "thesis").is_dir()
+    assert left(tmp_path) == ["out"]

@@ -53,3 +53,8 @@ def test_a_consumer_that_stops_early_stops_the_workers() -> None:
 
 def test_no_blocks() -> None:
     assert list(ThreadExecutor(2).map(own, lambda _, block: block, [])) == []
+
+
+def test_no_workers_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one worker"):
+        ThreadExecutor(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -94,7 +95,13 @@ def _companions(directory: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory)
         hidden = any(part.startswith(".") for part in name.parts)
-        if path.is_file() and not hidden and not any(fnmatch(name.name, pattern) for pattern in _NOT_COMPANIONS):
+        if hidden or any(fnmatch(name.name, pattern) for pattern in _NOT_COMPANIONS):
+            continue
+        if path.is_symlink() and not path.exists():
+            raise CheckpointError(f"{path}: is a broken link; download the file again, or remove the link")
+        if path.is_file():
+            if not os.access(path, os.R_OK):
+                raise CheckpointError(f"{path}: no right to read it")
             yield name.as_posix(), path
 
 

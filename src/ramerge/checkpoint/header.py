@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,8 +95,8 @@ def _load_json(path: Path, text: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) < len(pairs):
-            names = [name for name, _ in pairs]
-            duplicates.extend(sorted({name for name in names if names.count(name) > 1}))
+            counts = Counter(name for name, _ in pairs)
+            duplicates.extend(sorted(name for name, count in counts.items() if count > 1))
         return result
 
     try:
@@ -133,7 +133,7 @@ def _entry(name: str, raw: Any, data_start: int) -> Entry | str:
         return f"data_offsets {offsets!r} are not two non-negative integers"
     if any(number > MAX_NUMBER for number in (*shape, *offsets)):
         return "a size or an offset overflows 64 bits"
-    bits = math.prod(shape) * BITS[dtype]
+    bits = _bits(shape, BITS[dtype])
     if bits > 8 * MAX_NUMBER:
         return f"shape {shape} overflows 64 bits"
     begin, end = offsets
@@ -142,6 +142,16 @@ def _entry(name: str, raw: Any, data_start: int) -> Entry | str:
     if bits != 8 * (end - begin):
         return f"{dtype} {shape} takes {bits / 8:,.0f} bytes, but data_offsets {offsets} hold {end - begin:,}"
     return Entry(name, dtype, tuple(shape), data_start + begin, data_start + end)
+
+
+def _bits(shape: Sequence[int], width: int) -> int:
+    """The size of a tensor in bits, or some number beyond the limit: a huge product is not worked out."""
+    bits = 0 if 0 in shape else width
+    for extent in shape:
+        if bits > 8 * MAX_NUMBER:
+            break
+        bits *= extent
+    return bits
 
 
 def _layout_problems(entries: Sequence[Entry], data_start: int, file_bytes: int) -> list[str]:

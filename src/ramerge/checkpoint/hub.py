@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,13 @@ def resolve(text: str, folder: Path) -> Model:
     Raises:
         CheckpointError: the hub does not know it, or cannot be reached and its cache does not hold it.
     """
-    path = folder / Path(text).expanduser()
+    try:
+        path = folder / Path(text).expanduser()
+        os.lstat(path)
+    except FileNotFoundError:
+        pass
+    except (ValueError, RuntimeError, OSError) as error:
+        raise CheckpointError(f"{text!r}: is no path and no hub id: {error}") from error
     if path.exists() or looks_like_path(text) or ("@" not in text and text.count("/") != 1):
         return Model(text, path)
     return _from_hub(text, path)

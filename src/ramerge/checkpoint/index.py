@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -53,7 +54,7 @@ def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Ch
         raise CheckpointError(_not_a_directory(directory))
     files, listed = _weight_files(directory)
     problems = [
-        f"{directory / name}: the index names this file, but it is missing"
+        f"{directory / name}: {_absence(directory / name, listed is not None)}"
         for name in files
         if not (directory / name).is_file()
     ]
@@ -61,7 +62,7 @@ def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Ch
         problems += [
             f"{directory / name}: links to {(directory / name).resolve()}, outside the checkpoint; "
             "set allow.outside_links: true in the recipe if you trust it"
-            for name in files
+            for name in (*files, "config.json")
             if leads_outside(directory / name, directory)
         ]
     if problems:
@@ -95,6 +96,12 @@ def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Ch
     return Checkpoint(directory, tensors, shards, config, resident)
 
 
+def _absence(path: Path, in_index: bool) -> str:
+    if os.path.lexists(path):
+        return "is not a regular file" if path.exists() else "is a broken link"
+    return "the index names this file, but it is missing" if in_index else "is missing"
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file.
 
@@ -102,6 +109,9 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: unreadable, too large, not JSON, or not an object.
     """
     try:
+        # a pipe would block and a device never end
+        if not path.is_file():
+            raise CheckpointError(f"{path}: is not a regular file")
         if path.stat().st_size > MAX_JSON_BYTES:
             raise CheckpointError(f"{path}: larger than {MAX_JSON_BYTES:,} bytes")
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -32,7 +32,9 @@ def read_pickled(path: Path) -> tuple[list[Tensor], int]:
         CheckpointError: `torch.load(weights_only=True)` refuses the file, or it is not a flat dictionary of tensors.
     """
     state, mapped = _load(path)
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
+    ):
         raise CheckpointError(f"{path}: must hold a dictionary of tensors; save model.state_dict() as safetensors")
     problems, tensors, resident = [], [], 0
     for name, value in state.items():
@@ -56,8 +58,8 @@ def _load(path: Path) -> tuple[Any, bool]:
             # the format of torch before 1.6 cannot be mapped
             return torch.load(path, map_location="cpu", weights_only=True), False
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        # torch's own message recommends to read it with code execution allowed
         raise CheckpointError(
-            f"{path}: refused, torch.load(weights_only=True) cannot read it ({reason}); "
+            f"{path}: refused, torch.load(weights_only=True) cannot read it ({type(error).__name__}); "
             "a pickle may run code when it is opened, so ramerge reads no other way: convert it to safetensors"
         ) from error

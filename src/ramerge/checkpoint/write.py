@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import json
 import os
+import re
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +23,8 @@ from numpy.typing import NDArray
 from ramerge.checkpoint.header import encode_header
 from ramerge.errors import OutputError
 
-_STAGE = ".{name}.ramerge-"
 _RENAME_EXCHANGE = 2
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ def staged(out: Path, *, overwrite: bool) -> Iterator[Path]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(out)
-        stage = Path(tempfile.mkdtemp(prefix=_STAGE.format(name=out.name), dir=out.parent))
+        stage = _folder_beside(out)
     except OSError as error:
         raise output_error(out, error) from error
     lock = os.open(stage, os.O_RDONLY | os.O_CLOEXEC)
@@ -190,13 +193,43 @@ def _publish(stage: Path, out: Path, overwrite: bool) -> None:
         for name in files:
             _sync(Path(folder) / name)
         _sync(Path(folder))
-    if os.path.lexists(out):
-        if not overwrite:
-            raise OutputError(f"{out}: exists; choose another folder or pass --overwrite")
-        _exchange(stage, out)
-    else:
+    if not os.path.lexists(out):
         stage.rename(out)
+    elif not overwrite:
+        raise OutputError(f"{out}: exists; choose another folder or pass --overwrite")
+    elif not is_replaceable(out):
+        raise OutputError(f"{out}: has changed meanwhile and is no checkpoint any more; nothing was replaced")
+    else:
+        with _uninterrupted():
+            _exchange(stage, out)
+            shutil.rmtree(stage, ignore_errors=True)
     _sync(out.parent)
+
+
+def is_replaceable(folder: Path) -> bool:
+    """Whether a folder is what `--overwrite` is meant for, and no home or project that was named by mistake.
+
+    That is what a merge has made, or a flat folder.
+    """
+    try:
+        made = "ramerge_version" in json.loads((folder / "ramerge.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        made = False
+    return folder.is_dir() and (made or not any(entry.is_dir() for entry in folder.iterdir()))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let no signal end the process half way through replacing a folder; the merge is complete by then."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _exchange(stage: Path, out: Path) -> None:
@@ -206,15 +239,28 @@ def _exchange(stage: Path, out: Path) -> None:
         here = -100  # AT_FDCWD
         if library.renameat2(here, os.fsencode(stage), here, os.fsencode(out), _RENAME_EXCHANGE) == 0:
             return
-    old = Path(tempfile.mkdtemp(prefix=_STAGE.format(name=out.name), dir=out.parent))
-    out.rename(old / "old")
-    stage.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
+    old = _folder_beside(out)
+    try:
+        out.rename(old / "old")
+        try:
+            stage.rename(out)
+        except OSError:
+            (old / "old").rename(out)
+            raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _folder_beside(out: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f".{out.name}.ramerge-", suffix=".partial", dir=out.parent))
 
 
 def _remove_abandoned(out: Path) -> None:
     """Remove what a killed process left beside `out`; the lock of a living one keeps its folder."""
-    for stage in out.parent.glob(_STAGE.format(name=out.name) + "*"):
+    name = re.compile(re.escape(f".{out.name}.ramerge-") + r"[a-z0-9_]{8}\.partial")
+    for stage in out.parent.iterdir():
+        if not name.fullmatch(stage.name) or stage.is_symlink() or not stage.is_dir():
+            continue
         descriptor = os.open(stage, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

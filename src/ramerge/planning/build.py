@@ -76,10 +76,11 @@ def make_plan(
         resources=Resources(1, _SMALLEST_BLOCK, 0, 0),
     )
     opened = _open(plan, findings)
-    resident = 0
-    if opened is not None:
-        plan = _plan_tensors(plan, *opened, findings)
-        resident = _resident((opened[0], *opened[1].values()), findings)
+    base_checkpoint = opened.pop("", None)
+    if base_checkpoint is not None:
+        plan = _plan_tensors(plan, base_checkpoint, opened, findings)
+        opened[""] = base_checkpoint
+    resident = _resident(list(opened.values()), findings)
     resources = _cut(plan, resident, threads, budget, findings)
     free = checks.check_out(plan, findings) if out is not None else None
     return replace(
@@ -111,9 +112,9 @@ def _resolve(recipe: Recipe, findings: Findings) -> tuple[Model, dict[str, Model
     return find("", recipe.base), {name: find(name, agent.model) for name, agent in recipe.agents.items()}
 
 
-def _open(plan: Plan, findings: Findings) -> tuple[Checkpoint, dict[str, Checkpoint]] | None:
-    """Base and agents, if all of them can be opened."""
-    opened = {}
+def _open(plan: Plan, findings: Findings) -> dict[str, Checkpoint]:
+    """Those of the agents, and of the base under the name "", that can be opened."""
+    opened: dict[str, Checkpoint] = {}
     for name, model in {"": plan.base, **plan.agents}.items():
         if model.directory is None:
             continue
@@ -125,29 +126,30 @@ def _open(plan: Plan, findings: Findings) -> tuple[Checkpoint, dict[str, Checkpo
     for name, model in plan.agents.items():
         if model.directory and plan.base.directory and model.directory.resolve() == plan.base.directory.resolve():
             findings.problem(f"{model.directory} is the base itself, so it has no task vector", name)
-    if len(opened) != 1 + len(plan.agents):
-        return None
-    return opened.pop(""), opened
+    return opened
 
 
 def _plan_tensors(plan: Plan, base: Checkpoint, agents: dict[str, Checkpoint], findings: Findings) -> Plan:
+    """The plan with its tensors. Agents that could not be opened are problems already, the others are compared."""
     matched = {name: match(name, base, agent, plan.recipe.allow, findings) for name, agent in agents.items()}
     checks.check_configs(base, agents, plan.recipe, findings)
+    if len(agents) != len(plan.agents):
+        return plan
     sources = {name: source for name, (source, _) in matched.items()}
     ties = tuple(tie for _, found in matched.values() for tie in found)
     shards, tensors = plan_tensors(base, sources, plan.recipe, plan.parameters.counted_over)
     passes = 2 if plan.method.needs_counts else 1
     tied = sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
-    return replace(
+    plan = replace(
         plan,
         tensors=tuple(tensors),
         shards=tuple(shards),
         ties=ties,
-        companions=checks.companions(plan, findings),
         passes=passes,
         bytes_read=tied + sum(tensor.bytes_read * (passes if tensor.merged else 1) for tensor in tensors),
         bytes_written=sum(shard.file_bytes for shard in shards),
     )
+    return replace(plan, companions=checks.companions(plan, findings))
 
 
 def _cut(plan: Plan, resident: int, threads: int | None, wanted: int | None, findings: Findings) -> Resources:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ramerge.checkpoint.companions import canonical_key, companion_files, compare_configs, quantisation
 from ramerge.checkpoint.dtypes import INTEGERS
-from ramerge.checkpoint.index import Checkpoint
+from ramerge.checkpoint.index import SAFETENSORS_INDEX, Checkpoint
+from ramerge.checkpoint.write import is_replaceable
 from ramerge.errors import CheckpointError
 from ramerge.planning.findings import Findings
 from ramerge.planning.model import Plan
@@ -69,6 +70,10 @@ def companions(plan: Plan, findings: Findings) -> dict[str, Path]:
     """Relative name to source of the files to copy."""
     chosen = plan.recipe.companions
     source = plan.agents[chosen].folder if chosen and chosen in plan.agents else None
+    ours = {*(shard.name for shard in plan.shards), SAFETENSORS_INDEX, "README.md", "ramerge.json", "ramerge.yaml"}
+    for name in sorted(ours):
+        if (plan.base.folder / name).is_dir():
+            findings.problem(f"{plan.base.folder / name}: is a folder, where the output has a file of that name")
     try:
         return companion_files(plan.base.folder, source, allow_outside_links=plan.recipe.allow.outside_links)
     except CheckpointError as error:
@@ -97,6 +102,10 @@ def check_out(plan: Plan, findings: Findings) -> int:
 
 def _conflict(plan: Plan, out: Path, place: Path) -> str | None:
     """Why the output cannot be where it is wanted, because of what is there."""
+    if place == Path.cwd() or Path.cwd().is_relative_to(place):
+        return "is the working folder, or holds it; choose a folder of its own"
+    if place.is_mount():
+        return "is a mount point, which cannot be replaced; choose a folder inside of it"
     for model in (plan.base, *plan.agents.values()):
         if model.directory is None:
             continue
@@ -113,12 +122,6 @@ def _conflict(plan: Plan, out: Path, place: Path) -> str | None:
         return "is a file; choose a folder"
     if not plan.overwrite:
         return "exists; choose another folder or pass --overwrite"
-    if not _is_replaceable(out):
-        return "has subfolders and is no checkpoint, so --overwrite does not replace it; remove it yourself"
+    if not is_replaceable(out):
+        return "has subfolders and no merge has made it, so --overwrite does not replace it; remove it yourself"
     return None
-
-
-def _is_replaceable(folder: Path) -> bool:
-    """Whether a folder is what `--overwrite` is meant for, and no home or project that was named by mistake."""
-    made = (folder / "ramerge.json").exists() or any(folder.glob("*.safetensors"))
-    return made or not any(entry.is_dir() for entry in folder.iterdir())

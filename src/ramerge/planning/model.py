@@ -16,8 +16,8 @@ from ramerge.methods import Method
 from ramerge.recipe import Recipe
 
 # Every array in a worker's buffer begins at a cache line, a page and a few lines behind the end of the one before:
-# large arrays at distances of a power of two are read at half the speed, presumably because they compete for the same sets
-# of the caches and the same banks of memory. `benchmarks/kernels.py` measures both.
+# large arrays at distances of a power of two are read at half the speed, presumably because they compete for the
+# same sets of the caches and the same banks of memory. `benchmarks/kernels.py` measures both.
 CACHE_LINE = 64
 STAGGER = 4096 + 5 * CACHE_LINE
 
