@@ -23,14 +23,15 @@ _FIXED_COSTS = (
     "whatever the size of the model, where the floor itself takes about one; the table of steps has them, and "
     "at 1.5B they no longer decide"
 )
-_FIRST_SIZE = (
-    "fixed costs, as end to end; and in turns with mergekit ramerge takes longer than by itself (compare the tables), "
-    "presumably because this virtual machine gives the gigabytes that mergekit has freed back to its host and gets "
-    "them again page by page"
+_IN_TURNS = (
+    "in turns with mergekit ramerge takes longer than by itself (compare the tables), presumably because this virtual "
+    "machine gives the gigabytes that mergekit has freed back to its host and gets them again page by page"
 )
+_FIRST_SIZE = f"fixed costs, as end to end; and {_IN_TURNS}"
 REASONS: dict[str, str] = {
     "peers.0.5B.ramplus_tl.seconds": _FIRST_SIZE,
     "peers.0.5B.ram.seconds": _FIRST_SIZE,
+    "peers.1.5B.ram.seconds": _IN_TURNS,
     "end_to_end.0.5B.warm.ram+": _FIXED_COSTS,
     "end_to_end.0.5B.cold.ram+": (
         f"{_FIXED_COSTS}. With cold caches Python's own libraries are read from the disk too, and the disk's speed "
