@@ -36,7 +36,7 @@ def model_card(plan: Plan, record: Record) -> str:
 
 # {name}
 
-Merged with [ramerge](https://pypi.org/project/ramerge/) {record.ramerge_version} by **{plan.method.name}**
+Merged with ramerge {record.ramerge_version} by **{plan.method.name}**
 ({plan.method.title}: {plan.method.formula}; {plan.method.source}), {parameters}.
 
 | agent | density | unique | rho | lambda |

@@ -12,6 +12,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -67,7 +68,6 @@ class Writer:
         """
         self._descriptors: dict[str, int] = {}
         self._dirty: set[int] = set()
-        self._wake = threading.Event()
         self._stop = False
         self._failure: OSError | None = None
         try:
@@ -122,14 +122,14 @@ class Writer:
         while not self._stop:
             dirty, self._dirty = self._dirty, set()
             try:
-                for descriptor in dirty:
+                for descriptor in tuple(dirty):  # a worker may be adding to it still
                     if not self._stop:
                         os.fdatasync(descriptor)
             except OSError as error:
                 self._failure = error
                 return
             if not dirty:
-                self._wake.wait(0.02)
+                time.sleep(0.02)
 
     @staticmethod
     def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
