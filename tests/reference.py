@@ -5,7 +5,8 @@ Tensors are arrays of bits; `decode` and `encode` go between bits and numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -124,3 +125,234 @@ def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsil
         unmoved = ~np.logical_or.reduce(moved).reshape(-1)
         result.bits[unmoved] = base.bits.reshape(-1)[unmoved]
     return Stored(dtype, result.bits.reshape(base.bits.shape))
+
+
+# --- the other methods -----------------------------------------------------------------------------------------------
+#
+# Each takes a base and agents as mappings of names to tensors, and gives the merged tensors. `real` overrides the type
+# of the arithmetic. Integer tensors are the base's.
+
+Tensors = Mapping[str, Stored]
+
+
+def weights_of(value: float | Mapping[str, float], agents: Mapping[str, Tensors]) -> list[float]:
+    return [value[name] if isinstance(value, Mapping) else value for name in agents]
+
+
+def _each(base: Tensors, agents: Mapping[str, Tensors], dtype: str | None, real: type | None, formula, owns=None):
+    """Apply `formula(name, b, taus)` to every floating-point tensor; `owns` gives what decides the arithmetic."""
+    merged = {}
+    for name, tensor in base.items():
+        if not tensor.is_float:
+            merged[name] = tensor
+            continue
+        of = [agent[name] for agent in agents.values()]
+        kind = real or real_of([*(owns(name) if owns else [tensor, *of])])
+        b = tensor.numbers(kind)
+        with np.errstate(all="ignore"):
+            taus = [agent.numbers(kind) - b for agent in of]
+            merged[name] = encode(np.asarray(formula(name, b, taus), kind), dtype or tensor.dtype)
+    return merged
+
+
+def _summed(terms: Sequence[NDArray]) -> NDArray:
+    total = np.zeros_like(terms[0])
+    for term in terms:
+        total = total + term
+    return total
+
+
+def _divisor(weights: Sequence[float]) -> float:
+    return sum(weights) if abs(sum(weights)) >= 1e-8 else 1.0
+
+
+def task_arithmetic(base, agents, dtype=None, real=None, *, scale=1.0, weights=1.0, normalize=False, change=None):
+    w = weights_of(weights, agents)
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        taus = change(name, taus) if change else taus
+        total = _summed([kind(one) * tau for one, tau in zip(w, taus, strict=True)])
+        return b + kind(scale) * (total / kind(_divisor(w)) if normalize else total)
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def linear(base, agents, dtype=None, real=None, *, weights=1.0, normalize=True):
+    w = weights_of(weights, agents)
+
+    def formula(name, b, _taus):
+        kind = b.dtype.type
+        total = _summed([kind(one) * agent[name].numbers(kind) for one, agent in zip(w, agents.values(), strict=True)])
+        return total / kind(_divisor(w) if normalize else 1.0)
+
+    return _each(base, agents, dtype, real, formula, owns=lambda name: [agent[name] for agent in agents.values()])
+
+
+def fisher(base, agents, dtype=None, real=None, *, importances, scale=1.0, weights=1.0):
+    w = weights_of(weights, agents)
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        f = [kind(one) * importances[agent][name].numbers(kind) for one, agent in zip(w, agents, strict=True)]
+        total, mass = _summed([one * tau for one, tau in zip(f, taus, strict=True)]), _summed(f)
+        return np.where(mass > 0, b + kind(scale) * (total / mass), b)
+
+    owners = lambda name: [base[name], *[a[name] for a in agents.values()], *[i[name] for i in importances.values()]]  # noqa: E731
+    return _each(base, agents, dtype, real, formula, owns=owners)
+
+
+def magnitudes(base: Tensors, agents: Mapping[str, Tensors], names: Sequence[str], change=None) -> list[NDArray]:
+    """For each agent |tau| as float32, over tensors."""
+    found = [[np.zeros(0, np.float32)] for _ in agents]
+    for name in names:
+        taus = task_vectors(base[name], [agent[name] for agent in agents.values()])
+        for row, tau in zip(found, change(name, taus) if change else taus, strict=True):
+            with np.errstate(over="ignore"):
+                row.append(np.abs(tau).astype(np.float32).reshape(-1))
+    return [np.concatenate(row) for row in found]
+
+
+def kth_largest(values: NDArray, density: float) -> float:
+    """The least magnitude that trimming to a part of the values keeps."""
+    if density >= 1 or not values.size:
+        return 0.0
+    if density == 0:
+        return np.inf
+    return float(np.sort(values)[::-1][max(1, int(density * values.size)) - 1])
+
+
+def ties(
+    base, agents, dtype=None, real=None, *, density=0.2, trim="model", scale=1.0, weights=1.0, normalize=True, change=None
+):
+    w, kept = weights_of(weights, agents), weights_of(density, agents)
+    floats = [name for name, tensor in base.items() if tensor.is_float]
+
+    def thresholds(names):
+        everything = min(kept) >= 1
+        rows = magnitudes(base, agents, names, change)
+        return [0.0 if everything else kth_largest(row, part) for row, part in zip(rows, kept, strict=True)]
+
+    whole = thresholds(floats)
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        taus = change(name, taus) if change else taus
+        least = whole if trim == "model" else thresholds([name])
+        terms = [
+            np.where(np.abs(tau).astype(np.float32) >= np.float32(limit), kind(one) * tau, kind(0))
+            for one, tau, limit in zip(w, taus, least, strict=True)
+        ]
+        mass = _summed(terms)
+        agree = [np.sign(term) * np.sign(mass) > 0 for term in terms]
+        total = _summed([np.where(yes, term, kind(0)) for yes, term in zip(agree, terms, strict=True)])
+        voices = _summed([np.where(yes, kind(one), kind(0)) for yes, one in zip(agree, w, strict=True)])
+        divisor = np.where(normalize & (voices != 0), voices, kind(1))
+        return np.where(total == 0, b, b + kind(scale) * (total / divisor))
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def threefry(low: NDArray, high: NDArray, key: tuple[int, int]) -> tuple[NDArray, NDArray]:
+    """Threefry-2x32-20 of Random123."""
+    keys = [np.uint32(key[0]), np.uint32(key[1]), np.uint32(key[0] ^ key[1] ^ 0x1BD11BDA)]
+    rotations = [13, 15, 26, 6, 17, 29, 16, 24]
+    with np.errstate(over="ignore"):
+        x, y = low.astype(np.uint32) + keys[0], high.astype(np.uint32) + keys[1]
+        for turn in range(20):
+            r = rotations[turn % 8]
+            x = x + y
+            y = (y << np.uint32(r) | y >> np.uint32(32 - r)) ^ x
+            if turn % 4 == 3:
+                group = turn // 4 + 1
+                x = x + keys[group % 3]
+                y = y + keys[(group + 1) % 3] + np.uint32(group)
+    return x, y
+
+
+def coins(seed: int, agent: str, tensor: str, size: int) -> NDArray:
+    """The words of a tensor's elements."""
+    digest = hashlib.sha256(f"ramerge dare\n{seed}\n{agent}\n{tensor}".encode()).digest()
+    key = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
+    counter = np.arange((size + 1) // 2, dtype=np.uint64)
+    pairs = threefry(counter & np.uint64(0xFFFFFFFF), counter >> np.uint64(32), key)
+    return np.stack(pairs, axis=1).reshape(-1)[:size]
+
+
+def dropping(agents: Mapping[str, Tensors], p: float | Mapping[str, float], seed: int, rescale: bool):
+    """What drops elements of task vectors."""
+    rates = weights_of(p, agents)
+
+    def change(name, taus):
+        changed = []
+        for agent, rate, tau in zip(agents, rates, taus, strict=True):
+            words = coins(seed, agent, name, tau.size).reshape(tau.shape)
+            factor = tau.dtype.type(1 / (1 - rate) if rescale else 1.0)
+            changed.append(np.where(words >= int(rate * 2**32), tau * factor, tau.dtype.type(0)))
+        return changed
+
+    return change
+
+
+def dare(base, agents, dtype=None, real=None, *, p=0.5, seed=0, rescale=True, **more):
+    return task_arithmetic(base, agents, dtype, real, change=dropping(agents, p, seed, rescale), **more)
+
+
+def dare_ties(base, agents, dtype=None, real=None, *, p=0.5, seed=0, rescale=True, **more):
+    return ties(base, agents, dtype, real, change=dropping(agents, p, seed, rescale), **more)
+
+
+def ram_family(
+    base, agents, dtype=None, real=None, *, method, epsilon=1e-5, scope="model", shared="mean", density=0.1, trim="tensor", **rescale
+):
+    """RAM, RAM+ and RAM+s over all tensors."""
+
+    def group(name: str, over: str) -> str:
+        return {"model": "", "layer": name.rsplit(".", 1)[0], "tensor": name}[over]
+
+    counts: dict[str, NDArray] = {}
+    floats = [name for name, tensor in base.items() if tensor.is_float]
+    for name in floats:
+        found = count(base[name], [agent[name] for agent in agents.values()], epsilon)
+        key = group(name, scope)
+        counts[key] = counts.get(key, np.zeros_like(found)) + found
+
+    def in_shared(name):
+        taus = task_vectors(base[name], [agent[name] for agent in agents.values()])
+        moved = masks(taus, epsilon)
+        return taus, moved, sum(m.astype(int) for m in moved)
+
+    def limits(names) -> list[float]:
+        rows = [[np.zeros(0, np.float32)] for _ in agents]
+        for name in names:
+            taus, moved, c = in_shared(name)
+            for row, tau, m in zip(rows, taus, moved, strict=True):
+                with np.errstate(over="ignore"):
+                    row.append(np.abs(np.where(m, tau, 0)[c >= 2]).astype(np.float32))
+        return [kth_largest(np.concatenate(row), density) for row in rows]
+
+    merged = {}
+    for name, tensor in base.items():
+        if not tensor.is_float:
+            merged[name] = tensor
+            continue
+        scales = lambdas(counts[group(name, scope)], method, **rescale)
+        merged[name] = merge(tensor, [a[name] for a in agents.values()], scales, epsilon, dtype or tensor.dtype)
+        if shared == "mean":
+            continue
+        least = limits([other for other in floats if group(other, trim) == group(name, trim)])
+        taus, moved, c = in_shared(name)
+        with np.errstate(all="ignore"):
+            terms = [
+                np.where(m & (np.abs(tau).astype(np.float32) >= np.float32(one)), tau, tau.dtype.type(0))
+                for tau, m, one in zip(taus, moved, least, strict=True)
+            ]
+            mass = _summed(terms)
+            agree = [np.sign(term) * np.sign(mass) > 0 for term in terms]
+            voices = _summed([yes.astype(mass.dtype) for yes in agree])
+            total = _summed([np.where(yes, term, term.dtype.type(0)) for yes, term in zip(agree, terms, strict=True)])
+            b = tensor.numbers(mass.dtype.type)
+            together = np.where(voices > 0, b + total / np.maximum(voices, mass.dtype.type(1)), b)
+        bits = np.where(c >= 2, encode(together, dtype or tensor.dtype).bits, merged[name].bits)
+        merged[name] = Stored(dtype or tensor.dtype, bits.astype(merged[name].bits.dtype))
+    return merged

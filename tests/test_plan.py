@@ -245,7 +245,7 @@ def test_folders_made_on_the_way_go_with_a_merge_that_fails(tmp_path: Path) -> N
 
 
 def test_a_recipe_of_mergekit_is_recognised() -> None:
-    with pytest.raises(ramerge.RecipeError, match="recipe of mergekit"):
+    with pytest.raises(ramerge.RecipeError, match="models"):
         plan({"merge_method": "ties", "base_model": "b", "models": []})
 
 
@@ -254,5 +254,5 @@ def test_parts_have_their_own_lambdas_in_the_record(tmp_path: Path) -> None:
     record = ramerge.merge(recipe(tmp_path, names, parameters={"scope": "layer"}), tmp_path / "out")
     parts = record.as_dict()["statistics"]["parts"]
     assert list(parts) == [f"model.layers.{layer}" for layer in range(3)]
-    assert all(1 < scale <= 1.2 for scales in parts.values() for scale in scales.values())
+    assert all(1 < figures["lambda"] <= 1.2 for agents in parts.values() for figures in agents.values())
     assert all(agent.lambda_ is None for agent in record.statistics)

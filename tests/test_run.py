@@ -66,8 +66,8 @@ def test_integer_tensors_must_be_equal(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrinks_after_planning(tmp_path: Path) -> None:
+    from ramerge.engine.execute import execute
     from ramerge.planning.build import make_plan
-    from ramerge.run import execute
 
     names = write_simple(tmp_path)
     plan = make_plan(recipe(tmp_path, names), tmp_path / "out")

@@ -13,7 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ramerge.api import merge, plan
+    from ramerge.api import merge, plan, sweep
+    from ramerge.engine.events import Progress
+    from ramerge.engine.sinks import MergedTensor
     from ramerge.errors import (
         CheckpointError,
         InputError,
@@ -24,9 +26,8 @@ if TYPE_CHECKING:
         WeightsError,
     )
     from ramerge.planning.model import Plan
-    from ramerge.recipe import Agent, Allow, Recipe
+    from ramerge.recipe import Agent, Allow, Recipe, Rule
     from ramerge.record import AgentStatistics, Record
-    from ramerge.run import Progress
 
 __version__ = "0.1.0"
 
@@ -36,17 +37,20 @@ _HOMES = {
     "Allow": "recipe",
     "CheckpointError": "errors",
     "InputError": "errors",
+    "MergedTensor": "engine.sinks",
     "OutputError": "errors",
     "Plan": "planning.model",
     "PlanError": "errors",
-    "Progress": "run",
+    "Progress": "engine.events",
     "RamergeError": "errors",
     "Recipe": "recipe",
     "RecipeError": "errors",
     "Record": "record",
+    "Rule": "recipe",
     "WeightsError": "errors",
     "merge": "api",
     "plan": "api",
+    "sweep": "api",
 }
 
 __all__ = [
@@ -55,6 +59,7 @@ __all__ = [
     "Allow",
     "CheckpointError",
     "InputError",
+    "MergedTensor",
     "OutputError",
     "Plan",
     "PlanError",
@@ -63,9 +68,11 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "Record",
+    "Rule",
     "WeightsError",
     "merge",
     "plan",
+    "sweep",
 ]
 
 

@@ -1,32 +1,38 @@
-"""The two functions that everything else is for: `plan` and `merge`."""
+"""The functions that everything else is for: `plan`, `merge` and `sweep`."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from ramerge.engine.events import Listener, silence
+from ramerge.engine.execute import execute
+from ramerge.engine.sinks import MergedTensor
 from ramerge.errors import RecipeError
 from ramerge.executors.threads import ThreadExecutor
 from ramerge.planning.build import make_plan
 from ramerge.planning.model import Plan
 from ramerge.planning.recipes import AnyRecipe
 from ramerge.record import Record
-from ramerge.run import Listener, execute
 
 
 def plan(
     recipe: AnyRecipe,
     out: str | Path | None = None,
     *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
 ) -> Plan:
-    """What a merge would read, write and take, from headers alone.
+    """What a merge, or with `vary` a sweep, would read, write and take, from headers alone.
 
     Args:
-        recipe: a `Recipe`, a mapping, or the path of a YAML file.
+        recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
         out: the output folder, if the plan is to check it and the free disk.
+        vary: as for `sweep`.
         threads: worker threads; by default one a processor and two more.
         max_memory: what the process may take, in bytes or as `2GB`.
         overwrite: whether an existing checkpoint at `out` would be replaced.
@@ -38,7 +44,12 @@ def plan(
         RecipeError: the recipe is wrong; every problem of it.
     """
     return make_plan(
-        recipe, _place(out) if out is not None else None, threads=threads, max_memory=max_memory, overwrite=overwrite
+        recipe,
+        _place(out) if out is not None else None,
+        vary=vary,
+        threads=threads,
+        max_memory=max_memory,
+        overwrite=overwrite,
     )
 
 
@@ -64,7 +75,7 @@ def merge(
     """Merge a recipe's agents into a checkpoint at `out`, which appears complete or not at all.
 
     Args:
-        recipe: a `Recipe`, a mapping, or the path of a YAML file.
+        recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
         out: the output folder; it must not exist unless `overwrite`.
         threads: worker threads; by default one a processor and two more. Results do not depend on it.
         max_memory: what the process may take, in bytes or as `2GB`; refused if it cannot be kept.
@@ -82,4 +93,51 @@ def merge(
         OutputError: the disk is full or fails.
     """
     made = plan(recipe, out, threads=threads, max_memory=max_memory, overwrite=overwrite)
-    return execute(made, ThreadExecutor(made.resources.workers), on_progress or (lambda _: None))
+    return execute(made, ThreadExecutor(made.resources.workers), on_progress or silence)[0]
+
+
+def sweep(
+    recipe: AnyRecipe,
+    out: str | Path | None = None,
+    *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    on_tensor: Callable[[MergedTensor], None] | None = None,
+    threads: int | None = None,
+    max_memory: int | str | None = None,
+    overwrite: bool = False,
+    on_progress: Listener | None = None,
+) -> tuple[Record, ...]:
+    """Merge with every combination of parameters, reading all inputs once a pass however many there are.
+
+    Args:
+        recipe: as for `merge`.
+        out: a folder that gets one checkpoint for each point, named by what varies, and `sweep.json`.
+        vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
+        on_tensor: instead of `out`: takes the merged tensors, one after another, from this thread; for each tensor the
+            points in order. Two tensors of all points are in memory at a time.
+        threads: as for `merge`.
+        max_memory: as for `merge`.
+        overwrite: as for `merge`.
+        on_progress: as for `merge`.
+
+    Returns:
+        A record for each point, in order; `record.point` tells which.
+
+    Raises:
+        RecipeError: the recipe or what varies is wrong, or neither or both of `out` and `on_tensor` are given.
+        PlanError, WeightsError, CheckpointError, OutputError: as for `merge`.
+    """
+    if (out is None) == (on_tensor is None):
+        raise RecipeError("a sweep needs either an output folder or a function that takes the tensors")
+    if out is not None and not vary:
+        raise RecipeError("nothing varies: give keys and values, such as parameters.r=0,0.1,0.2")
+    made = make_plan(
+        recipe,
+        _place(out) if out is not None else None,
+        vary=vary,
+        threads=threads,
+        max_memory=max_memory,
+        overwrite=overwrite,
+        in_memory=on_tensor is not None,
+    )
+    return execute(made, ThreadExecutor(made.resources.workers), on_progress or silence, on_tensor)

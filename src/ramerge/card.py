@@ -8,29 +8,26 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from ramerge.planning.model import Plan
+from ramerge.methods.base import Column, Method
+from ramerge.planning.model import Plan, Point
 from ramerge.record import AgentStatistics, Record
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
 
 
-def model_card(plan: Plan, record: Record) -> str:
+def model_card(plan: Plan, point: Point, record: Record) -> str:
     """Markdown with YAML front matter: base models, tags, library, and what was merged with which statistics."""
     front: dict[str, Any] = {
         "base_model": _base_models(plan),
         "base_model_relation": "merge",
         "library_name": "transformers",
-        "tags": ["merge", "model-merging", "ramerge", plan.method.name.replace("+", "-plus")],
+        "tags": ["merge", "model-merging", "ramerge", _tag(plan.method.name)],
     }
     stream = io.StringIO()
     yaml = YAML()
     yaml.dump(front, stream)
     parameters = ", ".join(f"{name} = {value}" for name, value in record.parameters.items())
-    rows = "\n".join(
-        f"| {_cell(agent.name)} | {agent.density:.2%} | {agent.unique_share:.2%} | {agent.rho:.4g} | {_scale(agent)} |"
-        for agent in record.statistics
-    )
-    name = plan.out.name if plan.out else "merged"
+    name = point.name or (plan.out.name if plan.out else "merged")
     return f"""---
 {stream.getvalue()}---
 
@@ -39,9 +36,7 @@ def model_card(plan: Plan, record: Record) -> str:
 Merged with ramerge {record.ramerge_version} by **{plan.method.name}**
 ({plan.method.title}: {plan.method.formula}; {plan.method.source}), {parameters}.
 
-| agent | density | unique | rho | lambda |
-|---|---|---|---|---|
-{rows}
+{_table(plan.method, record)}
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -50,9 +45,28 @@ model = AutoModelForCausalLM.from_pretrained("{name}")
 tokenizer = AutoTokenizer.from_pretrained("{name}")
 ```
 
-Density: share of parameters that training moved. Unique: share of these that no other agent moved.
 The recipe is in `ramerge.yaml`, counts and sizes are in `ramerge.json`.
 """
+
+
+def _tag(method: str) -> str:
+    return method.replace("+", "-plus").replace("_", "-")
+
+
+def _table(method: Method, record: Record) -> str:
+    """Agents and what the method reports of them, and what that means."""
+    columns = method.columns
+    rows = [["agent", *[column.title for column in columns]], ["---"] * (1 + len(columns))]
+    rows += [[_cell(agent.name), *[figure(agent, column) for column in columns]] for agent in record.statistics]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    meanings = "; ".join(f"{column.title}: {column.meaning}" for column in columns)
+    return "\n".join([*lines, "", f"{meanings.capitalize()}."] if meanings else lines)
+
+
+def figure(agent: AgentStatistics, column: Column) -> str:
+    """One figure of an agent, in its column's format."""
+    value = agent.values[column.key]
+    return "one for each part" if value is None else format(value, column.format)
 
 
 def _base_models(plan: Plan) -> list[str]:
@@ -68,6 +82,3 @@ def _base_models(plan: Plan) -> list[str]:
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
-
-def _scale(agent: AgentStatistics) -> str:
-    return "one for each part" if agent.lambda_ is None else f"{agent.lambda_:.4f}"

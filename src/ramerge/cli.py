@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -104,6 +104,32 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) ->
 
 @cli.command()
 @_recipe_options
+@click.option(
+    "--vary",
+    metavar="KEY=V,V,...",
+    multiple=True,
+    required=True,
+    help="Values of a parameter, such as parameters.r=0,0.1,0.2; repeat for all combinations.",
+)
+def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, ...], **options: Any) -> None:
+    """Merge with every combination of parameters into folders under OUT, reading the inputs once for all of them."""
+    from ramerge.api import sweep as run
+    from ramerge.flags import read_inputs, read_varied
+    from ramerge.progress import shown
+
+    document, out = read_inputs(paths, options)
+    if out is None:
+        raise RecipeError("no output folder: ramerge sweep RECIPE OUT --vary parameters.r=0,0.1,0.2")
+    with shown(quiet=quiet or as_json) as listen:
+        records = run(document, out, vary=read_varied(vary), on_progress=listen, **_machine(options))
+    if as_json:
+        click.echo(json.dumps([record.as_dict() for record in records], indent=2, ensure_ascii=False))
+    elif not quiet:
+        click.echo(_points_text(records, out))
+
+
+@cli.command()
+@_recipe_options
 def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
     """Show what a merge would read, write and take, and all that would make it fail.
 
@@ -134,6 +160,8 @@ def methods(as_json: bool) -> None:
         return
     for name, method in described.items():
         click.echo(f"{name}: {method['title']}\n    {method['formula']}\n    {method['source']}")
+        if method["differs"]:
+            click.echo(f"    mergekit: {method['differs']}")
         for key, field in method["parameters"].items():
             click.echo(f"    {key} = {field['default']}  ({field['range']})\n        {field['description']}")
         for preset, values in method["presets"].items():
@@ -159,20 +187,53 @@ def _summary(record: Record, out: Path) -> str:
     """A merged checkpoint in a few lines."""
     from rich.filesize import decimal
 
-    width = max(len("agent"), *(len(agent.name) for agent in record.statistics))
-    lines = [f"{'agent':<{width}}  density  unique      rho  lambda"]
-    for agent in record.statistics:
-        scale = "one for each part" if agent.lambda_ is None else f"{agent.lambda_:.4f}"
-        lines.append(
-            f"{agent.name:<{width}}  {agent.density:>6.1%}  {agent.unique_share:>6.1%}  {agent.rho:>7.3f}  {scale}"
-        )
+    from ramerge.card import figure
+    from ramerge.methods import METHODS
+
+    columns = METHODS[record.method].columns
+    lines: list[str] = []
+    if columns:
+        rows = [[agent.name, *[figure(agent, column) for column in columns]] for agent in record.statistics]
+        lines += _table(["agent", *[column.title for column in columns]], rows)
+        lines.append("; ".join(f"{column.title}: {column.meaning}" for column in columns))
     rate = int((record.bytes_read + record.bytes_written) / max(record.seconds, 1e-9))
     lines += [
-        "density: share of parameters moved; unique: share of these that no other agent moved; rho: shared / unique",
         f"{out}: {record.method}, {record.parameters_count:,} parameters, {decimal(record.bytes_written)}",
         f"{record.seconds:.1f} s, {decimal(rate)}/s in and out, {decimal(record.peak_memory_bytes)} of memory",
     ]
     return "\n".join(lines)
+
+
+def _points_text(records: Sequence[Record], out: Path) -> str:
+    """The points of a sweep: what varies, and what the method reports of every agent."""
+    from ramerge.card import figure
+    from ramerge.methods import METHODS
+
+    columns = METHODS[records[0].method].columns
+    varied = [key.removeprefix("parameters.") for key in records[0].point]
+    shown = columns[-1:]  # the one that parameters change: lambda, or what is kept
+    agents = [f"{column.title} {agent.name}" for agent in records[0].statistics for column in shown]
+    rows = [
+        [
+            *[str(value) for value in record.point.values()],
+            *[figure(agent, column) for agent in record.statistics for column in shown],
+        ]
+        for record in records
+    ]
+    lines = _table([*varied, *agents], rows)
+    return "\n".join([*lines, f"{out}: {len(records)} checkpoints in {records[0].seconds:.1f} s"])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of aligned columns: the first to the left, the others to the right."""
+    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    return [
+        "  ".join(
+            text.rjust(width) if place else text.ljust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in (head, *rows)
+    ]
 
 
 def _plan_text(made: Plan) -> str:
@@ -180,7 +241,7 @@ def _plan_text(made: Plan) -> str:
     values = made.as_dict()
     rows = [
         ("method", f"{values['method']} ({', '.join(f'{k} = {v}' for k, v in values['parameters'].items())})"),
-        ("base", values["base"]),
+        ("base", values["base"] if made.recipe.base is not None else "none needed"),
         *[(f"agent {name}", folder) for name, folder in values["agents"].items()],
     ]
     if made.tensors:
@@ -195,6 +256,7 @@ def _plan_text(made: Plan) -> str:
                 f"{values['bytes_read']:,} bytes in {values['passes']} pass{'es' if values['passes'] > 1 else ''}",
             ),
             ("write", f"{values['bytes_written']:,} bytes"),
+            ("runs on", values["runs_on"]),
             ("peak memory", f"{values['peak_memory_bytes']:,} bytes at most, {values['workers']} threads"),
         ]
     if made.disk_free is not None:

@@ -35,6 +35,24 @@ def read_inputs(paths: Sequence[str], options: Mapping[str, Any]) -> tuple[Docum
     return document, Path(rest[0]) if rest else None
 
 
+def read_varied(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """What `--vary KEY=V,V,...` asks for; a list in YAML, such as `[[1, 2], [3, 4]]`, for values with commas.
+
+    Raises:
+        RecipeError: not of that form, or a key is given twice.
+    """
+    pairs = _pairs("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2")
+    keys = [key for key, _ in pairs]
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice:
+        raise RecipeError([f"--vary {key}: is given twice" for key in twice])
+    varied: dict[str, list[Any]] = {}
+    for key, text in pairs:
+        values = parse_scalar(text) if text.startswith("[") else None
+        varied[key] = values if isinstance(values, list) else [parse_scalar(part) for part in text.split(",")]
+    return varied
+
+
 def _is_recipe(path: str) -> bool:
     return path.endswith((".yaml", ".yml")) or Path(path).is_file()
 

@@ -21,7 +21,7 @@ from rich.progress import (
     Progress as Bar,
 )
 
-from ramerge.run import Listener, Progress
+from ramerge.engine.events import Listener, Progress
 
 _SECONDS_BETWEEN_LINES = 5.0
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.constructor import DuplicateKeyError
@@ -29,11 +30,13 @@ _MAX_BYTES = 1_000_000
 _MAX_NODES = 10_000
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
+_LAYER_NUMBER = re.compile(r"(?:^|\.)(\d+)\.")
+
 # What a value must be, in words of recipes and not of Python, by pydantic's type of error.
 _FORMS = {
     "dict_type": "a mapping, such as {code: ./coder}",
     "model_type": "a mapping, such as {key: value}",
-    "tuple_type": "a list, such as [rope_theta]",
+    "tuple_type": "a list",
     "string_type": "text",
     "bool_type": "true or false",
 }
@@ -57,14 +60,79 @@ def parse_size(text: str | int) -> int:
     return size
 
 
+def _as_text(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _as_patterns(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
 
 
 class Agent(_Strict):
-    """One RL-trained model. `model` is a folder or a hub id with an optional `@revision`."""
+    """One RL-trained model.
 
-    model: str = Field(min_length=1)
+    Attributes:
+        model: a folder, or a hub id with an optional `@revision`.
+        importance: a folder or hub id with a tensor of importances for each of the model's, for methods that need it.
+    """
+
+    model: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)]
+    importance: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
+
+
+class Rule(_Strict):
+    """What becomes of the tensors that it catches: the base's own, one agent's, or the method's with other parameters.
+
+    Attributes:
+        match: shell patterns (`*`, `?`, `[0-9]`) on names of tensors; one that fits is enough.
+        layers: layers that it is limited to, such as `0-7` or `3, 10-12`, by the first number in a tensor's name.
+        keep: `base`.
+        take: name of the agent.
+        parameters: those of the method that are other than in the recipe.
+    """
+
+    match: Annotated[tuple[str, ...], BeforeValidator(_as_patterns), Field(min_length=1, strict=False)] = ("*",)
+    layers: str | None = None
+    keep: Literal["base"] | None = None
+    take: str | None = None
+    parameters: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _does_one_thing(self) -> Rule:
+        if sum(value is not None for value in (self.keep, self.take, self.parameters)) != 1:
+            raise ValueError("must have one of keep: base, take: AGENT, parameters: {...}")
+        if not all(self.match):
+            raise ValueError("match must not be empty")
+        if self.layers is not None:
+            _layers(self.layers)
+        return self
+
+    def catches(self, name: str) -> bool:
+        """Whether a tensor of this name is meant."""
+        if not any(fnmatchcase(name, pattern) for pattern in self.match):
+            return False
+        if self.layers is None:
+            return True
+        layer = _LAYER_NUMBER.search(name)
+        return layer is not None and int(layer[1]) in _layers(self.layers)
+
+    def __str__(self) -> str:
+        where = f" of layers {self.layers}" if self.layers else ""
+        return f"{', '.join(self.match)}{where}"
+
+
+def _layers(text: str) -> set[int]:
+    found: set[int] = set()
+    for part in text.split(","):
+        span = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part)
+        if not span or int(span[2] or span[1]) < int(span[1]):
+            raise ValueError(f"layers must be numbers and ranges, such as 0-7 or 3, 10-12, not {text!r}")
+        found.update(range(int(span[1]), int(span[2] or span[1]) + 1))
+    return found
 
 
 class Allow(_Strict):
@@ -87,10 +155,6 @@ class Allow(_Strict):
     config: tuple[str, ...] = Field(default=(), strict=False)
 
 
-def _as_text(value: Any) -> Any:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
 def _as_agent(value: Any) -> Any:
     return {"model": _as_text(value)} if isinstance(value, str | os.PathLike) else value
 
@@ -103,14 +167,15 @@ class Recipe(_Strict):
     """A checked recipe. Relative paths are relative to the recipe's file, or to the working directory without one.
 
     Attributes:
-        method: `ram`, `ram+` or `ram+s`.
-        base: folder or hub id of the base model.
+        method: a name of `ramerge methods`.
+        base: folder or hub id of the base model; methods that merge agents and not task vectors do without.
         agents: name to agent, in the order in which sums run; 1 to 16.
         parameters: the method's parameters; what is not given has the preset's or the default value.
         preset: a named set of parameters, such as `paper`.
         dtype: dtype of every floating-point tensor of the output; by default each keeps the base's.
         companions: the agent whose tokenizer, chat template and generation config the output gets.
         shard_size: bytes of an output shard; by default the output has the base's shards.
+        rules: what is other for some tensors; the first rule that catches a tensor holds.
         allow: what would otherwise be refused.
 
     Raises:
@@ -118,13 +183,14 @@ class Recipe(_Strict):
     """
 
     method: str
-    base: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)]
+    base: Annotated[Annotated[str, Field(min_length=1)] | None, BeforeValidator(_as_text)] = None
     agents: dict[str, Annotated[Agent, BeforeValidator(_as_agent)]] = Field(min_length=1, max_length=MAX_AGENTS)
     parameters: dict[str, Any] = Field(default_factory=dict)
     preset: str | None = None
     dtype: Literal["bfloat16", "float16", "float32", "float64"] | None = None
     companions: str | None = None
     shard_size: Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_as_size)] = None
+    rules: tuple[Rule, ...] = Field(default=(), strict=False)
     allow: Allow = Allow()
 
     _document: Document = PrivateAttr(default_factory=lambda: Document({}))
@@ -156,7 +222,9 @@ class Recipe(_Strict):
     def to_yaml(self) -> str:
         """The recipe as YAML, with everything that is not a default."""
         values = self.model_dump(mode="json", exclude_defaults=True)
-        values["agents"] = {name: agent.model for name, agent in self.agents.items()}
+        values["agents"] = {
+            name: agent.model if agent.importance is None else agent.model_dump() for name, agent in self.agents.items()
+        }
         stream = io.StringIO()
         yaml = YAML()
         yaml.default_flow_style = False
@@ -271,6 +339,8 @@ def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> An
             document.lines[(*key, str(name))] = node.lc.key(name)[0] + 1 if name in (node.lc.data or {}) else 1
         return {str(name): _plain(value, (*key, str(name)), document, budget) for name, value in node.items()}
     if isinstance(node, CommentedSeq):
+        for place in range(len(node)):
+            document.lines[(*key, str(place))] = node.lc.item(place)[0] + 1 if place in (node.lc.data or {}) else 1
         return [_plain(value, (*key, str(place)), document, budget) for place, value in enumerate(node)]
     for kind in (bool, int, float, str):
         if isinstance(node, kind):
@@ -299,10 +369,21 @@ def check(document: Document) -> tuple[Recipe | None, list[str]]:
     return recipe, []
 
 
-def describe(error: ValidationError, document: Document, model: type[BaseModel], prefix: Key = ()) -> list[str]:
-    """What a validation found, one sentence a problem, with line, and the nearest valid name for an unknown key."""
+def describe(
+    error: ValidationError,
+    document: Document,
+    model: type[BaseModel],
+    prefix: Key = (),
+    only: Container[Any] | None = None,
+) -> list[str]:
+    """What a validation found, one sentence a problem, with line, and the nearest valid name for an unknown key.
+
+    `only`: leave out what is wrong with other keys.
+    """
     problems = []
     for item in error.errors():
+        if only is not None and item["loc"] and item["loc"][0] not in only:
+            continue
         key = (*prefix, *(str(part) for part in item["loc"] if part not in ("[key]", "function-before")))
         problems.append(document.where(key, _sentence(item, model)))
     return problems
@@ -326,7 +407,7 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
 
 
 def _known_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    inside: dict[str, type[BaseModel]] = {"agents": Agent, "allow": Allow}
+    inside: dict[str, type[BaseModel]] = {"agents": Agent, "rules": Rule, "allow": Allow}
     owner = inside.get(str(location[0]), model) if location else model
     return list(owner.model_fields)
 

@@ -4,47 +4,39 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class AgentStatistics:
-    """One agent over the whole model, in elements of the tensors that were merged.
+    """One agent over all tensors that were merged.
 
     Attributes:
         name: as in the recipe.
         model: folder or hub id, as in the recipe.
-        total: elements that were compared.
-        active: elements that it moved by more than epsilon.
-        shared: active elements that another agent moved too.
-        unique: active elements that no other agent moved.
-        density: active / total.
-        rho: shared / unique (equation 2); infinite without unique elements.
-        lambda_: scale of its unique elements (`lambda` in JSON); None where each layer or tensor has its own.
+        values: what the method reports; each is an attribute too (`lambda` under the name `lambda_`).
+
+    The RAM family reports, in elements: total (compared), active (moved by more than epsilon), shared (with other
+    agents), unique (to this one), density (active / total), unique_share (unique / active), rho (shared / unique,
+    equation 2; infinite without unique elements) and lambda (None where each part of the model has its own). Methods
+    that trim report threshold, kept and kept_share; the others nothing.
     """
 
     name: str
     model: str
-    total: int
-    active: int
-    shared: int
-    unique: int
-    density: float
-    rho: float
-    lambda_: float | None
+    values: Mapping[str, Any]
 
-    @property
-    def unique_share(self) -> float:
-        """Unique over active (figure 2, right); 0 where nothing is active."""
-        return self.unique / self.active if self.active else 0.0
+    def __getattr__(self, name: str) -> Any:
+        key = name.removesuffix("_")
+        if name.startswith("__") or key not in self.values:
+            raise AttributeError(f"the method reports no {key!r}; it reports {', '.join(self.values) or 'nothing'}")
+        return self.values[key]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values. JSON knows no infinity: rho without unique elements is null."""
-        values = asdict(self)
-        values["lambda"] = values.pop("lambda_")
-        values["rho"] = self.rho if math.isfinite(self.rho) else None
-        return values
+        """Plain values."""
+        return {"name": self.name, "model": self.model, **finite(self.values)}
 
 
 @dataclass(frozen=True)
@@ -52,25 +44,35 @@ class Record:
     """What a merge did. Sizes are in bytes, `seconds` is wall time.
 
     Attributes:
+        point: of a sweep, the parameters that vary; else empty.
         parameters: as they were used, defaults included.
+        base: folder or hub id; None where the method needs none.
+        rules: the recipe's rules, each with the number of tensors that it caught.
         dtype: full name of the output's dtype, or `mixed`.
+        runs_on: what the method computed with.
         statistics: one entry an agent, in recipe order.
-        lambdas: with `scope: layer` or `tensor`, each part's lambda of each agent (`statistics.parts` in JSON).
+        parts: figures by part of the model and agent, where they are not counted over all of it at once.
         tensors: tensors of the output.
+        merged_tensors: tensors that the method merged; `statistics` are of these.
         parameters_count: elements of the output.
-        bytes_read: bytes of weights read, every pass counted.
+        bytes_read: bytes of weights read, every pass counted; of a sweep, for all points together.
         bytes_written: bytes of the output's safetensors files.
+        seconds: of a sweep, for all points together.
         peak_memory_bytes: the process's largest resident memory.
     """
 
     ramerge_version: str
+    point: Mapping[str, Any]
     method: str
     parameters: dict[str, Any]
-    base: str
+    base: str | None
+    rules: tuple[Mapping[str, Any], ...]
     dtype: str
+    runs_on: str
     statistics: tuple[AgentStatistics, ...]
-    lambdas: dict[str, dict[str, float]]
+    parts: Mapping[str, Mapping[str, Mapping[str, Any]]]
     tensors: int
+    merged_tensors: int
     parameters_count: int
     bytes_read: int
     bytes_written: int
@@ -79,14 +81,26 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as in `ramerge.json`."""
-        values = {key: value for key, value in vars(self).items() if key not in ("statistics", "lambdas")}
-        statistics: dict[str, Any] = {"statistics": {"agents": [agent.as_dict() for agent in self.statistics]}}
-        if self.lambdas:
-            statistics["statistics"]["parts"] = self.lambdas
-        place = list(values).index("tensors")
-        items = list(values.items())
-        return dict(items[:place]) | statistics | dict(items[place:])
+        values = dict(vars(self))
+        values["rules"] = list(self.rules)
+        statistics: dict[str, Any] = {"agents": [agent.as_dict() for agent in self.statistics]}
+        if parts := values.pop("parts"):
+            statistics["parts"] = {
+                part: {agent: finite(figures) for agent, figures in of.items()} for part, of in parts.items()
+            }
+        values["statistics"] = statistics
+        return {key: value for key, value in values.items() if value not in ({}, []) or key == "parameters"}
 
     def to_json(self) -> str:
         """`ramerge.json`."""
-        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return as_json(self.as_dict())
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON knows no infinity: it is null there (rho without unique elements)."""
+    return {key: None if isinstance(one, float) and not math.isfinite(one) else one for key, one in values.items()}
+
+
+def as_json(values: Any) -> str:
+    """A file's text."""
+    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -211,11 +211,15 @@ def is_replaceable(folder: Path) -> bool:
 
     That is what a merge has made, or a flat folder.
     """
-    try:
-        made = "ramerge_version" in json.loads((folder / "ramerge.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        made = False
+    made = any(_is_ours(folder / name) for name in ("ramerge.json", "sweep.json"))
     return folder.is_dir() and (made or not any(entry.is_dir() for entry in folder.iterdir()))
+
+
+def _is_ours(record: Path) -> bool:
+    try:
+        return "ramerge_version" in json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 @contextmanager

@@ -6,42 +6,43 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from ramerge.kernels.formats import FORMATS, Format, sticky_f32
+from ramerge.kernels import native
+from ramerge.kernels.formats import FORMATS, Format
 
 Words = NDArray[Any]
 
 _WIDEN = """
 def {name}(words, out):
-    for i in range(words.size):
+    for i in range(np.uint64(words.size)):
         word = words[i]
         {stores}
+    return 0
 """
 
 _NARROW = """
 def {name}(values, out):
-    peak = out.dtype.type(0)
-    for i in range(out.size):
+    peak = np.{peak_type}(0)
+    for i in range(np.uint64(out.size)):
         {loads}
-        out[i] = pack({names})
+        out[i] = {pack}({names})
     return peak
 """
 
 
-def _compile(source: str, name: str, **scope: Any) -> Any:
-    scope["__name__"] = __name__
-    exec(compile(source, __file__, "exec"), scope)  # noqa: S102
-    return njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)(scope[name])
+def _at(lane: int, lanes: int) -> str:
+    """Index of an element in a word, unsigned like `i`: signed indices become gathers."""
+    return f"np.uint64({lanes}) * i + np.uint64({lane})"
 
 
 @cache
 def _widen(source: Format, target: Format) -> Any:
     name = f"widen_{source.name.lower()}_{target.name.lower()}"
-    lanes = {f"lane{k}": lane for k, lane in enumerate(source.lanes)}
-    stores = "\n        ".join(f"out[{len(lanes)} * i + {k}] = lane{k}(word)" for k in range(len(lanes)))
-    return _compile(_WIDEN.format(name=name, stores=stores), name, **lanes)
+    width = len(source.lanes)
+    stores = "\n        ".join(f"out[{_at(k, width)}] = {lane}(word)" for k, lane in enumerate(source.lanes))
+    arguments = (f"{source.word_code}[]", f"{target.real_code}[]")
+    return native.load(name, _WIDEN.format(name=name, stores=stores), arguments, "i64")
 
 
 @cache
@@ -49,19 +50,13 @@ def _narrow(source: Format, target: Format) -> Any:
     name = f"narrow_{source.name.lower()}_{target.name.lower()}"
     width = len(target.lanes)
     # float64 to a 16-bit format goes through float32 rounded to odd, which keeps the last rounding the only one
-    via = "value" if source.real is target.real else ("sticky" if width == 2 else "real")
+    via = "" if source.real is target.real else ("sticky_f32" if width == 2 else f"np.{target.real.__name__}")
     loads = "\n        ".join(
-        f"value{k} = {via}(values[{width} * i + {k}]); peak = peak_of(peak, value{k})" for k in range(width)
+        f"value{k} = {via}(values[{_at(k, width)}]); peak = {target.peak}(peak, value{k})" for k in range(width)
     )
     names = ", ".join(f"value{k}" for k in range(width))
-    return _compile(
-        _NARROW.format(name=name, loads=loads.replace("= value(", "= ("), names=names),
-        name,
-        real=target.real,
-        sticky=sticky_f32,
-        pack=target.pack,
-        peak_of=target.peak,
-    )
+    text = _NARROW.format(name=name, peak_type=target.word.__name__, loads=loads, pack=target.pack, names=names)
+    return native.load(name, text, (f"{source.real_code}[]", f"{target.word_code}[]"), target.word_code)
 
 
 def widen(source: str, words: Words, target: str, out: Words) -> None:

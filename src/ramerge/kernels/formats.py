@@ -1,205 +1,19 @@
-"""How floating-point numbers lie in machine words, and the bit operations that compiled code needs for them.
+"""How floating-point numbers lie in machine words.
 
 A kernel reads *words*. A 16-bit format packs two elements in a 32-bit word, the other formats one element a word, so
 that every lane of a vector register holds a 32-bit (or 64-bit) value from load to store and nothing is ever shuffled.
-Bit operations are compiler intrinsics because numba promotes 32-bit integers to 64 bits, which halves the vector width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
-I32, I64 = ir.IntType(32), ir.IntType(64)
-F32, F64 = ir.FloatType(), ir.DoubleType()
-
-Emit = Callable[..., Any]
-
-
-def _intrinsic(returns: types.Type, *arguments: types.Type) -> Callable[[Emit], Any]:
-    """Turn `emit(builder, *values)` into a function that compiled code can call."""
-
-    def decorate(emit: Emit) -> Any:
-        def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-            return emit(builder, *values)
-
-        typed = returns(*arguments), generate
-        # numba reads the number of arguments off the typing function
-        typing: Any = (lambda _, x: typed, lambda _, x, y: typed)[len(arguments) - 1]
-        typing.__name__ = emit.__name__
-        return intrinsic(typing)
-
-    return decorate
-
-
-def _c(value: int) -> ir.Constant:
-    return ir.Constant(I32, value)
-
-
-def _select(b: Any, condition: Any, yes: Any, no: Any) -> Any:
-    return b.select(condition, yes, no)
-
-
-# --- bfloat16: the upper half of a float32 --------------------------------------------------------------------------
-
-
-@_intrinsic(types.float32, types.uint32)
-def bf16_low(b: Any, word: Any) -> Any:
-    return b.bitcast(b.shl(word, _c(16)), F32)
-
-
-@_intrinsic(types.float32, types.uint32)
-def bf16_high(b: Any, word: Any) -> Any:
-    return b.bitcast(b.and_(word, _c(0xFFFF0000)), F32)
-
-
-def _bf16_from_bits(b: Any, bits: Any) -> Any:
-    """Round float32 bits to nearest even; the bfloat16 lies in the upper half of the result. NaN stays NaN."""
-    odd = b.and_(b.lshr(bits, _c(16)), _c(1))
-    rounded = b.add(b.add(bits, _c(0x7FFF)), odd)
-    is_nan = b.icmp_unsigned(">", b.and_(bits, _c(0x7FFFFFFF)), _c(0x7F800000))
-    payload_gone = b.icmp_unsigned("==", b.and_(bits, _c(0x007F0000)), _c(0))
-    quiet = b.or_(bits, _select(b, payload_gone, _c(0x00400000), _c(0)))
-    return _select(b, is_nan, quiet, rounded)
-
-
-@_intrinsic(types.uint32, types.float32, types.float32)
-def bf16_pack(b: Any, low: Any, high: Any) -> Any:
-    low_bits = b.lshr(_bf16_from_bits(b, b.bitcast(low, I32)), _c(16))
-    return b.or_(low_bits, b.and_(_bf16_from_bits(b, b.bitcast(high, I32)), _c(0xFFFF0000)))
-
-
-# --- float16: by bit operations, since not every processor converts it ----------------------------------------------
-
-
-def _f16_to_f32(b: Any, half: Any) -> Any:
-    """Widen exactly. The product with 2^112 moves the exponent and makes subnormal halves normal."""
-    magnitude = b.shl(b.and_(half, _c(0x7FFF)), _c(13))
-    scaled = b.bitcast(b.fmul(b.bitcast(magnitude, F32), ir.Constant(F32, 2.0**112)), I32)
-    special = b.icmp_unsigned(">=", magnitude, _c(0x7C00 << 13))
-    finite_or_special = _select(b, special, b.or_(magnitude, _c(0x7F800000)), scaled)
-    return b.bitcast(b.or_(finite_or_special, b.shl(b.and_(half, _c(0x8000)), _c(16))), F32)
-
-
-def _f16_from_bits(b: Any, bits: Any) -> Any:
-    """Round float32 bits to the nearest float16, ties to even, in the lower half of the result. NaN stays NaN."""
-    sign = b.and_(b.lshr(bits, _c(16)), _c(0x8000))
-    magnitude = b.and_(bits, _c(0x7FFFFFFF))
-    # below 2^-14: adding 2^-1 makes the hardware round at the last place of a subnormal half
-    magic = ir.Constant(F32, 0.5)
-    subnormal = b.sub(b.bitcast(b.fadd(b.bitcast(magnitude, F32), magic), I32), _c(0x3F000000))
-    odd = b.and_(b.lshr(magnitude, _c(13)), _c(1))
-    rebiased = b.add(b.add(magnitude, _c((-112 << 23) & 0xFFFFFFFF)), b.add(_c(0xFFF), odd))
-    normal = b.lshr(rebiased, _c(13))
-    finite = _select(b, b.icmp_unsigned("<", magnitude, _c(113 << 23)), subnormal, normal)
-    overflows = b.icmp_unsigned(">=", magnitude, _c(0x47800000))
-    payload = b.and_(b.lshr(magnitude, _c(13)), _c(0x3FF))
-    payload = _select(b, b.icmp_unsigned("==", payload, _c(0)), _c(0x200), payload)
-    is_nan = b.icmp_unsigned(">", magnitude, _c(0x7F800000))
-    special = b.or_(_c(0x7C00), _select(b, is_nan, payload, _c(0)))
-    return b.or_(sign, _select(b, overflows, special, finite))
-
-
-@_intrinsic(types.float32, types.uint32)
-def f16_low(b: Any, word: Any) -> Any:
-    return _f16_to_f32(b, b.and_(word, _c(0xFFFF)))
-
-
-@_intrinsic(types.float32, types.uint32)
-def f16_high(b: Any, word: Any) -> Any:
-    return _f16_to_f32(b, b.lshr(word, _c(16)))
-
-
-@_intrinsic(types.uint32, types.float32, types.float32)
-def f16_pack(b: Any, low: Any, high: Any) -> Any:
-    high_bits = b.shl(_f16_from_bits(b, b.bitcast(high, I32)), _c(16))
-    return b.or_(_f16_from_bits(b, b.bitcast(low, I32)), high_bits)
-
-
-# --- float32 and float64: a word is a number ------------------------------------------------------------------------
-
-
-@_intrinsic(types.float32, types.uint32)
-def f32_whole(b: Any, word: Any) -> Any:
-    return b.bitcast(word, F32)
-
-
-@_intrinsic(types.uint32, types.float32)
-def f32_pack(b: Any, value: Any) -> Any:
-    return b.bitcast(value, I32)
-
-
-@_intrinsic(types.float64, types.uint64)
-def f64_whole(b: Any, word: Any) -> Any:
-    return b.bitcast(word, F64)
-
-
-@_intrinsic(types.uint64, types.float64)
-def f64_pack(b: Any, value: Any) -> Any:
-    return b.bitcast(value, I64)
-
-
-@_intrinsic(types.float32, types.float64)
-def sticky_f32(b: Any, value: Any) -> Any:
-    """Round float64 to float32 towards zero, with the last bit set if anything was lost ("round to odd").
-
-    A further rounding to a shorter format then gives what rounding the float64 once would have given.
-    """
-    nearest = b.fptrunc(value, F32)
-    widened = b.fpext(nearest, F64)
-    magnitude = b.and_(b.bitcast(widened, I64), ir.Constant(I64, 2**63 - 1))
-    wanted = b.and_(b.bitcast(value, I64), ir.Constant(I64, 2**63 - 1))
-    bits = b.bitcast(nearest, I32)
-    away = b.icmp_unsigned(">", magnitude, wanted)
-    towards_zero = _select(b, away, b.sub(bits, _c(1)), bits)
-    inexact = b.icmp_unsigned("!=", magnitude, wanted)
-    odd = b.or_(towards_zero, b.zext(inexact, I32))
-    ordinary = b.fcmp_ordered("ord", value, value)
-    return b.bitcast(_select(b, ordinary, odd, bits), F32)
-
-
-@_intrinsic(types.uint32, types.uint32, types.uint32)
-def add32(b: Any, x: Any, y: Any) -> Any:
-    return b.add(x, y)
-
-
-@_intrinsic(types.uint32, types.uint32, types.uint32)
-def or32(b: Any, x: Any, y: Any) -> Any:
-    return b.or_(x, y)
-
-
-@_intrinsic(types.uint32, types.uint32)
-def double32(b: Any, x: Any) -> Any:
-    return b.shl(x, _c(1))
-
-
-@_intrinsic(types.uint32, types.uint32)
-def without_lowest_bit(b: Any, x: Any) -> Any:
-    return b.and_(x, b.sub(x, _c(1)))
-
-
-@_intrinsic(types.uint32, types.uint32, types.float32)
-def peak_f32(b: Any, peak: Any, value: Any) -> Any:
-    """The larger of `peak` and the bits of |value|; NaN lies above infinity, and infinity above every number."""
-    magnitude = b.and_(b.bitcast(value, I32), _c(0x7FFFFFFF))
-    return _select(b, b.icmp_unsigned(">", magnitude, peak), magnitude, peak)
-
-
-@_intrinsic(types.uint64, types.uint64, types.float64)
-def peak_f64(b: Any, peak: Any, value: Any) -> Any:
-    magnitude = b.and_(b.bitcast(value, I64), ir.Constant(I64, 2**63 - 1))
-    return _select(b, b.icmp_unsigned(">", magnitude, peak), magnitude, peak)
 
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format as kernels see it.
+    """A floating-point format as kernels see it. Functions are named, as `intrinsics` defines them.
 
     Attributes:
         name: the dtype in safetensors' spelling.
@@ -210,21 +24,40 @@ class Format:
         pack: function from the elements of a word to the word, rounding to nearest even.
         peak: running maximum of magnitudes, as bits of `real`.
         overflow: the smallest magnitude, as bits of `real`, that `pack` rounds to infinity.
+        infinity: the bits of infinity in `real`.
     """
 
     name: str
     itemsize: int
     word: type[np.uint32] | type[np.uint64]
     real: type[np.float32] | type[np.float64]
-    lanes: tuple[Any, ...]
-    pack: Any
-    peak: Any
+    lanes: tuple[str, ...]
+    pack: str
+    peak: str
     overflow: int
+    infinity: int
+
+    @property
+    def word_code(self) -> str:
+        """`word` as `native.load` names it."""
+        return f"u{8 * np.dtype(self.word).itemsize}"
+
+    @property
+    def real_code(self) -> str:
+        """`real` as `native.load` names it."""
+        return f"f{8 * np.dtype(self.real).itemsize}"
+
+
+_INFINITY_32, _INFINITY_64 = 0x7F800000, 0x7FF0000000000000
+
+
+def _sixteen(name: str, lanes: tuple[str, str], pack: str, overflow: int) -> Format:
+    return Format(name, 2, np.uint32, np.float32, lanes, pack, "peak_f32", overflow, _INFINITY_32)
 
 
 FORMATS = {
-    "BF16": Format("BF16", 2, np.uint32, np.float32, (bf16_low, bf16_high), bf16_pack, peak_f32, 0x7F7F8000),
-    "F16": Format("F16", 2, np.uint32, np.float32, (f16_low, f16_high), f16_pack, peak_f32, 0x477FF000),
-    "F32": Format("F32", 4, np.uint32, np.float32, (f32_whole,), f32_pack, peak_f32, 0x7F800000),
-    "F64": Format("F64", 8, np.uint64, np.float64, (f64_whole,), f64_pack, peak_f64, 0x7FF0000000000000),
+    "BF16": _sixteen("BF16", ("bf16_low", "bf16_high"), "bf16_pack", 0x7F7F8000),
+    "F16": _sixteen("F16", ("f16_low", "f16_high"), "f16_pack", 0x477FF000),
+    "F32": Format("F32", 4, np.uint32, np.float32, ("f32_whole",), "f32_pack", "peak_f32", _INFINITY_32, _INFINITY_32),
+    "F64": Format("F64", 8, np.uint64, np.float64, ("f64_whole",), "f64_pack", "peak_f64", _INFINITY_64, _INFINITY_64),
 }

@@ -27,33 +27,49 @@ def common_format(formats: tuple[str, ...], out_format: str) -> str:
     return "F64" if "F64" in formats else "F32"
 
 
+def count_negative(format: str, words: Words, elements: int) -> int:
+    """How many of the first `elements` elements lie below 0 and are finite."""
+    form = FORMATS[format]
+    bits = words.view(f"u{form.itemsize}")[:elements]
+    top = bits.dtype.type(1 << (8 * form.itemsize - 1))
+    infinite = {"BF16": 0xFF80, "F16": 0xFC00, "F32": 0xFF800000, "F64": 0xFFF0000000000000}[format]
+    return int(np.count_nonzero((bits > top) & (bits < infinite)))
+
+
 @dataclass
 class Piece:
-    """The same elements of base and agents.
+    """The same elements of all inputs: the base (for methods that need it), agents, their importances (likewise).
 
     Words are padded to a whole number of words: what follows the last element must be zero in every input.
 
     Attributes:
+        tensor: name of the tensor that it is a piece of.
+        shape: shape of that tensor.
+        start: index in that tensor of the first element; even.
         elements: how many there are.
-        formats: formats of base and agents, keys of `FORMATS`.
-        inputs: words of base and agents.
+        formats: formats of the inputs, keys of `FORMATS`.
+        inputs: words of the inputs.
         out_format: format of the result.
         out: words of the result.
         scratch: uint8, one row for each input and one for the result, of 8 bytes an element and 8 more; used where
             formats differ, and empty where they do not.
     """
 
+    tensor: str
+    shape: tuple[int, ...]
+    start: int
     elements: int
     formats: tuple[str, ...]
     inputs: list[Words]
     out_format: str
     out: Words
     scratch: NDArray[np.uint8]
+    _widened: str = ""
 
     def compute(self, kernel: Callable[[str, list[Words], Words], bool]) -> bool:
         """Call `kernel(format, inputs, out)` in the common format; True if it or the last rounding met a non-finite."""
         format = common_format(self.formats, self.out_format)
-        inputs = self._as(format)
+        inputs = self.widened(format)
         if format == self.out_format:
             return kernel(format, inputs, self.out)
         result = self._row(len(inputs), format)
@@ -63,18 +79,18 @@ class Piece:
     def observe(self, kernel: Callable[[str, list[Words]], bool]) -> bool:
         """Call `kernel(format, inputs)` in the inputs' common format."""
         format = common_format(self.formats, self.formats[0])
-        return kernel(format, self._as(format))
+        return kernel(format, self.widened(format))
 
-    def _as(self, format: str) -> list[Words]:
-        """The inputs in one format."""
+    def widened(self, format: str) -> list[Words]:
+        """The inputs in one format, which several merges of one piece share."""
         if set(self.formats) == {format}:
             return self.inputs
-        rows = []
-        for place, (source, words) in enumerate(zip(self.formats, self.inputs, strict=True)):
-            row = self._row(place, format)
-            row[self.elements :] = 0
-            widen(source, words, format, row)
-            rows.append(row)
+        rows = [self._row(place, format) for place in range(len(self.inputs))]
+        if self._widened != format:
+            for row, source, words in zip(rows, self.formats, self.inputs, strict=True):
+                row[self.elements :] = 0
+                widen(source, words, format, row)
+            self._widened = format
         return rows
 
     def _row(self, place: int, format: str) -> Words:

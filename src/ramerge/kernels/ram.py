@@ -2,8 +2,8 @@
 
 One loop reads every input once and keeps everything else in registers. The number of agents, the format and what the
 loop has to do are fixed when it is compiled, because a loop over agents inside the loop over elements is five times
-slower. So the source of each kernel is written out from the template below, one line an agent, compiled on first use
-and kept in numba's cache on disk.
+slower. So the source of each kernel is written out from the template below, one line an agent; `native` compiles it on
+first use and keeps it.
 
 Sums run over the agents in order, nothing is contracted or reassociated: the results are those of NumPy, bit for bit.
 """
@@ -15,10 +15,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from ramerge.kernels import formats
+from ramerge.kernels import native
 from ramerge.kernels.formats import FORMATS, Format
 
 Words = NDArray[Any]
@@ -29,10 +28,10 @@ _CHUNK_WORDS = 1 << 14
 
 _TEMPLATE = """
 def {name}(base, {agents}, {lambdas}, epsilon, out, counts):
-    nothing, one, zero, peak = np.uint32(0), real(1), real(0), base.dtype.type(0)
+    nothing, one, zero, peak = np.uint32(0), np.{real}(1), np.{real}(0), np.{word}(0)
     field0, field1 = np.uint32(1), np.uint32(1 << 16)
-    for start in range(0, base.size, CHUNK):
-        stop = min(start + CHUNK, base.size)
+    for start in range(0, base.size, {chunk}):
+        stop = min(start + {chunk}, base.size)
         {reset_counts}
         for i in range(np.uint64(start), np.uint64(stop)):
             word = base[i]
@@ -67,29 +66,9 @@ _MERGE = """
             tau = total / c
             {rescale}
             result = b if c == zero else b + tau
-            peak = peak_of(peak, result)
+            peak = {peak}(peak, result)
             value_{lane} = result
 """
-
-
-def _compile(source: str, name: str, format: Format) -> Any:
-    lines = [line for line in source.splitlines() if line.strip()]
-    scope: dict[str, Any] = {
-        "__name__": __name__,
-        **{lane.__name__: lane for lane in format.lanes},
-        "np": np,
-        "real": format.real,
-        "pack": format.pack,
-        "peak_of": format.peak,
-        "add32": formats.add32,
-        "or32": formats.or32,
-        "double32": formats.double32,
-        "without_lowest_bit": formats.without_lowest_bit,
-        "CHUNK": _CHUNK_WORDS,
-    }
-    # This file's name makes numba keep the compiled code in its cache, and drop it when this file changes.
-    exec(compile("\n".join(lines), __file__, "exec"), scope)  # noqa: S102
-    return njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)(scope[name])
 
 
 @cache
@@ -108,13 +87,12 @@ def _kernel(format: Format, n: int, *, merges: bool, rescales: bool, counts: boo
     def join(parts: Sequence[str], indent: int) -> str:
         return ("\n" + " " * indent).join(parts)
 
-    def lane_source(lane: Any) -> str:
-        name = lane.__name__
+    def lane_source(lane: str) -> str:
         agents = [
             _AGENT.format(
-                lane=name,
+                lane=lane,
                 t=t,
-                peak_of_tau="" if merges else "peak = peak_of(peak, tau)",
+                peak_of_tau="" if merges else f"peak = {format.peak}(peak, tau)",
                 moved="abs(tau) > epsilon" if lenient or not merges else "not (abs(tau) <= epsilon)",
                 scale=f"scale = lambda{t} if moved else scale" if rescales else "",
                 mark_active=f"active{t // 2} = or32(active{t // 2}, field{t % 2}) if moved else active{t // 2}"
@@ -129,16 +107,16 @@ def _kernel(format: Format, n: int, *, merges: bool, rescales: bool, counts: boo
         count += [f"unique{p} = add32(unique{p}, active{p}) if alone else unique{p}" for p in pairs]
         rescale = "tau = scale * total if c == one else tau" if rescales else ""
         return _LANE.format(
-            lane=name,
+            lane=lane,
             clear_active=join([f"active{p} = nothing" for p in pairs], 12) if counts else "",
             each_agent="".join(agents),
             count=join(count, 12) if counts else "",
-            merge=_MERGE.format(lane=name, rescale=rescale) if merges else "",
+            merge=_MERGE.format(lane=lane, rescale=rescale, peak=format.peak) if merges else "",
         )
 
-    values = ", ".join(f"value_{lane.__name__}" for lane in format.lanes)
+    values = ", ".join(f"value_{lane}" for lane in format.lanes)
     flush = [
-        f"counts[{row}, {t}] += ({total}{t // 2} >> {16 * (t % 2)}) & 65535"
+        f"counts[{row * n + t}] += ({total}{t // 2} >> {16 * (t % 2)}) & 65535"
         for row, total in enumerate(("moved", "unique"))
         for t in range(n)
     ]
@@ -146,14 +124,21 @@ def _kernel(format: Format, n: int, *, merges: bool, rescales: bool, counts: boo
     name = f"{task}_{format.name.lower()}_{n}" + ("_lenient" if lenient else "")
     source = _TEMPLATE.format(
         name=name,
+        real=format.real.__name__,
+        word=format.word.__name__,
+        chunk=_CHUNK_WORDS,
         agents=", ".join(f"a{t}" for t in range(n)),
         lambdas=", ".join(f"lambda{t}" for t in range(n)),
         reset_counts=join([f"moved{p} = unique{p} = nothing" for p in pairs], 8) if counts else "",
         lanes="".join(lane_source(lane) for lane in format.lanes),
-        store=f"out[i] = pack({values})" if merges else "",
+        store=f"out[i] = {format.pack}({values})" if merges else "",
         flush_counts=join(flush, 8) if counts else "",
     )
-    return _compile(source, name, format)
+    words, real = f"{format.word_code}[]", format.real_code
+    arguments = (*[words] * (1 + n), *[real] * (n + 1), words, "i64[]")
+    return native.load(
+        name, "\n".join(line for line in source.splitlines() if line.strip()), arguments, format.word_code
+    )
 
 
 def count(format: str, inputs: Sequence[Words], epsilon: float, counts: Counts) -> bool:
@@ -170,8 +155,8 @@ def count(format: str, inputs: Sequence[Words], epsilon: float, counts: Counts) 
     """
     form, n = FORMATS[format], len(inputs) - 1
     kernel = _kernel(form, n, merges=False, rescales=False, counts=True, lenient=False)
-    peak = kernel(*inputs, *[form.real(1)] * n, form.real(epsilon), inputs[0], counts)
-    return bool(peak >= _infinity(form))
+    peak = kernel(*inputs, *[1.0] * n, epsilon, inputs[0], counts)
+    return bool(peak >= form.infinity)
 
 
 def merge(
@@ -199,11 +184,7 @@ def merge(
     """
     form, n = FORMATS[format], len(inputs) - 1
     kernel = _kernel(form, n, merges=True, rescales=lambdas is not None, counts=counts is not None, lenient=lenient)
-    scales = [form.real(x) for x in lambdas] if lambdas is not None else [form.real(1)] * n
+    scales = lambdas if lambdas is not None else [1.0] * n
     spare = counts if counts is not None else np.empty((2, n), np.int64)
-    peak = kernel(*inputs, *scales, form.real(epsilon), out, spare)
+    peak = kernel(*inputs, *scales, epsilon, out, spare)
     return bool(peak >= form.overflow) and not lenient
-
-
-def _infinity(form: Format) -> int:
-    return 0x7F800000 if form.real is np.float32 else 0x7FF0000000000000

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ramerge.methods.base import AgentCounts, Method, Parameters
-from ramerge.methods.ram import RAM, RAM_PLUS, RAM_PLUS_S, rho
+from ramerge.methods.base import Method, Parameters
+from ramerge.methods.dare import DARE, DARE_TIES
+from ramerge.methods.fisher import FISHER
+from ramerge.methods.linear import LINEAR
+from ramerge.methods.ram import RAM, RAM_PLUS, RAM_PLUS_S
+from ramerge.methods.task_arithmetic import TASK_ARITHMETIC
+from ramerge.methods.ties import TIES
 
-METHODS: Mapping[str, Method] = {method.name: method for method in (RAM, RAM_PLUS, RAM_PLUS_S)}
+METHODS: Mapping[str, Method] = {
+    method.name: method
+    for method in (RAM, RAM_PLUS, RAM_PLUS_S, TASK_ARITHMETIC, LINEAR, FISHER, TIES, DARE, DARE_TIES)
+}
 
 
 def complete(method: Method, preset: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,6 +31,7 @@ def describe(method: Method) -> dict[str, Any]:
         "title": method.title,
         "formula": method.formula,
         "source": method.source,
+        "differs": method.differs,
         "parameters": {
             name: {"default": field["default"], "range": _range(field), "description": field["description"]}
             for name, field in schema.items()
@@ -32,10 +41,18 @@ def describe(method: Method) -> dict[str, Any]:
 
 
 def _range(field: Mapping[str, Any]) -> str:
+    if "range" in field:
+        return str(field["range"])
     if "enum" in field:
         return " | ".join(field["enum"])
+    if field["type"] == "boolean":
+        return "true | false"
+    if not field.keys() & {"minimum", "maximum", "exclusiveMinimum"}:
+        return "any number" if field["type"] == "number" else "any whole number"
+    if "exclusiveMinimum" in field:
+        return f"above {field['exclusiveMinimum']:g}, to {field['maximum']:g}"
     upper = f" to {field['maximum']:g}" if "maximum" in field else " or more"
     return f"{field.get('minimum', 0):g}{upper}"
 
 
-__all__ = ["METHODS", "AgentCounts", "Method", "Parameters", "complete", "describe", "rho"]
+__all__ = ["METHODS", "Method", "Parameters", "complete", "describe"]

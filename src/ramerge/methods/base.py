@@ -1,18 +1,21 @@
-"""What a method is: its paper, its parameters, and pure functions on pieces of tensors."""
+"""What a method is: its paper, its parameters, what it counts, and pure functions on pieces of tensors."""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from ramerge.kernels.piece import Piece
 
-Counts = NDArray[np.int64]
+Counts = NDArray[Any]
+Agents = tuple[str, ...]
 
 
 class Parameters(BaseModel):
@@ -20,35 +23,134 @@ class Parameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    @property
-    def counted_over(self) -> str:
-        """What statistics are counted over: `model`, `layer` or `tensor`."""
-        return "model"
+
+def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = False) -> Any:
+    """The type of a parameter that is one number for all agents, or a mapping of agents to numbers.
+
+    Args:
+        low: the least value.
+        high: the largest value.
+        below: whether values must lie below `high`.
+    """
+    span = _span(low, high, below)
+
+    def check(value: Any) -> float | dict[str, float]:
+        if isinstance(value, Mapping):
+            return {str(name): number(one, f"{name}: ") for name, one in value.items()}
+        return number(value, "")
+
+    def number(value: Any, prefix: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{prefix}must be a number, or a mapping of agents to numbers, not {value!r}")
+        if not (math.isfinite(value) and low <= value <= high and not (below and value == high)):
+            raise ValueError(f"{prefix}must be {span}, not {value!r}")
+        return float(value)
+
+    schema = {"range": f"{span}, or one for each agent"}
+    return Annotated[Any, PlainValidator(check), WithJsonSchema(schema)]
+
+
+def _span(low: float, high: float, below: bool) -> str:
+    if math.isinf(low) and math.isinf(high):
+        return "any number"
+    if math.isinf(high):
+        return f"{low:g} or more"
+    return f"{low:g} to {'below ' if below else ''}{high:g}"
+
+
+def for_each(value: float | Mapping[str, float], agents: Agents) -> tuple[float, ...]:
+    """One number for each agent, in order."""
+    return tuple(value[name] for name in agents) if isinstance(value, Mapping) else (value,) * len(agents)
+
+
+WEIGHTS: Any = per_agent()
+
+
+def weights_field() -> Any:
+    """The parameter `weights`."""
+    return Field(1.0, description="factor of each agent, before anything is summed")
+
+
+def scale_field() -> Any:
+    """The parameter `scale`."""
+    return Field(1.0, allow_inf_nan=False, description="factor of the merged task vector")
 
 
 @dataclass(frozen=True)
-class AgentCounts:
-    """What one agent moved, in elements.
+class Statistic(ABC):
+    """Something to count over the inputs before they can be merged. Subclasses are frozen dataclasses.
+
+    Equal statistics are counted once, however many merges need them, so all that they depend on must be a field.
 
     Attributes:
-        total: elements that were compared.
-        active: elements it moved.
-        unique: elements that it alone moved.
+        scope: what one result is counted over: the whole `model`, each `layer`, or each `tensor`.
+        after: the statistic whose result must be known first, which takes a read of the inputs more.
     """
 
-    total: int
-    active: int
-    unique: int
+    scope: str
+    after: Statistic | None = None
+
+    @abstractmethod
+    def blank(self, agents: int) -> Counts:
+        """An array of zeros to count in; small, because every block of the inputs gets one."""
+
+    @abstractmethod
+    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+        """Add to `counts` what a piece holds, given the result of `after`; True if a task vector is not finite."""
+
+    @abstractmethod
+    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Any:
+        """The result, small again: from the sums of all counts, over so many elements, and the result of `after`."""
 
     @property
-    def shared(self) -> int:
-        """Elements that it moved and others too."""
-        return self.active - self.unique
+    def reads(self) -> int:
+        """Reads of the inputs until its result is known."""
+        return 1 + (self.after.reads if self.after is not None else 0)
 
-    @property
-    def density(self) -> float:
-        """Active over total, 1 - sparsity (section 3.1); 0 for nothing."""
-        return self.active / self.total if self.total else 0.0
+
+Results = Mapping[Statistic, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure that a method reports of each agent: its key in the record, its heading, its format."""
+
+    key: str
+    title: str
+    format: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a method may know of a tensor when it says what it needs: name and shape."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+def _no_statistics(_parameters: Any, _agents: Agents) -> tuple[Statistic, ...]:
+    return ()
+
+
+def _nothing_reported(_parameters: Any, _agents: Agents) -> Statistic | None:
+    return None
+
+
+def _no_report(_parameters: Any, _results: Sequence[Any], agents: Agents) -> list[dict[str, Any]]:
+    return [{} for _ in agents]
+
+
+def _elementwise(_layer: Layer, _parameters: Any) -> bool:
+    return False
+
+
+def _no_scratch(_layer: Layer, _parameters: Any, _agents: int) -> int:
+    return 0
+
+
+def _processors(_parameters: Any) -> str:
+    return "cpu"
 
 
 @dataclass(frozen=True)
@@ -61,12 +163,21 @@ class Method:
         source: paper and equations.
         formula: in one line.
         parameters: the model that states and checks its parameters.
+        prepare: from parameters, agents and results of statistics to what `merge` takes; called once for each part.
+        merge: `merge(piece, prepared, counts, lenient)` writes a piece's result; True if an input or the result is not
+            finite, never if `lenient`. Where `counts` is given, it counts what `reported` would on the way.
+        differs: how it differs from mergekit's method of that name; empty where there is none.
         presets: named values of parameters.
-        needs_counts: whether merging needs the counts of all pieces, which takes a pass of its own.
-        count: adds to counts (int64, shape (2, agents): active, unique) what a piece holds; True if not finite.
-        rescale: lambda of an agent from its counts over the scope.
-        merge: writes a piece's result. Takes lambdas if `needs_counts`, and counts on the way where an array is given;
-            True if the result is not finite, never if `lenient`.
+        symmetric: whether the order of agents changes nothing but rounding.
+        needs_base: whether task vectors are needed; without them the base gives no more than the layout.
+        needs_importance: whether every agent needs importances, tensors beside its own.
+        statistics: what must be counted first.
+        reported: the statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way.
+        report: from results of `reported`, one for each part of the model, to each agent's figures.
+        columns: the figures of `report`.
+        whole: whether it works on a tensor as a whole, and not on elements by themselves.
+        scratch: bytes that it takes for a tensor that it works on as a whole.
+        runs_on: what it computes with.
     """
 
     name: str
@@ -74,8 +185,17 @@ class Method:
     source: str
     formula: str
     parameters: type[Any]
-    presets: Mapping[str, Mapping[str, object]]
-    needs_counts: bool
-    count: Callable[[Piece, Any, Counts], bool]
-    rescale: Callable[[AgentCounts, Any], float]
-    merge: Callable[[Piece, Any, Sequence[float] | None, Counts | None, bool], bool]
+    prepare: Callable[[Any, Agents, Results], Any]
+    merge: Callable[[Piece, Any, Counts | None, bool], bool]
+    differs: str = ""
+    presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    symmetric: bool = True
+    needs_base: bool = True
+    needs_importance: bool = False
+    statistics: Callable[[Any, Agents], tuple[Statistic, ...]] = _no_statistics
+    reported: Callable[[Any, Agents], Statistic | None] = _nothing_reported
+    report: Callable[[Any, Sequence[Any], Agents], list[dict[str, Any]]] = _no_report
+    columns: tuple[Column, ...] = ()
+    whole: Callable[[Layer, Any], bool] = _elementwise
+    scratch: Callable[[Layer, Any, int], int] = _no_scratch
+    runs_on: Callable[[Any], str] = _processors

@@ -3,47 +3,105 @@
 tau = 0                              nobody moved the element
     = lambda_t * tau_t               only agent t moved it
     = mean of tau_t over the movers  several did                                            (equation 7)
+
+With `shared: ties` (the authors' script calls it arm-ties) the last line is TIES within the shared region: each agent
+is trimmed to its largest entries there, the sign of what is left is elected, and the mean runs over those that agree.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from ramerge.kernels import ram as kernel
+from ramerge.kernels.elementwise import ONE, ZERO, Inputs
+from ramerge.kernels.elementwise import merge as merge_elements
 from ramerge.kernels.piece import Piece
-from ramerge.methods.base import AgentCounts, Counts, Method, Parameters
+from ramerge.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic
+from ramerge.methods.trim import Fine, trimming
 
 SOURCE = "Behavior Knowledge Merge in Reinforced Agentic Models, arXiv 2601.13572"
+
+Scope = Literal["model", "layer", "tensor"]
 
 
 class RamParameters(Parameters):
     """Parameters of `ram`."""
 
     epsilon: float = Field(1e-5, ge=0, allow_inf_nan=False, description="an element moved if |agent - base| > epsilon")
+    shared: Literal["mean", "ties"] = Field(
+        "mean", description="what becomes of shared elements: their mean (the paper), or TIES among them"
+    )
+    density: float = Field(0.1, gt=0, le=1, description="shared: ties: part of the shared region that each agent keeps")
+    trim: Scope = Field("tensor", description="shared: ties: what the largest entries are chosen from")
 
 
 class RescaledParameters(RamParameters):
     """Parameters of `ram+s`."""
 
     r: float = Field(0.1, ge=0, le=10, allow_inf_nan=False, description="strength of the rescaling of unique elements")
-    scope: Literal["model", "layer", "tensor"] = Field(
+    scope: Scope = Field(
         "model", description="what rho is counted over: the whole model (the paper), each layer, each tensor"
     )
-
-    @property
-    def counted_over(self) -> str:
-        """The scope."""
-        return self.scope
 
 
 class ClippedParameters(RescaledParameters):
     """Parameters of `ram+`."""
 
     alpha: float = Field(2.0, ge=0, allow_inf_nan=False, description="rho is clipped to at most alpha")
+
+
+@dataclass(frozen=True)
+class AgentCounts:
+    """What one agent moved, in elements.
+
+    Attributes:
+        total: elements that were compared.
+        active: elements it moved.
+        unique: elements that it alone moved.
+    """
+
+    total: int
+    active: int
+    unique: int
+
+    @property
+    def shared(self) -> int:
+        """Elements that it moved and others too."""
+        return self.active - self.unique
+
+    @property
+    def density(self) -> float:
+        """Active over total, 1 - sparsity (section 3.1); 0 for nothing."""
+        return self.active / self.total if self.total else 0.0
+
+    def __add__(self, other: AgentCounts) -> AgentCounts:
+        return AgentCounts(self.total + other.total, self.active + other.active, self.unique + other.unique)
+
+
+@dataclass(frozen=True)
+class Moved(Statistic):
+    """What each agent moved, and what it alone moved (equations 1 and 2). Its result is one `AgentCounts` an agent."""
+
+    epsilon: float = 1e-5
+
+    def blank(self, agents: int) -> Counts:
+        """int64, shape (2, agents): active and unique elements."""
+        return np.zeros((2, agents), np.int64)
+
+    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+        """See `Statistic.count`."""
+        return piece.observe(lambda format, inputs: kernel.count(format, inputs, self.epsilon, counts))
+
+    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[AgentCounts, ...]:
+        """See `Statistic.finish`."""
+        return tuple(AgentCounts(elements, int(active), int(unique)) for active, unique in total.T)
 
 
 def rho(counts: AgentCounts) -> float:
@@ -53,74 +111,184 @@ def rho(counts: AgentCounts) -> float:
     return counts.shared / counts.unique
 
 
-def plain(_counts: AgentCounts, _parameters: RamParameters) -> float:
-    """RAM keeps unique elements as they are."""
+def rescale(counts: AgentCounts, parameters: RamParameters) -> float:
+    """lambda of an agent: equation 6 (RAM+) or 8 (RAM+s), in the form of equation 9; 1 for RAM."""
+    if isinstance(parameters, ClippedParameters):
+        return 1.0 + parameters.r * min(rho(counts), parameters.alpha)
+    if isinstance(parameters, RescaledParameters):
+        return 1.0 + parameters.r * (counts.shared / counts.active if counts.active else 0.0)
     return 1.0
 
 
-def clipped(counts: AgentCounts, parameters: ClippedParameters) -> float:
-    """1 + r * clip(rho, 0, alpha) (equation 6)."""
-    return 1.0 + parameters.r * min(rho(counts), parameters.alpha)
+@dataclass(frozen=True)
+class Prepared:
+    """What merging takes: lambdas are None for plain RAM, thresholds unless shared elements are merged by TIES."""
+
+    epsilon: float
+    lambdas: tuple[float, ...] | None
+    thresholds: tuple[float, ...] | None
 
 
-def saturated(counts: AgentCounts, parameters: RescaledParameters) -> float:
-    """1 + r * rho / (1 + rho) (equation 8), computed as 1 + r * S / (S + U), which is the same (equation 9)."""
-    return 1.0 + parameters.r * (counts.shared / counts.active if counts.active else 0.0)
+def moved(parameters: RamParameters, _agents: Agents) -> Moved:
+    """The counts over the scope."""
+    scope = parameters.scope if isinstance(parameters, RescaledParameters) else "model"
+    return Moved(scope, epsilon=parameters.epsilon)
 
 
-def count(piece: Piece, parameters: RamParameters, counts: Counts) -> bool:
-    """Count active and unique elements of each agent (equations 1 and 2)."""
-    return piece.observe(lambda format, inputs: kernel.count(format, inputs, parameters.epsilon, counts))
+def trimmed(parameters: RamParameters, agents: Agents) -> Fine | None:
+    """The thresholds of `shared: ties`, if it is asked for and trims anything."""
+    if parameters.shared == "mean":
+        return None
+    return trimming(parameters.trim, (parameters.density,) * len(agents), shared_beyond=parameters.epsilon)
 
 
-def merge(
-    piece: Piece, parameters: RamParameters, lambdas: Sequence[float] | None, counts: Counts | None, lenient: bool
-) -> bool:
+def statistics(parameters: RamParameters, agents: Agents) -> tuple[Statistic, ...]:
+    """RAM itself needs nothing beforehand; lambdas need counts, and `shared: ties` thresholds."""
+    thresholds = trimmed(parameters, agents)
+    rescaled = isinstance(parameters, RescaledParameters)
+    counts = (moved(parameters, agents),) if rescaled or parameters.shared == "ties" else ()
+    return (*counts, thresholds) if thresholds else counts
+
+
+def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prepared:
+    """Lambdas and thresholds from what was counted."""
+    lambdas = None
+    if isinstance(parameters, RescaledParameters):
+        lambdas = tuple(rescale(counts, parameters) for counts in results[moved(parameters, agents)])
+    thresholds: tuple[float, ...] | None = None
+    if parameters.shared == "ties":
+        fine = trimmed(parameters, agents)
+        thresholds = results[fine].thresholds if fine else (0.0,) * len(agents)
+    return Prepared(parameters.epsilon, lambdas, thresholds)
+
+
+def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
     """Merge a piece (equation 7)."""
-    return piece.compute(
-        lambda format, inputs, out: kernel.merge(format, inputs, parameters.epsilon, lambdas, out, counts, lenient)
+    if prepared.thresholds is None:
+        return piece.compute(
+            lambda format, inputs, out: kernel.merge(
+                format, inputs, prepared.epsilon, prepared.lambdas, out, counts, lenient
+            )
+        )
+    n = len(prepared.thresholds)
+    each = (prepared.lambdas or (1.0,) * n, prepared.thresholds)
+    wrong = piece.compute(
+        lambda format, inputs, out: merge_elements(
+            element, format, inputs, out, Inputs(n), each=each, common=(prepared.epsilon,)
+        )
+    )
+    return wrong and not lenient
+
+
+def element(b: Any, taus: Any, lambdas: Any, thresholds: Any, epsilon: Any) -> Any:
+    """Equation 7 with TIES in the shared region, for one element."""
+    total, scale, movers, mass = ZERO, ONE, ZERO, ZERO
+    for t in range(len(taus)):
+        moved = abs(taus[t]) > epsilon
+        movers = movers + (ONE if moved else ZERO)
+        total = total + (taus[t] if moved else ZERO)
+        scale = lambdas[t] if moved else scale
+        kept = moved and np.float32(abs(taus[t])) >= thresholds[t]
+        mass = mass + (taus[t] if kept else ZERO)
+    agreed, voices = ZERO, ZERO
+    for t in range(len(taus)):
+        kept = abs(taus[t]) > epsilon and np.float32(abs(taus[t])) >= thresholds[t]
+        agrees = kept and ((taus[t] > ZERO and mass > ZERO) or (taus[t] < ZERO and mass < ZERO))
+        agreed = agreed + (taus[t] if agrees else ZERO)
+        voices = voices + (ONE if agrees else ZERO)
+    alone = b + scale * total
+    together = b + agreed / (voices if voices > ZERO else ONE)
+    unmoved = movers == ZERO or (movers > ONE and voices == ZERO)
+    return b if unmoved else (alone if movers == ONE else together)
+
+
+def report(
+    parameters: RamParameters, parts: Sequence[tuple[AgentCounts, ...]], agents: Agents
+) -> list[dict[str, Any]]:
+    """Each agent's counts, density, rho, and where one is counted over all of it, lambda."""
+    rows = []
+    for t in range(len(agents)):
+        counts = AgentCounts(0, 0, 0)
+        for part in parts:
+            counts = counts + part[t]
+        rows.append(
+            {
+                "total": counts.total,
+                "active": counts.active,
+                "shared": counts.shared,
+                "unique": counts.unique,
+                "density": counts.density,
+                "unique_share": counts.unique / counts.active if counts.active else 0.0,
+                "rho": rho(counts),
+                "lambda": rescale(counts, parameters) if len(parts) < 2 else None,
+            }
+        )
+    return rows
+
+
+_COLUMNS = (
+    Column("density", "density", ".1%", "share of parameters moved"),
+    Column("unique_share", "unique", ".1%", "share of these that no other agent moved"),
+    Column("rho", "rho", ".3f", "shared / unique"),
+    Column("lambda", "lambda", ".4f", "factor of unique elements"),
+)
+_MEAN: dict[str, object] = {"epsilon": 1e-5, "shared": "mean"}
+
+
+def _ram(
+    name: str,
+    title: str,
+    equations: str,
+    formula: str,
+    differs: str,
+    parameters: type[RamParameters],
+    presets: dict[str, dict[str, object]],
+) -> Method:
+    return Method(
+        name=name,
+        title=title,
+        source=f"{SOURCE}, {equations}",
+        formula=formula,
+        differs=differs,
+        parameters=parameters,
+        presets=presets,
+        statistics=statistics,
+        reported=moved,
+        report=report,
+        columns=_COLUMNS,
+        prepare=prepare,
+        merge=merge,
     )
 
 
-_PAPER: dict[str, object] = {"epsilon": 1e-5}
-
-RAM = Method(
-    name="ram",
-    title="Reinforced Agent Merging",
-    source=f"{SOURCE}, equation 7",
-    formula="unique elements kept, shared elements averaged",
-    parameters=RamParameters,
-    presets={"paper": _PAPER},
-    rescale=plain,
-    needs_counts=False,
-    count=count,
-    merge=merge,
+RAM = _ram(
+    "ram",
+    "Reinforced Agent Merging",
+    "equation 7",
+    "unique elements kept, shared elements averaged",
+    "`ram` subtracts in the files' dtype, here in float32",
+    RamParameters,
+    {"paper": _MEAN},
 )
-RAM_PLUS = Method(
-    name="ram+",
-    title="Reinforced Agent Merging with clipped rescaling",
-    source=f"{SOURCE}, equations 6 and 7",
-    formula="unique elements times lambda = 1 + r * clip(rho, 0, alpha), shared elements averaged",
-    parameters=ClippedParameters,
-    presets={
-        "paper": {**_PAPER, "r": 0.1, "alpha": 2.0, "scope": "model"},
+RAM_PLUS = _ram(
+    "ram+",
+    "Reinforced Agent Merging with clipped rescaling",
+    "equations 6 and 7",
+    "unique elements times lambda = 1 + r * clip(rho, 0, alpha), shared elements averaged",
+    "`ramplus_tl` counts tensor by tensor, clips at 0.2, takes rho = shared / epsilon without unique elements",
+    ClippedParameters,
+    {
+        "paper": {**_MEAN, "r": 0.1, "alpha": 2.0, "scope": "model"},
         # the authors' script clips rho at 1 and multiplies by a factor of 1.2, which is r = 0.2
-        "official": {**_PAPER, "r": 0.2, "alpha": 1.0, "scope": "model"},
+        "official": {**_MEAN, "r": 0.2, "alpha": 1.0, "scope": "model"},
     },
-    rescale=clipped,
-    needs_counts=True,
-    count=count,
-    merge=merge,
 )
-RAM_PLUS_S = Method(
-    name="ram+s",
-    title="Reinforced Agent Merging with saturated rescaling",
-    source=f"{SOURCE}, equations 7 and 8",
-    formula="unique elements times lambda = 1 + r * rho / (1 + rho), shared elements averaged",
-    parameters=RescaledParameters,
-    presets={"paper": {**_PAPER, "r": 0.1, "scope": "model"}},
-    rescale=saturated,
-    needs_counts=True,
-    count=count,
-    merge=merge,
+RAM_PLUS_S = _ram(
+    "ram+s",
+    "Reinforced Agent Merging with saturated rescaling",
+    "equations 7 and 8",
+    "unique elements times lambda = 1 + r * rho / (1 + rho), shared elements averaged",
+    "",
+    RescaledParameters,
+    {"paper": {**_MEAN, "r": 0.1, "scope": "model"}},
 )

@@ -6,20 +6,23 @@ Problems are collected, not raised one by one, so that a user sees all of them a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.index import Checkpoint, open_checkpoint
 from ramerge.errors import CheckpointError, RecipeError
-from ramerge.methods import METHODS, complete
+from ramerge.methods.base import Layer
 from ramerge.planning import checks
 from ramerge.planning.findings import Findings
-from ramerge.planning.layout import plan_tensors
-from ramerge.planning.match import match
-from ramerge.planning.model import Plan, Resources, room
-from ramerge.planning.recipes import AnyRecipe, load_recipe
+from ramerge.planning.layout import Inputs, plan_tensors
+from ramerge.planning.match import match, match_importance
+from ramerge.planning.model import Plan, Resources, TensorPlan, room
+from ramerge.planning.points import make_points
+from ramerge.planning.recipes import AnyRecipe
+from ramerge.planning.rounds import rounds
 from ramerge.recipe import Recipe, parse_size
 
 # Resident memory of the process before any buffer: Python, NumPy, numba, and compiling the kernels, which grow with the
@@ -42,46 +45,51 @@ def make_plan(
     source: AnyRecipe,
     out: Path | None = None,
     *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
+    in_memory: bool = False,
 ) -> Plan:
-    """Plan a merge; `problems` of the result says what would make it fail.
+    """Plan a merge, or a sweep over parameters; `problems` of the result says what would make it fail.
 
     Args:
         source: a recipe, in any form that `load_recipe` takes.
         out: the output folder, if it is known.
+        vary: keys of parameters to values; every combination is merged.
         threads: worker threads; by default as many as the machine has processors, and two more that wait for disks.
         max_memory: bytes, or a size such as `2GB`, that the process must not exceed.
         overwrite: whether an existing checkpoint at `out` is to be replaced.
+        in_memory: whether merged tensors are handed over whole instead of being written.
 
     Raises:
         RecipeError: the recipe itself is wrong.
     """
-    recipe = load_recipe(source)
+    points = make_points(source, vary)
+    recipe = points[0].recipe
     budget = _budget(max_memory)
     if threads is not None and not 1 <= threads <= _MOST_THREADS:
         raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {threads}")
-    method = METHODS[recipe.method]
     findings = Findings(recipe.document)
-    base, agents = _resolve(recipe, findings)
+    agents = {name: _find(agent.model, recipe, findings, name) for name, agent in recipe.agents.items()}
+    base = _find(recipe.base, recipe, findings, "") if recipe.base is not None else next(iter(agents.values()))
+    importances = {
+        name: _find(agent.importance, recipe, findings, name)
+        for name, agent in recipe.agents.items()
+        if agent.importance is not None
+    }
     plan = Plan(
-        recipe=recipe,
-        method=method,
-        parameters=method.parameters(**complete(method, recipe.preset, recipe.parameters)),
+        points=points,
         out=out,
         overwrite=overwrite,
         base=base,
         agents=agents,
+        importances=importances,
         resources=Resources(1, _SMALLEST_BLOCK, 0, 0),
     )
     opened = _open(plan, findings)
-    base_checkpoint = opened.pop("", None)
-    if base_checkpoint is not None:
-        plan = _plan_tensors(plan, base_checkpoint, opened, findings)
-        opened[""] = base_checkpoint
-    resident = _resident(list(opened.values()), findings)
-    resources = _cut(plan, resident, threads, budget, findings)
+    plan = _plan_tensors(plan, opened, findings)
+    resources = _cut(plan, _resident(opened.all, findings), threads, budget, in_memory, findings)
     free = checks.check_out(plan, findings) if out is not None else None
     return replace(
         plan,
@@ -99,60 +107,90 @@ def _budget(max_memory: int | str | None) -> int | None:
         raise RecipeError(f"--max-memory: {error}") from error
 
 
-def _resolve(recipe: Recipe, findings: Findings) -> tuple[Model, dict[str, Model]]:
-    """The folders of base and agents. One that cannot be found keeps its name, and is a problem."""
-
-    def find(name: str, text: str) -> Model:
-        try:
-            return resolve(text, recipe.folder)
-        except CheckpointError as error:
-            findings.error(error, name)
-            return Model(text, None)
-
-    return find("", recipe.base), {name: find(name, agent.model) for name, agent in recipe.agents.items()}
+def _find(text: str, recipe: Recipe, findings: Findings, name: str) -> Model:
+    """A model's folder. One that cannot be found keeps its name, and is a problem."""
+    try:
+        return resolve(text, recipe.folder)
+    except CheckpointError as error:
+        findings.error(error, name)
+        return Model(text, None)
 
 
-def _open(plan: Plan, findings: Findings) -> dict[str, Checkpoint]:
-    """Those of the agents, and of the base under the name "", that can be opened."""
-    opened: dict[str, Checkpoint] = {}
-    for name, model in {"": plan.base, **plan.agents}.items():
+@dataclass
+class _Opened:
+    """The checkpoints that could be opened."""
+
+    base: Checkpoint | None
+    agents: dict[str, Checkpoint]
+    importances: dict[str, Checkpoint]
+
+    @property
+    def all(self) -> list[Checkpoint]:
+        return [*([self.base] if self.base else []), *self.agents.values(), *self.importances.values()]
+
+
+def _open(plan: Plan, findings: Findings) -> _Opened:
+    """Open what can be opened; the rest is a problem."""
+
+    def one(name: str, model: Model) -> Checkpoint | None:
         if model.directory is None:
-            continue
+            return None
         try:
-            opened[name] = open_checkpoint(model.directory, allow_outside_links=plan.recipe.allow.outside_links)
-            checks.check_arithmetic(name, opened[name], plan.recipe, findings)
+            opened = open_checkpoint(model.directory, allow_outside_links=plan.recipe.allow.outside_links)
+            checks.check_arithmetic(name, opened, plan.recipe, findings)
+            return opened
         except CheckpointError as error:
             findings.error(error, name)
+            return None
+
+    def several(models: Mapping[str, Model]) -> dict[str, Checkpoint]:
+        opened = {name: one(name, model) for name, model in models.items()}
+        return {name: checkpoint for name, checkpoint in opened.items() if checkpoint is not None}
+
+    agents = several(plan.agents)
+    base = one("", plan.base) if plan.recipe.base is not None else next(iter(agents.values()), None)
     for name, model in plan.agents.items():
-        if model.directory and plan.base.directory and model.directory.resolve() == plan.base.directory.resolve():
+        same = model.directory and plan.base.directory and model.directory.resolve() == plan.base.directory.resolve()
+        if same and plan.method.needs_base:
             findings.problem(f"{model.directory} is the base itself, so it has no task vector", name)
-    return opened
+    return _Opened(base, agents, several(plan.importances))
 
 
-def _plan_tensors(plan: Plan, base: Checkpoint, agents: dict[str, Checkpoint], findings: Findings) -> Plan:
+def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings) -> Plan:
     """The plan with its tensors. Agents that could not be opened are problems already, the others are compared."""
-    matched = {name: match(name, base, agent, plan.recipe.allow, findings) for name, agent in agents.items()}
-    checks.check_configs(base, agents, plan.recipe, findings)
-    if len(agents) != len(plan.agents):
+    base = opened.base
+    if base is None:
         return plan
-    sources = {name: source for name, (source, _) in matched.items()}
+    allow = plan.recipe.allow
+    matched = {name: match(name, base, agent, allow, findings) for name, agent in opened.agents.items()}
+    checks.check_configs(base, opened.agents, plan.recipe, findings)
+    importances = {
+        name: match_importance(name, base, checkpoint, findings) for name, checkpoint in opened.importances.items()
+    }
+    if len(opened.agents) != len(plan.agents) or len(importances) != len(plan.importances):
+        return plan
+    inputs = Inputs({name: source for name, (source, _) in matched.items()}, importances)
+    shards, tensors = plan_tensors(base, inputs, plan.points)
     ties = tuple(tie for _, found in matched.values() for tie in found)
-    shards, tensors = plan_tensors(base, sources, plan.recipe, plan.parameters.counted_over)
-    passes = 2 if plan.method.needs_counts else 1
-    tied = sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
+    counted = rounds(tensors, plan.points)
+    reads = [[tensors[place] for place in one] for one in counted]
     plan = replace(
         plan,
         tensors=tuple(tensors),
         shards=tuple(shards),
         ties=ties,
-        passes=passes,
-        bytes_read=tied + sum(tensor.bytes_read * (passes if tensor.merged else 1) for tensor in tensors),
-        bytes_written=sum(shard.file_bytes for shard in shards),
+        rounds=tuple(counted),
+        bytes_read=sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
+        + sum(tensor.bytes_read for read in (*reads, tensors) for tensor in read),
+        bytes_written=sum(shard.file_bytes for shard in shards) * len(plan.points),
     )
+    checks.check_rules(plan, findings)
     return replace(plan, companions=checks.companions(plan, findings))
 
 
-def _cut(plan: Plan, resident: int, threads: int | None, wanted: int | None, findings: Findings) -> Resources:
+def _cut(
+    plan: Plan, resident: int, threads: int | None, wanted: int | None, in_memory: bool, findings: Findings
+) -> Resources:
     """The largest blocks, then the most workers, that fit the budget.
 
     Args:
@@ -160,20 +198,25 @@ def _cut(plan: Plan, resident: int, threads: int | None, wanted: int | None, fin
         resident: bytes of weights that are in memory already.
         threads: worker threads that were asked for.
         wanted: the budget in bytes; without one, blocks shrink before buffers exceed what a laptop would not notice.
+        in_memory: whether merged tensors are handed over whole.
         findings: told if the budget cannot be kept.
     """
     agents = len(plan.agents)
-    fixed = (
-        _BASELINE_BYTES + _BYTES_PER_AGENT * agents + _BYTES_PER_TENSOR * len(plan.tensors) * (2 + agents) + resident
-    )
+    inputs = 1 + agents + len(plan.importances)
+    whole = [tensor for tensor in plan.tensors if tensor.whole]
+    fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * inputs + _BYTES_PER_TENSOR * len(plan.tensors) * (1 + inputs)
+    fixed += resident + _scratch(plan, whole) + (_collected(plan) if in_memory else 0)
     per_element = max((tensor.buffer_bytes_per_element for tensor in plan.tensors), default=1)
-    slack = room(1) * (agents + 3) + 8 * (agents + 2)
+    slack = room(1) * (inputs + 2) + 8 * (inputs + 1)
+    largest = max((tensor.base.elements * tensor.buffer_bytes_per_element for tensor in whole), default=0)
+    partials = _partials(plan)
     budget = wanted or fixed + _DEFAULT_BUFFERS
-    workers = threads or _processors() + 2
+    # what works on whole matrices uses all processors by itself
+    workers = 1 if whole else threads or _processors() + 2
 
     def resources(workers: int, block: int) -> Resources:
-        buffer = block * per_element + slack
-        return Resources(workers, block, buffer, fixed + workers * buffer)
+        buffer = max(block * per_element, largest) + slack
+        return Resources(workers, block, buffer, fixed + workers * (buffer + partials) + 3 * partials)
 
     block = _LARGEST_BLOCK
     while block > _SMALLEST_BLOCK and resources(workers, block).peak_memory_bytes > budget:
@@ -184,6 +227,30 @@ def _cut(plan: Plan, resident: int, threads: int | None, wanted: int | None, fin
     if wanted and cut.peak_memory_bytes > wanted:
         findings.problem(f"--max-memory {_megabytes(wanted)}: at least {_megabytes(cut.peak_memory_bytes)} are needed")
     return cut
+
+
+def _partials(plan: Plan) -> int:
+    """Bytes of what a block is counted in."""
+    counted = [statistic for one in plan.rounds for statistics in set(one.values()) for statistic in statistics]
+    return max((statistic.blank(len(plan.agents)).nbytes for statistic in counted), default=0) * 2
+
+
+def _scratch(plan: Plan, whole: Sequence[TensorPlan]) -> int:
+    """What the method takes for the tensor that takes the most."""
+    agents = len(plan.agents)
+    return max(
+        (
+            point.method.scratch(Layer(tensor.name, tensor.base.shape), point.parameters[tensor.rule], agents)
+            for tensor in whole
+            for point in plan.points
+        ),
+        default=0,
+    )
+
+
+def _collected(plan: Plan) -> int:
+    """Merged tensors that are put together at a time: one, and the next."""
+    return 2 * len(plan.points) * max((tensor.bytes_written for tensor in plan.tensors), default=0)
 
 
 def _resident(checkpoints: Sequence[Checkpoint], findings: Findings) -> int:

@@ -66,6 +66,20 @@ def _pairs(differences: Mapping[str, str]) -> str:
     return "; ".join(f"{key}: {text}" for key, text in differences.items())
 
 
+def check_rules(plan: Plan, findings: Findings) -> None:
+    """Refuse rules that catch no tensor; show what the others caught."""
+    for number, (rule, count) in enumerate(zip(plan.recipe.rules, plan.caught, strict=True), 1):
+        if count:
+            findings.notes.append(f"rule {number} ({rule}) catches {count:,} tensors")
+            continue
+        earlier = any(rule.catches(tensor.name) for tensor in plan.tensors)
+        text = "earlier rules catch all of them" if earlier else f"{plan.base.place} has no such tensor"
+        problem = findings.document.where(("rules", str(number - 1)), f"{rule}: catches nothing: {text}")
+        findings.problems.append(problem)
+    if plan.recipe.rules and plan.tensors and not any(tensor.merged for tensor in plan.tensors):
+        findings.notes.append("the rules leave nothing to merge")
+
+
 def companions(plan: Plan, findings: Findings) -> dict[str, Path]:
     """Relative name to source of the files to copy."""
     chosen = plan.recipe.companions

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from ramerge.checkpoint.dtypes import FROM_FULL_NAME, itemsize
 from ramerge.checkpoint.index import Checkpoint
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, lay_out
-from ramerge.planning.model import TensorPlan
-from ramerge.recipe import Recipe
+from ramerge.methods.base import Layer
+from ramerge.planning.model import Point, Source, TensorPlan
+from ramerge.recipe import Rule
 
 Entry = tuple[str, str, Sequence[int], int]
 
-_LAYER = re.compile(r"^(.*?\.(?:layers|layer|h|blocks|block)\.\d+)\.")
+
+@dataclass(frozen=True)
+class Inputs:
+    """The tensors that stand for each of the base's, by name.
+
+    Attributes:
+        agents: of every agent, in recipe order.
+        importances: likewise, for methods that need them; else empty.
+    """
+
+    agents: Mapping[str, Mapping[str, Tensor]]
+    importances: Mapping[str, Mapping[str, Tensor]]
 
 
-def plan_tensors(
-    base: Checkpoint, sources: Mapping[str, Mapping[str, Tensor]], recipe: Recipe, scope: str
-) -> tuple[list[Shard], list[TensorPlan]]:
+def plan_tensors(base: Checkpoint, inputs: Inputs, points: Sequence[Point]) -> tuple[list[Shard], list[TensorPlan]]:
     """The output's files, as the base's or of the size that was asked for, and the tensors in them.
 
     Args:
         base: the base.
-        sources: for every agent, in recipe order, the tensor that stands for each of the base's.
-        recipe: says dtype and size of shards.
-        scope: what statistics are counted over: `model`, `layer` or `tensor`.
+        inputs: what agents have in the place of the base's tensors.
+        points: whose recipe says dtype, size of shards and rules, and whose methods say what they need.
     """
+    recipe = points[0].recipe
     wanted = FROM_FULL_NAME[recipe.dtype] if recipe.dtype else None
     dtypes = {name: wanted if wanted and tensor.is_float else tensor.dtype for name, tensor in base.tensors.items()}
     groups = {
@@ -37,31 +48,52 @@ def plan_tensors(
     if recipe.shard_size is not None:
         groups = _regroup([entry for group in groups.values() for entry in group], recipe.shard_size)
     shards = [lay_out(name, entries) for name, entries in groups.items()]
-    tensors = [
-        TensorPlan(
-            base=base.tensors[name],
-            agents=tuple(source[name] for source in sources.values()),
-            merged=base.tensors[name].is_float,
-            dtype=dtypes[name],
-            shard=shard.name,
-            offset=offset,
-            group=_group(name, scope),
-        )
-        for shard in shards
-        for name, offset in shard.offsets.items()
-    ]
+    tensors = []
+    for shard in shards:
+        for name, offset in shard.offsets.items():
+            tensor = base.tensors[name]
+            number = next((place for place, rule in enumerate(recipe.rules, 1) if rule.catches(name)), 0)
+            rule = recipe.rules[number - 1] if number else None
+            action, sources = _treatment(tensor, rule, inputs, points)
+            tensors.append(
+                TensorPlan(
+                    base=tensor,
+                    sources=sources,
+                    action=action,
+                    dtype=dtypes[name],
+                    shard=shard.name,
+                    offset=offset,
+                    rule=number,
+                    whole=action == "merge" and any(_is_whole(tensor, point, number) for point in points),
+                )
+            )
     return shards, tensors
+
+
+def _treatment(
+    tensor: Tensor, rule: Rule | None, inputs: Inputs, points: Sequence[Point]
+) -> tuple[Literal["merge", "copy", "compare"], tuple[Source, ...]]:
+    """What is done with a tensor, and what is read for it."""
+    base = Source("base", tensor)
+    if rule is not None and rule.keep is not None:
+        return "copy", (base,)
+    if rule is not None and rule.take is not None:
+        return "copy", (Source(rule.take, inputs.agents[rule.take][tensor.name]),)
+    agents = [Source(name, tensors[tensor.name]) for name, tensors in inputs.agents.items()]
+    if not tensor.is_float:
+        return "compare", (base, *agents)
+    if not any(point.method.needs_base for point in points):
+        return "merge", tuple(agents)
+    weighted = [Source(name, tensors[tensor.name], True) for name, tensors in inputs.importances.items()]
+    return "merge", (base, *agents, *weighted)
+
+
+def _is_whole(tensor: Tensor, point: Point, rule: int) -> bool:
+    return point.method.whole(Layer(tensor.name, tensor.shape), point.parameters[rule])
 
 
 def _entry(tensor: Tensor, dtype: str) -> Entry:
     return tensor.name, dtype, tensor.shape, tensor.elements * itemsize(dtype)
-
-
-def _group(name: str, scope: str) -> str:
-    if scope == "model":
-        return ""
-    layer = _LAYER.match(name) if scope == "layer" else None
-    return layer[1] if layer else name
 
 
 def _regroup(entries: Sequence[Entry], limit: int) -> dict[str, list[Entry]]:

@@ -42,6 +42,25 @@ def match(
     return {key: found[key] for key in base.tensors}, ties
 
 
+def match_importance(name: str, base: Checkpoint, importance: Checkpoint, findings: Findings) -> dict[str, Tensor]:
+    """For every floating-point tensor of the base its importances; what is missing or does not fit is a problem."""
+    wanted = {key: tensor for key, tensor in base.tensors.items() if tensor.is_float}
+    missing = [key for key in wanted if key not in importance.tensors]
+    found = {key: importance.tensors[key] for key in wanted if key in importance.tensors}
+    shapes = [
+        f"{key!r}: the base has {list(wanted[key].shape)}, the importances {list(tensor.shape)}"
+        for key, tensor in found.items()
+        if tensor.shape != wanted[key].shape
+    ]
+    integers = [key for key, tensor in found.items() if not tensor.is_float]
+    for what, names in (("lacks importances of", missing), ("integers, not importances:", integers)):
+        if names:
+            findings.problem(f"{importance.directory}: {what} {listed([repr(key) for key in names])}", name)
+    if shapes:
+        findings.problem(f"{importance.directory}: shapes differ: {listed(shapes)}", name)
+    return {key: found.get(key, tensor) for key, tensor in wanted.items()}
+
+
 def _report(
     name: str, agent: Checkpoint, what: str, tensors: Sequence[Tensor], allowed: bool, policy: str, findings: Findings
 ) -> None:

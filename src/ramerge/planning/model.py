@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ramerge.checkpoint.dtypes import full_name, itemsize
 from ramerge.checkpoint.hub import Model
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
 from ramerge.methods import Method
+from ramerge.methods.base import Statistic
 from ramerge.recipe import Recipe
 
 # Every array in a worker's buffer begins at a cache line, a page and a few lines behind the end of the one before:
@@ -22,9 +24,21 @@ CACHE_LINE = 64
 STAGGER = 4096 + 5 * CACHE_LINE
 
 
+_LAYER = re.compile(r"^(.*?\.(?:layers|layer|h|blocks|block)\.\d+)\.")
+
+
 def room(size: int) -> int:
     """Bytes of a buffer that an array of `size` bytes takes up."""
     return -(-size // CACHE_LINE) * CACHE_LINE + STAGGER
+
+
+@dataclass(frozen=True)
+class Source:
+    """One input of a tensor: the `owner` is an agent's name, or "base"; its weights, or its importances."""
+
+    owner: str
+    tensor: Tensor
+    is_importance: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,22 +46,25 @@ class TensorPlan:
     """One tensor of the output.
 
     Attributes:
-        base: the base's tensor.
-        agents: the agents' tensors in recipe order; the base's own where an agent leaves it as it is.
-        merged: whether the method computes it; else all inputs must hold the same bytes, which are copied.
+        base: the base's tensor, which gives name, shape and place.
+        sources: what is read, in the order in which the action takes it. Where an agent leaves a tensor as it is, its
+            source is the base's tensor itself.
+        action: `merge` by the method; `copy` the one source; or `compare`: all sources must hold the bytes of the first.
         dtype: safetensors dtype of the output.
         shard: name of the output file.
         offset: byte in that file where its data begins.
-        group: what the method's statistics are counted over, by the scope.
+        rule: the rule of the recipe that caught it, counted from 1; 0 for none.
+        whole: whether the method works on all of it at once.
     """
 
     base: Tensor
-    agents: tuple[Tensor, ...]
-    merged: bool
+    sources: tuple[Source, ...]
+    action: Literal["merge", "copy", "compare"]
     dtype: str
     shard: str
     offset: int
-    group: str
+    rule: int = 0
+    whole: bool = False
 
     @property
     def name(self) -> str:
@@ -55,14 +72,18 @@ class TensorPlan:
         return self.base.name
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """Base and agents."""
-        return (self.base, *self.agents)
+    def merged(self) -> bool:
+        """Whether the method computes it."""
+        return self.action == "merge"
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of one read of all inputs. What an agent shares with the base is read once."""
-        return self.base.nbytes + sum(agent.nbytes for agent in self.agents if agent is not self.base)
+        """Bytes of one read of all sources. What an agent shares with the base is read once."""
+        return sum({id(source.tensor): source.tensor.nbytes for source in self.sources}.values())
+
+    def part(self, scope: str) -> str:
+        """What it is counted with: tensors of a rule are counted by themselves, and then by the scope."""
+        return f"{f'rule {self.rule}: ' if self.rule else ''}{scope_of(self.name, scope)}"
 
     @property
     def bytes_written(self) -> int:
@@ -72,10 +93,50 @@ class TensorPlan:
     @property
     def buffer_bytes_per_element(self) -> int:
         """What a worker holds for an element: inputs, output, and where dtypes differ a widened copy of all."""
-        dtypes = [source.dtype for source in self.inputs]
+        dtypes = [source.tensor.dtype for source in self.sources]
         held = sum(map(itemsize, dtypes)) + itemsize(self.dtype)
-        uniform = not self.merged or set(dtypes) == {self.dtype}
-        return held if uniform else held + 8 * (len(dtypes) + 1)
+        return held + 8 * (len(dtypes) + 1) if self.is_converted else held
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether inputs are widened into memory of their own."""
+        uniform = {source.tensor.dtype for source in self.sources} == {self.dtype}
+        return self.action != "compare" and (self.whole or not uniform)
+
+
+def scope_of(name: str, scope: str) -> str:
+    """The part of a model that a tensor belongs to: the whole `model` (""), its `layer`, or the `tensor` itself."""
+    if scope == "model":
+        return ""
+    layer = _LAYER.match(name) if scope == "layer" else None
+    return layer[1] if layer else name
+
+
+@dataclass(frozen=True)
+class Point:
+    """One merge of the inputs: a method with parameters. A sweep has several.
+
+    Attributes:
+        name: its folder in the output of a sweep; empty for a merge by itself.
+        varied: what is other than in the recipe.
+        recipe: the recipe with that.
+        method: the method.
+        parameters: by rule: first those of tensors that no rule catches, then each rule's.
+    """
+
+    name: str
+    varied: Mapping[str, Any]
+    recipe: Recipe
+    method: Method
+    parameters: tuple[Any, ...]
+
+    def statistics(self, rule: int) -> tuple[Statistic, ...]:
+        """What must be counted for tensors of a rule before they can be merged."""
+        return self.method.statistics(self.parameters[rule], tuple(self.recipe.agents))
+
+    def reported(self, rule: int) -> Statistic | None:
+        """What the record shows of tensors of a rule."""
+        return self.method.reported(self.parameters[rule], tuple(self.recipe.agents))
 
 
 @dataclass(frozen=True)
@@ -108,27 +169,58 @@ class Resources:
 class Plan:
     """Everything about a merge that can be known from headers. It can be carried out if `problems` is empty.
 
-    Sizes are in bytes. `bytes_read` counts every pass.
+    `rounds` holds for each read before the merging pass what is counted of which tensors, by their places. Sizes are in
+    bytes. `bytes_read` counts every pass, `bytes_written` every point.
     """
 
-    recipe: Recipe
-    method: Method
-    parameters: Any
+    points: tuple[Point, ...]
     out: Path | None
     overwrite: bool
     base: Model
     agents: Mapping[str, Model]
+    importances: Mapping[str, Model]
     resources: Resources
     tensors: tuple[TensorPlan, ...] = ()
     shards: tuple[Shard, ...] = ()
     ties: tuple[Tie, ...] = ()
     companions: Mapping[str, Path] = field(default_factory=dict)
-    passes: int = 1
+    rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = ()
     bytes_read: int = 0
     bytes_written: int = 0
     disk_free: int | None = None
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe; of a sweep, the first point's. Points differ in method and parameters alone."""
+        return self.points[0].recipe
+
+    @property
+    def method(self) -> Method:
+        """The method; of a sweep, the first point's."""
+        return self.points[0].method
+
+    @property
+    def parameters(self) -> Any:
+        """The parameters where no rule has others; of a sweep, the first point's."""
+        return self.points[0].parameters[0]
+
+    @property
+    def passes(self) -> int:
+        """Reads of the inputs: for each round of counting, and for merging."""
+        return len(self.rounds) + 1
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether every point has a folder of its own in the output."""
+        return bool(self.points[0].name)
+
+    @property
+    def caught(self) -> list[int]:
+        """How many tensors each rule of the recipe caught."""
+        counts = Counter(tensor.rule for tensor in self.tensors)
+        return [counts[rule] for rule in range(1, len(self.recipe.rules) + 1)]
 
     @property
     def parameters_count(self) -> int:
@@ -146,11 +238,18 @@ class Plan:
         return {
             "method": self.method.name,
             "parameters": self.parameters.model_dump(),
+            "points": [{"name": point.name, **point.varied} for point in self.points] if self.is_sweep else [],
+            "runs_on": self.method.runs_on(self.parameters),
             "base": self.base.place,
             "agents": {name: model.place for name, model in self.agents.items()},
             "out": str(self.out) if self.out else None,
             "tensors": len(self.tensors),
             "merged_tensors": sum(tensor.merged for tensor in self.tensors),
+            "whole_tensors": sum(tensor.whole for tensor in self.tensors),
+            "rules": [
+                {"tensors": count, **rule.model_dump(mode="json", exclude_none=True)}
+                for rule, count in zip(self.recipe.rules, self.caught, strict=True)
+            ],
             "parameters_count": self.parameters_count,
             "dtypes": dict(Counter(full_name(tensor.dtype) for tensor in self.tensors)),
             "shards": [shard.name for shard in self.shards],

@@ -9,39 +9,39 @@ from typing import Any
 from pydantic import ValidationError
 
 from ramerge.errors import RecipeError
-from ramerge.methods import METHODS, complete
-from ramerge.recipe import Document, Recipe, check, describe, read_document, unknown
-
-_MERGEKIT = (
-    "this is a recipe of mergekit; here merge_method is method, base_model is base, and models are "
-    "agents, a mapping of names to models"
-)
+from ramerge.methods import METHODS, Method, complete
+from ramerge.planning.mergekit import is_mergekit, translate
+from ramerge.recipe import Document, Key, Recipe, check, describe, read_document, unknown
 
 AnyRecipe = Recipe | Mapping[str, Any] | str | Path | Document
 
 
 def load_recipe(source: AnyRecipe) -> Recipe:
-    """A checked recipe from a file, a mapping, a document, or a recipe.
+    """A checked recipe from a file, a mapping, a document, or a recipe; ours or in mergekit's form.
 
     Raises:
         RecipeError: every problem of structure, method and parameters.
     """
-    recipe: Recipe | None
-    problems: list[str]
-    if isinstance(source, Recipe):
-        recipe, problems = source, []
-        document = source.document if source.document.values else Document(source.model_dump())
-    else:
-        if isinstance(source, str | Path):
-            source = read_document(Path(source))
-        document = source if isinstance(source, Document) else Document(dict(source))
-        if document.values.keys() & {"merge_method", "models", "slices"}:
-            raise RecipeError(document.where((), _MERGEKIT))
-        recipe, problems = check(document)
-    problems += _method_problems(document)
+    document = as_document(source)
+    recipe, problems = (source, []) if isinstance(source, Recipe) else check(document)
+    problems = [*problems, *_method_problems(document), *_agent_problems(document)]
     if recipe is None or problems:
-        raise RecipeError(problems)
+        raise RecipeError(dict.fromkeys(problems))
     return recipe
+
+
+def as_document(source: AnyRecipe) -> Document:
+    """The document of a recipe in any form.
+
+    Raises:
+        RecipeError: it cannot be read, or is a recipe of mergekit's that has no counterpart.
+    """
+    if isinstance(source, Recipe):
+        return source.document if source.document.values else Document(source.model_dump(exclude_none=True))
+    if isinstance(source, str | Path):
+        source = read_document(Path(source))
+    document = source if isinstance(source, Document) else Document(dict(source))
+    return translate(document) if is_mergekit(document.values) else document
 
 
 def _method_problems(document: Document) -> list[str]:
@@ -54,23 +54,72 @@ def _method_problems(document: Document) -> list[str]:
     if name not in METHODS:
         return [document.where(("method",), unknown("method", name, list(METHODS)))]
     method = METHODS[name]
+    if method.needs_base and values.get("base") is None:
+        problems.append(document.where(("base",), f"is missing, and {name} needs it"))
     if isinstance(preset, str) and preset not in method.presets:
         problems.append(document.where(("preset",), unknown(f"preset of {name}", preset, list(method.presets))))
         preset = None
+    completed = complete(method, preset, given) if preset is None or isinstance(preset, str) else dict(given)
+    problems += _parameter_problems(document, method, completed, ("parameters",))
+    rules = values.get("rules")
+    for place, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
+        others = rule.get("parameters") if isinstance(rule, dict) else None
+        if isinstance(others, dict):
+            key = ("rules", str(place), "parameters")
+            found = _parameter_problems(document, method, {**completed, **others}, key, only=others)
+            problems += found
+    return problems
+
+
+def _parameter_problems(
+    document: Document, method: Method, given: Mapping[str, Any], key: Key, only: Mapping[str, Any] | None = None
+) -> list[str]:
+    """What is wrong with parameters that stand at `key`; with `only`, those of these names."""
     fields = method.parameters.model_fields
-    for key in given:
-        if key not in fields:
-            others = [other.name for other in METHODS.values() if key in other.parameters.model_fields]
-            hint = f" ({key} belongs to {', '.join(others)})" if others else ""
+    problems = []
+    for name in given:
+        if name not in fields and (only is None or name in only):
+            others = [other.name for other in METHODS.values() if name in other.parameters.model_fields]
+            hint = f" ({name} belongs to {', '.join(others)})" if others else ""
             problems.append(
-                document.where(("parameters", key), unknown(f"parameter of {name}", key, list(fields)) + hint)
+                document.where((*key, name), unknown(f"parameter of {method.name}", name, list(fields)) + hint)
             )
-    kept = {key: value for key, value in given.items() if key in fields}
+    kept = {name: value for name, value in given.items() if name in fields}
     try:
-        method.parameters(**complete(method, preset, kept))
+        parameters = method.parameters(**kept)
     except ValidationError as error:
-        problems += describe(error, document, method.parameters, ("parameters",))
-    agents, chosen = values.get("agents"), values.get("companions")
-    if isinstance(agents, dict) and isinstance(chosen, str) and chosen not in agents and chosen != "base":
+        problems += describe(error, document, method.parameters, key, only=only)
+        return problems
+    agents = document.values.get("agents")
+    names = list(agents) if isinstance(agents, dict) else []
+    for name, value in parameters:
+        if isinstance(value, dict) and (only is None or name in only):
+            problems += [document.where((*key, name, one), unknown("agent", one, names)) for one in value if one not in names]
+            missing = [one for one in names if one not in value]
+            if missing:
+                problems.append(document.where((*key, name), f"has no value for {', '.join(missing)}"))
+    return problems
+
+
+def _agent_problems(document: Document) -> list[str]:
+    """Names of agents that are none, and importances where the method needs or does not need them."""
+    values = document.values
+    agents, chosen, rules = values.get("agents"), values.get("companions"), values.get("rules")
+    if not isinstance(agents, dict):
+        return []
+    problems = []
+    if isinstance(chosen, str) and chosen not in agents and chosen != "base":
         problems.append(document.where(("companions",), unknown("agent", chosen, list(agents))))
+    for place, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
+        taken = rule.get("take") if isinstance(rule, dict) else None
+        if isinstance(taken, str) and taken not in agents:
+            problems.append(document.where(("rules", str(place), "take"), unknown("agent", taken, list(agents))))
+    method = METHODS.get(str(values.get("method")))
+    weighted = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get("importance")}
+    for name in agents:
+        if method is not None and method.needs_importance and name not in weighted:
+            text = f"has no importance, which {method.name} needs; `ramerge fisher` estimates it"
+            problems.append(document.where(("agents", name), text))
+        elif method is not None and not method.needs_importance and name in weighted:
+            problems.append(document.where(("agents", name, "importance"), f"{method.name} takes no importances"))
     return problems

@@ -1,0 +1,146 @@
+"""What is left beside the weights: record, index, companions, model card, recipe."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ramerge
+from ramerge.card import model_card
+from ramerge.checkpoint.companions import copy_companions
+from ramerge.checkpoint.dtypes import FROM_FULL_NAME
+from ramerge.checkpoint.index import SAFETENSORS_INDEX
+from ramerge.engine.worker import Known
+from ramerge.planning.model import Plan, Point
+from ramerge.recipe import Agent, Recipe
+from ramerge.record import AgentStatistics, Record, as_json
+
+
+def make_records(plan: Plan, known: Known, began: float) -> tuple[Record, ...]:
+    """A record for each point, from what was counted."""
+    rules = [
+        {**rule.model_dump(mode="json", exclude_none=True), "tensors": count}
+        for rule, count in zip(plan.recipe.rules, plan.caught, strict=True)
+    ]
+    return tuple(
+        Record(
+            ramerge_version=ramerge.__version__,
+            point=point.varied,
+            method=point.method.name,
+            parameters=point.parameters[0].model_dump(),
+            base=plan.recipe.base,
+            rules=tuple(rules),
+            dtype=plan.dtype,
+            runs_on=point.method.runs_on(point.parameters[0]),
+            statistics=_statistics(plan, point, known),
+            parts=_parts(plan, point, known),
+            tensors=len(plan.tensors),
+            merged_tensors=sum(tensor.merged for tensor in plan.tensors),
+            parameters_count=plan.parameters_count,
+            bytes_read=plan.bytes_read,
+            bytes_written=plan.bytes_written // len(plan.points),
+            seconds=round(time.monotonic() - began, 3),
+            peak_memory_bytes=peak_memory(),
+        )
+        for point in plan.points
+    )
+
+
+def _statistics(plan: Plan, point: Point, known: Known) -> tuple[AgentStatistics, ...]:
+    agents = tuple(plan.agents)
+    found = _reported(plan, point, known)
+    parameters = point.parameters[next(iter(found.values()))[0] if len(found) == 1 else 0]
+    values = point.method.report(parameters, [result for _, result in found.values()], agents)
+    return tuple(
+        AgentStatistics(name, plan.recipe.agents[name].model, figures)
+        for name, figures in zip(agents, values, strict=True)
+    )
+
+
+def _parts(plan: Plan, point: Point, known: Known) -> dict[str, dict[str, dict[str, Any]]]:
+    """Figures of every part, where there are several."""
+    agents = tuple(plan.agents)
+    found = _reported(plan, point, known)
+    if len(found) < 2:
+        return {}
+    return {
+        part or "model": dict(zip(agents, point.method.report(point.parameters[rule], [result], agents), strict=True))
+        for part, (rule, result) in found.items()
+    }
+
+
+def _reported(plan: Plan, point: Point, known: Known) -> dict[str, tuple[int, Any]]:
+    """For each part of the model its rule, and the result that the record shows."""
+    found: dict[str, tuple[int, Any]] = {}
+    for tensor in plan.tensors:
+        statistic = point.reported(tensor.rule) if tensor.merged else None
+        if statistic is not None:
+            part = tensor.part(statistic.scope)
+            found[part] = tensor.rule, known[statistic, part]
+    return found
+
+
+def peak_memory() -> int:
+    """The largest resident memory of this process so far, in bytes.
+
+    Not `ru_maxrss` where Linux tells better: that one starts with the peak of the process that started this one.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def write_beside(plan: Plan, records: Sequence[Record], stage: Path) -> None:
+    """For every point index, companions, model card, recipe and record; for a sweep `sweep.json` too."""
+    for point, record in zip(plan.points, records, strict=True):
+        _write_point(plan, point, record, stage / point.name)
+    if plan.is_sweep:
+        points = {point.name: record.as_dict() for point, record in zip(plan.points, records, strict=True)}
+        text = as_json({"ramerge_version": ramerge.__version__, "method": plan.method.name, "points": points})
+        (stage / "sweep.json").write_text(text, encoding="utf-8")
+
+
+def _write_point(plan: Plan, point: Point, record: Record, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    if [shard.name for shard in plan.shards] != ["model.safetensors"]:
+        index = {
+            "metadata": {
+                "total_parameters": plan.parameters_count,
+                "total_size": sum(tensor.bytes_written for tensor in plan.tensors),
+            },
+            "weight_map": {tensor.name: tensor.shard for tensor in sorted(plan.tensors, key=lambda t: t.name)},
+        }
+        (folder / SAFETENSORS_INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    dtype = FROM_FULL_NAME[plan.recipe.dtype] if plan.recipe.dtype else None
+    copy_companions(plan.companions, folder, dtype)
+    (folder / "README.md").write_text(model_card(plan, point, record), encoding="utf-8")
+    (folder / "ramerge.yaml").write_text(_resolved(plan, point).to_yaml(), encoding="utf-8")
+    (folder / "ramerge.json").write_text(record.to_json(), encoding="utf-8")
+
+
+def _resolved(plan: Plan, point: Point) -> Recipe:
+    """The recipe with everything spelled out: parameters, absolute folders, revisions."""
+    agents = {
+        name: Agent(
+            model=model.spelled_out,
+            importance=plan.importances[name].spelled_out if name in plan.importances else None,
+        )
+        for name, model in plan.agents.items()
+    }
+    return point.recipe.model_copy(
+        update={
+            "base": plan.base.spelled_out if plan.recipe.base is not None else None,
+            "agents": agents,
+            "parameters": point.parameters[0].model_dump(),
+            "preset": None,
+        }
+    )

@@ -1,0 +1,143 @@
+"""Where merged bytes go: to files on the disk, or whole tensors to a function."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.checkpoint.write import Shard, Writer
+from ramerge.planning.model import Plan
+
+_SLOTS = 2
+
+
+@dataclass(frozen=True)
+class MergedTensor:
+    """A merged tensor.
+
+    Attributes:
+        point: of a sweep, the values of the parameters that vary.
+        name: as in the checkpoint.
+        dtype: in safetensors' spelling, such as `BF16`.
+        shape: its shape.
+        data: its bytes, uint8, yours to keep.
+    """
+
+    point: Mapping[str, Any]
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8]
+
+    def torch(self) -> Any:
+        """The same memory as a tensor of torch's."""
+        import torch
+
+        dtypes = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
+        dtypes |= {"BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16}
+        dtypes |= {"I32": torch.int32, "I64": torch.int64}
+        return torch.from_numpy(self.data).view(dtypes[self.dtype]).reshape(self.shape)
+
+
+class Files:
+    """Bytes into the shards of every point."""
+
+    def __init__(self, plan: Plan, writer: Writer) -> None:
+        self._plan = plan
+        self._writer = writer
+
+    def write(self, point: int, tensor: int, start: int, data: NDArray[np.uint8]) -> None:
+        """See `Sink.write`."""
+        place = self._plan.tensors[tensor]
+        self._writer.write(shard_name(self._plan, point, place.shard), place.offset + start, data)
+
+    def advance(self) -> None:
+        """Nothing is ever due."""
+
+    def close(self) -> None:
+        """The writer is closed by whoever opened it."""
+
+
+def shard_name(plan: Plan, point: int, shard: str) -> str:
+    """Where a point's shard lies in the output folder."""
+    folder = plan.points[point].name
+    return f"{folder}/{shard}" if folder else shard
+
+
+def all_shards(plan: Plan) -> list[Shard]:
+    """The shards of all points."""
+    return [
+        Shard(shard_name(plan, point, shard.name), shard.header, shard.offsets, shard.file_bytes)
+        for point in range(len(plan.points))
+        for shard in plan.shards
+    ]
+
+
+class Whole:
+    """Tensors put together in memory and handed to a function, one after another, from the thread that began.
+
+    Two tensors are put together at a time; workers that are ahead wait, so memory stays bounded however slow the
+    function is. Blocks are begun in the order of tensors, so a tensor that has begun always ends.
+    """
+
+    def __init__(self, plan: Plan, function: Callable[[MergedTensor], None]) -> None:
+        self._plan = plan
+        self._function = function
+        self._slots = threading.Semaphore(_SLOTS)
+        self._lock = threading.Lock()
+        self._begun: dict[int, list[NDArray[np.uint8]]] = {}
+        self._missing: dict[int, int] = {}
+        self._closed = False
+
+    def write(self, point: int, tensor: int, start: int, data: NDArray[np.uint8]) -> None:
+        """See `Sink.write`."""
+        with self._lock:
+            begun = tensor in self._begun
+        if not begun:
+            self._begin(tensor)
+        self._begun[tensor][point][start : start + data.size] = data
+        with self._lock:
+            self._missing[tensor] -= data.size
+
+    def _begin(self, tensor: int) -> None:
+        while not self._slots.acquire(timeout=0.1):
+            with self._lock:
+                if tensor in self._begun:
+                    return
+            if self._closed:
+                raise RuntimeError("the function that takes merged tensors has failed")
+        with self._lock:
+            if tensor in self._begun:
+                self._slots.release()
+                return
+            size = self._plan.tensors[tensor].bytes_written
+            self._begun[tensor] = [np.empty(size, np.uint8) for _ in self._plan.points]
+            self._missing[tensor] = size * len(self._plan.points)
+
+    def advance(self) -> None:
+        """Give away the tensors that are complete."""
+        with self._lock:
+            complete = [tensor for tensor, missing in self._missing.items() if not missing]
+        for place in complete:
+            tensor = self._plan.tensors[place]
+            for point, data in zip(self._plan.points, self._begun[place], strict=True):
+                self._function(MergedTensor(point.varied, tensor.name, tensor.dtype, tensor.base.shape, data))
+            with self._lock:
+                del self._begun[place], self._missing[place]
+            self._slots.release()
+
+    def finish(self) -> None:
+        """Give away the tensors that have no elements, and so no blocks."""
+        for place, tensor in enumerate(self._plan.tensors):
+            if not tensor.bytes_written:
+                self._begin(place)
+                self.advance()
+
+    def close(self) -> None:
+        """Let workers that wait go."""
+        self._closed = True

@@ -1,0 +1,124 @@
+"""Sums over the blocks of a pass. Integers only, so that the order of blocks does not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.engine.worker import Known, Outcome
+from ramerge.errors import WeightsError
+from ramerge.methods.base import Counts, Statistic
+from ramerge.planning.model import Plan
+
+
+class Statistics:
+    """What is counted over the parts of the model.
+
+    A part's sums are reduced to its result, which is small, as soon as the last of its blocks is in.
+    """
+
+    def __init__(self, plan: Plan, wanted: Mapping[int, Sequence[Statistic]], known: Known) -> None:
+        """Get ready to count the statistics `wanted` of tensors, by their places, after those that are `known`."""
+        self._plan = plan
+        self._known = known
+        self._totals: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
+        self._elements: dict[tuple[Statistic, str], int] = {}
+        self.results: dict[tuple[Statistic, str], Any] = {}
+        for place, statistics in wanted.items():
+            tensor = plan.tensors[place]
+            for statistic in statistics:
+                key = statistic, tensor.part(statistic.scope)
+                self._elements[key] = self._elements.get(key, 0) + tensor.base.elements
+        self._missing = dict(self._elements)
+        for key in [key for key, elements in self._elements.items() if not elements]:
+            self._finish(key)
+
+    def add(self, outcome: Outcome) -> None:
+        """Add what a block held."""
+        tensor = self._plan.tensors[outcome.block.tensor]
+        for statistic, counts in outcome.counted.items():
+            key = statistic, tensor.part(statistic.scope)
+            self._total(key, counts)[...] += counts
+            self._missing[key] -= outcome.block.stop - outcome.block.start
+            if not self._missing[key]:
+                self._finish(key)
+
+    def _total(self, key: tuple[Statistic, str], like: Counts) -> NDArray[np.int64]:
+        if key not in self._totals:
+            self._totals[key] = np.zeros(like.shape, np.int64)
+        return self._totals[key]
+
+    def _finish(self, key: tuple[Statistic, str]) -> None:
+        statistic, part = key
+        total = self._total(key, statistic.blank(len(self._plan.agents)))
+        before = self._known[statistic.after, part] if statistic.after is not None else None
+        self.results[key] = statistic.finish(total, self._elements[key], before)
+        del self._totals[key]
+
+
+class Refusals:
+    """Weights that cannot be merged; all of a pass are reported together."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._wrong: dict[int, NDArray[np.int64]] = {}
+        self._overflows: set[int] = set()
+        self._unequal: set[tuple[int, int]] = set()
+
+    def add(self, outcome: Outcome) -> None:
+        """Add what was wrong in a block."""
+        place = outcome.block.tensor
+        if outcome.wrong is not None and any(outcome.wrong):
+            found = np.array(outcome.wrong, np.int64)
+            self._wrong[place] = self._wrong.get(place, np.zeros_like(found)) + found
+        elif outcome.wrong is not None:
+            self._overflows.add(place)
+        self._unequal.update((place, source) for source in outcome.unequal)
+
+    def refuse(self) -> None:
+        """Raise for everything that cannot be merged.
+
+        Raises:
+            WeightsError: NaN, Inf, negative importances, overflow, integers that differ; all tensors that hold some.
+        """
+        problems = [*self._bad_values(), *self._bad_results(), *self._differences()]
+        if problems:
+            raise WeightsError(problems)
+
+    def _bad_values(self) -> list[str]:
+        problems = []
+        for place, counts in sorted(self._wrong.items()):
+            tensor, seen = self._plan.tensors[place], set()
+            for source, count in zip(tensor.sources, counts, strict=True):
+                if not count or id(source.tensor) in seen:
+                    continue
+                seen.add(id(source.tensor))
+                what = f"{source.tensor.path}: {source.owner}: tensor {source.tensor.name!r} holds {count:,}"
+                problems.append(
+                    f"{what} importances that are negative, NaN or Inf; they must be squared gradients or alike"
+                    if source.is_importance
+                    else f"{what} NaN or Inf; the training diverged or the file is damaged "
+                    "(allow.non_finite: true computes with them)"
+                )
+        return problems
+
+    def _bad_results(self) -> list[str]:
+        tensors = [self._plan.tensors[place] for place in sorted(self._overflows - self._wrong.keys())]
+        return [
+            f"tensor {tensor.name!r}: a result overflows {tensor.dtype}; "
+            "choose a dtype with a larger range, such as bfloat16"
+            for tensor in tensors
+        ]
+
+    def _differences(self) -> list[str]:
+        problems = []
+        for place, number in sorted(self._unequal):
+            tensor, source = self._plan.tensors[place], self._plan.tensors[place].sources[number]
+            problems.append(
+                f"{source.tensor.path}: {source.owner}: {tensor.base.dtype} tensor {tensor.name!r} differs from the "
+                "base's; tensors that are not floating point cannot be merged and must be equal"
+            )
+        return problems

@@ -1,0 +1,207 @@
+"""A thread's part of the work: read a block of all inputs, count or merge it, hand over what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.checkpoint.dtypes import FLOATS, itemsize
+from ramerge.checkpoint.read import Reader
+from ramerge.kernels.formats import FORMATS
+from ramerge.kernels.piece import Piece, Words, count_negative, words_of
+from ramerge.kernels.convert import count_non_finite
+from ramerge.methods.base import Counts, Statistic
+from ramerge.planning.model import Plan, TensorPlan, room
+
+# A result of a statistic over one part of the model.
+Known = Mapping[tuple[Statistic, str], Any]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Elements `start:stop` of the plan's tensor number `tensor`."""
+
+    tensor: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker found in a block.
+
+    Attributes:
+        block: the block.
+        bytes_read: bytes of input.
+        counted: by statistic.
+        wrong: for each source how many of its elements cannot be merged, where the result is wrong; all zero for an
+            overflow.
+        unequal: places of the sources whose bytes differ from the first's in a tensor that must be equal.
+    """
+
+    block: Block
+    bytes_read: int
+    counted: Mapping[Statistic, Counts] = field(default_factory=dict)
+    wrong: tuple[int, ...] | None = None
+    unequal: tuple[int, ...] = ()
+
+
+class Sink(Protocol):
+    """Where merged bytes go."""
+
+    def write(self, point: int, tensor: int, start: int, data: NDArray[np.uint8]) -> None:
+        """Take bytes of a point's tensor from byte `start` on, from any thread; `data` is reused afterwards."""
+        ...
+
+    def advance(self) -> None:
+        """Do what is due, from the thread that began the pass; called after each block."""
+        ...
+
+    def close(self) -> None:
+        """Expect nothing any more, and keep nobody waiting."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """How a tensor is merged for one point.
+
+    Attributes:
+        prepared: what the method takes.
+        on_the_way: what it counts while merging.
+    """
+
+    prepared: Any
+    on_the_way: Statistic | None
+
+
+@contextmanager
+def worker(plan: Plan) -> Iterator[Worker]:
+    """A worker with open files of its own."""
+    most = max((len(tensor.sources) for tensor in plan.tensors), default=0)
+    with ExitStack() as stack:
+        yield Worker(plan, [stack.enter_context(Reader()) for _ in range(most)])
+
+
+class Worker:
+    """A thread's buffer and open files."""
+
+    def __init__(self, plan: Plan, readers: Sequence[Reader]) -> None:
+        self._plan = plan
+        self._readers = readers
+        self._buffer = np.empty(plan.resources.buffer_bytes, np.uint8)
+        self._used = 0
+        self._bytes_read = 0
+
+    def count(self, block: Block, statistics: Sequence[Statistic], known: Known) -> Outcome:
+        """Read the block of all inputs and count."""
+        tensor = self._plan.tensors[block.tensor]
+        piece = self._piece(tensor, block)
+        counted, flagged = {}, False
+        for statistic in statistics:
+            after = statistic.after
+            before = known[after, tensor.part(after.scope)] if after is not None else None
+            counted[statistic] = statistic.blank(len(self._plan.agents))
+            flagged |= statistic.count(piece, before, counted[statistic])
+        # a difference may overflow although both sides are finite; what that means shows in the result
+        found = self._wrong(tensor, piece) if flagged and not self._plan.recipe.allow.non_finite else ()
+        return Outcome(block, self._bytes_read, counted, found if any(found) else None)
+
+    def merge(self, block: Block, tasks: Sequence[Task], sink: Sink) -> Outcome:
+        """Read the block of all inputs, and for every point merge and write; copy what is not merged."""
+        tensor = self._plan.tensors[block.tensor]
+        if tensor.action == "compare":
+            return self._compare(tensor, block, sink)
+        piece = self._piece(tensor, block)
+        lenient = self._plan.recipe.allow.non_finite
+        if tensor.action == "copy":
+            flagged = piece.compute(_copy)
+            self._write(tensor, block, piece, range(len(self._plan.points)), sink)
+            wrong = self._wrong(tensor, piece) if not lenient else ()
+            return Outcome(block, self._bytes_read, wrong=wrong if any(wrong) or (flagged and not lenient) else None)
+        counted: dict[Statistic, Counts] = {}
+        flagged = False
+        for place, task in enumerate(tasks):
+            counts = None
+            if task.on_the_way is not None and task.on_the_way not in counted:
+                counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
+            flagged |= self._plan.points[place].method.merge(piece, task.prepared, counts, lenient)
+            self._write(tensor, block, piece, (place,), sink)
+        return Outcome(block, self._bytes_read, counted, self._wrong(tensor, piece) if flagged else None)
+
+    def _write(self, tensor: TensorPlan, block: Block, piece: Piece, points: Sequence[int], sink: Sink) -> None:
+        width = itemsize(tensor.dtype)
+        data = piece.out.view(np.uint8)[: piece.elements * width]
+        for point in points:
+            sink.write(point, block.tensor, block.start * width, data)
+
+    def _compare(self, tensor: TensorPlan, block: Block, sink: Sink) -> Outcome:
+        """Copy the block of a tensor that is not floating point, and compare the agents' with it."""
+        first, *others = self._read(tensor, block)
+        width = itemsize(tensor.dtype)
+        for point in range(len(self._plan.points)):
+            sink.write(point, block.tensor, block.start * width, first[: (block.stop - block.start) * width])
+        unequal = tuple(place for place, other in enumerate(others, 1) if not np.array_equal(other, first))
+        return Outcome(block, self._bytes_read, unequal=unequal)
+
+    def _piece(self, tensor: TensorPlan, block: Block) -> Piece:
+        elements = block.stop - block.start
+        formats = tuple(source.tensor.dtype for source in tensor.sources)
+        parts = self._read(tensor, block)
+        if tensor.dtype not in FLOATS:
+            # integers that a rule keeps or takes: bytes, which nothing computes with
+            return Piece(tensor.name, tensor.base.shape, block.start, elements, formats, [*parts], formats[0], parts[0], parts[0])
+        words: list[Words] = [part.view(FORMATS[format].word) for part, format in zip(parts, formats, strict=True)]
+        out_word = np.dtype(FORMATS[tensor.dtype].word)
+        out = self._take(words_of(tensor.dtype, elements) * out_word.itemsize).view(out_word)
+        rows = len(formats) + 1 if tensor.is_converted else 0
+        scratch = self._take(rows * 8 * (elements + 1)).reshape(rows, 8 * (elements + 1))
+        return Piece(tensor.name, tensor.base.shape, block.start, elements, formats, words, tensor.dtype, out, scratch)
+
+    def _read(self, tensor: TensorPlan, block: Block) -> list[NDArray[np.uint8]]:
+        """The block's bytes in every source, with zeros up to a multiple of 4, which every word divides or is.
+
+        An agent that leaves the tensor as it is shares the base's.
+        """
+        self._used = self._bytes_read = 0
+        read: dict[int, NDArray[np.uint8]] = {}
+        for source, reader in zip(tensor.sources, self._readers, strict=False):
+            if id(source.tensor) in read:
+                continue
+            width = itemsize(source.tensor.dtype)
+            size = (block.stop - block.start) * width
+            part = self._take(size + -size % 4)
+            part[size:] = 0
+            reader.read(source.tensor, block.start * width, part[:size])
+            self._bytes_read += size
+            read[id(source.tensor)] = part
+        return [read[id(source.tensor)] for source in tensor.sources]
+
+    def _take(self, size: int) -> NDArray[np.uint8]:
+        """The next `size` bytes of the buffer."""
+        start = self._used
+        self._used += room(size)
+        return self._buffer[start : start + size]
+
+    @staticmethod
+    def _wrong(tensor: TensorPlan, piece: Piece) -> tuple[int, ...]:
+        """Elements of each source that are NaN, Inf, or a negative importance."""
+        if tensor.dtype not in FLOATS:
+            return (0,) * len(piece.inputs)
+        found = []
+        for source, format, words in zip(tensor.sources, piece.formats, piece.inputs, strict=True):
+            count = count_non_finite(format, words, piece.elements)
+            if source.is_importance:
+                count += count_negative(format, words, piece.elements)
+            found.append(count)
+        return tuple(found)
+
+
+def _copy(_format: str, inputs: list[Words], out: Words) -> bool:
+    out[:] = inputs[0]
+    return False

@@ -1,0 +1,122 @@
+"""The folder that an estimate leaves: where it may be, and what lies where in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.checkpoint.index import SAFETENSORS_INDEX, Checkpoint
+from ramerge.checkpoint.tensor import Tensor
+from ramerge.checkpoint.write import Shard, Writer, is_replaceable, lay_out
+from ramerge.errors import PlanError, RecipeError
+
+SHARD_BYTES = 5_000_000_000
+
+
+def place_of(path: str | Path, what: str) -> Path:
+    """A path as the file system knows it; of a link, what it leads to, because that is what would be replaced.
+
+    Args:
+        path: as it was given.
+        what: what it is to be, for the message.
+
+    Raises:
+        RecipeError: no path.
+    """
+    try:
+        place = Path(path).expanduser()
+        str(place).encode()
+        target = place.resolve()  # refuses what no path can hold, which is_symlink() calls no link
+        return target if place.is_symlink() else place
+    except (ValueError, RuntimeError, OSError) as error:
+        raise RecipeError(f"{os.fspath(path)!r}: cannot be {what}: {error}") from error
+
+
+def check_out(out: Path, overwrite: bool, inputs: Sequence[Path]) -> None:
+    """Refuse an output that would touch an input or something else of the user's.
+
+    Raises:
+        PlanError: what is in the way.
+    """
+    conflict = _conflict(out, overwrite, [path.resolve() for path in inputs])
+    if conflict is not None:
+        raise PlanError(f"{out}: {conflict}")
+
+
+def _conflict(out: Path, overwrite: bool, inputs: Sequence[Path]) -> str | None:
+    place = out.resolve()
+    if Path.cwd().is_relative_to(place):
+        return "is the working folder, or holds it; choose a folder of its own"
+    if place.is_mount():
+        return "is a mount point, which cannot be replaced; choose a folder inside of it"
+    for path in inputs:
+        if place == path:
+            return "is one of the inputs; choose another folder"
+        if path.is_dir() and place.is_relative_to(path):
+            return f"is inside the input {path}; choose a folder outside of it"
+        if path.is_relative_to(place):
+            return f"holds the input {path}; choose another folder"
+    if not os.path.lexists(out):
+        return None
+    if not out.is_dir():
+        return "is a file; choose a folder"
+    if not overwrite:
+        return "exists; choose another folder or pass --overwrite"
+    if not is_replaceable(out):
+        return "has subfolders, so --overwrite does not replace it; remove it yourself"
+    return None
+
+
+def shards_of(checkpoint: Checkpoint) -> list[Shard]:
+    """The output's files: a float32 tensor for each floating-point tensor, in files of at most 5 GB of data.
+
+    A tensor that is larger than that gets a file of its own.
+    """
+    groups: list[list[Tensor]] = [[]]
+    room = SHARD_BYTES
+    for tensor in floats_of(checkpoint):
+        size = 4 * tensor.elements
+        if groups[-1] and size > room:
+            groups.append([])
+            room = SHARD_BYTES
+        groups[-1].append(tensor)
+        room -= size
+    names = ["model.safetensors"]
+    if len(groups) > 1:
+        names = [f"model-{place:05}-of-{len(groups):05}.safetensors" for place in range(1, len(groups) + 1)]
+    return [
+        lay_out(name, [(tensor.name, "F32", tensor.shape, 4 * tensor.elements) for tensor in group])
+        for name, group in zip(names, groups, strict=True)
+    ]
+
+
+def floats_of(checkpoint: Checkpoint) -> list[Tensor]:
+    """The floating-point tensors, in the order of files and of bytes inside them."""
+    return [tensor for tensor in checkpoint.tensors.values() if tensor.is_float]
+
+
+def write_tensor(writer: Writer, shards: Mapping[str, Shard], name: str, values: NDArray[np.float32]) -> None:
+    """Write the tensor `name` (float32, contiguous, any shape) to its place in the shard that `shards` names for it.
+
+    Raises:
+        OSError: the disk is full or fails.
+    """
+    if values.size:
+        writer.write(shards[name].name, shards[name].offsets[name], values.reshape(-1).view(np.uint8))
+
+
+def write_index(stage: Path, shards: Sequence[Shard], checkpoint: Checkpoint) -> None:
+    """Write the index, where there is more than one file."""
+    if len(shards) == 1:
+        return
+    elements = sum(tensor.elements for tensor in floats_of(checkpoint))
+    index = {
+        "metadata": {"total_parameters": elements, "total_size": 4 * elements},
+        "weight_map": dict(sorted((name, shard.name) for shard in shards for name in shard.offsets)),
+    }
+    (stage / SAFETENSORS_INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,324 @@
+"""Loops that apply a method's formula to every element, or count its magnitudes.
+
+A method states its formula as a plain function of one element, such as
+
+    def element(b, taus, weights, scale):
+        total = ZERO
+        for t in range(len(taus)):
+            total = total + weights[t] * taus[t]
+        return b + scale * total
+
+with tuples of one number for each agent. The loop around it is written out here for the format and the number of
+agents, so that the tuples stay in registers and the loop over agents is unrolled; both are compiled together. One IEEE
+operation follows another, as in NumPy: nothing is contracted or reassociated.
+
+Dropping (DARE) happens before the formula: element i of a tensor takes word i % 2 of the block that `threefry` makes of
+the 64-bit counter i // 2 (its low half first) under the agent's key, and is dropped if that word lies below `below`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.kernels.formats import FORMATS, Format
+from ramerge.kernels.native import load
+from ramerge.kernels.threefry import threefry
+
+Words = NDArray[Any]
+Element = Callable[..., Any]
+
+# In formulas. Wider numbers promote them exactly, so one formula serves float32 and float64.
+ZERO, ONE = np.float32(0), np.float32(1)
+
+# A magnitude is a float32 without its sign: 31 bits, of which the upper 15 are counted first, then the lower 16.
+COARSE_BINS, FINE_BINS = 1 << 15, 1 << 16
+
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Coins that drop elements of task vectors before anything else is done with them.
+
+    Attributes:
+        keys: the two words of each agent's key.
+        below: for each agent, an element whose coin lies below is dropped: drop rate times 2^32.
+        scales: for each agent, the factor of the elements that stay.
+        start: index in its tensor of the first element.
+    """
+
+    keys: tuple[tuple[int, int], ...]
+    below: tuple[int, ...]
+    scales: tuple[float, ...]
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Which inputs there are, in this order: the base, where task vectors are wanted; agents; their importances."""
+
+    agents: int
+    base: bool = True
+    importances: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the arrays in the generated code."""
+        agents = range(self.agents)
+        return [
+            *(["base"] if self.base else []),
+            *[f"a{t}" for t in agents],
+            *([f"f{t}" for t in agents] if self.importances else []),
+        ]
+
+
+def merge(
+    element: Element,
+    format: str,
+    inputs: Sequence[Words],
+    out: Words,
+    which: Inputs,
+    each: Sequence[Sequence[float]] = (),
+    common: Sequence[float] = (),
+    drop: Drop | None = None,
+) -> bool:
+    """Write `element(b, taus, [importances,] *each, *common)` of every element to `out`.
+
+    Args:
+        element: a plain function; `b` is the base, 0 without one, and `taus` are then the agents themselves.
+        format: a key of `FORMATS`, the format of all inputs and of `out`.
+        inputs: 1-D arrays of that format's words, of equal length, as `which` says.
+        out: words, of the inputs' length.
+        which: what the inputs are.
+        each: tuples of one number an agent, rounded here to the format's real type.
+        common: numbers, rounded alike.
+        drop: coins; `start` must be even for formats with two elements in a word.
+
+    Returns:
+        True if an input is not finite, an importance is negative, or a result overflows the format.
+    """
+    form = FORMATS[format]
+    kernel = _merge(element, form, which, len(each), len(common), drop is not None)
+    numbers = np.array([*[one for row in each for one in row], *common, *(drop.scales if drop else ())], form.real)
+    return bool(kernel(*inputs, out, numbers, *_coins(drop)))
+
+
+def histogram(
+    value: Element,
+    format: str,
+    inputs: Sequence[Words],
+    which: Inputs,
+    counts: NDArray[np.uint32],
+    bins: Sequence[int] | None = None,
+    common: Sequence[float] = (),
+    drop: Drop | None = None,
+) -> bool:
+    """Count magnitudes of `value(tau, taus, *common)` of each agent.
+
+    Args:
+        value: a plain function of an agent's task vector and of all.
+        format: as for `merge`.
+        inputs: as for `merge`.
+        which: what the inputs are.
+        counts: uint32, shape (agents, COARSE_BINS), by the upper 15 bits of the magnitude as float32; with `bins`,
+            of shape (agents, FINE_BINS), by the lower 16 bits of those magnitudes that lie in the agent's bin.
+        bins: for each agent a bin of the first count.
+        common: numbers, rounded to the format's real type.
+        drop: as for `merge`.
+
+    Returns:
+        True if an input or a task vector is not finite.
+    """
+    form = FORMATS[format]
+    kernel = _histogram(value, form, which, len(common), bins is not None, drop is not None)
+    numbers = np.array([*common, *(drop.scales if drop else ())], form.real)
+    wanted = np.array(bins if bins is not None else (0,) * which.agents, np.uint32)
+    magnitudes = np.empty(_CHUNK_WORDS * which.agents * len(form.lanes), np.uint32)
+    return bool(kernel(*inputs, numbers, wanted, counts.reshape(-1), magnitudes, *_coins(drop)))
+
+
+def key_words(digest: bytes) -> tuple[int, int]:
+    """A Threefry key from the first 8 bytes of a digest, little end first."""
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
+
+
+def _coins(drop: Drop | None) -> tuple[Any, int]:
+    if drop is None:
+        return np.zeros(0, np.uint32), 0
+    rows = [(*key, below) for key, below in zip(drop.keys, drop.below, strict=True)]
+    return np.array(rows, np.uint32).reshape(-1), drop.start
+
+
+# --- source ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _merge(element: Element, form: Format, which: Inputs, each: int, common: int, drops: bool) -> Any:
+    agents = range(which.agents)
+    arguments = ["b", _tuple("tau{t}", agents)]
+    arguments += [_tuple("f{t}_i", agents)] if which.importances else []
+    arguments += [_tuple(f"e{row}_{{t}}", agents) for row in range(each)]
+    arguments += [f"c{place}" for place in range(common)]
+    body = _coin_words(form, agents) if drops else []
+    for place, lane in enumerate(form.lanes):
+        body += _task_vectors(form, which, place, drops)
+        if which.importances:
+            # a negative importance is as wrong as an infinite one
+            body += [f"f{t}_i = {lane}(f{t}[i])" for t in agents]
+            body += [f"seen = {form.peak}(seen, f{t}_i if f{t}_i >= ZERO else INFINITY)" for t in agents]
+        body += [f"r{place} = element({', '.join(arguments)})", f"peak = {form.peak}(peak, r{place})"]
+    body.append(f"out[i] = {form.pack}({', '.join(f'r{place}' for place in range(len(form.lanes)))})")
+    source = _loop(
+        form,
+        [*which.names, "out", "numbers", "coins", "start"],
+        [*_numbers(agents, each, common, drops), *(_keys(agents) if drops else [])],
+        body,
+        f"seen >= {_unsigned(form)}({form.infinity}) or peak >= {_unsigned(form)}({form.overflow})",
+    )
+    types = [*[_words(form)] * (len(which.names) + 1), _reals(form), "u32[]", "u64"]
+    return load("loop", source, tuple(types), "u32", {"element": element, **({"threefry": threefry} if drops else {})})
+
+
+@cache
+def _histogram(value: Element, form: Format, which: Inputs, common: int, fine: bool, drops: bool) -> Any:
+    agents, lanes = range(which.agents), range(len(form.lanes))
+    body = _coin_words(form, agents) if drops else []
+    for place in lanes:
+        body += _task_vectors(form, which, place, drops)
+        for t in agents:
+            call = ", ".join([f"tau{t}", _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
+            body.append(f"seen = {form.peak}(seen, tau{t})")
+            row = f"np.uint64({_CHUNK_WORDS * (t * len(lanes) + place)})"
+            body.append(f"magnitudes[{row} + i - start_of_chunk] = peak_f32(nothing, np.float32(value({call})))")
+    counting = []
+    for t in agents:
+        for place in lanes:
+            row = f"np.uint64({_CHUNK_WORDS * (t * len(lanes) + place)})"
+            counting.append(f"m = np.uint64(magnitudes[{row} + j])")
+            if fine:
+                counting += [f"if m >> SIXTEEN == bin{t}:", f"    counts[np.uint64({t * FINE_BINS}) + (m & LOWER)] += ONE32"]
+            else:
+                counting.append(f"counts[np.uint64({t * COARSE_BINS}) + (m >> SIXTEEN)] += ONE32")
+    bins = [f"bin{t} = np.uint64(bins[{t}])" for t in agents]
+    source = _COUNTING.format(
+        arguments=", ".join([*which.names, "numbers", "bins", "counts", "magnitudes", "coins", "start"]),
+        real=_real(form),
+        unsigned=_unsigned(form),
+        before="\n    ".join(
+            [*_numbers(agents, 0, common, drops), *(_keys(agents) if drops else []), *(bins if fine else [])]
+        ),
+        first=which.names[0],
+        chunk=_CHUNK_WORDS,
+        body="\n            ".join(body),
+        counting="\n            ".join(counting),
+        infinity=form.infinity,
+    )
+    types = [*[_words(form)] * len(which.names), _reals(form), *["u32[]"] * 4, "u64"]
+    return load("loop", source, tuple(types), "u32", {"value": value, **({"threefry": threefry} if drops else {})})
+
+
+# Counting cannot be vectorised, but what is counted can: magnitudes of a chunk go through a small array.
+_CHUNK_WORDS = 512
+_COUNTING = """
+def loop({arguments}):
+    SIXTEEN, LOWER, ONE64, ONE32 = np.uint64(16), np.uint64(65535), np.uint64(1), np.uint32(1)
+    ZERO = {real}(0)
+    nothing, seen = np.uint32(0), {unsigned}(0)
+    {before}
+    size, chunk = np.uint64({first}.size), np.uint64({chunk})
+    start_of_chunk = np.uint64(0)
+    while start_of_chunk < size:
+        end_of_chunk = min(start_of_chunk + chunk, size)
+        for i in range(start_of_chunk, end_of_chunk):
+            {body}
+        for j in range(end_of_chunk - start_of_chunk):
+            {counting}
+        start_of_chunk = end_of_chunk
+    return np.uint32(1) if seen >= {unsigned}({infinity}) else np.uint32(0)
+"""
+
+_LOOP = """
+def loop({arguments}):
+    SIXTEEN, LOWER, ONE64, ONE32 = np.uint64(16), np.uint64(65535), np.uint64(1), np.uint32(1)
+    ZERO, INFINITY = {real}(0), {real}(np.inf)
+    nothing, seen, peak = np.uint32(0), {unsigned}(0), {unsigned}(0)
+    {before}
+    for i in range(np.uint64({first}.size)):
+        {body}
+    return np.uint32(1) if {wrong} else np.uint32(0)
+"""
+
+
+def _loop(form: Format, arguments: Sequence[str], before: Sequence[str], body: Sequence[str], wrong: str) -> str:
+    return _LOOP.format(
+        arguments=", ".join(arguments),
+        real=_real(form),
+        unsigned=_unsigned(form),
+        before="\n    ".join(before) or "pass",
+        first=arguments[0],
+        body="\n        ".join(body),
+        wrong=wrong,
+    )
+
+
+def _task_vectors(form: Format, which: Inputs, place: int, drops: bool) -> list[str]:
+    """Element number `place` of the word: the base, and every agent's task vector."""
+    lane, agents = form.lanes[place], range(which.agents)
+    lines = [f"b = {lane}(base[i])" if which.base else "b = ZERO"]
+    lines += [f"seen = {form.peak}(seen, b)"] if which.base else []
+    for t in agents:
+        lines += [f"x = {lane}(a{t}[i])", f"seen = {form.peak}(seen, x)", f"tau{t} = x - b" if which.base else f"tau{t} = x"]
+    if drops:
+        coins = f"word{place}_{{t}}" if len(form.lanes) == 2 else "(word1_{t} if odd else word0_{t})"
+        lines += [f"tau{t} = tau{t} * stay{t} if {coins.format(t=t)} >= below{t} else ZERO" for t in agents]
+    return lines
+
+
+def _numbers(agents: range, each: int, common: int, drops: bool) -> list[str]:
+    """Names for what the array of numbers holds."""
+    names = [f"e{row}_{t}" for row in range(each) for t in agents] + [f"c{place}" for place in range(common)]
+    names += [f"stay{t}" for t in agents] if drops else []
+    return [f"{name} = numbers[{place}]" for place, name in enumerate(names)]
+
+
+def _keys(agents: range) -> list[str]:
+    lines = []
+    for t in agents:
+        lines += [f"k{t}_0 = coins[{3 * t}]", f"k{t}_1 = coins[{3 * t + 1}]", f"below{t} = coins[{3 * t + 2}]"]
+    return lines
+
+
+def _coin_words(form: Format, agents: range) -> list[str]:
+    """The two words of the block for this place, for every agent."""
+    if len(form.lanes) == 2:
+        lines = ["counter = (start >> ONE64) + i"]
+    else:
+        lines = ["counter = (start + i) >> ONE64", "odd = ((start + i) & ONE64) == ONE64"]
+    lines += ["low, high = np.uint32(counter), np.uint32(counter >> np.uint64(32))"]
+    lines += [f"word0_{t}, word1_{t} = threefry(low, high, k{t}_0, k{t}_1)" for t in agents]
+    return lines
+
+
+def _tuple(name: str, agents: range) -> str:
+    return f"({', '.join(name.format(t=t) for t in agents)},)"
+
+
+def _real(form: Format) -> str:
+    return f"np.{np.dtype(form.real).name}"
+
+
+def _unsigned(form: Format) -> str:
+    return f"np.{np.dtype(form.word).name}"
+
+
+def _words(form: Format) -> str:
+    return f"{form.word_code}[]"
+
+
+def _reals(form: Format) -> str:
+    return f"{form.real_code}[]"

@@ -1,0 +1,205 @@
+"""Kernels: functions written in a subset of Python, compiled once, and loaded as machine code ever after.
+
+Importing numba and letting it load what it has compiled takes half a second. So a kernel is kept as plain relocatable
+code, which LLVM alone can load and ctypes can call; numba is imported only to compile what is not yet there. `store`
+keeps the code, `compiler` makes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dis import get_instructions
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+import numpy as np
+
+from ramerge.kernels import store
+
+Kernel = Callable[..., Any]
+
+_SCALARS: dict[str, Any] = {
+    "f32": ctypes.c_float,
+    "f64": ctypes.c_double,
+    "u32": ctypes.c_uint32,
+    "u64": ctypes.c_uint64,
+    "i64": ctypes.c_int64,
+}
+_DTYPES = {f"{code}[]": np.dtype(f"{code[0]}{int(code[1:]) // 8}") for code in (*_SCALARS, "u8")}
+
+# What turns source into machine code, as text: read when this module is, so that it is that which runs.
+_TOOLS = [(Path(__file__).parent / f"{name}.py").read_bytes() for name in ("native", "compiler", "intrinsics")]
+
+_lock = threading.Lock()
+_loaded: dict[bytes, Kernel] = {}
+# An engine owns the memory that its code lies in.
+_engines: list[Any] = []
+
+
+def load(
+    name: str,
+    source: str,
+    arguments: tuple[str, ...],
+    returns: str,
+    scope: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+) -> Kernel:
+    """The function `name` that `source` defines, compiled for this processor.
+
+    Args:
+        name: of the function.
+        source: Python as numba compiles it. It sees `np`, everything in `intrinsics` and `scope`, and nothing else; it
+            must neither allocate nor raise.
+        arguments: types of the arguments: `u8[]`, `u32[]`, `u64[]`, `i64[]`, `f32[]`, `f64[]` for contiguous arrays,
+            which the source sees with one dimension; `u32`, `u64`, `i64`, `f32`, `f64` for numbers.
+        returns: type of the result, a number.
+        scope: functions that the source may call, by name. They are compiled with it, and see the intrinsics and, of
+            their module, modules, types, numbers and strings.
+
+    Returns:
+        A function that takes arrays and numbers, releases the GIL, and returns an int or a float. It raises TypeError
+        for an array of another type or layout, and ValueError if arguments are missing or too many.
+
+    Raises:
+        TypeError: if a function of `scope` uses what cannot be compiled with it.
+        ValueError, numba.core.errors.NumbaError: if the source cannot be compiled; see `compiler.machine_code`.
+    """
+    key = _key(name, source, arguments, returns, scope)
+    with _lock:
+        if key not in _loaded:
+            payload = store.read(key)
+            if payload is None:
+                payload = _compile(name, source, arguments, returns, scope)
+                store.write(key, payload)
+            _loaded[key] = _callable(name, _link(payload), arguments, returns)
+        return _loaded[key]
+
+
+def _compile(
+    name: str, source: str, arguments: tuple[str, ...], returns: str, scope: Mapping[str, Callable[..., Any]]
+) -> bytes:
+    """Machine code with its symbol before it."""
+    from ramerge.kernels.compiler import machine_code
+
+    symbol, code = machine_code(name, source, arguments, returns, scope)
+    return symbol.encode("ascii") + b"\0" + code
+
+
+def _link(payload: bytes) -> int:
+    """Bring machine code into memory; the address of the function."""
+    symbol, _, code = payload.partition(b"\0")
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _engines.append(engine)
+    return int(engine.get_function_address(symbol.decode("ascii")))
+
+
+def _callable(name: str, address: int, arguments: tuple[str, ...], returns: str) -> Kernel:
+    """The function at an address, for Python; `compiler` says how it is called."""
+    native: list[Any] = [ctypes.c_void_p, ctypes.c_void_p]
+    for code in arguments:
+        native += [ctypes.c_void_p, ctypes.c_int64] if code in _DTYPES else [_SCALARS[code]]
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, *native)(address)
+    dtypes = [_DTYPES.get(code) for code in arguments]
+    converters = [float if code[0] == "f" else int for code in arguments]
+    returned, addressof, c_void_p = _SCALARS[returns], ctypes.addressof, ctypes.c_void_p
+
+    def kernel(*values: Any) -> Any:
+        passed: list[Any] = []
+        for value, dtype, convert in zip(values, dtypes, converters, strict=True):
+            if dtype is None:
+                passed.append(convert(value))
+            elif value.dtype == dtype:
+                passed += (_address(value), value.size)
+            else:
+                raise TypeError(f"{name} takes an array of {dtype}, not of {value.dtype}")
+        result, error = returned(), c_void_p()
+        if function(addressof(result), addressof(error), *passed):
+            raise RuntimeError(f"{name} failed")
+        return result.value
+
+    return kernel
+
+
+def _address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.c_char.from_buffer) -> int:
+    """Where a contiguous array lies."""
+    flags = array.flags
+    if flags.carray and array.size:
+        return int(addressof(first(array)))
+    if not (flags.c_contiguous and flags.aligned):
+        raise TypeError(f"an array with strides {array.strides} is not contiguous, or is not aligned")
+    # slower, but arrays that are empty or not writable come this way only
+    return int(array.ctypes.data)
+
+
+# --- what a kernel depends on ----------------------------------------------------------------------------------------
+
+
+def _key(
+    name: str, source: str, arguments: tuple[str, ...], returns: str, scope: Mapping[str, Callable[..., Any]]
+) -> bytes:
+    """SHA-256 of everything that decides what the machine code does."""
+    called = sorted((key, _meaning(function)) for key, function in scope.items())
+    return hashlib.sha256(repr((_machinery(), name, source, arguments, returns, called)).encode()).digest()
+
+
+@cache
+def _machinery() -> str:
+    """Compiler and processor. numba's version is read from its files, because importing it is what takes the time."""
+    numba = find_spec("numba")
+    folders = numba.submodule_search_locations if numba else None
+    version = [(Path(folder) / "_version.py").read_bytes() for folder in folders or ()]
+    settings = sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
+    processor = (llvm.get_process_triple(), llvm.get_host_cpu_name(), _processor_features())
+    return repr((_TOOLS, version, settings, llvmlite.__version__, np.__version__, sys.version, processor))
+
+
+def _processor_features() -> str:
+    try:
+        return str(llvm.get_host_cpu_features().flatten())
+    except RuntimeError:  # not known of every processor
+        return ""
+
+
+def _meaning(function: Any) -> str:
+    """What a function does, as text: its code, and the values of what it takes from its module.
+
+    The module's file would not do: what was imported from it may be older than what it holds now.
+    """
+    if not isinstance(function, FunctionType) or function.__closure__:
+        raise TypeError(f"{function!r} is not a plain function of a module")
+    code = function.__code__
+    used = {name: _constant(name, function.__globals__[name]) for name in _names(code) if name in function.__globals__}
+    return repr((_code(code), function.__defaults__, sorted(used.items())))
+
+
+def _names(code: CodeType) -> set[str]:
+    """Names of everything global that code mentions, and what is defined inside it."""
+    own = {str(step.argval) for step in get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    return own.union(*[_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)])
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    constants = [_code(constant) if isinstance(constant, CodeType) else constant for constant in code.co_consts]
+    return code.co_code, constants, code.co_names, code.co_varnames, code.co_argcount, code.co_flags
+
+
+def _constant(name: str, value: object) -> str:
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, (bool, int, float, str, np.generic, type)):
+        return f"{type(value)} {value!r}"
+    raise TypeError(f"a compiled function cannot use {name}, a {type(value).__name__}")

@@ -1,0 +1,389 @@
+"""WUDI-Merging of one linear weight.
+
+Cheng et al. 2025, "Whoever Started the Interference Should End It", arXiv 2503.08099. The merged task vector tau of N
+agents with task vectors tau_t, arrays of shape (out, in), minimises the authors' loss
+
+    L(tau) = sum_t w_t ||(tau - tau_t) tau_t^T||_F^2,    w_t = 1 / ||tau_t||_F^2, or 0 where tau_t is 0.
+
+With A_t = sqrt(w_t) tau_t and their stack A of shape (N out, in) this is a linear least-squares problem,
+
+    L(tau) = sum_t ||(tau - tau_t) A_t^T||_F^2,    gradient = 2 (tau S - R),
+    G_t = A_t^T A_t,    S = A^T A = sum_t G_t,    R = sum_t tau_t G_t.
+
+Both solvers start where the authors do, at the sum tau_0 = sum_t tau_t, and look for the step X = tau - tau_0 that
+takes away the gradient 2 (X S - E),
+
+    E = R - tau_0 S = sum_t (tau_t - tau_0) G_t = D A,    D = [(tau_t - tau_0) A_t^T]_t of shape (out, N out).
+
+The rows of tau_0 lie in the row space of A, so tau_0 + E S^+ is R S^+. But tau_t - tau_0 is computed as a sum over the
+*other* agents, without cancellation: what nothing interferes with has E = 0 exactly, and is the sum exactly.
+
+`adam` follows the authors' iteration, `closed_form` goes to its end. Arithmetic is NumPy's, or torch's on its GPU, by
+the same code. The same machine and number of BLAS threads give the same result; others may round differently. Values
+that are not finite lead to results that are not finite, never to an exception.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Solver = Literal["adam", "closed_form"]
+
+PROXIMITY = 1e-10
+"""mu of `closed_form` over the trace of S.
+
+A direction v is solved where ||A v||^2 is well above mu, and keeps the value of the sum where it is well below. Two
+errors, relative to the task vectors, meet here. E is rounded to float64, and in directions that L does not see the
+solution is that divided by mu: a few times 2.2e-16 / 1e-10 = 2e-6, nothing in the 16-bit formats of checkpoints. And a
+point at distance d from the sum can have a smaller L, but by mu d^2 / 2 at most. A solved direction grows by some
+1 / sqrt(mu) = 1e5 at most, which float32 with its 6e-8 can still carry.
+"""
+
+_ROWS = 512  # of a block: enough for fast matrix products, few enough for Adam's state to stay in the cache
+_LONG = 1024  # the longer side of what is widened to float64 at a time
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+
+
+@dataclass(frozen=True)
+class _Library:
+    """NumPy or torch (`xp`), which agree on all that is used here; how arrays reach its device, and return."""
+
+    xp: Any
+    put: Callable[[Array], Any]
+    get: Callable[[Any], Array]
+    whole: bool  # a GPU wants the whole matrix at once, a processor what fits its cache
+
+    def wide(self, x: Any) -> Any:
+        """`x` in float64."""
+        return self.xp.asarray(x, dtype=self.xp.float64)
+
+
+_NUMPY = _Library(np, lambda x: x, lambda x: x, whole=False)
+
+
+def _torch(torch: Any, where: str) -> _Library:
+    # torch.tensor copies, where from_numpy shares memory and warns about arrays that are read only
+    return _Library(torch, lambda x: torch.tensor(x, device=where), lambda x: x.cpu().numpy(), whole=where != "cpu")
+
+
+@cache
+def _gpu() -> Any:
+    """The torch module if it has a GPU that knows float64, else None; torch is imported only if it may have one."""
+    try:
+        if sys.platform == "darwin" or metadata.version("torch").endswith("+cpu"):  # Apple's GPUs have no float64
+            return None
+        torch = importlib.import_module("torch")
+    except (ImportError, OSError):  # not installed, or its libraries do not load
+        return None
+    return torch if torch.cuda.is_available() else None
+
+
+def device() -> str:
+    """Where the solvers run: `cpu`, or such as `cuda:0 (NVIDIA H100)`."""
+    torch = _gpu()
+    return f"cuda:0 ({torch.cuda.get_device_name(0)})" if torch else "cpu"
+
+
+def _library() -> _Library:
+    torch = _gpu()
+    return _torch(torch, "cuda:0") if torch else _NUMPY
+
+
+def closed_form(taus: Sequence[Array]) -> Array:
+    """The minimiser R S^+ of L with the smallest norm.
+
+    Takes N arrays of shape (out, in), all float32 or all float64; returns a new one of that shape and dtype, computed
+    in float64. The pseudo-inverse is reached by two proximal steps, X <- argmin L(tau_0 + X) + mu ||X - previous X||^2,
+    from X = 0, with mu = `PROXIMITY` times the trace of S:
+
+        X_1 = E (S + mu)^-1                       X_2 = (E + mu X_1) (S + mu)^-1                   if in < N out
+        X_1 = Y_1 A,  Y_1 = D (A A^T + mu)^-1     X_2 = Y_2 A,  Y_2 = (D + mu Y_1) (A A^T + mu)^-1     else
+
+    So an eigenvalue s of S is inverted as (1 - (mu / (s + mu))^2) / s, which is 1/s to float32 accuracy from s = 5000
+    mu on. Proximal steps never raise L, and L(result) <= L(y) + mu/2 ||y - tau_0||^2 for any y, that of Adam included
+    (Güler 1991, SIAM J. Control Optim. 29, theorem 2.1). To drop the eigenvalues below mu instead has a bound with
+    sqrt(mu) for mu, a result that jumps when an eigenvalue crosses mu, and the price of an eigendecomposition.
+    """
+    return _solve(taus, _closed_form)
+
+
+def adam(taus: Sequence[Array], steps: int = 300, rate: float = 1e-5) -> Array:
+    """The authors' solver: `steps` steps of Adam on L, from the sum of the task vectors.
+
+    Takes N arrays of shape (out, in), all float32 or all float64; returns a new one of that shape and dtype, in which
+    it is computed. Adam is torch's, with betas 0.9 and 0.999, eps 1e-8 and no weight decay. A step moves an element by
+    about `rate`, in units of the weights, however small the task vectors are.
+    """
+    return _solve(taus, lambda lib, moved, norms: _adam(lib, moved, norms, steps, rate))
+
+
+def objective(tau: Array, taus: Sequence[Array]) -> float:
+    """L(tau) in float64; arrays of shape (out, in)."""
+    lib = _library()
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _objective(lib, lib.put(tau), [lib.put(each) for each in taus])
+
+
+def scratch_bytes(shape: tuple[int, int], agents: int, solver: Solver, real: str = "float32") -> int:
+    """What a solver takes at most on a processor, in bytes.
+
+    That is beyond `agents` task vectors of `shape` and the dtype `real`, and beyond the result. The two matrices that
+    NumPy's `inv` takes besides the inverse count. The buffers of BLAS do not: they belong to its threads.
+    """
+    out, width = shape
+    rows, high, long = min(out, _ROWS), min(out, _LONG), min(width, _LONG)
+    size, stacked = np.dtype(real).itemsize, agents * out
+    norms = 2 * 8 * rows * width
+    if solver == "adam" and _dense(out, width, agents):
+        numbers = 3 * width * width + max(2 * high, 8 * rows) * width
+    elif solver == "adam":
+        numbers = (stacked + 2 * out + 9 * rows) * width + 2 * out * out
+    elif width < stacked:
+        size, numbers = 8, out * width + 4 * width * width + max(2 * high, 5 * rows) * width
+    else:
+        gathering = 2 * stacked * stacked + 2 * stacked * long
+        inverting = 4 * stacked * stacked + out * stacked
+        spreading = out * stacked + 2 * stacked * long + out * long
+        size, numbers = 8, max(gathering, inverting, spreading)
+    return max(norms, size * numbers) + (1 << 16)  # and small things
+
+
+def _solve(taus: Sequence[Array], solver: Callable[[_Library, Sequence[Any], Sequence[float]], Any]) -> Array:
+    lib = _library()
+    with np.errstate(over="ignore", invalid="ignore"):  # whether it is finite, the caller sees in the result
+        return _solve_on(lib, taus, solver)
+
+
+def _solve_on(
+    lib: _Library, taus: Sequence[Array], solver: Callable[[_Library, Sequence[Any], Sequence[float]], Any]
+) -> Array:
+    moved = [lib.put(tau) for tau in taus]
+    norms = _norms(lib, moved)
+    alone = sum(norm != 0 for norm in norms) < 2  # then E is 0
+    return lib.get(_sum(moved) if alone else solver(lib, moved, norms))
+
+
+def _blocks(length: int, step: int) -> Iterator[slice]:
+    return (slice(start, min(start + step, length)) for start in range(0, length, step))
+
+
+def _norms(lib: _Library, taus: Sequence[Any]) -> list[float]:
+    """||tau_t||_F, of squares in float64: those of float32 overflow at 1e19 and vanish at 1e-23."""
+    return [
+        math.sqrt(sum(float(lib.xp.square(lib.wide(tau[rows])).sum()) for rows in _blocks(len(tau), _ROWS)))
+        for tau in taus
+    ]
+
+
+def _sum(taus: Sequence[Any]) -> Any:
+    total = taus[0] + 0  # a copy
+    for tau in taus[1:]:
+        total += tau
+    return total
+
+
+def _others(taus: Sequence[Any], t: int, rows: slice) -> Any:
+    """Rows of tau_0 - tau_t."""
+    return _sum([tau[rows] for s, tau in enumerate(taus) if s != t])
+
+
+def _unit(tau: Any, norm: float) -> Any:
+    """A_t of tau_t, or rows of it. A division, because the inverse of a norm can overflow float32."""
+    return tau / (norm or 1.0)
+
+
+def _gram(tau: Any, norm: float, real: Callable[[Any], Any]) -> Any:
+    """G_t, in what `real` makes of blocks of rows."""
+    gram: Any = 0
+    for rows in _blocks(len(tau), _LONG):
+        block = _unit(real(tau[rows]), norm)
+        gram += block.T @ block  # BLAS does this in half the time, knowing the product to be symmetric
+    return gram
+
+
+def _closed_form(lib: _Library, taus: Sequence[Any], norms: Sequence[float]) -> Any:
+    out, width = taus[0].shape
+    return (_tall if width < len(taus) * out else _flat)(lib, taus, norms)
+
+
+def _tall(lib: _Library, taus: Sequence[Any], norms: Sequence[float]) -> Any:
+    """`closed_form` by S of shape (in, in)."""
+    excess = lib.xp.zeros_like(taus[0], dtype=lib.xp.float64)  # E
+    curvature: Any = 0  # S
+    for t, (tau, norm) in enumerate(zip(taus, norms, strict=True)):
+        gram = _gram(tau, norm, lib.wide)
+        curvature += gram  # a new array the first time, in place from then on
+        for rows in _blocks(len(tau), _ROWS):
+            excess[rows] -= lib.wide(_others(taus, t, rows)) @ gram
+        del gram  # before the next one is there
+    inverse, mu = _inverse(lib, curvature)
+    del curvature
+    result = lib.xp.zeros_like(taus[0])
+    for rows in _blocks(len(result), _ROWS):
+        step = _proximal(excess[rows], inverse, mu)
+        for tau in taus:
+            step += tau[rows]
+        result[rows] = step
+    return result
+
+
+def _flat(lib: _Library, taus: Sequence[Any], norms: Sequence[float]) -> Any:
+    """`closed_form` by A A^T of shape (N out, N out)."""
+    result = lib.xp.zeros_like(taus[0])
+    out, width = result.shape
+    products: Any = 0  # A A^T
+    for columns in _blocks(width, _LONG):
+        stack = _stack(lib, taus, norms, columns)
+        products += stack @ stack.T
+        del stack
+    excess = _interference(lib, products, norms, out)
+    inverse, mu = _inverse(lib, products)
+    del products
+    excess = _proximal(excess, inverse, mu)
+    del inverse
+    for columns in _blocks(width, _LONG):
+        step = excess @ _stack(lib, taus, norms, columns)
+        for tau in taus:
+            step += tau[:, columns]
+        result[:, columns] = step
+    return result
+
+
+def _stack(lib: _Library, taus: Sequence[Any], norms: Sequence[float], columns: slice) -> Any:
+    """Columns of A in float64, of shape (N out, columns)."""
+    stack = lib.xp.concatenate([lib.wide(tau[:, columns]) for tau in taus])
+    for rows, norm in zip(_blocks(len(stack), len(taus[0])), norms, strict=True):
+        stack[rows] /= norm or 1.0
+    return stack
+
+
+def _interference(lib: _Library, products: Any, norms: Sequence[float], out: int) -> Any:
+    """D of shape (out, N out) from A A^T: (tau_t - tau_0) A_t^T = - sum over s != t of ||tau_s|| A_s A_t^T."""
+    excess = lib.xp.zeros_like(products[:out])
+    for t, columns in enumerate(_blocks(len(products), out)):
+        for s, rows in enumerate(_blocks(len(products), out)):
+            if s != t:
+                excess[:, columns] -= products[rows, columns] * norms[s]
+    return excess
+
+
+def _inverse(lib: _Library, matrix: Any) -> tuple[Any, float]:
+    """The inverse of a positive semidefinite `matrix` + mu, and mu; overwrites `matrix`.
+
+    The condition is at most 1 / `PROXIMITY`, well within float64.
+    """
+    each = lib.xp.arange(len(matrix))
+    mu = PROXIMITY * float(matrix[each, each].sum())
+    matrix[each, each] += mu
+    # transposed: LAPACK makes matrix @ inverse close to the identity, here inverse @ matrix has to be
+    return lib.xp.linalg.inv(matrix).T, mu
+
+
+def _proximal(excess: Any, inverse: Any, mu: float) -> Any:
+    """Two proximal steps (`closed_form`)."""
+    first = excess @ inverse
+    first *= mu
+    first += excess
+    return first @ inverse
+
+
+def _adam(lib: _Library, taus: Sequence[Any], norms: Sequence[float], steps: int, rate: float) -> Any:
+    out, width = taus[0].shape
+    product, result = (_curvature if _dense(out, width, len(taus)) else _factors)(taus, norms)
+    # the gradient of a row depends on that row of X alone: a block takes all its steps before the next one
+    for rows in _blocks(out, out if lib.whole else _ROWS):
+        excess = result[rows]
+        moving = (excess != 0).any(1)  # the other rows have no gradient, and never will
+        excess[moving] = _descend(lib, excess[moving], product, steps, rate)
+        for tau in taus:
+            excess += tau[rows]
+    return result
+
+
+def _dense(out: int, width: int, agents: int) -> bool:
+    """Whether X S takes fewer operations than (X A^T) A."""
+    return width <= 2 * agents * out
+
+
+def _curvature(taus: Sequence[Any], norms: Sequence[float]) -> tuple[Callable[[Any], Any], Any]:
+    """X -> 2 X S by S itself, and 2 E."""
+    excess = taus[0] * 0
+    curvature: Any = 0
+    for t, (tau, norm) in enumerate(zip(taus, norms, strict=True)):
+        gram = _gram(tau, norm, lambda rows: rows)
+        gram *= 2
+        curvature += gram
+        for rows in _blocks(len(tau), _ROWS):
+            excess[rows] -= _others(taus, t, rows) @ gram
+        del gram
+    return lambda x: x @ curvature, excess
+
+
+def _factors(taus: Sequence[Any], norms: Sequence[float]) -> tuple[Callable[[Any], Any], Any]:
+    """X -> 2 X S as (2 X A^T) A, and 2 E."""
+    excess = taus[0] * 0
+    units = [_unit(tau, norm) for tau, norm in zip(taus, norms, strict=True)]
+
+    def product(x: Any) -> Any:
+        return _sum([(x @ unit.T * 2) @ unit for unit in units])
+
+    for t, unit in enumerate(units):
+        excess -= (_others(taus, t, slice(None)) @ unit.T * 2) @ unit
+    return product, excess
+
+
+def _descend(lib: _Library, excess: Any, product: Callable[[Any], Any], steps: int, rate: float) -> Any:
+    """X after `steps` steps of Adam (arXiv 1412.6980) from 0 along the gradient `product`(X) - `excess`."""
+    x, mean, square = (lib.xp.zeros_like(excess) for _ in range(3))
+    for step in range(1, steps + 1):
+        gradient = product(x)
+        gradient -= excess
+        change = gradient - mean
+        change *= 1 - _BETA1
+        mean += change
+        gradient *= gradient
+        gradient *= 1 - _BETA2
+        square *= _BETA2
+        square += gradient
+        lib.xp.sqrt(square, out=gradient)
+        gradient *= 1 / math.sqrt(1 - _BETA2**step)
+        gradient += _EPSILON
+        lib.xp.divide(mean, gradient, out=change)
+        change *= rate / (1 - _BETA1**step)
+        x -= change
+    return x
+
+
+def _objective(lib: _Library, tau: Any, taus: Sequence[Any]) -> float:
+    loss = 0.0
+    for each, norm in zip(taus, _norms(lib, taus), strict=True):
+        if norm:
+            loss += _loss(lib, tau, each, norm)
+    return loss
+
+
+def _loss(lib: _Library, tau: Any, other: Any, norm: float) -> float:
+    """One agent's part of L: ||X A_t^T||^2 with X = tau - tau_t; where it is cheaper, as the trace of X G_t X^T."""
+    out, width = tau.shape
+    gram = _gram(other, norm, lib.wide) if 2 * width <= out else None
+    loss = 0.0
+    for rows in _blocks(out, _ROWS):
+        error = lib.wide(tau[rows]) - lib.wide(other[rows])
+        if gram is not None:
+            loss += float((error @ gram * error).sum())
+        else:
+            for others in _blocks(out, _LONG):
+                loss += float(lib.xp.square(error @ _unit(lib.wide(other[others]), norm).T).sum())
+    return max(loss, 0.0)  # a trace can round below zero

@@ -1,0 +1,90 @@
+"""DARE: drop elements of task vectors at random, rescale the others (Yu et al. 2024, arXiv 2311.03099).
+
+Every element of tau_t is dropped with probability p and multiplied by 1 / (1 - p) otherwise; then Task Arithmetic
+(`dare`) or TIES (`dare_ties`) goes on with what is left. `coins` says how the coins are thrown.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from ramerge.methods import task_arithmetic, ties
+from ramerge.methods.base import Agents, Method, Parameters, Results, Statistic, for_each, per_agent
+from ramerge.methods.coins import Coins
+from ramerge.methods.formula import Formula, merge
+
+RATE: Any = per_agent(0.0, 1.0, below=True)
+
+
+class DroppingParameters(Parameters):
+    """What both have in common."""
+
+    p: RATE = Field(0.5, description="drop rate")
+    seed: int = Field(0, description="seed of the coins")
+    rescale: bool = Field(True, description="multiply what is not dropped by 1 / (1 - p)")
+
+
+class DareParameters(DroppingParameters, task_arithmetic.TaskArithmeticParameters):
+    """Parameters of `dare`."""
+
+
+class DareTiesParameters(DroppingParameters, ties.TiesParameters):
+    """Parameters of `dare_ties`."""
+
+
+def coins(parameters: DroppingParameters, agents: Agents) -> Coins:
+    """The coins that the parameters ask for."""
+    return Coins(parameters.seed, agents, for_each(parameters.p, agents), parameters.rescale)
+
+
+def prepare(parameters: DareParameters, agents: Agents, _results: Results) -> Formula:
+    """Task Arithmetic behind coins."""
+    return task_arithmetic.formula(parameters, agents, coins(parameters, agents))
+
+
+def thresholds(parameters: DareTiesParameters, agents: Agents) -> Any:
+    """Thresholds of what the coins leave."""
+    return ties.thresholds(parameters, agents, coins(parameters, agents))
+
+
+def statistics(parameters: DareTiesParameters, agents: Agents) -> tuple[Statistic, ...]:
+    """Thresholds, if anything is trimmed."""
+    found = thresholds(parameters, agents)
+    return (found,) if found else ()
+
+
+def prepare_ties(parameters: DareTiesParameters, agents: Agents, results: Results) -> Formula:
+    """TIES behind coins."""
+    return ties.formula(parameters, agents, results, coins(parameters, agents))
+
+
+_SOURCE = "Language Models are Super Mario, arXiv 2311.03099; RAM paper, appendix D"
+_DIFFERS = "`dare_{}` throws its coins anew each time, and rescales each tensor to its l1 norm instead of by 1 / (1 - p)"
+
+DARE = Method(
+    name="dare",
+    title="DARE with Task Arithmetic",
+    source=_SOURCE,
+    formula="drop elements of tau_t with probability p, others times 1 / (1 - p); then scale * sum_t w_t tau_t",
+    differs=_DIFFERS.format("linear"),
+    parameters=DareParameters,
+    symmetric=True,
+    prepare=prepare,
+    merge=merge,
+)
+DARE_TIES = Method(
+    name="dare_ties",
+    title="DARE with TIES",
+    source=f"{_SOURCE}; arXiv 2306.01708",
+    formula="drop elements of tau_t with probability p, others times 1 / (1 - p); then TIES",
+    differs=f"{_DIFFERS.format('ties')}; does not trim (here `density: 1`)",
+    parameters=DareTiesParameters,
+    statistics=statistics,
+    reported=thresholds,
+    report=ties.report,
+    columns=ties.COLUMNS,
+    prepare=prepare_ties,
+    merge=merge,
+)

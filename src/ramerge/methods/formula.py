@@ -1,0 +1,44 @@
+"""Methods that are a formula of one element, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ramerge.kernels.elementwise import Element, Inputs
+from ramerge.kernels.elementwise import merge as merge_elements
+from ramerge.kernels.piece import Piece
+from ramerge.methods.base import Counts
+from ramerge.methods.coins import Coins
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A formula with its numbers.
+
+    Attributes:
+        element: the formula of one element, as `kernels.elementwise.merge` takes it.
+        each: tuples of one number for each agent; at least one.
+        common: numbers.
+        inputs: what it reads beside the agents.
+        coins: drops elements of task vectors first.
+    """
+
+    element: Element
+    each: tuple[tuple[float, ...], ...]
+    common: tuple[float, ...] = ()
+    base: bool = True
+    importances: bool = False
+    coins: Coins | None = None
+
+
+def merge(piece: Piece, prepared: Formula, _counts: Counts | None, lenient: bool) -> bool:
+    """Merge a piece by its formula; see `Method.merge`."""
+    which = Inputs(len(prepared.each[0]), base=prepared.base, importances=prepared.importances)
+    drop = prepared.coins.drop(piece) if prepared.coins else None
+    wrong = piece.compute(
+        lambda format, inputs, out: merge_elements(
+            prepared.element, format, inputs, out, which, prepared.each, prepared.common, drop
+        )
+    )
+    return wrong and not lenient

@@ -1,0 +1,122 @@
+"""TIES-Merging: trim, elect signs, merge what agrees (Yadav et al. 2023, arXiv 2306.01708).
+
+Each task vector is trimmed to its largest `density` fraction by magnitude. The sign of the weighted sum of what is left
+is elected, element by element; the merged task vector is the weighted mean of those that agree with it, times `scale`.
+Where the sum is exactly 0, no sign is elected and the base stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from ramerge.kernels.elementwise import ONE, ZERO
+from ramerge.methods.base import (
+    WEIGHTS,
+    Agents,
+    Column,
+    Method,
+    Parameters,
+    Results,
+    Statistic,
+    for_each,
+    per_agent,
+    scale_field,
+    weights_field,
+)
+from ramerge.methods.coins import Coins
+from ramerge.methods.formula import Formula, merge
+from ramerge.methods.trim import Fine, Trimmed, trimming
+
+FRACTION: Any = per_agent(0.0, 1.0)
+
+
+class TrimmingParameters(Parameters):
+    """What methods that trim have in common."""
+
+    scale: float = scale_field()
+    weights: WEIGHTS = weights_field()
+    normalize: bool = Field(True, description="divide by the sum of the weights of the agents that agree")
+    trim: Literal["model", "tensor"] = Field(
+        "model", description="what the largest entries are chosen from: the whole model (the paper), or each tensor"
+    )
+
+
+class TiesParameters(TrimmingParameters):
+    """Parameters of `ties`."""
+
+    density: FRACTION = Field(0.2, description="part of each task vector that is kept")
+
+
+def thresholds(parameters: Any, agents: Agents, coins: Coins | None = None) -> Fine | None:
+    """The statistic that finds thresholds, if anything is trimmed."""
+    return trimming(parameters.trim, for_each(parameters.density, agents), coins)
+
+
+def statistics(parameters: TiesParameters, agents: Agents) -> tuple[Statistic, ...]:
+    """Thresholds."""
+    found = thresholds(parameters, agents)
+    return (found,) if found else ()
+
+
+def formula(parameters: Any, agents: Agents, results: Results, coins: Coins | None = None) -> Formula:
+    """Weights, thresholds, scale and whether to normalise."""
+    found = thresholds(parameters, agents, coins)
+    least = results[found].thresholds if found else (0.0,) * len(agents)
+    each = (for_each(parameters.weights, agents), least)
+    return Formula(element, each, (parameters.scale, float(parameters.normalize)), coins=coins)
+
+
+def element(b: Any, taus: Any, weights: Any, thresholds: Any, scale: Any, normalize: Any) -> Any:
+    """One element."""
+    mass = ZERO
+    for t in range(len(taus)):
+        kept = np.float32(abs(taus[t])) >= thresholds[t]
+        mass = mass + (weights[t] * taus[t] if kept else ZERO)
+    total, voices = ZERO, ZERO
+    for t in range(len(taus)):
+        kept = np.float32(abs(taus[t])) >= thresholds[t]
+        term = weights[t] * taus[t]
+        agrees = kept and ((term > ZERO and mass > ZERO) or (term < ZERO and mass < ZERO))
+        total = total + (term if agrees else ZERO)
+        voices = voices + (weights[t] if agrees else ZERO)
+    divisor = voices if normalize > ZERO and voices != ZERO else ONE
+    return b if total == ZERO else b + scale * (total / divisor)
+
+
+def report(_parameters: Any, parts: Sequence[Trimmed], agents: Agents) -> list[dict[str, Any]]:
+    """Each agent's threshold, where there is one for all of it, and what is kept."""
+    elements = sum(part.elements for part in parts)
+    return [
+        {
+            "threshold": parts[0].thresholds[t] if len(parts) == 1 else None,
+            "kept": sum(part.kept[t] for part in parts),
+            "kept_share": sum(part.kept[t] for part in parts) / elements if elements else 0.0,
+        }
+        for t in range(len(agents))
+    ]
+
+
+COLUMNS = (
+    Column("threshold", "threshold", ".3g", "the least |tau| that is kept"),
+    Column("kept_share", "kept", ".1%", "share of parameters that are kept and not 0"),
+)
+
+TIES = Method(
+    name="ties",
+    title="TIES-Merging",
+    source="TIES-Merging: Resolving Interference When Merging Models, arXiv 2306.01708; RAM paper, appendix D",
+    formula="trim to the largest `density`, elect the sign of the sum, scale * mean of those that agree",
+    differs="trims each tensor by itself (here `trim: tensor`), keeps one of several equal magnitudes, "
+    "elects + where the sum is 0",
+    parameters=TiesParameters,
+    statistics=statistics,
+    reported=thresholds,
+    report=report,
+    columns=COLUMNS,
+    prepare=formula,
+    merge=merge,
+)

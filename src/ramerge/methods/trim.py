@@ -1,0 +1,147 @@
+"""Trimming: the exact k-th largest magnitude of each agent's task vector, found by counting (TIES, arXiv 2306.01708).
+
+A magnitude is |tau| as float32, whose bits order as the numbers do. A first read counts the upper 15 bits, which tells
+in which bin the k-th largest lies; a second one counts the lower 16 bits of that bin. All counts are integers, so the
+threshold does not depend on blocks or threads, and the task vector is never held. k = max(1, floor(density * d)) of d
+elements, or none for a density of 0; what equals the threshold is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.kernels.elementwise import COARSE_BINS, FINE_BINS, ONE, ZERO, Inputs, histogram
+from ramerge.kernels.piece import Piece
+from ramerge.methods.base import Counts, Statistic
+from ramerge.methods.coins import Coins
+
+INFINITY = np.float32(np.inf)
+# The bin of infinity, where `shared` puts what lies outside of the shared region.
+_OUTSIDE = 0x7F80
+_INFINITE = 0x7F800000
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """What trimming keeps of each agent.
+
+    Attributes:
+        elements: elements that were counted.
+        thresholds: the least magnitude that is kept.
+        kept: elements that are kept; with a threshold of 0, those that are not 0.
+    """
+
+    elements: int
+    thresholds: tuple[float, ...]
+    kept: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Bin:
+    """Where a k-th largest magnitude lies: in a bin of the first count, as its `rank`-th largest, under `above` more."""
+
+    place: int
+    rank: int
+    above: int
+
+
+@dataclass(frozen=True)
+class Coarse(Statistic):
+    """The upper half of each agent's threshold.
+
+    Attributes:
+        densities: the part that each agent keeps.
+        coins: drops elements first (DARE); what is dropped has magnitude 0.
+        shared_beyond: count only elements that several agents moved by more than this, and d is the number of these.
+    """
+
+    densities: tuple[float, ...] = ()
+    coins: Coins | None = None
+    shared_beyond: float | None = None
+
+    def blank(self, agents: int) -> Counts:
+        """uint32, shape (agents, bins)."""
+        return np.zeros((agents, COARSE_BINS), np.uint32)
+
+    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+        """See `Statistic.count`."""
+        return self.tally(piece, counts, None)
+
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None) -> bool:
+        """Count the upper bits of magnitudes, or the lower bits of those in `bins`."""
+        drop = self.coins.drop(piece) if self.coins else None
+        value = every if self.shared_beyond is None else shared
+        common = () if self.shared_beyond is None else (self.shared_beyond,)
+        which = Inputs(len(self.densities))
+        return piece.observe(
+            lambda format, inputs: histogram(value, format, inputs, which, counts, bins, common, drop)
+        )
+
+    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[_Bin, ...]:
+        """See `Statistic.finish`."""
+        if self.shared_beyond is not None:
+            total = total.copy()
+            total[:, _OUTSIDE] = 0
+            elements = int(total[0].sum())
+        ranks = [max(1, int(density * elements)) if density else 0 for density in self.densities]
+        return tuple(_find(row, rank) for row, rank in zip(total, ranks, strict=True))
+
+
+@dataclass(frozen=True)
+class Fine(Statistic):
+    """Each agent's threshold, `after` its upper half. Its result is `Trimmed`."""
+
+    after: Coarse
+
+    def blank(self, agents: int) -> Counts:
+        """uint32, shape (agents, bins)."""
+        return np.zeros((agents, FINE_BINS), np.uint32)
+
+    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+        """See `Statistic.count`."""
+        return self.after.tally(piece, counts, [found.place for found in known])
+
+    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Trimmed:
+        """See `Statistic.finish`."""
+        thresholds, kept = [], []
+        for row, upper in zip(total, known, strict=True):
+            lower = _find(row, upper.rank)
+            bits = upper.place << 16 | lower.place if upper.rank else _INFINITE
+            thresholds.append(float(np.uint32(bits).view(np.float32)))
+            kept.append(upper.above + int(row[lower.place if bits else 1 :].sum()) if upper.rank else 0)
+        return Trimmed(elements, tuple(thresholds), tuple(kept))
+
+
+def _find(row: NDArray[np.int64], rank: int) -> _Bin:
+    """The bin that holds the `rank`-th of all from the top; the lowest one if there are not so many."""
+    from_top = np.cumsum(row[::-1])
+    place = min(int(np.searchsorted(from_top, rank)), row.size - 1)
+    above = int(from_top[place - 1]) if place else 0
+    return _Bin(row.size - 1 - place, rank - above, above)
+
+
+def trimming(
+    scope: str, densities: tuple[float, ...], coins: Coins | None = None, shared_beyond: float | None = None
+) -> Fine | None:
+    """The statistic that finds thresholds; None if everybody keeps everything."""
+    if min(densities) >= 1:
+        return None
+    return Fine(scope, Coarse(scope, densities=densities, coins=coins, shared_beyond=shared_beyond))
+
+
+def every(tau: Any, _taus: Any) -> Any:
+    """Count every element."""
+    return tau
+
+
+def shared(tau: Any, taus: Any, epsilon: Any) -> Any:
+    """Count the shared region: infinite outside of it, 0 inside for an agent that has not moved the element."""
+    movers = ZERO
+    for t in range(len(taus)):
+        movers = movers + (ONE if abs(taus[t]) > epsilon else ZERO)
+    return (tau if abs(tau) > epsilon else ZERO) if movers > ONE else INFINITY

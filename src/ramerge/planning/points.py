@@ -1,0 +1,86 @@
+"""The merges that a recipe asks for: one, or with parameters to vary, one for each combination."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from itertools import product
+from typing import Any
+
+from ramerge.errors import RecipeError
+from ramerge.methods import METHODS, complete
+from ramerge.planning.model import Point
+from ramerge.planning.recipes import AnyRecipe, as_document, load_recipe
+from ramerge.recipe import Document, Recipe
+
+MOST_POINTS = 1000
+_VARIED = re.compile(r"parameters\.\w+(\..+)?")
+
+
+def make_points(source: AnyRecipe, vary: Mapping[str, Sequence[Any]] | None) -> tuple[Point, ...]:
+    """The points of a recipe.
+
+    Args:
+        source: a recipe, in any form that `load_recipe` takes.
+        vary: keys, such as `parameters.r`, to the values that they take; None for the recipe as it is.
+
+    Raises:
+        RecipeError: the recipe, or what is varied, is wrong; every problem of all points.
+    """
+    if not vary:
+        return (_point("", {}, load_recipe(source)),)
+    document = as_document(source)
+    _check_varied(vary)
+    points: list[Point] = []
+    problems: list[str] = []
+    for values in product(*vary.values()):
+        varied = dict(zip(vary, values, strict=True))
+        try:
+            points.append(_point(_name(varied), varied, load_recipe(_changed(document, varied))))
+        except RecipeError as error:
+            problems += error.problems
+    if problems:
+        raise RecipeError(dict.fromkeys(problems))
+    return tuple(points)
+
+
+def _point(name: str, varied: Mapping[str, Any], recipe: Recipe) -> Point:
+    method = METHODS[recipe.method]
+    given = complete(method, recipe.preset, recipe.parameters)
+    rules = [method.parameters(**{**given, **(rule.parameters or {})}) for rule in recipe.rules]
+    return Point(name, varied, recipe, method, (method.parameters(**given), *rules))
+
+
+def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
+    problems = []
+    for key, values in vary.items():
+        if not _VARIED.fullmatch(key):
+            problems.append(f"--vary {key}: only parameters can be varied, such as parameters.r")
+        if isinstance(values, str) or not len(values):
+            problems.append(f"--vary {key}: needs values, such as 0,0.1,0.2")
+        elif any(value in values[:place] for place, value in enumerate(values)):
+            problems.append(f"--vary {key}: a value is given twice")
+    count = 1
+    for values in vary.values():
+        count *= max(len(values), 1)
+    if count > MOST_POINTS:
+        problems.append(f"--vary: {count:,} points; at most {MOST_POINTS:,} can be made at once")
+    if problems:
+        raise RecipeError(problems)
+
+
+def _changed(document: Document, varied: Mapping[str, Any]) -> Document:
+    """The document with other values."""
+    changed = Document(
+        deepcopy(document.values), document.source, document.folder, document.lines, document.text, dict(document.flags)
+    )
+    for key, value in varied.items():
+        changed.set(tuple(key.split(".")), value, f"--vary {key}={value}")
+    return changed
+
+
+def _name(varied: Mapping[str, Any]) -> str:
+    """A folder's name, such as `r=0.1,alpha=2`."""
+    parts = [f"{key.removeprefix('parameters.')}={value}" for key, value in varied.items()]
+    return re.sub(r"[^\w.,=+-]", "_", ",".join(parts)) or "point"

@@ -1,0 +1,59 @@
+"""A row for each method: parameters to try, and the reference that they must agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests import reference
+
+NUMBERS = st.sampled_from([1.0, 0.3, 0.7, -0.5, 0.0])
+FRACTIONS = st.sampled_from([0.2, 0.5, 0.05, 1.0, 0.0])
+RATES = st.sampled_from([0.5, 0.1, 0.9, 0.0])
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a method is tested.
+
+    Attributes:
+        reference: `(base, agents, dtype, real, **parameters)`, and importances for methods that take them.
+        parameters: strategies by name; those in `each` may be drawn for every agent.
+        each: names of parameters that may be given by agent.
+        exact: whether the bytes must be the reference's; else numbers must be close.
+    """
+
+    reference: Callable[..., Any]
+    parameters: Mapping[str, st.SearchStrategy[Any]]
+    each: tuple[str, ...] = ()
+    exact: bool = True
+
+
+_RAM = {
+    "epsilon": st.sampled_from([1e-5, 0.0, 1e-3]),
+    "shared": st.sampled_from(["mean", "mean", "ties"]),
+    "density": st.sampled_from([0.1, 0.5, 1.0]),
+    "trim": st.sampled_from(["tensor", "layer", "model"]),
+}
+_PLUS_S = {**_RAM, "r": st.sampled_from([0.0, 0.1, 0.37]), "scope": st.sampled_from(["model", "layer", "tensor"])}
+_SUM = {"scale": NUMBERS, "weights": NUMBERS, "normalize": st.booleans()}
+_TIES = {**_SUM, "density": FRACTIONS, "trim": st.sampled_from(["model", "tensor"])}
+_DROP = {"p": RATES, "seed": st.integers(-3, 3), "rescale": st.booleans()}
+
+ROWS: dict[str, Row] = {
+    "ram": Row(partial(reference.ram_family, method="ram"), _RAM),
+    "ram+": Row(
+        partial(reference.ram_family, method="ram+"), {**_PLUS_S, "alpha": st.sampled_from([2.0, 0.0, 0.3])}
+    ),
+    "ram+s": Row(partial(reference.ram_family, method="ram+s"), _PLUS_S),
+    "task_arithmetic": Row(reference.task_arithmetic, _SUM, each=("weights",)),
+    "linear": Row(reference.linear, {"weights": NUMBERS, "normalize": st.booleans()}, each=("weights",)),
+    "fisher": Row(reference.fisher, {"scale": NUMBERS, "weights": st.sampled_from([1.0, 0.5])}, each=("weights",)),
+    "ties": Row(reference.ties, _TIES, each=("weights", "density")),
+    "dare": Row(reference.dare, {**_SUM, **_DROP}, each=("weights", "p")),
+    "dare_ties": Row(reference.dare_ties, {**_TIES, **_DROP}, each=("weights", "density", "p")),
+}

@@ -1,0 +1,338 @@
+"""Compiled kernels on disk: what is loaded, what is not, and what is compiled again."""
+
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ramerge.kernels import native, store
+
+SOURCE = """
+def total(values, factor):
+    result = np.float64(0)
+    for i in range(np.uint64(values.size)):
+        result += np.float64(values[i]) * factor
+    return result
+"""
+ARGUMENTS = ("u32[]", "f64")
+
+FACTOR = 3
+
+
+def tripled(x: Any) -> Any:
+    return FACTOR * x
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache, and a process that has loaded nothing."""
+    monkeypatch.setenv("RAMERGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(native, "_loaded", {})
+    return tmp_path / "cache" / "kernels"
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the kernels that were compiled."""
+    made: list[str] = []
+    compile_really = native._compile
+
+    def compile_and_tell(name: str, *rest: Any) -> bytes:
+        made.append(name)
+        return compile_really(name, *rest)
+
+    monkeypatch.setattr(native, "_compile", compile_and_tell)
+    return made
+
+
+def total(source: str = SOURCE) -> float:
+    return native.load("total", source, ARGUMENTS, "f64")(np.arange(5, dtype=np.uint32), 0.5)
+
+
+def forget() -> None:
+    native._loaded.clear()
+
+
+def test_a_kernel_is_compiled_once(cache: Path, compilations: list[str]) -> None:
+    for _ in range(3):
+        assert total() == 5.0
+        forget()
+    assert compilations == ["total"]
+    (file,) = cache.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+def test_a_second_process_does_without_numba(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import sys
+        import numpy as np
+        from ramerge.kernels import convert, ram
+        words = [np.zeros(4, np.uint32) for _ in range(4)]
+        ram.merge("BF16", words[:3], 1e-5, None, words[3], np.zeros((2, 2), np.int64))
+        convert.widen("BF16", words[0], "F32", np.zeros(8, np.uint32))
+        print("numba" in sys.modules)
+    """)
+    environment = {**os.environ, "RAMERGE_CACHE": str(tmp_path)}
+    said = [
+        subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert [run.stdout.strip() for run in said] == ["True", "False"]
+
+
+@pytest.mark.parametrize("damage", ["empty", "truncated", "header only", "flipped", "appended", "another kernel's"])
+def test_a_damaged_file_is_compiled_again(cache: Path, compilations: list[str], damage: str) -> None:
+    total()
+    (file,) = cache.iterdir()
+    content = file.read_bytes()
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    file.write_bytes(
+        {
+            "empty": b"",
+            "truncated": content[:-1],
+            "header only": content[:64],
+            "flipped": bytes(flipped),
+            "appended": content + b"\0",
+            "another kernel's": bytes(32) + content[32:],
+        }[damage]
+    )
+    forget()
+    assert total() == 5.0
+    assert compilations == ["total", "total"]
+    assert file.read_bytes()[:32] == content[:32]
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_can_write_to_is_not_loaded(cache: Path, compilations: list[str], mode: int) -> None:
+    total()
+    (file,) = cache.iterdir()
+    file.chmod(mode)
+    forget()
+    assert total() == 5.0
+    assert compilations == ["total", "total"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_file_of_another_user_is_not_loaded(
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total()
+    forget()
+    monkeypatch.setattr(os, "getuid", lambda: 12345678)
+    assert total() == 5.0
+    assert compilations == ["total", "total"]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_only_regular_files_are_loaded(cache: Path, tmp_path: Path, compilations: list[str], kind: str) -> None:
+    total()
+    (file,) = cache.iterdir()
+    elsewhere = file.rename(tmp_path / "elsewhere")
+    if kind == "link":
+        file.symlink_to(elsewhere)
+    elif kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.mkdir()
+    forget()
+    assert total() == 5.0
+    assert compilations == ["total", "total"]
+
+
+@pytest.mark.parametrize("place", ["/dev/null/cache", "/proc/cache"])
+def test_a_cache_that_cannot_be_written_is_done_without(
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("RAMERGE_CACHE", place)
+    assert total() == 5.0
+    assert total() == 5.0
+    assert compilations == ["total"]
+
+
+def test_a_failed_write_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert total() == 5.0
+    assert list(cache.iterdir()) == []
+
+
+def test_what_decides_about_the_code_is_in_the_key() -> None:
+    keys = [
+        native._key("f", "source", ("u32[]",), "u32", {}),
+        native._key("g", "source", ("u32[]",), "u32", {}),
+        native._key("f", "source ", ("u32[]",), "u32", {}),
+        native._key("f", "source", ("u64[]",), "u32", {}),
+        native._key("f", "source", ("u32[]", "u32"), "u32", {}),
+        native._key("f", "source", ("u32[]",), "u64", {}),
+        native._key("f", "source", ("u32[]",), "u32", {"tripled": tripled}),
+        native._key("f", "source", ("u32[]",), "u32", {"element": tripled}),
+        native._key("f", "source", ("u32[]",), "u32", {"element": lambda x: FACTOR + x}),
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("what", ["sys.version", "np.__version__", "llvmlite.__version__", "llvm.get_host_cpu_name"])
+def test_machinery_is_in_the_key(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = native._machinery()
+    monkeypatch.setattr(f"{native.__name__}.{what}", (lambda: "another") if "get_" in what else "another")
+    native._machinery.cache_clear()
+    try:
+        assert native._machinery() != before
+    finally:
+        native._machinery.cache_clear()
+
+
+def test_functions_are_compiled_in_with_their_constants(
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "def apply(x):\n    return element(x)\n"
+
+    def apply(element: Any) -> Any:
+        return native.load("apply", source, ("i64",), "i64", {"element": element})(5)
+
+    assert apply(tripled) == 15
+    assert apply(lambda x: x + 1) == 6
+    monkeypatch.setitem(globals(), "FACTOR", 4)
+    assert apply(tripled) == 20
+    monkeypatch.setitem(globals(), "FACTOR", 3)
+    forget()
+    assert apply(tripled) == 15
+    assert compilations == ["apply"] * 3
+
+
+def test_functions_that_cannot_be_told_apart_are_refused() -> None:
+    def closure(factor: int) -> Any:
+        return lambda x: factor * x
+
+    for element in (closure(2), np.add, len):
+        with pytest.raises(TypeError, match="plain function"):
+            native._key("f", "", (), "u32", {"element": element})
+    with pytest.raises(TypeError, match="cannot use total, a function"):
+        native._key("f", "", (), "u32", {"element": lambda x: total(x)})
+
+
+def test_kernels_that_need_python_when_they_run_are_refused(cache: Path) -> None:
+    source = "def said(x):\n    print(x)\n    return x\n"
+    with pytest.raises(ValueError, match=r"kernel said calls .*Py"):
+        native.load("said", source, ("i64",), "i64")
+    assert not cache.exists()
+
+
+def test_an_exception_is_an_error(cache: Path) -> None:
+    source = "def fail(x):\n    if x > 1:\n        raise ValueError('large')\n    return x\n"
+    fail = native.load("fail", source, ("i64",), "i64")
+    assert fail(1) == 1
+    with pytest.raises(RuntimeError, match="fail failed"):
+        fail(2)
+
+
+def test_loops_that_become_calls_of_the_c_library_run(cache: Path, compilations: list[str]) -> None:
+    source = """
+def fill(x, zeros, copy):
+    for i in range(np.uint64(x.size)):
+        zeros[i] = np.uint64(0)
+    for i in range(np.uint64(x.size)):
+        copy[i] = x[i]
+    return 0
+"""
+    x, zeros, copy = np.arange(3 * 1000, dtype=np.uint64).reshape(3, 1000)
+    for _ in range(2):
+        native.load("fill", source, ("u64[]",) * 3, "i64")(x, zeros, copy)
+        assert not zeros.any()
+        assert np.array_equal(x, copy)
+        copy[:] = 1
+        forget()
+    assert compilations == ["fill"]
+
+
+def test_arrays_of_another_type_or_layout_are_refused(cache: Path) -> None:
+    kernel = native.load("total", SOURCE, ARGUMENTS, "f64")
+    good = np.arange(6, dtype=np.uint32)
+    assert kernel(good, 1) == 15.0
+    assert kernel(good.reshape(2, 3), np.float32(1)) == 15.0
+    assert kernel(good[:0], 1.0) == 0.0
+    good.flags.writeable = False
+    assert kernel(good, 1.0) == 15.0
+    odd = np.zeros(25, np.uint8)[1:].view(np.uint32)
+    for bad in (good.astype(np.int32), good.astype(">u4"), good[::2], good.reshape(2, 3).T, odd):
+        with pytest.raises(TypeError, match=r"total|contiguous"):
+            kernel(bad, 1.0)
+    with pytest.raises(ValueError, match="argument"):
+        kernel(good)
+
+
+def test_threads_that_want_the_same_kernel_share_it(cache: Path, compilations: list[str]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        kernels = list(pool.map(lambda _: native.load("total", SOURCE, ARGUMENTS, "f64"), range(16)))
+    assert len(set(kernels)) == 1
+    assert compilations == ["total"]
+
+
+def test_what_was_not_used_for_long_is_removed(cache: Path) -> None:
+    total()
+    now = time.time()
+    (used,) = cache.iterdir()
+    stale, recent = cache / "stale", cache / "recent"
+    for path, days in ((used, 80), (stale, 91), (recent, 89)):
+        path.touch()
+        os.utime(path, (now - days * 86400,) * 2)
+    forget()
+    total()
+    assert used.stat().st_mtime > now - 60
+    total(SOURCE + "\n")
+    assert not stale.exists()
+    assert {used, recent} < set(cache.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("platform", "environment", "expected"),
+    [
+        ("linux", {"RAMERGE_CACHE": "/there"}, "/there/kernels"),
+        ("linux", {"XDG_CACHE_HOME": "/xdg"}, "/xdg/ramerge/kernels"),
+        ("linux", {"XDG_CACHE_HOME": "not/absolute"}, "/home/me/.cache/ramerge/kernels"),
+        ("linux", {}, "/home/me/.cache/ramerge/kernels"),
+        ("darwin", {}, "/home/me/Library/Caches/ramerge/kernels"),
+    ],
+)
+def test_where_kernels_are_kept(
+    monkeypatch: pytest.MonkeyPatch, platform: str, environment: dict[str, str], expected: str
+) -> None:
+    for name in ("RAMERGE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": "/home/me", **environment}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "platform", platform)
+    assert store.folder() == Path(expected)
+
+
+def test_32_bit_operations() -> None:
+    source = """
+def operate(x, y, by, out):
+    for i in range(np.uint64(x.size)):
+        out[np.uint64(4) * i] = xor32(x[i], y[i])
+        out[np.uint64(4) * i + np.uint64(1)] = rotl32(x[i], by[i])
+        out[np.uint64(4) * i + np.uint64(2)] = rotl32(x[i], 13)
+        out[np.uint64(4) * i + np.uint64(3)] = np.uint32(1) if below32(x[i], y[i]) else np.uint32(0)
+    return 0
+"""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 2**32, (2, 1000), dtype=np.uint32)
+    by = rng.integers(0, 32, 1000, dtype=np.uint32)
+    out = np.empty((1000, 4), np.uint32)
+    native.load("operate", source, ("u32[]",) * 4, "i64")(x, y, by, out)
+    wide = x.astype(np.uint64)
+    turned = [((wide << n) | (wide >> (np.uint64(32) - n))).astype(np.uint32) for n in (by.astype(np.uint64), 13)]
+    assert np.array_equal(out, np.stack([x ^ y, *turned, x < y], axis=1))

@@ -1,0 +1,361 @@
+import math
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ramerge.kernels import wudi
+
+SHAPES = [(1, 1), (1, 7), (7, 1), (6, 40), (20, 30), (40, 6), (24, 24)]
+SOLVERS = {"adam": wudi.adam, "closed_form": wudi.closed_form}
+
+
+@pytest.fixture(autouse=True)
+def processor(monkeypatch):
+    """The tests measure and compare NumPy's arithmetic; what needs torch asks for it."""
+    monkeypatch.setattr(wudi, "_gpu", lambda: None)
+
+
+def agents(shape, count, scale=1e-3, seed=0, real=np.float32):
+    rng = np.random.default_rng(seed)
+    return [(rng.standard_normal(shape) * scale).astype(real) for _ in range(count)]
+
+
+def low_rank(shape, count, rank, seed=0):
+    rng = np.random.default_rng(seed)
+    out, width = shape
+    return [rng.standard_normal((out, rank)) @ rng.standard_normal((rank, width)) * 1e-3 for _ in range(count)]
+
+
+def literal(tau, taus):
+    """L as the paper writes it, in float64."""
+    loss = 0.0
+    for each in (np.float64(each) for each in taus):
+        if each.any():
+            loss += np.linalg.norm((np.float64(tau) - each) @ each.T) ** 2 / np.linalg.norm(each) ** 2
+    return loss
+
+
+def factor(taus):
+    return np.concatenate([np.float64(tau) / np.linalg.norm(np.float64(tau)) for tau in taus])
+
+
+def least_squares(taus):
+    """R S^+ from the singular values of A in float64."""
+    targets = [np.float64(tau) @ np.float64(tau).T / np.linalg.norm(np.float64(tau)) for tau in taus]
+    return np.concatenate(targets, axis=1) @ np.linalg.pinv(factor(taus).T, rcond=1e-9)
+
+
+def authors(taus, steps=300, rate=1e-5):
+    """The authors' solver: torch's Adam along torch's gradient of the loss as the paper writes it, in float32."""
+    torch = pytest.importorskip("torch")
+    vectors = torch.stack([torch.tensor(tau) for tau in taus])
+    merged = torch.nn.Parameter(vectors.sum(dim=0))
+    optimizer = torch.optim.Adam([merged], lr=rate, weight_decay=0)
+    squares = vectors.square().sum(dim=(1, 2), keepdim=True)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        ((merged - vectors) @ vectors.transpose(1, 2)).square().div(squares).sum().backward()
+        optimizer.step()
+    return merged.detach().numpy()
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_adam_is_the_authors_solver(shape, count):
+    taus = agents(shape, count)
+    merged = wudi.adam(taus)
+    assert merged.dtype == np.float32 and merged.shape == shape
+    # every step rounds to float32: a thousandth of a step, where elements move by up to 300
+    np.testing.assert_allclose(merged, authors(taus), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(6, 40), (40, 6)])
+def test_adam_takes_steps_and_rate(shape):
+    taus = agents(shape, 2, scale=1.0)
+    np.testing.assert_allclose(wudi.adam(taus, 50, 1e-3), authors(taus, 50, 1e-3), rtol=0, atol=5e-6)
+    assert wudi.adam(taus, 0).tobytes() == (taus[0] + taus[1]).tobytes()
+
+
+def test_adam_over_several_blocks_of_rows(monkeypatch):
+    taus = agents((50, 6), 3)
+    whole = wudi.adam(taus)
+    monkeypatch.setattr(wudi, "_ROWS", 7)
+    monkeypatch.setattr(wudi, "_LONG", 11)
+    np.testing.assert_allclose(wudi.adam(taus), whole, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(50, 6), (5, 60), (7, 20)])
+def test_closed_form_over_several_blocks(shape, monkeypatch):
+    taus = agents(shape, 3)
+    whole, loss = wudi.closed_form(taus), wudi.objective(taus[0], taus)
+    monkeypatch.setattr(wudi, "_ROWS", 3)
+    monkeypatch.setattr(wudi, "_LONG", 11)
+    np.testing.assert_allclose(wudi.closed_form(taus), whole, rtol=0, atol=1e-3 * 1e-6)
+    assert wudi.objective(taus[0], taus) == pytest.approx(loss, rel=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_closed_form_is_the_least_squares_solution(shape, count):
+    taus = agents(shape, count)
+    expected = least_squares(taus)
+    merged = wudi.closed_form(taus)
+    assert merged.dtype == np.float32 and merged.shape == shape
+    np.testing.assert_allclose(merged, expected, rtol=0, atol=1e-5 * abs(expected).max())
+
+
+@pytest.mark.parametrize(("shape", "rank"), [((20, 300), 2), ((300, 20), 2), ((64, 64), 4), ((128, 128), 8)])
+def test_closed_form_of_low_rank_has_the_smallest_norm(shape, rank):
+    taus = low_rank(shape, 3, rank)
+    expected = least_squares(taus)
+    merged = wudi.closed_form(taus)
+    assert merged.dtype == np.float64
+    # of the rounding error in directions that L does not see: PROXIMITY
+    np.testing.assert_allclose(merged, expected, rtol=0, atol=1e-4 * abs(expected).max())
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_single_agent_stays_as_it_is(shape, solver):
+    (tau,) = agents(shape, 1)
+    nothing = np.zeros_like(tau)
+    for taus in ([tau], [tau, nothing], [nothing, nothing, tau]):
+        merged = SOLVERS[solver](taus)
+        assert merged.tobytes() == tau.tobytes()
+        assert not any(np.shares_memory(merged, each) for each in taus)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_no_task_vector_at_all(solver):
+    taus = [np.zeros((4, 9), np.float32)] * 3
+    assert not SOLVERS[solver](taus).any()
+    assert wudi.objective(taus[0], taus) == 0
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("shape", [(6, 40), (40, 6)])
+def test_agents_that_do_not_interfere_are_summed(shape, solver):
+    first, second = agents(shape, 2)
+    half = shape[1] // 2
+    first[:, half:] = 0
+    second[:, :half] = 0
+    assert SOLVERS[solver]([first, second]).tobytes() == (first + second).tobytes()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_same_agent_twice_counts_once(shape):
+    (tau,) = agents(shape, 1)
+    np.testing.assert_allclose(wudi.closed_form([tau, tau]), tau, rtol=0, atol=1e-8)
+    # the weights 1/||tau||^2 let neither norm win
+    np.testing.assert_allclose(wudi.closed_form([tau, 4 * tau]), 2.5 * tau, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("exponent", [-30, -12, 12, 18])
+@pytest.mark.parametrize("shape", [(6, 40), (40, 6)])
+def test_norms_of_any_size(shape, exponent):
+    ordinary, other = agents(shape, 2, scale=1.0)
+    other *= np.float32(10.0**exponent)
+    merged = wudi.closed_form([ordinary, other])
+    scale = max(1.0, 10.0**exponent)
+    np.testing.assert_allclose(
+        merged / scale, least_squares([ordinary, other]) / scale, rtol=0, atol=1e-5 * abs(merged).max() / scale
+    )
+    assert np.isfinite(wudi.adam([ordinary, other])).all()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_rows_and_columns_that_nobody_moved_stay(solver):
+    for shape in [(30, 60), (60, 30), (200, 20)]:
+        taus = agents(shape, 3)
+        for tau in taus:
+            tau[3:, :] = 0
+            tau[:, ::5] = 0
+        merged = SOLVERS[solver](taus)
+        assert merged[:3].any() and not merged[3:].any() and not merged[:, ::5].any()
+
+
+def sparse(taus, seed=1):
+    rng = np.random.default_rng(seed)
+    return [tau * (rng.random(tau.shape) < 0.03) for tau in taus]
+
+
+def low_rank_32(taus):
+    return [tau.astype(np.float32) for tau in low_rank(taus[0].shape, 3, 2)]
+
+
+HARD = {
+    "dense": lambda taus: taus,
+    "sparse": sparse,
+    "sparse rows": lambda taus: [tau * (np.arange(len(tau)) % 33 == k)[:, None] for k, tau in enumerate(taus)],
+    "low rank": low_rank_32,
+    "duplicates": lambda taus: [taus[0], taus[0], taus[2]],
+    "scaled duplicates": lambda taus: [taus[0], 4 * taus[0], taus[2]],
+    "rounded duplicates": lambda taus: [taus[0], taus[0] / 3, taus[0] * 7],
+    "norms": lambda taus: [taus[0], taus[1] * np.float32(1e-6), taus[2] * np.float32(1e6)],
+}
+
+
+@pytest.mark.parametrize("case", HARD)
+@pytest.mark.parametrize("shape", [(40, 200), (200, 40), (100, 100)])
+def test_closed_form_is_never_worse_than_adam_nor_the_sum(shape, case):
+    taus = HARD[case](agents(shape, 3))
+    nothing = literal(np.zeros(shape), taus)
+    loss = literal(wudi.closed_form(taus), taus)
+    assert loss <= literal(wudi.adam(taus), taus) + 1e-9 * nothing
+    assert loss <= literal(sum(taus), taus) + 1e-9 * nothing
+    if case != "rounded duplicates":  # where the minimiser is the rounding error times 1e7
+        assert loss == pytest.approx(literal(least_squares(taus), taus), rel=1e-3, abs=1e-6 * nothing)
+
+
+@st.composite
+def hard_agents(draw, real=np.float32):
+    """Agents of any rank, sparsity and norm, some of them nearly parallel to one before."""
+    shape = draw(st.integers(1, 8)), draw(st.integers(1, 8))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    taus = []
+    for _ in range(draw(st.integers(1, 4))):
+        kind = draw(st.sampled_from(["full", "rank 1", "entries", "rows", "zero", "parallel", "nearly parallel"]))
+        tau = rng.standard_normal(shape)
+        if kind == "rank 1":
+            tau = tau[:, :1] @ tau[:1]
+        elif kind == "entries":
+            tau *= rng.random(shape) < 0.2
+        elif kind == "rows":
+            tau *= rng.random((shape[0], 1)) < 0.3
+        elif kind == "zero":
+            tau *= 0
+        elif "parallel" in kind and taus:
+            noise = 10.0 ** draw(st.floats(-9, -1)) if kind == "nearly parallel" else 0
+            tau = taus[draw(st.integers(0, len(taus) - 1))] * (1 + noise * tau)
+        taus.append((tau * 10.0 ** draw(st.floats(-4, 2))).astype(real))
+    return taus
+
+
+thorough = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@thorough
+@given(hard_agents())
+def test_closed_form_is_never_worse_than_the_authors_solver(taus):
+    nothing = literal(0 * taus[0], taus)
+    loss = literal(wudi.closed_form(taus), taus)
+    assert loss <= literal(wudi.adam(taus), taus) + 1e-9 * nothing
+    assert loss <= literal(sum(taus), taus) + 1e-9 * nothing
+
+
+@thorough
+@given(hard_agents(np.float64), st.floats(-6, -1))
+def test_closed_form_keeps_its_bound_against_any_adam(taus, rate):
+    """The bound of the docstring; float64 has no rounding of the result to hide behind."""
+    other = wudi.adam(taus, 300, 10.0**rate)
+    mu = wudi.PROXIMITY * sum(tau.any() for tau in taus)
+    bound = mu / 2 * np.linalg.norm(other - sum(taus)) ** 2
+    rounding = 1e-10 * literal(0 * taus[0], taus)
+    assert literal(wudi.closed_form(taus), taus) <= literal(other, taus) + bound + rounding
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (600, 20), (600, 700)])
+def test_objective(shape):
+    taus = [*agents(shape, 2), np.zeros(shape, np.float32), *agents(shape, 1, scale=1e6, seed=2)]
+    for tau in (taus[0], sum(taus), np.zeros(shape, np.float32)):
+        assert wudi.objective(tau, taus) == pytest.approx(literal(tau, taus), rel=1e-10)
+    assert wudi.objective(taus[0], taus[:1]) == 0
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("shape", [(6, 40), (40, 6)])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_shows_in_the_result(value, shape, solver):
+    taus = agents(shape, 3)
+    taus[1][2, 3] = value
+    assert not np.isfinite(SOLVERS[solver](taus)[2, 3])
+
+
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("shape", [(2, 3), (1200, 300), (300, 1200), (40, 2500), (1500, 30), (600, 600), (2000, 1500)])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_scratch_memory_is_what_was_promised(solver, shape, count, real):
+    taus = agents(shape, count, real=real)
+    solve = (lambda: wudi.adam(taus, 2)) if solver == "adam" else (lambda: wudi.closed_form(taus))
+    solve()
+    tracemalloc.start()
+    try:
+        result = solve()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    promised = wudi.scratch_bytes(shape, count, solver, np.dtype(real).name)
+    # what LAPACK takes for the inverse is not traced
+    side = min(shape[1], count * shape[0])
+    unseen = 2 * 8 * side**2 if solver == "closed_form" else 0
+    assert peak - result.nbytes <= promised
+    if count > 1:
+        assert peak - result.nbytes + unseen >= promised / 2 - (1 << 17)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("shape", [(6, 40), (40, 6), (30, 30)])
+def test_torch_computes_the_same(shape, solver, monkeypatch):
+    torch = pytest.importorskip("torch")
+    taus = [*agents(shape, 2), np.zeros(shape, np.float32)]
+    taus[0].flags.writeable = False
+    expected = SOLVERS[solver](taus)
+    loss = wudi.objective(expected, taus)
+    for whole in (False, True):
+        library = wudi._torch(torch, "cpu")
+        monkeypatch.setattr(
+            wudi, "_library", lambda library=library, whole=whole: wudi._Library(torch, library.put, library.get, whole)
+        )
+        merged = SOLVERS[solver](taus)
+        assert isinstance(merged, np.ndarray) and merged.dtype == np.float32
+        np.testing.assert_allclose(merged, expected, rtol=0, atol=1e-8)
+        assert wudi.objective(expected, taus) == pytest.approx(loss, rel=1e-9)
+
+
+def test_a_gpu_is_used_and_named(monkeypatch):
+    class Cuda:
+        get_device_name = staticmethod(lambda _index: "NVIDIA H100")
+
+    monkeypatch.setattr(wudi, "_gpu", lambda: type("torch", (), {"cuda": Cuda}))
+    assert wudi.device() == "cuda:0 (NVIDIA H100)"
+    assert wudi._library().whole
+
+
+def test_without_a_gpu_it_is_the_processor():
+    assert wudi.device() == "cpu"
+
+
+@pytest.mark.parametrize("setting", ["sys.platform = 'darwin'", "metadata.version = lambda _: '2.9.0+cpu'"])
+def test_torch_is_not_imported_where_it_has_no_gpu_to_offer(setting):
+    code = (
+        "import sys; from importlib import metadata; from ramerge.kernels import wudi; "
+        f"{setting}; print(wudi.device(), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["cpu", "False"]
+
+
+def test_without_torch(monkeypatch):
+    monkeypatch.undo()
+    wudi._gpu.cache_clear()
+
+    def missing(name):
+        raise wudi.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(wudi.metadata, "version", missing)
+    try:
+        assert wudi.device() == "cpu"
+    finally:
+        wudi._gpu.cache_clear()
+
+
+def test_results_repeat():
+    taus = agents((100, 300), 3)
+    for solve in SOLVERS.values():
+        assert solve(taus).tobytes() == solve(taus).tobytes()

@@ -1,0 +1,218 @@
+"""The same recipe through mergekit and through ramerge.
+
+Runs where RAMERGE_MERGEKIT names mergekit's program, as in
+
+    RAMERGE_MERGEKIT=venv/bin/mergekit-yaml python -m pytest tests/peers
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import ramerge
+from tests.checkpoints import read_checkpoint, write_checkpoint
+from tests.reference import Stored
+
+MERGEKIT = os.environ.get("RAMERGE_MERGEKIT")
+pytestmark = pytest.mark.skipif(not MERGEKIT, reason="RAMERGE_MERGEKIT does not name mergekit-yaml")
+
+HIDDEN, INNER, LAYERS, VOCABULARY = 32, 64, 2, 64
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": HIDDEN,
+    "intermediate_size": INNER,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+}
+SHAPES = {
+    "self_attn.q_proj": (HIDDEN, HIDDEN),
+    "self_attn.k_proj": (HIDDEN // 2, HIDDEN),
+    "self_attn.v_proj": (HIDDEN // 2, HIDDEN),
+    "self_attn.o_proj": (HIDDEN, HIDDEN),
+    "mlp.gate_proj": (INNER, HIDDEN),
+    "mlp.up_proj": (INNER, HIDDEN),
+    "mlp.down_proj": (HIDDEN, INNER),
+    "input_layernorm": (HIDDEN,),
+    "post_attention_layernorm": (HIDDEN,),
+}
+MOVED = {"code": 0.3, "tool": 0.6, "memory": 0.9}
+
+Weights = dict[str, NDArray[np.float32]]
+
+
+def shapes() -> dict[str, tuple[int, ...]]:
+    """The tensors of a Llama."""
+    layers = {f"model.layers.{layer}.{name}.weight": shape for layer in range(LAYERS) for name, shape in SHAPES.items()}
+    ends = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN), "lm_head.weight": (VOCABULARY, HIDDEN)}
+    return {**layers, **ends, "model.norm.weight": (HIDDEN,)}
+
+
+def base_weights() -> Weights:
+    """Random weights."""
+    rng = np.random.default_rng(1)
+    return {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes().items()}
+
+
+def agent_weights(base: Weights, seed: int, moved: float) -> Weights:
+    """The base with that share of elements moved: no two of a tensor equally far, so that no trimming is a toss-up, and
+    each agent by steps of its own, so that no two agents cancel out."""
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for name, values in base.items():
+        steps = (rng.permutation(values.size).reshape(values.shape) + 8) * np.sqrt(seed) * 2.0**-16
+        signs = rng.choice([-1, 1], values.shape) * (rng.random(values.shape) < moved)
+        weights[name] = (values + signs * steps).astype(np.float32)
+    return weights
+
+
+def save(folder: Path, weights: Weights) -> None:
+    stored = {name: Stored("F32", values.view(np.uint32)) for name, values in weights.items()}
+    write_checkpoint(folder, stored, config=CONFIG)
+
+
+def load(folder: Path) -> Weights:
+    stored = read_checkpoint(folder)
+    assert {tensor.dtype for tensor in stored.values()} == {"F32"}
+    return {name: tensor.bits.view(np.float32) for name, tensor in stored.items()}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    base = base_weights()
+    save(folder / "base", base)
+    for seed, (name, moved) in enumerate(MOVED.items(), 2):
+        save(folder / name, agent_weights(base, seed, moved))
+    return folder
+
+
+def run_both(folder: Path, name: str, text: str) -> tuple[Weights, Weights]:
+    """The weights that mergekit and ramerge make of one file."""
+    recipe = folder / f"{name}.yaml"
+    recipe.write_text(text)
+    # mergekit takes paths relative to where it runs
+    theirs = folder / f"{name}-mergekit"
+    program = Path(shutil.which(str(MERGEKIT)) or str(MERGEKIT)).absolute()
+    command = [str(program), recipe.name, theirs.name, "--no-copy-tokenizer", "--quiet"]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    ran = subprocess.run(
+        [*command, "--no-write-model-card", "--random-seed", "1"],
+        cwd=folder,
+        env=offline,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    ramerge.merge(recipe, folder / f"{name}-ramerge")
+    both = load(theirs), load(folder / f"{name}-ramerge")
+    assert set(both[0]) == set(both[1]) == set(shapes())
+    return both
+
+
+def recipe(method: str, *models: str, base: bool = True, parameters: str = "{}") -> str:
+    """A recipe; a model is its folder, with its parameters behind a space."""
+    lines = [f"merge_method: {method}", *(["base_model: ./base"] if base else []), "models:"]
+    for model in models:
+        folder, _, own = model.partition(" ")
+        lines += [f"  - model: ./{folder}", *([f"    parameters: {own}"] if own else [])]
+    return "\n".join([*lines, f"parameters: {parameters}", "dtype: float32", ""])
+
+
+AGENTS = tuple(MOVED)
+WEIGHTED = ("code {weight: 0.5}", "tool {weight: 1.0}", "memory {weight: 0.3}")
+OPPOSED = ("code {weight: 1}", "tool {weight: -0.5}", "memory {weight: 0.25}")
+DENSITIES = (
+    "base",
+    "code {weight: 0.5, density: 0.8}",
+    "tool {weight: 1.5, density: 0.333}",
+    "memory {weight: 0.7, density: 0.05}",
+)
+
+RECIPES = {
+    "linear": recipe("linear", *WEIGHTED, base=False),
+    "linear-sum": recipe("linear", *WEIGHTED, base=False, parameters="{normalize: false}"),
+    "linear-opposed": recipe("linear", *OPPOSED, base=False),
+    "linear-base-listed": recipe("linear", "base {weight: 2}", *WEIGHTED),
+    "linear-base-added": recipe("linear", *WEIGHTED, parameters="{weight: 0.4}"),
+    "task_arithmetic": recipe("task_arithmetic", *WEIGHTED),
+    "task_arithmetic-lambda": recipe("task_arithmetic", *OPPOSED, parameters="{lambda: 0.4, density: 0.5}"),
+    "task_arithmetic-normalize": recipe("task_arithmetic", *WEIGHTED, parameters="{normalize: true, lambda: 1.3}"),
+    "task_arithmetic-no-sum": recipe(
+        "task_arithmetic", "code {weight: 1}", "tool {weight: -1}", parameters="{normalize: true}"
+    ),
+    "ties": recipe("ties", *AGENTS, parameters="{weight: 1, density: 0.5}"),
+    "ties-whole": recipe("ties", *WEIGHTED),
+    "ties-weighted": recipe("ties", *WEIGHTED, parameters="{density: 0.2, lambda: 0.7, int8_mask: true}"),
+    "ties-opposed": recipe("ties", *OPPOSED, parameters="{density: 0.7}"),
+    "ties-sum": recipe("ties", *AGENTS, parameters="{weight: 0.6, density: 0.9, normalize: false, lambda: 1.1}"),
+    "ties-densities": recipe("ties", *DENSITIES),
+    "ties-densities-sum": recipe("ties", *DENSITIES, parameters="{normalize: off}"),
+    "ties-one": recipe("ties", "tool", parameters="{weight: 0.5, density: 0.01}"),
+    "ram": recipe("ram", *AGENTS),
+    "ram-epsilon": recipe("ram", "base", *AGENTS, parameters="{epsilon: 3e-3}"),
+    "ramplus_tl": recipe("ramplus_tl", *AGENTS),
+    "ramplus_tl-all": recipe("ramplus_tl", *AGENTS, parameters="{r: 0.3, alpha: 1.5, epsilon: 2e-3}"),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_same_weights(name: str, checkpoints: Path) -> None:
+    theirs, ours = run_both(checkpoints, name, RECIPES[name])
+    for tensor, expected in theirs.items():
+        assert np.allclose(ours[tensor], expected, rtol=1e-5, atol=1e-6), tensor
+
+
+def changes(weights: Weights, base: Weights) -> NDArray[np.float64]:
+    """What a merge changed in the base, all tensors in one row."""
+    return np.concatenate([(weights[name].astype(np.float64) - base[name]).ravel() for name in sorted(base)])
+
+
+DROPPING = {
+    "rescaled": "{density: 0.5}",
+    "mean": "{density: 0.8, normalize: true}",
+    "unscaled": "{density: 0.5, rescale: false}",
+}
+
+
+@pytest.mark.parametrize("method", ["dare_linear", "dare_ties"])
+@pytest.mark.parametrize("variant", DROPPING)
+def test_what_is_dropped_at_random(method: str, variant: str, checkpoints: Path) -> None:
+    text = recipe(method, *WEIGHTED, parameters=DROPPING[variant])
+    theirs, ours = run_both(checkpoints, f"{method}-{variant}", text)
+    base = load(checkpoints / "base")
+    full = sum(
+        weight * changes(load(checkpoints / agent), base)
+        for agent, weight in {"code": 0.5, "tool": 1.0, "memory": 0.3}.items()
+    )
+    moved = [changes(weights, base) for weights in (theirs, ours)]
+    # the tools draw other elements, and mergekit scales each tensor to its norm where ramerge scales by 1 / (1 - p)
+    shares = [np.mean(change != 0) for change in moved]
+    assert abs(shares[0] - shares[1]) < 0.02
+    along = [change @ full / (full @ full) for change in moved]
+    assert abs(along[0] - along[1]) < 0.05 * abs(along[0])
+    sizes = [np.abs(change).mean() for change in moved]
+    assert abs(sizes[0] - sizes[1]) < 0.05 * sizes[0]
+    if method == "dare_linear":
+        expected = {"rescaled": 1.0, "mean": 1 / 1.8, "unscaled": 0.5}[variant]
+        assert abs(along[1] - expected) < 0.05 * expected
+
+
+def test_no_two_elements_moved_equally_far() -> None:
+    base = base_weights()
+    for seed, moved in enumerate(MOVED.values(), 2):
+        for name, values in agent_weights(base, seed, moved).items():
+            far = np.abs(values - base[name])[values != base[name]]
+            assert len(np.unique(far)) == far.size, name
