@@ -356,3 +356,28 @@ def ram_family(
         bits = np.where(c >= 2, encode(together, dtype or tensor.dtype).bits, merged[name].bits)
         merged[name] = Stored(dtype or tensor.dtype, bits.astype(merged[name].bits.dtype))
     return merged
+
+
+def wudi(base, agents, dtype=None, real=None, *, solver="closed_form", steps=300, rate=1e-5, scale=1.0):
+    """WUDI in float64 by the book: a pseudo-inverse, or Adam on the gradient of the loss."""
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        if not (b.ndim == 2 and b.size and name.startswith("model.layers.")and name.endswith(".weight")):
+            return b + kind(scale) * _summed(taus)
+        taus = [tau.astype(np.float64) for tau in taus]
+        norms = [np.sum(tau**2) for tau in taus]
+        w = [1 / norm if norm else 0.0 for norm in norms]
+        grams = [tau.T @ tau for tau in taus]
+        s = sum(one * gram for one, gram in zip(w, grams, strict=True))
+        target = sum(one * tau @ gram for one, tau, gram in zip(w, taus, grams, strict=True))
+        if solver == "closed_form":
+            return b + (target @ np.linalg.pinv(s, rcond=1e-9, hermitian=True)).astype(kind)
+        tau, m, v = sum(taus), 0.0, 0.0
+        for step in range(1, steps + 1):
+            gradient = 2 * (tau @ s - target)
+            m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+            tau = tau - rate * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-8)
+        return b + tau.astype(kind)
+
+    return _each(base, agents, dtype, real, formula)

@@ -55,5 +55,10 @@ ROWS: dict[str, Row] = {
     "fisher": Row(reference.fisher, {"scale": NUMBERS, "weights": st.sampled_from([1.0, 0.5])}, each=("weights",)),
     "ties": Row(reference.ties, _TIES, each=("weights", "density")),
     "dare": Row(reference.dare, {**_SUM, **_DROP}, each=("weights", "p")),
+    "wudi": Row(
+        reference.wudi,
+        {"solver": st.sampled_from(["closed_form", "adam"]), "steps": st.sampled_from([0, 3]), "scale": NUMBERS},
+        exact=False,
+    ),
     "dare_ties": Row(reference.dare_ties, {**_TIES, **_DROP}, each=("weights", "density", "p")),
 }

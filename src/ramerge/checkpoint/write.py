@@ -8,9 +8,9 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -168,18 +168,21 @@ def staged(out: Path, *, overwrite: bool) -> Iterator[Path]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(out)
-        stage = _folder_beside(out)
     except OSError as error:
         raise output_error(out, error) from error
-    lock = os.open(stage, os.O_RDONLY | os.O_CLOEXEC)
+    # named first and made inside of the block, so that a signal finds nothing that would not be removed
+    stage, lock = _place_beside(out), -1
     try:
+        stage.mkdir(mode=0o700)
+        lock = os.open(stage, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield stage
         _publish(stage, out, overwrite)
     except OSError as error:
         raise output_error(out, error) from error
     finally:
-        os.close(lock)
+        if lock >= 0:
+            os.close(lock)
         shutil.rmtree(stage, ignore_errors=True)
         if not out.exists():
             for folder in made:
@@ -243,7 +246,8 @@ def _exchange(stage: Path, out: Path) -> None:
         here = -100  # AT_FDCWD
         if library.renameat2(here, os.fsencode(stage), here, os.fsencode(out), _RENAME_EXCHANGE) == 0:
             return
-    old = _folder_beside(out)
+    old = _place_beside(out)
+    old.mkdir(mode=0o700)
     try:
         out.rename(old / "old")
         try:
@@ -255,8 +259,8 @@ def _exchange(stage: Path, out: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _folder_beside(out: Path) -> Path:
-    return Path(tempfile.mkdtemp(prefix=f".{out.name}.ramerge-", suffix=".partial", dir=out.parent))
+def _place_beside(out: Path) -> Path:
+    return out.parent / f".{out.name}.ramerge-{secrets.token_hex(4)}.partial"
 
 
 def _remove_abandoned(out: Path) -> None:

@@ -76,6 +76,23 @@ class Piece:
         flagged = kernel(format, inputs, result)
         return narrow(format, result, self.out_format, self.out) or flagged
 
+    def compute_numbers(self, function: Callable[..., NDArray[Any]]) -> bool:
+        """Store `function(*inputs)` of arrays of the tensor's shape, in float32 or float64; for whole tensors.
+
+        True if an input or a result is not finite.
+        """
+        format = "F64" if "F64" in self.formats else "F32"
+        real = FORMATS[format].real
+        inputs = [words.view(real)[: self.elements].reshape(self.shape) for words in self.widened(format)]
+        result = np.ascontiguousarray(function(*inputs), real).reshape(-1)
+        if format != self.out_format:
+            row = self._row(len(inputs), format)
+            row[self.elements :] = 0
+            row[: self.elements] = result.view(row.dtype)
+            return narrow(format, row, self.out_format, self.out)
+        self.out[:] = result.view(self.out.dtype)
+        return not bool(np.isfinite(result).all())
+
     def observe(self, kernel: Callable[[str, list[Words]], bool]) -> bool:
         """Call `kernel(format, inputs)` in the inputs' common format."""
         format = common_format(self.formats, self.formats[0])

@@ -12,10 +12,11 @@ from ramerge.methods.linear import LINEAR
 from ramerge.methods.ram import RAM, RAM_PLUS, RAM_PLUS_S
 from ramerge.methods.task_arithmetic import TASK_ARITHMETIC
 from ramerge.methods.ties import TIES
+from ramerge.methods.wudi import WUDI
 
 METHODS: Mapping[str, Method] = {
     method.name: method
-    for method in (RAM, RAM_PLUS, RAM_PLUS_S, TASK_ARITHMETIC, LINEAR, FISHER, TIES, DARE, DARE_TIES)
+    for method in (RAM, RAM_PLUS, RAM_PLUS_S, TASK_ARITHMETIC, LINEAR, FISHER, TIES, DARE, DARE_TIES, WUDI)
 }
 
 

@@ -1,0 +1,93 @@
+"""WUDI-Merging: the task vector that interferes least (Cheng et al. 2025, arXiv 2503.08099).
+
+For each linear weight tau minimises sum_t ||(tau - tau_t) tau_t^T||_F^2 / ||tau_t||_F^2; all other tensors are merged by
+Task Arithmetic. Linear weights are the matrices named `....weight` inside the numbered layers of a model. The objective
+is quadratic: `kernels.wudi` goes to its minimum at once, or the 300 steps of Adam that the authors take towards it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from ramerge.kernels import wudi as kernel
+from ramerge.kernels.piece import Piece
+from ramerge.methods import task_arithmetic
+from ramerge.methods.base import Agents, Counts, Layer, Method, Parameters, Results, scale_field
+from ramerge.methods.formula import Formula
+from ramerge.methods.formula import merge as merge_formula
+
+_LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv)).*\.?(weight|in_proj_weight)$")
+
+
+class WudiParameters(Parameters):
+    """Parameters of `wudi`."""
+
+    solver: Literal["closed_form", "adam"] = Field(
+        "closed_form", description="the minimum itself, or Adam from the sum of task vectors, as its paper does it"
+    )
+    steps: int = Field(300, ge=0, le=1_000_000, description="solver: adam: steps")
+    rate: float = Field(1e-5, gt=0, le=1, description="solver: adam: learning rate")
+    scale: float = scale_field()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What merging takes: for linear weights, and for all others."""
+
+    parameters: WudiParameters
+    formula: Formula
+
+
+def whole(layer: Layer, _parameters: WudiParameters) -> bool:
+    """Whether a tensor is a linear weight."""
+    return len(layer.shape) == 2 and min(layer.shape) > 0 and _LINEAR.search(layer.name) is not None
+
+
+def scratch(layer: Layer, parameters: WudiParameters, agents: int) -> int:
+    """Bytes for a linear weight: task vectors in the arithmetic's type, the result, and what the solver takes."""
+    out, width = layer.shape
+    held = (agents + 2) * out * width * 8
+    return held + kernel.scratch_bytes((out, width), agents, parameters.solver, "float64")
+
+
+def prepare(parameters: WudiParameters, agents: Agents, _results: Results) -> Prepared:
+    """Task Arithmetic of the sum, for other tensors."""
+    return Prepared(parameters, Formula(task_arithmetic.element, ((1.0,) * len(agents),), (parameters.scale,)))
+
+
+def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
+    """Merge a piece: a whole linear weight, or elements of another tensor."""
+    if not whole(Layer(piece.tensor, piece.shape), prepared.parameters):
+        return merge_formula(piece, prepared.formula, counts, lenient)
+    return piece.compute_numbers(lambda base, *agents: base + _solve(base, agents, prepared.parameters)) and not lenient
+
+
+def _solve(base: Any, agents: tuple[Any, ...], parameters: WudiParameters) -> Any:
+    """The merged task vector of a linear weight."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        taus = [agent - base for agent in agents]
+    if not all(np.isfinite(tau).all() for tau in taus):
+        return np.full_like(base, np.nan)
+    if parameters.solver == "adam":
+        return kernel.adam(taus, parameters.steps, parameters.rate)
+    return kernel.closed_form(taus)
+
+
+WUDI = Method(
+    name="wudi",
+    title="WUDI-Merging",
+    source="Whoever Started the Interference Should End It, arXiv 2503.08099; RAM paper, appendix C.6",
+    formula="minimise sum_t ||(tau - tau_t) tau_t^T||^2 / ||tau_t||^2 of each linear weight; others: scale * sum_t tau_t",
+    differs="mergekit has none",
+    parameters=WudiParameters,
+    whole=whole,
+    scratch=scratch,
+    runs_on=lambda _parameters: kernel.device(),
+    prepare=prepare,
+    merge=merge,
+)
