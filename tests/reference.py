@@ -223,7 +223,17 @@ def kth_largest(values: NDArray, density: float) -> float:
 
 
 def ties(
-    base, agents, dtype=None, real=None, *, density=0.2, trim="model", scale=1.0, weights=1.0, normalize=True, change=None
+    base,
+    agents,
+    dtype=None,
+    real=None,
+    *,
+    density=0.2,
+    trim="model",
+    scale=1.0,
+    weights=1.0,
+    normalize=True,
+    change=None,
 ):
     w, kept = weights_of(weights, agents), weights_of(density, agents)
     floats = [name for name, tensor in base.items() if tensor.is_float]
@@ -303,7 +313,18 @@ def dare_ties(base, agents, dtype=None, real=None, *, p=0.5, seed=0, rescale=Tru
 
 
 def ram_family(
-    base, agents, dtype=None, real=None, *, method, epsilon=1e-5, scope="model", shared="mean", density=0.1, trim="tensor", **rescale
+    base,
+    agents,
+    dtype=None,
+    real=None,
+    *,
+    method,
+    epsilon=1e-5,
+    scope="model",
+    shared="mean",
+    density=0.1,
+    trim="tensor",
+    **rescale,
 ):
     """RAM, RAM+ and RAM+s over all tensors."""
 
@@ -363,7 +384,7 @@ def wudi(base, agents, dtype=None, real=None, *, solver="closed_form", steps=300
 
     def formula(name, b, taus):
         kind = b.dtype.type
-        if not (b.ndim == 2 and b.size and name.startswith("model.layers.")and name.endswith(".weight")):
+        if not (b.ndim == 2 and b.size and name.startswith("model.layers.") and name.endswith(".weight")):
             return b + kind(scale) * _summed(taus)
         taus = [tau.astype(np.float64) for tau in taus]
         norms = [np.sum(tau**2) for tau in taus]

@@ -81,4 +81,3 @@ def _base_models(plan: Plan) -> list[str]:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-

@@ -149,6 +149,43 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> 
 
 
 @cli.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--model", required=True, metavar="MODEL", help="Folder or hub id of the agent.")
+@click.option("--data", required=True, metavar="FILE", help="JSON lines with prompt and completion, messages, or text.")
+@click.option("--examples", default=256, show_default=True, help="Lines that are used, from the first.")
+@click.option(
+    "--labels",
+    type=click.Choice(["given", "sampled"]),
+    default="given",
+    show_default=True,
+    help="Whose likelihood: of the data's completions, or of tokens drawn from the model.",
+)
+@click.option("--max-length", default=1024, show_default=True, help="Tokens of an example; longer prompts are cut.")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, mps, or auto.")
+@click.option("--dtype", help="Dtype that is computed in; default: float32.")
+@click.option("--seed", default=0, show_default=True, help="Seed of sampled labels.")
+@click.option("--overwrite", is_flag=True, help="Replace the folder OUT and all that is in it, at the end.")
+@click.option("--quiet", is_flag=True, help="Show errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the record as JSON on standard output.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def fisher(out: Path, quiet: bool, as_json: bool, debug: bool, **options: Any) -> None:
+    """Estimate an agent's diagonal Fisher information, the importances that the method fisher takes."""
+    # threads that wait for work by spinning slow everything else down
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from ramerge.importance import estimate
+    from ramerge.progress import shown
+
+    with shown(quiet=quiet or as_json) as listen:
+        record = estimate(out=out, on_progress=listen, **options)
+    if as_json:
+        click.echo(record.to_json(), nl=False)
+    elif not quiet:
+        click.echo(
+            f"{out}: importances of {options['model']} from {record.examples} examples in {record.seconds:.1f} s"
+        )
+
+
+@cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def methods(as_json: bool) -> None:
     """List the merging methods with their parameters, defaults and source."""

@@ -11,15 +11,17 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import (
     BarColumn,
-    DownloadColumn,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
-    TransferSpeedColumn,
 )
 from rich.progress import (
     Progress as Bar,
 )
+
+from rich.text import Text
 
 from ramerge.engine.events import Listener, Progress
 
@@ -35,14 +37,28 @@ def shown(*, quiet: bool) -> Iterator[Listener]:
         with Bar(
             TextColumn("{task.description:>8}"),
             BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
+            _Done(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
         ) as bar:
             yield _Live(bar)
     else:
         yield _Lines()
+
+
+def _rate(rate: float, unit: str) -> str:
+    return f"{decimal(int(rate))}/s" if unit == "bytes" else f"{rate:.1f} {unit}/s"
+
+
+class _Done(ProgressColumn):
+    """How much is done, in bytes or whatever is counted."""
+
+    def render(self, task: Task) -> Text:
+        """Done, of how many, and how fast."""
+        unit = str(task.fields["unit"])
+        sized = decimal if unit == "bytes" else "{:,}".format
+        text = f"{sized(int(task.completed))}/{sized(int(task.total or 0))} {_rate(task.speed or 0, unit)}"
+        return Text(text, style="progress.download")
 
 
 class _Live:
@@ -54,7 +70,7 @@ class _Live:
 
     def __call__(self, event: Progress) -> None:
         if event.stage not in self._tasks:
-            self._tasks[event.stage] = self._bar.add_task(event.stage, total=event.total)
+            self._tasks[event.stage] = self._bar.add_task(event.stage, total=event.total, unit=event.unit)
         self._bar.update(self._tasks[event.stage], completed=event.done)
 
 
@@ -74,8 +90,9 @@ class _Lines:
             return
         self._last = now
         rate = event.done / max(now - self._began, 1e-9)
+        sized = decimal if event.unit == "bytes" else "{:,}".format
         left = "" if finished else f", {(event.total - event.done) / max(rate, 1):.0f} s left"
-        line = f"{event.stage}: {decimal(event.done)} of {decimal(event.total)}, {decimal(int(rate))}/s{left}"
+        line = f"{event.stage}: {sized(event.done)} of {sized(event.total)}, {_rate(rate, event.unit)}{left}"
         # nobody may be listening any more, which is no reason to stop merging
         with suppress(OSError):
             print(line, file=sys.stderr, flush=True)

@@ -46,9 +46,7 @@ _DROP = {"p": RATES, "seed": st.integers(-3, 3), "rescale": st.booleans()}
 
 ROWS: dict[str, Row] = {
     "ram": Row(partial(reference.ram_family, method="ram"), _RAM),
-    "ram+": Row(
-        partial(reference.ram_family, method="ram+"), {**_PLUS_S, "alpha": st.sampled_from([2.0, 0.0, 0.3])}
-    ),
+    "ram+": Row(partial(reference.ram_family, method="ram+"), {**_PLUS_S, "alpha": st.sampled_from([2.0, 0.0, 0.3])}),
     "ram+s": Row(partial(reference.ram_family, method="ram+s"), _PLUS_S),
     "task_arithmetic": Row(reference.task_arithmetic, _SUM, each=("weights",)),
     "linear": Row(reference.linear, {"weights": NUMBERS, "normalize": st.booleans()}, each=("weights",)),

@@ -76,7 +76,9 @@ def written(folder: Path, method: str, agents: Mapping[str, Tensors], **more: An
     return source, {"importances": importances}
 
 
-def plain(folder: Path, method: str, dtype: str = "BF16", **more: Any) -> tuple[dict, Tensors, dict[str, Tensors], dict]:
+def plain(
+    folder: Path, method: str, dtype: str = "BF16", **more: Any
+) -> tuple[dict, Tensors, dict[str, Tensors], dict]:
     """A recipe for three ordinary agents, the base, the agents, and what the reference takes beside."""
     names = write_simple(folder, dtype=dtype)
     agents = {name: read_checkpoint(folder / name) for name in names}
@@ -197,7 +199,10 @@ def test_every_bound_of_every_parameter(method: str, tmp_path: Path) -> None:
 
 def _bounds(name: str, metadata: list[Any]) -> tuple[list[Any], list[Any]]:
     """Values at the bounds of a parameter, and just beyond."""
-    by_agent = {"density": ([0, 1, {"code": 0.1, "tool": 1.0, "memory": 0.2}], [-0.1, 1.1]), "p": ([0, 0.99], [1, -0.1])}
+    by_agent = {
+        "density": ([0, 1, {"code": 0.1, "tool": 1.0, "memory": 0.2}], [-0.1, 1.1]),
+        "p": ([0, 0.99], [1, -0.1]),
+    }
     if not metadata and name in by_agent:
         inside, outside = by_agent[name]
         return inside, [*outside, "much", True, {"code": 0.1}, {"code": 0.1, "tool": 0.1, "memory": 0.1, "nobody": 0.1}]

@@ -77,11 +77,15 @@ def _count(plan: Plan, executor: Executor, listen: Listener) -> dict[tuple[Stati
             listen,
             stage,
             _in_order(plan, wanted, number),
-            lambda own, block, wanted=wanted: own.count(block, wanted[block.tensor], known),  # type: ignore[misc]
+            _counter(wanted, known),
             wanted,
             known,
         )
     return known
+
+
+def _counter(wanted: Wanted, known: Known) -> Callable[[Worker, Block], Outcome]:
+    return lambda own, block: own.count(block, wanted[block.tensor], known)
 
 
 def _merge(plan: Plan, executor: Executor, listen: Listener, known: Known, sink: Sink) -> Known:
@@ -106,7 +110,9 @@ def _in_order(plan: Plan, tensors: Sequence[int] | Mapping[int, object], number:
 
     What the pass before has read last is still in the page cache.
     """
-    blocks = [block for place in tensors for block in _blocks(plan.tensors[place], place, plan.resources.block_elements)]
+    blocks = [
+        block for place in tensors for block in _blocks(plan.tensors[place], place, plan.resources.block_elements)
+    ]
     return blocks[::-1] if number % 2 else blocks
 
 
@@ -134,7 +140,10 @@ def _tasks(plan: Plan, known: Known) -> tuple[list[tuple[Task, ...]], dict[int, 
             made[point, tensor.rule, parts] = Task(prepared, None if counted else reported)
         return made[point, tensor.rule, parts]
 
-    tasks = [tuple(task(point, tensor) for point in range(len(plan.points))) if tensor.merged else () for tensor in plan.tensors]
+    tasks = [
+        tuple(task(point, tensor) for point in range(len(plan.points))) if tensor.merged else ()
+        for tensor in plan.tensors
+    ]
     wanted = {
         place: list(dict.fromkeys(one.on_the_way for one in of if one.on_the_way is not None))
         for place, of in enumerate(tasks)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from ramerge.checkpoint.dtypes import FLOATS, itemsize
 from ramerge.checkpoint.read import Reader
+from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS
 from ramerge.kernels.piece import Piece, Words, count_negative, words_of
-from ramerge.kernels.convert import count_non_finite
 from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Plan, TensorPlan, room
 
@@ -155,7 +155,9 @@ class Worker:
         parts = self._read(tensor, block)
         if tensor.dtype not in FLOATS:
             # integers that a rule keeps or takes: bytes, which nothing computes with
-            return Piece(tensor.name, tensor.base.shape, block.start, elements, formats, [*parts], formats[0], parts[0], parts[0])
+            return Piece(
+                tensor.name, tensor.base.shape, block.start, elements, formats, [*parts], formats[0], parts[0], parts[0]
+            )
         words: list[Words] = [part.view(FORMATS[format].word) for part, format in zip(parts, formats, strict=True)]
         out_word = np.dtype(FORMATS[tensor.dtype].word)
         out = self._take(words_of(tensor.dtype, elements) * out_word.itemsize).view(out_word)

@@ -40,7 +40,6 @@ ZERO, ONE = np.float32(0), np.float32(1)
 COARSE_BINS, FINE_BINS = 1 << 15, 1 << 16
 
 
-
 @dataclass(frozen=True)
 class Drop:
     """Coins that drop elements of task vectors before anything else is done with them.
@@ -201,7 +200,10 @@ def _histogram(value: Element, form: Format, which: Inputs, common: int, fine: b
             row = f"np.uint64({_CHUNK_WORDS * (t * len(lanes) + place)})"
             counting.append(f"m = np.uint64(magnitudes[{row} + j])")
             if fine:
-                counting += [f"if m >> SIXTEEN == bin{t}:", f"    counts[np.uint64({t * FINE_BINS}) + (m & LOWER)] += ONE32"]
+                counting += [
+                    f"if m >> SIXTEEN == bin{t}:",
+                    f"    counts[np.uint64({t * FINE_BINS}) + (m & LOWER)] += ONE32",
+                ]
             else:
                 counting.append(f"counts[np.uint64({t * COARSE_BINS}) + (m >> SIXTEEN)] += ONE32")
     bins = [f"bin{t} = np.uint64(bins[{t}])" for t in agents]
@@ -272,7 +274,11 @@ def _task_vectors(form: Format, which: Inputs, place: int, drops: bool) -> list[
     lines = [f"b = {lane}(base[i])" if which.base else "b = ZERO"]
     lines += [f"seen = {form.peak}(seen, b)"] if which.base else []
     for t in agents:
-        lines += [f"x = {lane}(a{t}[i])", f"seen = {form.peak}(seen, x)", f"tau{t} = x - b" if which.base else f"tau{t} = x"]
+        lines += [
+            f"x = {lane}(a{t}[i])",
+            f"seen = {form.peak}(seen, x)",
+            f"tau{t} = x - b" if which.base else f"tau{t} = x",
+        ]
     if drops:
         coins = f"word{place}_{{t}}" if len(form.lanes) == 2 else "(word1_{t} if odd else word0_{t})"
         lines += [f"tau{t} = tau{t} * stay{t} if {coins.format(t=t)} >= below{t} else ZERO" for t in agents]

@@ -61,7 +61,9 @@ def prepare_ties(parameters: DareTiesParameters, agents: Agents, results: Result
 
 
 _SOURCE = "Language Models are Super Mario, arXiv 2311.03099; RAM paper, appendix D"
-_DIFFERS = "`dare_{}` throws its coins anew each time, and rescales each tensor to its l1 norm instead of by 1 / (1 - p)"
+_DIFFERS = (
+    "`dare_{}` throws its coins anew each time, and rescales each tensor to its l1 norm instead of by 1 / (1 - p)"
+)
 
 DARE = Method(
     name="dare",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ramerge.kernels.elementwise import Element, Inputs
 from ramerge.kernels.elementwise import merge as merge_elements

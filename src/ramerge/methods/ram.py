@@ -202,9 +202,7 @@ def element(b: Any, taus: Any, lambdas: Any, thresholds: Any, epsilon: Any) -> A
     return b if unmoved else (alone if movers == ONE else together)
 
 
-def report(
-    parameters: RamParameters, parts: Sequence[tuple[AgentCounts, ...]], agents: Agents
-) -> list[dict[str, Any]]:
+def report(parameters: RamParameters, parts: Sequence[tuple[AgentCounts, ...]], agents: Agents) -> list[dict[str, Any]]:
     """Each agent's counts, density, rho, and where one is counted over all of it, lambda."""
     rows = []
     for t in range(len(agents)):

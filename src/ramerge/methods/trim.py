@@ -43,7 +43,7 @@ class Trimmed:
 
 @dataclass(frozen=True)
 class _Bin:
-    """Where a k-th largest magnitude lies: in a bin of the first count, as its `rank`-th largest, under `above` more."""
+    """Where a k-th largest magnitude lies: in a bin of the first count, the `rank`-th largest, below `above` others."""
 
     place: int
     rank: int
@@ -78,9 +78,7 @@ class Coarse(Statistic):
         value = every if self.shared_beyond is None else shared
         common = () if self.shared_beyond is None else (self.shared_beyond,)
         which = Inputs(len(self.densities))
-        return piece.observe(
-            lambda format, inputs: histogram(value, format, inputs, which, counts, bins, common, drop)
-        )
+        return piece.observe(lambda format, inputs: histogram(value, format, inputs, which, counts, bins, common, drop))
 
     def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[_Bin, ...]:
         """See `Statistic.finish`."""

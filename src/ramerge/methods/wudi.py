@@ -1,7 +1,7 @@
 """WUDI-Merging: the task vector that interferes least (Cheng et al. 2025, arXiv 2503.08099).
 
-For each linear weight tau minimises sum_t ||(tau - tau_t) tau_t^T||_F^2 / ||tau_t||_F^2; all other tensors are merged by
-Task Arithmetic. Linear weights are the matrices named `....weight` inside the numbered layers of a model. The objective
+For each linear weight tau minimises sum_t ||(tau - tau_t) tau_t^T||_F^2 / ||tau_t||_F^2; all other tensors are merged
+by Task Arithmetic. Linear weights are the matrices named `....weight` inside the numbered layers of a model. The objective
 is quadratic: `kernels.wudi` goes to its minimum at once, or the 300 steps of Adam that the authors take towards it.
 """
 
@@ -82,7 +82,7 @@ WUDI = Method(
     name="wudi",
     title="WUDI-Merging",
     source="Whoever Started the Interference Should End It, arXiv 2503.08099; RAM paper, appendix C.6",
-    formula="minimise sum_t ||(tau - tau_t) tau_t^T||^2 / ||tau_t||^2 of each linear weight; others: scale * sum_t tau_t",
+    formula="of linear weights the least sum_t ||(tau - tau_t) tau_t^T||^2 / ||tau_t||^2; else scale * sum_t tau_t",
     differs="mergekit has none",
     parameters=WudiParameters,
     whole=whole,

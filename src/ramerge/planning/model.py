@@ -49,7 +49,7 @@ class TensorPlan:
         base: the base's tensor, which gives name, shape and place.
         sources: what is read, in the order in which the action takes it. Where an agent leaves a tensor as it is, its
             source is the base's tensor itself.
-        action: `merge` by the method; `copy` the one source; or `compare`: all sources must hold the bytes of the first.
+        action: `merge` by the method; `copy` the one source; or `compare`: all sources must hold the first's bytes.
         dtype: safetensors dtype of the output.
         shard: name of the output file.
         offset: byte in that file where its data begins.

@@ -94,7 +94,9 @@ def _parameter_problems(
     names = list(agents) if isinstance(agents, dict) else []
     for name, value in parameters:
         if isinstance(value, dict) and (only is None or name in only):
-            problems += [document.where((*key, name, one), unknown("agent", one, names)) for one in value if one not in names]
+            problems += [
+                document.where((*key, name, one), unknown("agent", one, names)) for one in value if one not in names
+            ]
             missing = [one for one in names if one not in value]
             if missing:
                 problems.append(document.where((*key, name), f"has no value for {', '.join(missing)}"))
