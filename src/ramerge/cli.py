@@ -54,6 +54,13 @@ def _recipe_options(command: Callable[..., None]) -> Callable[..., None]:
             click.option("--method", metavar="NAME", help="A method that `ramerge methods` lists; default: ram+."),
             click.option("--base", metavar="MODEL", help="Folder or hub id of the base model."),
             click.option("--agent", "agents", metavar="NAME=MODEL", multiple=True, help="An agent; repeat for each."),
+            click.option(
+                "--importance",
+                "importances",
+                metavar="NAME=MODEL",
+                multiple=True,
+                help="An agent's importances, for the method fisher; repeat for each.",
+            ),
             click.option("--preset", metavar="NAME", help="Its parameters from a named set, such as paper."),
             click.option(
                 "--dtype", metavar="DTYPE", help="Output dtype, such as bfloat16; default: each tensor's own."

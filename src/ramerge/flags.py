@@ -72,6 +72,8 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
         raise RecipeError([f"--agent: the agent {name!r} is given twice" for name in twice])
     for name, model in agents:
         document.set(("agents", name), _from_here(model), f"--agent {name}={model}")
+    for name, model in _pairs("--importance", options["importances"], "NAME=MODEL, such as --importance code=./fisher"):
+        document.set(("agents", name, "importance"), _from_here(model), f"--importance {name}={model}")
     for key, value in _pairs("--set", options["settings"], "KEY=VALUE, such as --set parameters.r=0.05"):
         document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
 

@@ -20,7 +20,6 @@ from rich.progress import (
 from rich.progress import (
     Progress as Bar,
 )
-
 from rich.text import Text
 
 from ramerge.engine.events import Listener, Progress

@@ -50,7 +50,7 @@ point at distance d from the sum can have a smaller L, but by mu d^2 / 2 at most
 1 / sqrt(mu) = 1e5 at most, which float32 with its 6e-8 can still carry.
 """
 
-_ROWS = 512  # of a block: enough for fast matrix products, few enough for Adam's state to stay in the cache
+_BLOCK = 1 << 20  # elements of a block of rows: enough for fast products, few enough for the state of Adam to be cached
 _LONG = 1024  # the longer side of what is widened to float64 at a time
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
@@ -143,7 +143,7 @@ def scratch_bytes(shape: tuple[int, int], agents: int, solver: Solver, real: str
     NumPy's `inv` takes besides the inverse count. The buffers of BLAS do not: they belong to its threads.
     """
     out, width = shape
-    rows, high, long = min(out, _ROWS), min(out, _LONG), min(width, _LONG)
+    rows, high, long = min(out, _rows(width)), min(out, _LONG), min(width, _LONG)
     size, stacked = np.dtype(real).itemsize, agents * out
     norms = 2 * 8 * rows * width
     if solver == "adam" and _dense(out, width, agents):
@@ -179,11 +179,18 @@ def _blocks(length: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, length)) for start in range(0, length, step))
 
 
+def _rows(width: int) -> int:
+    return max(1, _BLOCK // width)
+
+
+def _row_blocks(tau: Any) -> Iterator[slice]:
+    return _blocks(len(tau), _rows(tau.shape[1]))
+
+
 def _norms(lib: _Library, taus: Sequence[Any]) -> list[float]:
     """||tau_t||_F, of squares in float64: those of float32 overflow at 1e19 and vanish at 1e-23."""
     return [
-        math.sqrt(sum(float(lib.xp.square(lib.wide(tau[rows])).sum()) for rows in _blocks(len(tau), _ROWS)))
-        for tau in taus
+        math.sqrt(sum(float(lib.xp.square(lib.wide(tau[rows])).sum()) for rows in _row_blocks(tau))) for tau in taus
     ]
 
 
@@ -225,13 +232,13 @@ def _tall(lib: _Library, taus: Sequence[Any], norms: Sequence[float]) -> Any:
     for t, (tau, norm) in enumerate(zip(taus, norms, strict=True)):
         gram = _gram(tau, norm, lib.wide)
         curvature += gram  # a new array the first time, in place from then on
-        for rows in _blocks(len(tau), _ROWS):
+        for rows in _row_blocks(tau):
             excess[rows] -= lib.wide(_others(taus, t, rows)) @ gram
         del gram  # before the next one is there
     inverse, mu = _inverse(lib, curvature)
     del curvature
     result = lib.xp.zeros_like(taus[0])
-    for rows in _blocks(len(result), _ROWS):
+    for rows in _row_blocks(result):
         step = _proximal(excess[rows], inverse, mu)
         for tau in taus:
             step += tau[rows]
@@ -303,7 +310,7 @@ def _adam(lib: _Library, taus: Sequence[Any], norms: Sequence[float], steps: int
     out, width = taus[0].shape
     product, result = (_curvature if _dense(out, width, len(taus)) else _factors)(taus, norms)
     # the gradient of a row depends on that row of X alone: a block takes all its steps before the next one
-    for rows in _blocks(out, out if lib.whole else _ROWS):
+    for rows in _blocks(out, out) if lib.whole else _row_blocks(result):
         excess = result[rows]
         moving = (excess != 0).any(1)  # the other rows have no gradient, and never will
         excess[moving] = _descend(lib, excess[moving], product, steps, rate)
@@ -325,7 +332,7 @@ def _curvature(taus: Sequence[Any], norms: Sequence[float]) -> tuple[Callable[[A
         gram = _gram(tau, norm, lambda rows: rows)
         gram *= 2
         curvature += gram
-        for rows in _blocks(len(tau), _ROWS):
+        for rows in _row_blocks(tau):
             excess[rows] -= _others(taus, t, rows) @ gram
         del gram
     return lambda x: x @ curvature, excess
@@ -379,7 +386,7 @@ def _loss(lib: _Library, tau: Any, other: Any, norm: float) -> float:
     out, width = tau.shape
     gram = _gram(other, norm, lib.wide) if 2 * width <= out else None
     loss = 0.0
-    for rows in _blocks(out, _ROWS):
+    for rows in _row_blocks(tau):
         error = lib.wide(tau[rows]) - lib.wide(other[rows])
         if gram is not None:
             loss += float((error @ gram * error).sum())

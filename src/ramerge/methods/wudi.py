@@ -1,8 +1,9 @@
 """WUDI-Merging: the task vector that interferes least (Cheng et al. 2025, arXiv 2503.08099).
 
 For each linear weight tau minimises sum_t ||(tau - tau_t) tau_t^T||_F^2 / ||tau_t||_F^2; all other tensors are merged
-by Task Arithmetic. Linear weights are the matrices named `....weight` inside the numbered layers of a model. The objective
-is quadratic: `kernels.wudi` goes to its minimum at once, or the 300 steps of Adam that the authors take towards it.
+by Task Arithmetic. Linear weights are the matrices named `....weight` inside the numbered layers of a model. The
+objective is quadratic: `kernels.wudi` goes to its minimum at once, or the 300 steps of Adam that the authors take
+towards it.
 """
 
 from __future__ import annotations

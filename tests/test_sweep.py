@@ -1,0 +1,212 @@
+"""Sweeps: the bytes of single merges, one read for all points, tensors handed to a function; and rules by tensor."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ramerge
+from tests.checkpoints import read_checkpoint, recipe, simple, write_checkpoint, write_simple
+
+RANGES = {"parameters.r": [0, 0.1, 0.2], "parameters.alpha": [1, 2]}
+
+
+def test_points_are_single_merges_and_inputs_are_read_once(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    source = recipe(tmp_path, names)
+    records = ramerge.sweep(source, tmp_path / "out", vary=RANGES)
+    assert [list(record.point.values()) for record in records] == [[r, a] for r in (0, 0.1, 0.2) for a in (1, 2)]
+    for record in records:
+        r, alpha = record.point.values()
+        single = tmp_path / f"{r}-{alpha}"
+        one = ramerge.merge({**source, "parameters": {"r": r, "alpha": alpha}}, single)
+        folder = tmp_path / "out" / f"r={r},alpha={alpha}"
+        assert (folder / "model.safetensors").read_bytes() == (single / "model.safetensors").read_bytes()
+        assert record.statistics == one.statistics
+        assert record.bytes_read == one.bytes_read
+        assert json.loads((folder / "ramerge.json").read_text())["point"] == record.point
+    table = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    assert list(table["points"]) == [f"r={r},alpha={a}" for r in (0, 0.1, 0.2) for a in (1, 2)]
+
+
+def test_a_sweep_over_thresholds(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    source = recipe(tmp_path, names, "ties")
+    ramerge.sweep(source, tmp_path / "out", vary={"parameters.density": [0.1, 0.3], "parameters.scale": [0.5, 1]})
+    for density in (0.1, 0.3):
+        ramerge.merge({**source, "parameters": {"density": density, "scale": 0.5}}, tmp_path / "one", overwrite=True)
+        swept = tmp_path / "out" / f"density={density},scale=0.5" / "model.safetensors"
+        assert swept.read_bytes() == (tmp_path / "one" / "model.safetensors").read_bytes()
+
+
+def test_tensors_are_handed_over_one_after_another(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    source = recipe(tmp_path, names)
+    seen: list[ramerge.MergedTensor] = []
+    ramerge.sweep(source, vary={"parameters.r": [0, 0.2]}, on_tensor=seen.append)
+    assert {(tensor.point["parameters.r"], tensor.name) for tensor in seen} == {
+        (r, name) for r in (0, 0.2) for name in simple(0)
+    }
+    ramerge.merge({**source, "parameters": {"r": 0.2}}, tmp_path / "out")
+    merged = read_checkpoint(tmp_path / "out")
+    for tensor in seen:
+        if tensor.point["parameters.r"] == 0.2:
+            assert tensor.data.tobytes() == merged[tensor.name].bits.tobytes()
+            assert tensor.shape == merged[tensor.name].bits.shape
+
+
+def test_a_function_that_fails_ends_it(tmp_path: Path) -> None:
+    def fail(_tensor: ramerge.MergedTensor) -> None:
+        raise KeyError("no such weight")
+
+    with pytest.raises(KeyError, match="no such weight"):
+        ramerge.sweep(recipe(tmp_path, write_simple(tmp_path)), on_tensor=fail)
+
+
+@pytest.mark.parametrize(
+    ("vary", "words"),
+    [
+        ({"parameters.r": [0, -1], "parameters.alpha": [-2]}, ["r=-1", "alpha=-2"]),
+        ({"dtype": ["float32"]}, ["only parameters"]),
+        ({"parameters.r": []}, ["needs values"]),
+        ({"parameters.r": [1, 1]}, ["twice"]),
+        ({"parameters.nonsense": [1]}, ["nonsense"]),
+        ({"parameters.r": list(range(2000))}, ["2,000 points"]),
+        ({}, ["nothing varies"]),
+    ],
+)
+def test_what_cannot_be_swept(vary: dict, words: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ramerge.RecipeError) as raised:
+        ramerge.sweep(recipe(tmp_path, write_simple(tmp_path)), tmp_path / "out", vary=vary)
+    assert all(word in str(raised.value) for word in words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_disk_for_all_points_is_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    source = recipe(tmp_path, write_simple(tmp_path))
+    one = ramerge.plan(source, tmp_path / "out")
+    usage = shutil.disk_usage(tmp_path)._replace(free=one.bytes_written * 2)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert ramerge.plan(source, tmp_path / "out").problems == ()
+    with pytest.raises(ramerge.PlanError, match="bytes of disk"):
+        ramerge.sweep(source, tmp_path / "out", vary=RANGES)
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+
+def test_rules_keep_take_and_change_parameters(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    rules = [
+        {"match": "*.layers.0.*", "keep": "base"},
+        {"match": "*", "layers": "1", "take": "tool"},
+        {"match": ["*.layers.2.*"], "parameters": {"r": 0.0}},
+    ]
+    source = recipe(tmp_path, names, rules=rules)
+    plan = ramerge.plan(source)
+    assert plan.caught == [1, 1, 1]
+    assert "rule 1 (*.layers.0.*) catches 1 tensors" in plan.notes
+    record = ramerge.merge(source, tmp_path / "out")
+    found, base = read_checkpoint(tmp_path / "out"), read_checkpoint(tmp_path / "base")
+    tool = read_checkpoint(tmp_path / "tool")
+    ramerge.merge(recipe(tmp_path, names, "ram"), tmp_path / "ram")
+    ram = read_checkpoint(tmp_path / "ram")
+    for layer, wanted in enumerate((base, tool, ram)):
+        name = f"model.layers.{layer}.weight"
+        assert np.array_equal(found[name].bits, wanted[name].bits), name
+    assert record.merged_tensors == 1
+    assert record.statistics[0].total == 640
+    assert [rule["tensors"] for rule in record.rules] == [1, 1, 1]
+    again = ramerge.merge(tmp_path / "out" / "ramerge.yaml", tmp_path / "again")
+    assert again.statistics == record.statistics
+
+
+def test_the_first_rule_holds_and_kept_agents_are_not_read(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    rules = [{"match": "*.0.weight", "keep": "base"}, {"parameters": {"alpha": 0.5}}]
+    plan = ramerge.plan(recipe(tmp_path, names, rules=rules))
+    whole = ramerge.plan(recipe(tmp_path, names))
+    assert plan.caught == [1, 2]
+    assert plan.bytes_read < whole.bytes_read
+
+
+def test_rules_convert_to_the_dtype_that_is_wanted(tmp_path: Path) -> None:
+    names = write_simple(tmp_path, dtype="F32")
+    rules = [{"match": "*.0.*", "keep": "base"}, {"match": "*", "take": "code"}]
+    ramerge.merge(recipe(tmp_path, names, rules=rules, dtype="float16"), tmp_path / "out")
+    found = read_checkpoint(tmp_path / "out")
+    wanted = [read_checkpoint(tmp_path / "base"), *[read_checkpoint(tmp_path / "code")] * 2]
+    for layer, source in enumerate(wanted):
+        name = f"model.layers.{layer}.weight"
+        assert np.array_equal(found[name].bits.view(np.float16), source[name].numbers(np.float32).astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ([{"match": "nothing.*", "keep": "base"}], ["catches nothing", "no such tensor"]),
+        ([{"match": "*", "keep": "base"}, {"match": "*", "take": "code"}], ["earlier rules"]),
+    ],
+)
+def test_rules_that_catch_nothing(rules: list, words: list[str], tmp_path: Path) -> None:
+    problems = ramerge.plan(recipe(tmp_path, write_simple(tmp_path), rules=rules)).problems
+    assert len(problems) == 1
+    assert all(word in problems[0] for word in words)
+
+
+@pytest.mark.parametrize(
+    ("rule", "word"),
+    [
+        ({"match": "*"}, "one of keep"),
+        ({"match": "*", "keep": "base", "take": "code"}, "one of keep"),
+        ({"match": "*", "take": "nobody"}, "nobody"),
+        ({"match": "*", "keep": "agent"}, "base"),
+        ({"match": "", "keep": "base"}, "empty"),
+        ({"layers": "7-3", "keep": "base"}, "layers"),
+        ({"match": "*", "parameters": {"r": -1}}, "parameters.r"),
+        ({"match": "*", "parameters": {"p": 0.5}}, "belongs to dare"),
+        ({"matches": "*", "keep": "base"}, "did you mean 'match'"),
+    ],
+)
+def test_rules_that_make_no_sense(rule: dict, word: str, tmp_path: Path) -> None:
+    with pytest.raises(ramerge.RecipeError, match=word):
+        ramerge.plan(recipe(tmp_path, write_simple(tmp_path), rules=[rule]))
+
+
+# --- methods without a base, and with importances --------------------------------------------------------------------
+
+
+def test_linear_needs_no_base(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    source = recipe(tmp_path, names, "linear")
+    ramerge.merge(source, tmp_path / "with")
+    ramerge.merge({key: value for key, value in source.items() if key != "base"}, tmp_path / "without")
+    found, wanted = read_checkpoint(tmp_path / "without"), read_checkpoint(tmp_path / "with")
+    assert all(np.array_equal(found[name].bits, wanted[name].bits) for name in wanted)
+    with pytest.raises(ramerge.RecipeError, match="base: is missing, and ties needs it"):
+        ramerge.plan({"method": "ties", "agents": source["agents"]})
+
+
+def test_importances_are_asked_for_and_checked(tmp_path: Path) -> None:
+    from tests.checkpoints import floats
+
+    names = write_simple(tmp_path, {"a": 0.2})
+    with pytest.raises(ramerge.RecipeError, match="has no importance"):
+        ramerge.plan(recipe(tmp_path, names, "fisher"))
+    tensors = {name: floats(np.ones((40, 16)), "F32") for name in simple(0)}
+    agents = {"a": {"model": str(tmp_path / "a"), "importance": str(tmp_path / "f")}}
+    source = {"method": "fisher", "base": str(tmp_path / "base"), "agents": agents}
+    with pytest.raises(ramerge.RecipeError, match="takes no importances"):
+        ramerge.plan({**source, "method": "ram"})
+    short = dict(list(tensors.items())[1:])
+    write_checkpoint(tmp_path / "f", {**short, "model.layers.1.weight": floats(np.ones((3, 3)), "F32")})
+    problems = "\n".join(ramerge.plan(source).problems)
+    assert "lacks importances of" in problems
+    assert "shapes differ" in problems
+    for bad in (-1.0, np.nan, np.inf):
+        write_checkpoint(tmp_path / "f", {**tensors, "model.layers.1.weight": floats(np.full((40, 16), bad), "F32")})
+        with pytest.raises(ramerge.WeightsError, match="640 importances"):
+            ramerge.merge(source, tmp_path / "out")
