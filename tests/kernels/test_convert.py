@@ -77,3 +77,17 @@ def test_bfloat16_nan_keeps_its_payload() -> None:
     assert narrow("F32", values, "BF16", out)
     assert out.view(np.uint16).tolist() == [0x7FC0, 0x7FC0, 0xFFFF, 0x7FA5]
     assert np.isnan(out.view(ml_dtypes.bfloat16).astype(np.float32)).all()
+
+
+def test_what_lies_behind_the_last_element_is_not_looked_at() -> None:
+    from ramerge.kernels.piece import Piece
+
+    def copy(_format: str, inputs: list, out: np.ndarray) -> bool:
+        out[: inputs[0].size] = inputs[0]
+        return False
+
+    one = np.array([1.0], np.float32).view(np.uint32)
+    garbage = np.full((2, 16), 0xFF, np.uint8)
+    piece = Piece("w", (1,), 0, 1, ("F32",), [one], "BF16", np.empty(1, np.uint32), garbage)
+    assert not piece.compute(copy)
+    assert piece.out[0] & 0xFFFF == 0x3F80

@@ -84,7 +84,7 @@ def test_adam_takes_steps_and_rate(shape):
 def test_adam_over_several_blocks_of_rows(monkeypatch):
     taus = agents((50, 6), 3)
     whole = wudi.adam(taus)
-    monkeypatch.setattr(wudi, "_ROWS", 7)
+    monkeypatch.setattr(wudi, "_BLOCK", 45)
     monkeypatch.setattr(wudi, "_LONG", 11)
     np.testing.assert_allclose(wudi.adam(taus), whole, rtol=0, atol=1e-8)
 
@@ -93,7 +93,7 @@ def test_adam_over_several_blocks_of_rows(monkeypatch):
 def test_closed_form_over_several_blocks(shape, monkeypatch):
     taus = agents(shape, 3)
     whole, loss = wudi.closed_form(taus), wudi.objective(taus[0], taus)
-    monkeypatch.setattr(wudi, "_ROWS", 3)
+    monkeypatch.setattr(wudi, "_BLOCK", 45)
     monkeypatch.setattr(wudi, "_LONG", 11)
     np.testing.assert_allclose(wudi.closed_form(taus), whole, rtol=0, atol=1e-3 * 1e-6)
     assert wudi.objective(taus[0], taus) == pytest.approx(loss, rel=1e-12)

@@ -73,6 +73,7 @@ class Piece:
         if format == self.out_format:
             return kernel(format, inputs, self.out)
         result = self._row(len(inputs), format)
+        result[self.elements :] = 0  # inputs that were not widened may end before it
         flagged = kernel(format, inputs, result)
         return narrow(format, result, self.out_format, self.out) or flagged
 

@@ -320,8 +320,8 @@ def _adam(lib: _Library, taus: Sequence[Any], norms: Sequence[float], steps: int
 
 
 def _dense(out: int, width: int, agents: int) -> bool:
-    """Whether X S takes fewer operations than (X A^T) A."""
-    return width <= 2 * agents * out
+    """Whether to have S at hand: X S takes fewer operations than (X A^T) A up to 2 N out, but near that more memory."""
+    return 2 * width <= 3 * agents * out
 
 
 def _curvature(taus: Sequence[Any], norms: Sequence[float]) -> tuple[Callable[[Any], Any], Any]:
