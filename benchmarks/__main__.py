@@ -7,11 +7,19 @@ import shlex
 import sys
 from pathlib import Path
 
-from benchmarks import end_to_end, kernels, machine, memory, peers, report, startup
+from benchmarks import end_to_end, kernels, machine, memory, methods, report, startup, sweep, wudi
 from benchmarks.report import Options, Section, Stored
 from benchmarks.timing import tell
 
-SECTIONS = (kernels.SECTION, end_to_end.SECTION, memory.SECTION, peers.SECTION, startup.SECTION)
+SECTIONS = (
+    kernels.SECTION,
+    end_to_end.SECTION,
+    methods.SECTION,
+    memory.SECTION,
+    sweep.SECTION,
+    wudi.SECTION,
+    startup.SECTION,
+)
 _USUAL_RUNS = 5
 
 
@@ -42,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure ramerge on this machine.")
     parser.add_argument("--large", action="store_true", help="sections with sizes, at that of Qwen2.5-1.5B")
     parser.add_argument("--only", metavar="SECTIONS", help=f"some of {names}")
-    parser.add_argument("--runs", type=int, help="measurements of each thing; default: 5, and 3 of large peers")
+    parser.add_argument("--runs", type=int, help="measurements of each thing; default: 5, less for what takes long")
     parser.add_argument("--work", type=Path, default=Path(".bench"), help="folder for checkpoints and outputs")
     parser.add_argument("--write", action="store_true", help="keep the results and render benchmarks/README.md")
     return parser

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -48,10 +48,15 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Family:
-    """A base and its agents on disk."""
+    """A base, its agents, and importances of their parameters, on disk."""
 
     base: Path
     agents: dict[str, Path]
+
+    @property
+    def importances(self) -> dict[str, Path]:
+        """Where `importances` puts them, by agent."""
+        return {name: folder.with_name(f"{folder.name}-fisher") for name, folder in self.agents.items()}
 
     @property
     def folders(self) -> list[Path]:
@@ -60,8 +65,13 @@ class Family:
 
     @property
     def weights(self) -> list[Path]:
-        """Every safetensors file of them."""
-        return [path for folder in self.folders for path in sorted(folder.glob("*.safetensors"))]
+        """Every safetensors file of the base and the agents."""
+        return _weights(self.folders)
+
+    @property
+    def importance_weights(self) -> list[Path]:
+        """Every safetensors file of the importances."""
+        return _weights(self.importances.values())
 
     @property
     def nbytes(self) -> int:
@@ -80,6 +90,17 @@ def family(size: str, work: Path) -> Family:
         _generate(SHAPES[size], made)
         note.write_text(json.dumps(written))
     return made
+
+
+def importances(files: Family) -> Family:
+    """The same checkpoints with importances for every agent: the absolute values of its weights, made if not there."""
+    for name, folder in files.importances.items():
+        folder.mkdir(exist_ok=True)
+        for weights in sorted(files.agents[name].glob("*.safetensors")):
+            made = folder / weights.name
+            if not made.is_file() or made.stat().st_mtime < weights.stat().st_mtime:
+                _absolute(weights, made)
+    return files
 
 
 def base_words(generator: np.random.Generator, elements: int) -> NDArray[np.uint16]:
@@ -115,6 +136,10 @@ def from_bf16(words: NDArray[np.uint16]) -> NDArray[np.float32]:
     return (words.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
+def _weights(folders: Iterable[Path]) -> list[Path]:
+    return [path for folder in folders for path in sorted(folder.glob("*.safetensors"))]
+
+
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
@@ -133,6 +158,17 @@ def _generate(shape: Shape, into: Family) -> None:
             ]
             for file, words in zip(files, [base, *agents], strict=True):
                 file.write(words.data)
+
+
+def _absolute(weights: Path, made: Path) -> None:
+    """A copy of a bf16 file with every sign bit cleared, under its name only when it is whole."""
+    partial = made.with_suffix(".partial")
+    with weights.open("rb") as source, partial.open("wb") as target:
+        length = source.read(8)
+        target.write(length + source.read(int.from_bytes(length, "little")))
+        while words := source.read(2 * _CHUNK):
+            target.write((np.frombuffer(words, np.uint16) & np.uint16(0x7FFF)).data)
+    partial.rename(made)
 
 
 def _begin(folder: Path, shape: Shape, tensors: Sequence[tuple[str, tuple[int, ...]]]) -> BinaryIO:

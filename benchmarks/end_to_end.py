@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -49,16 +48,9 @@ def measure(options: Options) -> dict[str, Any]:
 
 def _commands(files: Family, work: Path) -> dict[str, str]:
     return {
-        "floor": _floor(files, work),
+        "floor": merging.floor("ram", files, _copy(work)),
         **{method: shown(merging.command(method, files, _out(work))) for method in _METHODS},
     }
-
-
-def _floor(files: Family, work: Path) -> str:
-    """The one shell command of the benchmarks."""
-    inputs = shlex.join(map(str, files.weights))
-    base, copy = shlex.quote(str(files.weights[0])), shlex.quote(str(_copy(work)))
-    return f"cat {inputs} > /dev/null && cp {base} {copy} && sync {copy}"
 
 
 def _out(work: Path) -> Path:
@@ -83,7 +75,8 @@ def _in_turns(files: Family, caches: str, options: Options) -> dict[str, list[di
 
 
 def _once(name: str, files: Family, caches: str, work: Path) -> Finished:
-    command = ["sh", "-c", _floor(files, work)] if name == "floor" else merging.command(name, files, _out(work))
+    floor = ["sh", "-c", merging.floor("ram", files, _copy(work))]
+    command = floor if name == "floor" else merging.command(name, files, _out(work))
     _prepare(files, caches, work)
     finished = run(command)
     _clear(work)

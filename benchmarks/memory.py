@@ -7,24 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import machine, merging
-from benchmarks.checkpoints import family
+from benchmarks.checkpoints import family, importances
 from benchmarks.report import LARGE, SMALL, Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import Spread, run, spread, tell
 
-_METHODS = ("ram", "ram+")
 _BAR_MB = 400
 _SAME = 1.1
 
 
 def measure(options: Options) -> dict[str, Any]:
     """Merges with warm caches, watched, and what the plan foretells."""
-    files, out = family(options.size, options.work), options.work / "merged"
+    files, out = importances(family(options.size, options.work)), options.work / "merged"
     methods = {}
-    for method in _METHODS:
+    for method in merging.METHODS:
         command = merging.command(method, files, out)
         runs = []
         for turn in range(options.runs):
-            machine.make_warm(files.weights)
+            machine.make_warm(merging.inputs(method, files))
             runs.append(run(command, watch=True).as_dict())
             machine.remove(out)
             tell(f"memory {options.size}: {method}, run {turn + 1}: {runs[-1]['anonymous'] / 1e6:.0f} MB")
@@ -41,7 +40,7 @@ def render(by_size: Mapping[str, Stored]) -> str:
     """A table of peaks, and the bars."""
     rows, held = [], []
     for size, stored in by_size.items():
-        for method in _METHODS:
+        for method in merging.METHODS:
             anonymous, peak = _megabytes(stored, method, "anonymous"), _megabytes(stored, method, "peak")
             planned = f"{stored.data['methods'][method]['planned'] / 1e6:,.0f}"
             rows.append((size, method, anonymous.text(0), peak.text(0), planned))
@@ -49,7 +48,7 @@ def render(by_size: Mapping[str, Stored]) -> str:
                 Bar(f"memory.{size}.{method}", f"{size}, {method}: peak", anonymous, _BAR_MB, digits=0, unit="MB")
             )
     if {SMALL, LARGE} <= by_size.keys():
-        for method in _METHODS:
+        for method in merging.METHODS:
             small, large = (_megabytes(by_size[size], method, "anonymous") for size in (SMALL, LARGE))
             ratio = Spread(large.median / small.median, large.low / small.high, large.high / small.low)
             held.append(Bar(f"memory.same.{method}", f"{method}: peak of {LARGE} over that of {SMALL}", ratio, _SAME))

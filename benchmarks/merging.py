@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import timing
 from benchmarks.checkpoints import Family
 
+# Every method that works element by element, in the order of tables. WUDI has a section of its own.
+METHODS = ("ram", "ram+", "task_arithmetic", "linear", "fisher", "ties", "dare", "dare_ties")
 
-def command(method: str, files: Family, out: Path) -> list[str]:
-    """`ramerge merge` without progress, over what may stand at `out`."""
-    return [timing.beside("ramerge"), "merge", *_recipe(method, files), "--quiet", "--overwrite", str(out)]
+
+def command(method: str, files: Family, out: Path, settings: Sequence[str] = ()) -> list[str]:
+    """`ramerge merge` without progress, over what may stand at `out`; settings are such as `parameters.r=0.2`."""
+    options = [text for setting in settings for text in ("--set", setting)]
+    return [timing.beside("ramerge"), "merge", *_recipe(method, files), *options, "--quiet", "--overwrite", str(out)]
 
 
 def plan(method: str, files: Family) -> list[str]:
@@ -18,6 +24,26 @@ def plan(method: str, files: Family) -> list[str]:
     return [timing.beside("ramerge"), "plan", *_recipe(method, files), "--json"]
 
 
+def sweep(method: str, files: Family, out: Path, vary: str) -> list[str]:
+    """`ramerge sweep` without progress over the values of one parameter, such as `parameters.r=0,0.1`."""
+    options = ["--vary", vary, "--quiet", "--overwrite", str(out)]
+    return [timing.beside("ramerge"), "sweep", *_recipe(method, files), *options]
+
+
+def inputs(method: str, files: Family) -> list[Path]:
+    """The files that a merge reads."""
+    return files.weights + (files.importance_weights if method == "fisher" else [])
+
+
+def floor(method: str, files: Family, copy: Path) -> str:
+    """The least that a merge must do, for a shell: read every input once, write one model and synchronise it."""
+    names = shlex.join(map(str, inputs(method, files)))
+    base, target = shlex.quote(str(files.weights[0])), shlex.quote(str(copy))
+    return f"cat {names} > /dev/null && cp {base} {target} && sync {target}"
+
+
 def _recipe(method: str, files: Family) -> list[str]:
     agents = [text for name, folder in files.agents.items() for text in ("--agent", f"{name}={folder}")]
-    return ["--method", method, "--base", str(files.base), *agents]
+    found = files.importances if method == "fisher" else {}
+    importances = [text for name, folder in found.items() for text in ("--importance", f"{name}={folder}")]
+    return ["--method", method, "--base", str(files.base), *agents, *importances]

@@ -1,0 +1,56 @@
+"""A sweep beside the merges that it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks import machine, merging
+from benchmarks.checkpoints import family
+from benchmarks.report import Bar, Options, Section, Stored, bars, table
+from benchmarks.timing import ratios, run, shown, spread, tell
+
+_METHOD = "ram+"
+_KEY = "parameters.r"
+_VALUES = ("0", "0.05", "0.1", "0.15", "0.2")
+_BAR = 0.5
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """One sweep, and a merge for each of its points, in turns with warm caches."""
+    files, out = family(options.size, options.work), options.work / "merged"
+    sweep = merging.sweep(_METHOD, files, out, f"{_KEY}={','.join(_VALUES)}")
+    outs = {value: options.work / f"merged-{value}" for value in _VALUES}
+    merges = [merging.command(_METHOD, files, place, [f"{_KEY}={value}"]) for value, place in outs.items()]
+    taken: dict[str, list[float]] = {"sweep": [], "merges": []}
+    for turn in range(options.runs):
+        for name, commands in (("sweep", [sweep]), ("merges", merges)):
+            machine.make_warm(files.weights)
+            taken[name].append(round(sum(run(command).seconds for command in commands), 4))
+            for place in (out, *outs.values()):
+                machine.remove(place)
+            tell(f"sweep {options.size}: run {turn + 1}, {name}: {taken[name][-1]:.2f} s")
+    return {
+        "size": options.size,
+        "commands": [shown(sweep), *map(shown, merges)],
+        "taken": taken,
+    }
+
+
+def render(by_size: Mapping[str, Stored]) -> str:
+    """A table, and the bar."""
+    rows, held = [], []
+    for size, stored in by_size.items():
+        taken = stored.data["taken"]
+        ratio = ratios(taken["sweep"], taken["merges"])
+        rows.append((size, spread(taken["sweep"]).text(), spread(taken["merges"]).text(), ratio.text()))
+        held.append(Bar(f"sweep.{size}", f"{size}: a sweep of 5 points over 5 merges", ratio, _BAR))
+    commands = "\n".join(f"    {command}" for command in next(iter(by_size.values())).data["commands"])
+    text = (
+        "The first of these commands beside all others, warm caches, outputs on disk both times; the inputs stay in "
+        "the page cache from one merge to the next as far as memory goes."
+    )
+    return "\n\n".join([text, commands, table(("size", "sweep, s", "5 merges, s", "ratio"), rows), bars(held)])
+
+
+SECTION = Section("sweep", "Sweeps", sized=True, measure=measure, render=render, fewest=3)

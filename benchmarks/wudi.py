@@ -1,0 +1,103 @@
+"""WUDI: time and memory of its solvers for each linear weight, and of a whole merge."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks import machine, merging
+from benchmarks.checkpoints import SHAPES, family
+from benchmarks.report import Options, Section, Stored, table
+from benchmarks.timing import run, shown, spread, tell
+from benchmarks.wudi_layer import SOLVERS
+
+_MOST_RUNS = 3
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """Each shape with both solvers in turns, in processes of their own; then merges with the closed form."""
+    runs = min(options.runs, _MOST_RUNS)
+    taken: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    shapes = _shapes(options.size)
+    for shape in shapes:
+        taken[shape] = {solver: [] for solver in SOLVERS}
+        for turn in range(runs):
+            for solver in SOLVERS:
+                finished = run([sys.executable, "-m", "benchmarks.wudi_layer", solver, *shape.split(" x ")])
+                taken[shape][solver].append(json.loads(finished.output))
+                seconds = taken[shape][solver][-1]["seconds"]
+                tell(f"wudi {options.size}: {shape}, run {turn + 1}, {solver}: {seconds:.2f} s")
+    return {"size": options.size, "layer_runs": runs, "shapes": shapes, "taken": taken, "merge": _merge(options, runs)}
+
+
+def _shapes(size: str) -> dict[str, int]:
+    """How often each shape of a linear weight, `out x in`, occurs in a model."""
+    shape = SHAPES[size]
+    hidden, inner = shape.hidden, shape.intermediate
+    keys = hidden // shape.heads * shape.key_value_heads
+    each = {(keys, hidden): 2, (hidden, hidden): 2, (inner, hidden): 2, (hidden, inner): 1}
+    return {f"{out} x {width}": shape.layers * times for (out, width), times in each.items()}
+
+
+def _merge(options: Options, runs: int) -> dict[str, Any]:
+    files, out = family(options.size, options.work), options.work / "merged"
+    command = merging.command("wudi", files, out)
+    taken = []
+    for turn in range(runs):
+        machine.make_warm(files.weights)
+        taken.append(run(command, watch=True).as_dict())
+        machine.remove(out)
+        tell(f"wudi {options.size}: merge, run {turn + 1}: {taken[-1]['seconds']:.2f} s")
+    planned = json.loads(run(merging.plan("wudi", files)).output)["peak_memory_bytes"]
+    return {"command": shown(command), "planned": planned, "taken": taken}
+
+
+def render(by_size: Mapping[str, Stored]) -> str:
+    """For each size a table of layers, and a merge."""
+    return "\n\n".join(part for stored in by_size.values() for part in _parts(stored.data))
+
+
+def _parts(data: Mapping[str, Any]) -> list[str]:
+    merge = data["merge"]
+    took = spread([one["seconds"] for one in merge["taken"]])
+    memory = spread([one["anonymous"] / 1e6 for one in merge["taken"]])
+    devices = {one["device"] for by_solver in data["taken"].values() for ones in by_solver.values() for one in ones}
+    head = ("weight", "in the model", "solver", "seconds", "MB", "objective", "over Adam's")
+    return [
+        f"### Layers: Qwen2.5-{data['size']}",
+        f"Task vectors of three agents, {data['layer_runs']} runs each, on {', '.join(sorted(devices))}. Memory is "
+        "what the solver takes beyond the task vectors. The objective is relative to that of the sum of the task vectors, "
+        "where both solvers begin. A lower objective is what the solvers are asked for; it does not say that a model "
+        "performs better.",
+        table(head, [_row(data, shape, solver) for shape in data["shapes"] for solver in SOLVERS]),
+        f"All linear weights one after another, by these medians: {_whole(data, 'closed_form'):,.0f} s with the closed "
+        f"form, {_whole(data, 'adam'):,.0f} s with Adam.",
+        f"    {merge['command']}",
+        f"takes {took.text(1, 's')} and {memory.text(0, 'MB')} without mapped files; `ramerge plan` promises to stay "
+        f"below {merge['planned'] / 1e6:,.0f} MB.",
+    ]
+
+
+def _row(data: Mapping[str, Any], shape: str, solver: str) -> tuple[str, ...]:
+    ones, adam = data["taken"][shape][solver], data["taken"][shape]["adam"]
+    return (
+        shape,
+        str(data["shapes"][shape]),
+        solver,
+        spread([one["seconds"] for one in ones]).text(),
+        spread([one["bytes"] / 1e6 for one in ones]).text(0),
+        f"{ones[0]['objective'] / ones[0]['objective_of_sum']:.4g}",
+        f"{ones[0]['objective'] / adam[0]['objective']:.4g}",
+    )
+
+
+def _whole(data: Mapping[str, Any], solver: str) -> float:
+    return sum(
+        times * spread([one["seconds"] for one in data["taken"][shape][solver]]).median
+        for shape, times in data["shapes"].items()
+    )
+
+
+SECTION = Section("wudi", "WUDI", sized=True, measure=measure, render=render, fewest=1)

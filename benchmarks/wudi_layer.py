@@ -1,0 +1,52 @@
+"""WUDI on one linear weight: `python -m benchmarks.wudi_layer SOLVER OUT IN`; prints JSON.
+
+The task vectors are those of the generated checkpoints: three agents that each moved a part of the elements.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.checkpoints import DENSITIES, base_words, from_bf16, moved_words
+from ramerge.kernels import wudi
+
+SOLVERS = {"closed_form": wudi.closed_form, "adam": wudi.adam}
+
+
+def _main(solver: str, out: int, width: int) -> None:
+    taus = _task_vectors(out, width)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before, began = _memory("VmRSS"), time.perf_counter()
+    result = SOLVERS[solver](taus)
+    took, peak = time.perf_counter() - began, _memory("VmHWM")
+    measured = {
+        "seconds": took,
+        "bytes": peak - before,
+        "objective": wudi.objective(result, taus),
+        "objective_of_sum": wudi.objective(np.sum(taus, axis=0), taus),
+        "device": wudi.device(),
+    }
+    print(json.dumps(measured))
+
+
+def _task_vectors(out: int, width: int) -> list[NDArray[np.float32]]:
+    generator = np.random.Generator(np.random.SFC64([out, width]))
+    base = base_words(generator, out * width)
+    moved = [moved_words(generator, base, density) for density in DENSITIES.values()]
+    return [(from_bf16(words) - from_bf16(base)).reshape(out, width) for words in moved]
+
+
+def _memory(kind: str) -> int:
+    """Bytes that the process has or had."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{kind}:"))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
