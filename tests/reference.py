@@ -196,9 +196,12 @@ def fisher(base, agents, dtype=None, real=None, *, importances, scale=1.0, weigh
         kind = b.dtype.type
         f = [kind(one) * importances[agent][name].numbers(kind) for one, agent in zip(w, agents, strict=True)]
         total, mass = _summed([one * tau for one, tau in zip(f, taus, strict=True)]), _summed(f)
-        return np.where(mass > 0, b + kind(scale) * (total / mass), b)
+        merged = np.where(np.isinf(mass), kind("nan"), b + kind(scale) * (total / mass))
+        return np.where(mass > 0, merged, b)
 
-    owners = lambda name: [base[name], *[a[name] for a in agents.values()], *[i[name] for i in importances.values()]]  # noqa: E731
+    def owners(name):
+        return [base[name], *[a[name] for a in agents.values()], *[i[name] for i in importances.values()]]
+
     return _each(base, agents, dtype, real, formula, owns=owners)
 
 
@@ -379,8 +382,8 @@ def ram_family(
     return merged
 
 
-def wudi(base, agents, dtype=None, real=None, *, solver="closed_form", steps=300, rate=1e-5, scale=1.0):
-    """WUDI in float64 by the book: a pseudo-inverse, or Adam on the gradient of the loss."""
+def wudi(base, agents, dtype=None, real=None, *, solver="closed_form", proximity=1e-5, steps=300, rate=1e-5, scale=1.0):
+    """WUDI in float64 by the book: two proximal steps, or for the smallest proximity a pseudo-inverse; or Adam."""
 
     def formula(name, b, taus):
         kind = b.dtype.type
@@ -392,6 +395,11 @@ def wudi(base, agents, dtype=None, real=None, *, solver="closed_form", steps=300
         grams = [tau.T @ tau for tau in taus]
         s = sum(one * gram for one, gram in zip(w, grams, strict=True))
         target = sum(one * tau @ gram for one, tau, gram in zip(w, taus, grams, strict=True))
+        if solver == "closed_form" and proximity > 1e-10:
+            mu, x = proximity * np.trace(s), 0.0
+            for _ in range(2):
+                x = (target - sum(taus) @ s + mu * x) @ np.linalg.inv(s + mu * np.eye(len(s))) if mu else 0.0
+            return b + (sum(taus) + x).astype(kind)
         if solver == "closed_form":
             return b + (target @ np.linalg.pinv(s, rcond=1e-9, hermitian=True)).astype(kind)
         tau, m, v = sum(taus), 0.0, 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -59,14 +60,22 @@ def _table(method: Method, record: Record) -> str:
     rows = [["agent", *[column.title for column in columns]], ["---"] * (1 + len(columns))]
     rows += [[_cell(agent.name), *[figure(agent, column) for column in columns]] for agent in record.statistics]
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    meanings = "; ".join(f"{column.title}: {column.meaning}" for column in columns)
+    meanings = meaning(columns, record)
     return "\n".join([*lines, "", f"{meanings.capitalize()}."] if meanings else lines)
+
+
+def meaning(columns: Sequence[Column], record: Record) -> str:
+    """What columns mean, and where figures are that differ from part to part of the model."""
+    texts = [f"{column.title}: {column.meaning}" for column in columns]
+    if record.parts:
+        texts.append(f"by part: of each of {len(record.parts):,} parts, under statistics.parts in ramerge.json")
+    return "; ".join(texts)
 
 
 def figure(agent: AgentStatistics, column: Column) -> str:
     """One figure of an agent, in its column's format."""
     value = agent.values[column.key]
-    return "one for each part" if value is None else format(value, column.format)
+    return "by part" if value is None else format(value, column.format)
 
 
 def _base_models(plan: Plan) -> list[str]:

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ramerge.record import Record
 
 _INTERRUPTED = 128
+_MOST_PROBLEMS = 25
 
 
 class _Stopped(BaseException):
@@ -187,18 +189,24 @@ def fisher(out: Path, quiet: bool, as_json: bool, debug: bool, **options: Any) -
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
+        for note in record.notes:
+            click.echo(f"note: {note}")
         click.echo(
             f"{out}: importances of {options['model']} from {record.examples} examples in {record.seconds:.1f} s"
         )
 
 
 @cli.command()
+@click.argument("names", nargs=-1, metavar="[METHOD]...")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
-def methods(as_json: bool) -> None:
-    """List the merging methods with their parameters, defaults and source."""
+def methods(names: tuple[str, ...], as_json: bool) -> None:
+    """List the merging methods, or those named, with their parameters, defaults and source."""
     from ramerge.methods import METHODS, describe
+    from ramerge.recipe import unknown
 
-    described = {name: describe(method) for name, method in METHODS.items()}
+    if wrong := [name for name in names if name not in METHODS]:
+        raise RecipeError([unknown("method", name, list(METHODS)) for name in wrong])
+    described = {name: describe(METHODS[name]) for name in names or METHODS}
     if as_json:
         click.echo(json.dumps(described, indent=2))
         return
@@ -207,7 +215,9 @@ def methods(as_json: bool) -> None:
         if method["differs"]:
             click.echo(f"    mergekit: {method['differs']}")
         for key, field in method["parameters"].items():
-            click.echo(f"    {key} = {field['default']}  ({field['range']})\n        {field['description']}")
+            default = field["default"] if isinstance(field["default"], str) else json.dumps(field["default"])
+            where = "".join(f"with {name}: {value}: " for name, value in field["only"].items())
+            click.echo(f"    {key} = {default}  ({field['range']})\n        {where}{field['description']}")
         for preset, values in method["presets"].items():
             click.echo(f"    preset {preset}: " + ", ".join(f"{key} = {value}" for key, value in values.items()))
         click.echo()
@@ -231,7 +241,7 @@ def _summary(record: Record, out: Path) -> str:
     """A merged checkpoint in a few lines."""
     from rich.filesize import decimal
 
-    from ramerge.card import figure
+    from ramerge.card import figure, meaning
     from ramerge.methods import METHODS
 
     columns = METHODS[record.method].columns
@@ -239,7 +249,8 @@ def _summary(record: Record, out: Path) -> str:
     if columns:
         rows = [[agent.name, *[figure(agent, column) for column in columns]] for agent in record.statistics]
         lines += _table(["agent", *[column.title for column in columns]], rows)
-        lines.append("; ".join(f"{column.title}: {column.meaning}" for column in columns))
+        lines.append(meaning(columns, record))
+    lines += [f"note: {note}" for note in record.notes]
     rate = int((record.bytes_read + record.bytes_written) / max(record.seconds, 1e-9))
     lines += [
         f"{out}: {record.method}, {record.parameters_count:,} parameters, {decimal(record.bytes_written)}",
@@ -297,11 +308,11 @@ def _plan_text(made: Plan) -> str:
             ("companions", ", ".join(values["companions"]) or "none"),
             (
                 "read",
-                f"{values['bytes_read']:,} bytes in {values['passes']} pass{'es' if values['passes'] > 1 else ''}",
+                f"{values['bytes_read']:,} bytes in {_many(values['passes'], 'pass', 'es')}",
             ),
             ("write", f"{values['bytes_written']:,} bytes"),
             ("runs on", values["runs_on"]),
-            ("peak memory", f"{values['peak_memory_bytes']:,} bytes at most, {values['workers']} threads"),
+            ("peak memory", f"{values['peak_memory_bytes']:,} bytes at most, {_many(values['workers'], 'thread')}"),
         ]
     if made.disk_free is not None:
         rows += [("output", str(made.out)), ("free disk", _bytes(made.disk_free))]
@@ -312,6 +323,10 @@ def _plan_text(made: Plan) -> str:
     return "\n".join(lines)
 
 
+def _many(count: int, what: str, ending: str = "s") -> str:
+    return f"{count} {what}{'' if count == 1 else ending}"
+
+
 def _bytes(size: int) -> str:
     from rich.filesize import decimal
 
@@ -319,8 +334,10 @@ def _bytes(size: int) -> str:
 
 
 def _fail(problems: tuple[str, ...], code: int) -> NoReturn:
-    for problem in problems:
+    for problem in problems[:_MOST_PROBLEMS]:
         click.echo(f"error: {problem}", err=True)
+    if len(problems) > _MOST_PROBLEMS:
+        click.echo(f"error: and {len(problems) - _MOST_PROBLEMS:,} more", err=True)
     sys.exit(code)
 
 
@@ -334,6 +351,8 @@ def _stop(number: int, _frame: FrameType | None) -> NoReturn:
 def main() -> None:
     """Entry point: errors become messages and exit codes (2: the input, 1: the output, 128 + n: signal n)."""
     debug = "--debug" in sys.argv
+    if not (debug or sys.warnoptions):
+        warnings.simplefilter("ignore")  # those of libraries are for developers
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     try:

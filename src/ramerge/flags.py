@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.errors import RecipeError
-from ramerge.recipe import Document, parse_scalar, read_document
+from ramerge.recipe import Document, parse_scalar, read_document, unknown
 
 _DEFAULT_METHOD = "ram+"
 
@@ -49,7 +49,10 @@ def read_varied(texts: Iterable[str]) -> dict[str, list[Any]]:
     varied: dict[str, list[Any]] = {}
     for key, text in pairs:
         values = parse_scalar(text) if text.startswith("[") else None
-        varied[key] = values if isinstance(values, list) else [parse_scalar(part) for part in text.split(",")]
+        parts = text.split(",")
+        if not isinstance(values, list) and not all(part.strip() for part in parts):
+            raise RecipeError(f"--vary {key}={text}: a value is missing between commas")
+        varied[key] = values if isinstance(values, list) else [parse_scalar(part) for part in parts]
     return varied
 
 
@@ -72,10 +75,21 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
         raise RecipeError([f"--agent: the agent {name!r} is given twice" for name in twice])
     for name, model in agents:
         document.set(("agents", name), _from_here(model), f"--agent {name}={model}")
-    for name, model in _pairs("--importance", options["importances"], "NAME=MODEL, such as --importance code=./fisher"):
+    importances = _pairs("--importance", options["importances"], "NAME=MODEL, such as --importance code=./fisher")
+    _refuse_wrong_names(document, [name for name, _ in importances])
+    for name, model in importances:
         document.set(("agents", name, "importance"), _from_here(model), f"--importance {name}={model}")
     for key, value in _pairs("--set", options["settings"], "KEY=VALUE, such as --set parameters.r=0.05"):
         document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
+
+
+def _refuse_wrong_names(document: Document, names: Sequence[str]) -> None:
+    agents = document.values.get("agents")
+    known = list(agents) if isinstance(agents, dict) else []
+    problems = [f"--importance {name}: {unknown('agent', name, known)}" for name in names if name not in known]
+    problems += [f"--importance {name}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+    if problems:
+        raise RecipeError(problems)
 
 
 def _pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:

@@ -77,6 +77,15 @@ def _as_patterns(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+def _as_layers(value: Any) -> Any:
+    """A number or a list of them as text."""
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else _as_number_text(value)
+
+
+def _as_number_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
 
@@ -105,7 +114,7 @@ class Rule(_Strict):
     """
 
     match: Annotated[tuple[str, ...], BeforeValidator(_as_patterns), Field(min_length=1, strict=False)] = ("*",)
-    layers: str | None = None
+    layers: Annotated[str | None, BeforeValidator(_as_layers)] = None
     keep: Literal["base"] | None = None
     take: str | None = None
     parameters: dict[str, Any] | None = None
@@ -228,6 +237,10 @@ class Recipe(_Strict):
         """The text that the recipe came from, for messages."""
         return self._document
 
+    def rule_of(self, tensor: str) -> int:
+        """The number of the first rule that catches a tensor of this name, counted from 1; 0 for none."""
+        return next((number for number, rule in enumerate(self.rules, 1) if rule.catches(tensor)), 0)
+
     def to_yaml(self) -> str:
         """The recipe as YAML, with everything that is not a default."""
         values = self.model_dump(mode="json", exclude_defaults=True)
@@ -299,6 +312,10 @@ def read_document(path: Path) -> Document:
     """
     try:
         data = path.read_bytes()
+    except IsADirectoryError as error:
+        raise RecipeError(
+            f"{path}: is a folder and no recipe; name models with --base and --agent NAME=MODEL"
+        ) from error
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}{_near_file(path)}") from error
     try:

@@ -48,6 +48,7 @@ class Record:
         parameters: as they were used, defaults included.
         base: folder or hub id; None where the method needs none.
         rules: the recipe's rules, each with the number of tensors that it caught.
+        notes: what the plan noted, such as how many tensors each rule caught.
         dtype: full name of the output's dtype, or `mixed`.
         runs_on: what the method computed with.
         statistics: one entry an agent, in recipe order.
@@ -67,6 +68,7 @@ class Record:
     parameters: dict[str, Any]
     base: str | None
     rules: tuple[Mapping[str, Any], ...]
+    notes: tuple[str, ...]
     dtype: str
     runs_on: str
     statistics: tuple[AgentStatistics, ...]
@@ -83,6 +85,7 @@ class Record:
         """Plain values, as in `ramerge.json`."""
         values = dict(vars(self))
         values["rules"] = list(self.rules)
+        values["notes"] = list(self.notes)
         statistics: dict[str, Any] = {"agents": [agent.as_dict() for agent in self.statistics]}
         if parts := values.pop("parts"):
             statistics["parts"] = {

@@ -55,7 +55,12 @@ ROWS: dict[str, Row] = {
     "dare": Row(reference.dare, {**_SUM, **_DROP}, each=("weights", "p")),
     "wudi": Row(
         reference.wudi,
-        {"solver": st.sampled_from(["closed_form", "adam"]), "steps": st.sampled_from([0, 3]), "scale": NUMBERS},
+        {
+            "solver": st.sampled_from(["closed_form", "adam"]),
+            "proximity": st.sampled_from([1e-10, 1e-5, 1e-2]),
+            "steps": st.sampled_from([0, 3]),
+            "scale": NUMBERS,
+        },
         exact=False,
     ),
     "dare_ties": Row(reference.dare_ties, {**_TIES, **_DROP}, each=("weights", "density", "p")),

@@ -33,9 +33,10 @@ def make_records(plan: Plan, known: Known, began: float) -> tuple[Record, ...]:
             ramerge_version=ramerge.__version__,
             point=point.varied,
             method=point.method.name,
-            parameters=point.parameters[0].model_dump(),
+            parameters=point.parameters[0].in_effect(),
             base=plan.recipe.base,
             rules=tuple(rules),
+            notes=plan.notes,
             dtype=plan.dtype,
             runs_on=point.method.runs_on(point.parameters[0]),
             statistics=_statistics(plan, point, known),
@@ -140,7 +141,7 @@ def _resolved(plan: Plan, point: Point) -> Recipe:
         update={
             "base": plan.base.spelled_out if plan.recipe.base is not None else None,
             "agents": agents,
-            "parameters": point.parameters[0].model_dump(),
+            "parameters": point.parameters[0].in_effect(),
             "preset": None,
         }
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,14 @@ class MergedTensor:
         name: as in the checkpoint.
         dtype: in safetensors' spelling, such as `BF16`.
         shape: its shape.
-        data: its bytes, uint8, yours to keep.
+        data: its bytes, uint8, yours to keep; `torch()` gives the tensor itself.
     """
 
     point: Mapping[str, Any]
     name: str
     dtype: str
     shape: tuple[int, ...]
-    data: NDArray[np.uint8]
+    data: NDArray[np.uint8] = field(repr=False)
 
     def torch(self) -> Any:
         """The same memory as a tensor of torch's."""

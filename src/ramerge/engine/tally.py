@@ -109,7 +109,7 @@ class Refusals:
         tensors = [self._plan.tensors[place] for place in sorted(self._overflows - self._wrong.keys())]
         return [
             f"tensor {tensor.name!r}: a result overflows {tensor.dtype}; "
-            "choose a dtype with a larger range, such as bfloat16"
+            + ("choose a dtype with a larger range, such as bfloat16" if tensor.dtype == "F16" else "scale it down")
             for tensor in tensors
         ]
 

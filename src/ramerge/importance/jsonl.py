@@ -47,7 +47,8 @@ def check(path: Path, examples: int, *, sampled: bool) -> int:
         InputError: see `read`, or no lines at all.
     """
     count, problems = 0, []
-    for count, item in enumerate(_items(path, examples, sampled), 1):  # noqa: B007
+    for item in _items(path, examples, sampled):
+        count += 1
         if isinstance(item, str):
             problems.append(item)
     if problems:

@@ -41,7 +41,7 @@ Array = NDArray[Any]
 Solver = Literal["adam", "closed_form"]
 
 PROXIMITY = 1e-10
-"""mu of `closed_form` over the trace of S.
+"""mu of `closed_form` over the trace of S, for the minimum itself.
 
 A direction v is solved where ||A v||^2 is well above mu, and keeps the value of the sum where it is well below. Two
 errors, relative to the task vectors, meet here. E is rounded to float64, and in directions that L does not see the
@@ -101,12 +101,12 @@ def _library() -> _Library:
     return _torch(torch, "cuda:0") if torch else _NUMPY
 
 
-def closed_form(taus: Sequence[Array]) -> Array:
-    """The minimiser R S^+ of L with the smallest norm.
+def closed_form(taus: Sequence[Array], proximity: float = PROXIMITY) -> Array:
+    """The minimiser R S^+ of L with the smallest norm, as far as `proximity` lets it go from the sum.
 
     Takes N arrays of shape (out, in), all float32 or all float64; returns a new one of that shape and dtype, computed
     in float64. The pseudo-inverse is reached by two proximal steps, X <- argmin L(tau_0 + X) + mu ||X - previous X||^2,
-    from X = 0, with mu = `PROXIMITY` times the trace of S:
+    from X = 0, with mu = `proximity` times the trace of S:
 
         X_1 = E (S + mu)^-1                       X_2 = (E + mu X_1) (S + mu)^-1                   if in < N out
         X_1 = Y_1 A,  Y_1 = D (A A^T + mu)^-1     X_2 = Y_2 A,  Y_2 = (D + mu Y_1) (A A^T + mu)^-1     else
@@ -116,7 +116,7 @@ def closed_form(taus: Sequence[Array]) -> Array:
     (Güler 1991, SIAM J. Control Optim. 29, theorem 2.1). To drop the eigenvalues below mu instead has a bound with
     sqrt(mu) for mu, a result that jumps when an eigenvalue crosses mu, and the price of an eigendecomposition.
     """
-    return _solve(taus, _closed_form)
+    return _solve(taus, lambda lib, moved, norms: _closed_form(lib, moved, norms, proximity))
 
 
 def adam(taus: Sequence[Array], steps: int = 300, rate: float = 1e-5) -> Array:
@@ -220,12 +220,12 @@ def _gram(tau: Any, norm: float, real: Callable[[Any], Any]) -> Any:
     return gram
 
 
-def _closed_form(lib: _Library, taus: Sequence[Any], norms: Sequence[float]) -> Any:
+def _closed_form(lib: _Library, taus: Sequence[Any], norms: Sequence[float], proximity: float) -> Any:
     out, width = taus[0].shape
-    return (_tall if width < len(taus) * out else _flat)(lib, taus, norms)
+    return (_tall if width < len(taus) * out else _flat)(lib, taus, norms, proximity)
 
 
-def _tall(lib: _Library, taus: Sequence[Any], norms: Sequence[float]) -> Any:
+def _tall(lib: _Library, taus: Sequence[Any], norms: Sequence[float], proximity: float) -> Any:
     """`closed_form` by S of shape (in, in)."""
     excess = lib.xp.zeros_like(taus[0], dtype=lib.xp.float64)  # E
     curvature: Any = 0  # S
@@ -235,7 +235,7 @@ def _tall(lib: _Library, taus: Sequence[Any], norms: Sequence[float]) -> Any:
         for rows in _row_blocks(tau):
             excess[rows] -= lib.wide(_others(taus, t, rows)) @ gram
         del gram  # before the next one is there
-    inverse, mu = _inverse(lib, curvature)
+    inverse, mu = _inverse(lib, curvature, proximity)
     del curvature
     result = lib.xp.zeros_like(taus[0])
     for rows in _row_blocks(result):
@@ -246,7 +246,7 @@ def _tall(lib: _Library, taus: Sequence[Any], norms: Sequence[float]) -> Any:
     return result
 
 
-def _flat(lib: _Library, taus: Sequence[Any], norms: Sequence[float]) -> Any:
+def _flat(lib: _Library, taus: Sequence[Any], norms: Sequence[float], proximity: float) -> Any:
     """`closed_form` by A A^T of shape (N out, N out)."""
     result = lib.xp.zeros_like(taus[0])
     out, width = result.shape
@@ -256,7 +256,7 @@ def _flat(lib: _Library, taus: Sequence[Any], norms: Sequence[float]) -> Any:
         products += stack @ stack.T
         del stack
     excess = _interference(lib, products, norms, out)
-    inverse, mu = _inverse(lib, products)
+    inverse, mu = _inverse(lib, products, proximity)
     del products
     excess = _proximal(excess, inverse, mu)
     del inverse
@@ -286,13 +286,13 @@ def _interference(lib: _Library, products: Any, norms: Sequence[float], out: int
     return excess
 
 
-def _inverse(lib: _Library, matrix: Any) -> tuple[Any, float]:
+def _inverse(lib: _Library, matrix: Any, proximity: float) -> tuple[Any, float]:
     """The inverse of a positive semidefinite `matrix` + mu, and mu; overwrites `matrix`.
 
-    The condition is at most 1 / `PROXIMITY`, well within float64.
+    The condition is at most 1 / `proximity`.
     """
     each = lib.xp.arange(len(matrix))
-    mu = PROXIMITY * float(matrix[each, each].sum())
+    mu = proximity * float(matrix[each, each].sum())
     matrix[each, each] += mu
     # transposed: LAPACK makes matrix @ inverse close to the identity, here inverse @ matrix has to be
     return lib.xp.linalg.inv(matrix).T, mu

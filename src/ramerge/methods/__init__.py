@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ramerge.methods.base import Method, Parameters
+from ramerge.methods.base import Method, Parameters, conditions
 from ramerge.methods.dare import DARE, DARE_TIES
 from ramerge.methods.fisher import FISHER
 from ramerge.methods.linear import LINEAR
@@ -34,7 +34,12 @@ def describe(method: Method) -> dict[str, Any]:
         "source": method.source,
         "differs": method.differs,
         "parameters": {
-            name: {"default": field["default"], "range": _range(field), "description": field["description"]}
+            name: {
+                "default": field["default"],
+                "range": _range(field),
+                "description": field["description"],
+                "only": dict(conditions(method.parameters, name)),
+            }
             for name, field in schema.items()
         },
         "presets": {name: dict(values) for name, values in method.presets.items()},

@@ -23,6 +23,23 @@ class Parameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
+    def in_effect(self) -> dict[str, Any]:
+        """Those that change anything, as plain values: without fields whose `only` is not met."""
+        values = self.model_dump()
+        return {name: value for name, value in values.items() if conditions(type(self), name).items() <= values.items()}
+
+
+def only(**conditions: str) -> dict[str, Any]:
+    """Metadata of a field that has a meaning only where others have these values."""
+    return {"only": conditions}
+
+
+def conditions(parameters: type[BaseModel], name: str) -> Mapping[str, str]:
+    """What `only` says of a field."""
+    extra = parameters.model_fields[name].json_schema_extra
+    found = extra.get("only", {}) if isinstance(extra, dict) else {}
+    return found if isinstance(found, dict) else {}  # type: ignore[return-value]
+
 
 def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = False) -> Any:
     """The type of a parameter that is one number for all agents, or a mapping of agents to numbers.
@@ -36,15 +53,22 @@ def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = F
 
     def check(value: Any) -> float | dict[str, float]:
         if isinstance(value, Mapping):
-            return {str(name): number(one, f"{name}: ") for name, one in value.items()}
-        return number(value, "")
-
-    def number(value: Any, prefix: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{prefix}must be a number, or a mapping of agents to numbers, not {value!r}")
-        if not (math.isfinite(value) and low <= value <= high and not (below and value == high)):
-            raise ValueError(f"{prefix}must be {span}, not {value!r}")
+            wrong = [f"{name}: {text}" for name, one in value.items() if (text := problem(one, "a number"))]
+            if wrong:
+                raise ValueError("; ".join(wrong))
+            return {str(name): float(one) for name, one in value.items()}
+        if text := problem(value, "a number, or a mapping of agents to numbers"):
+            raise ValueError(text)
         return float(value)
+
+    def problem(value: Any, kind: str) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"must be {kind}, not {value!r}"
+        if not math.isfinite(value):
+            return f"must be a finite number, not {value!r}"
+        if not low <= value <= high or (below and value == high):
+            return f"must be {span}, not {value!r}"
+        return None
 
     schema = {"range": f"{span}, or one for each agent"}
     return Annotated[Any, PlainValidator(check), WithJsonSchema(schema)]

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from ramerge.kernels.elementwise import ZERO
-from ramerge.methods.base import WEIGHTS, Agents, Method, Parameters, Results, for_each, scale_field, weights_field
+from ramerge.methods.base import Agents, Method, Parameters, Results, for_each, per_agent, scale_field
 from ramerge.methods.formula import Formula, merge
+
+WEIGHTS: Any = per_agent(0.0)
 
 
 class FisherParameters(Parameters):
     """Parameters of `fisher`."""
 
     scale: float = scale_field()
-    weights: WEIGHTS = weights_field()
+    weights: WEIGHTS = Field(1.0, description="factor of each agent's importances")
 
 
 def prepare(parameters: FisherParameters, agents: Agents, _results: Results) -> Formula:
@@ -33,7 +37,9 @@ def element(b: Any, taus: Any, importances: Any, weights: Any, scale: Any) -> An
         importance = weights[t] * importances[t]
         total = total + importance * taus[t]
         mass = mass + importance
-    return b + scale * (total / mass) if mass > ZERO else b
+    overflow = mass - mass  # NaN where the importances are too large to be added up, and 0 elsewhere
+    merged = b + scale * (total / mass) if overflow == ZERO else overflow
+    return merged if mass > ZERO else b
 
 
 FISHER = Method(

@@ -23,7 +23,7 @@ from ramerge.kernels import ram as kernel
 from ramerge.kernels.elementwise import ONE, ZERO, Inputs
 from ramerge.kernels.elementwise import merge as merge_elements
 from ramerge.kernels.piece import Piece
-from ramerge.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic
+from ramerge.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic, only
 from ramerge.methods.trim import Fine, trimming
 
 SOURCE = "Behavior Knowledge Merge in Reinforced Agentic Models, arXiv 2601.13572"
@@ -38,8 +38,16 @@ class RamParameters(Parameters):
     shared: Literal["mean", "ties"] = Field(
         "mean", description="what becomes of shared elements: their mean (the paper), or TIES among them"
     )
-    density: float = Field(0.1, gt=0, le=1, description="shared: ties: part of the shared region that each agent keeps")
-    trim: Scope = Field("tensor", description="shared: ties: what the largest entries are chosen from")
+    density: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        json_schema_extra=only(shared="ties"),
+        description="part of the shared region that each agent keeps",
+    )
+    trim: Scope = Field(
+        "tensor", json_schema_extra=only(shared="ties"), description="what the largest entries are chosen from"
+    )
 
 
 class RescaledParameters(RamParameters):

@@ -101,7 +101,7 @@ def report(_parameters: Any, parts: Sequence[Trimmed], agents: Agents) -> list[d
 
 
 COLUMNS = (
-    Column("threshold", "threshold", ".3g", "the least |tau| that is kept"),
+    Column("threshold", "threshold", ".3g", "the least |tau| that is kept, 0 for all that moved"),
     Column("kept_share", "kept", ".1%", "share of parameters that are kept and not 0"),
 )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.index import Checkpoint, open_checkpoint
+from ramerge.checkpoint.tensor import Tensor
 from ramerge.errors import CheckpointError, RecipeError
 from ramerge.methods.base import Layer
 from ramerge.planning import checks
@@ -153,7 +154,19 @@ def _open(plan: Plan, findings: Findings) -> _Opened:
         same = model.directory and plan.base.directory and model.directory.resolve() == plan.base.directory.resolve()
         if same and plan.method.needs_base:
             findings.problem(f"{model.directory} is the base itself, so it has no task vector", name)
+    _note_same(plan, findings)
     return _Opened(base, agents, several(plan.importances))
+
+
+def _note_same(plan: Plan, findings: Findings) -> None:
+    """Say so where agents are the same folder, which is rarely meant."""
+    places: dict[Path, list[str]] = {}
+    for name, model in plan.agents.items():
+        if model.directory:
+            places.setdefault(model.directory.resolve(), []).append(name)
+    findings.notes += [
+        f"{' and '.join(names)} are the same folder, {place}" for place, names in places.items() if len(names) > 1
+    ]
 
 
 def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings) -> Plan:
@@ -165,7 +178,8 @@ def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings) -> Plan:
     matched = {name: match(name, base, agent, allow, findings) for name, agent in opened.agents.items()}
     checks.check_configs(base, opened.agents, plan.recipe, findings)
     importances = {
-        name: match_importance(name, base, checkpoint, findings) for name, checkpoint in opened.importances.items()
+        name: match_importance(name, _merged(base, plan.recipe), checkpoint, findings)
+        for name, checkpoint in opened.importances.items()
     }
     if len(opened.agents) != len(plan.agents) or len(importances) != len(plan.importances):
         return plan
@@ -186,6 +200,17 @@ def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings) -> Plan:
     )
     checks.check_rules(plan, findings)
     return replace(plan, companions=checks.companions(plan, findings))
+
+
+def _merged(base: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:
+    """The tensors of the base that the method merges."""
+    rules = (None, *recipe.rules)
+    found = {}
+    for name, tensor in base.tensors.items():
+        rule = rules[recipe.rule_of(name)]
+        if tensor.is_float and (rule is None or rule.parameters is not None):
+            found[name] = tensor
+    return found
 
 
 def _cut(

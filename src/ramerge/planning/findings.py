@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ramerge.errors import RamergeError
 from ramerge.recipe import Document
 
-_LISTED = 40
+_LISTED = 8
 
 
 @dataclass

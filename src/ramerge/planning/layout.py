@@ -52,7 +52,7 @@ def plan_tensors(base: Checkpoint, inputs: Inputs, points: Sequence[Point]) -> t
     for shard in shards:
         for name, offset in shard.offsets.items():
             tensor = base.tensors[name]
-            number = next((place for place, rule in enumerate(recipe.rules, 1) if rule.catches(name)), 0)
+            number = recipe.rule_of(name)
             rule = recipe.rules[number - 1] if number else None
             action, sources = _treatment(tensor, rule, inputs, points)
             tensors.append(

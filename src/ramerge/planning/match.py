@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ramerge.checkpoint.index import Checkpoint
 from ramerge.checkpoint.tensor import Tensor
@@ -42,9 +42,10 @@ def match(
     return {key: found[key] for key in base.tensors}, ties
 
 
-def match_importance(name: str, base: Checkpoint, importance: Checkpoint, findings: Findings) -> dict[str, Tensor]:
-    """For every floating-point tensor of the base its importances; what is missing or does not fit is a problem."""
-    wanted = {key: tensor for key, tensor in base.tensors.items() if tensor.is_float}
+def match_importance(
+    name: str, wanted: Mapping[str, Tensor], importance: Checkpoint, findings: Findings
+) -> dict[str, Tensor]:
+    """For every tensor of the base in `wanted` its importances; what is missing or does not fit is a problem."""
     missing = [key for key in wanted if key not in importance.tensors]
     found = {key: importance.tensors[key] for key in wanted if key in importance.tensors}
     shapes = [

@@ -180,11 +180,11 @@ class Plan:
     agents: Mapping[str, Model]
     importances: Mapping[str, Model]
     resources: Resources
-    tensors: tuple[TensorPlan, ...] = ()
-    shards: tuple[Shard, ...] = ()
-    ties: tuple[Tie, ...] = ()
-    companions: Mapping[str, Path] = field(default_factory=dict)
-    rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = ()
+    tensors: tuple[TensorPlan, ...] = field(default=(), repr=False)
+    shards: tuple[Shard, ...] = field(default=(), repr=False)
+    ties: tuple[Tie, ...] = field(default=(), repr=False)
+    companions: Mapping[str, Path] = field(default_factory=dict, repr=False)
+    rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
     bytes_read: int = 0
     bytes_written: int = 0
     disk_free: int | None = None
@@ -237,7 +237,7 @@ class Plan:
         """The plan as plain values."""
         return {
             "method": self.method.name,
-            "parameters": self.parameters.model_dump(),
+            "parameters": self.parameters.in_effect(),
             "points": [{"name": point.name, **point.varied} for point in self.points] if self.is_sweep else [],
             "runs_on": self.method.runs_on(self.parameters),
             "base": self.base.place,

@@ -15,6 +15,7 @@ from ramerge.planning.recipes import AnyRecipe, as_document, load_recipe
 from ramerge.recipe import Document, Recipe
 
 MOST_POINTS = 1000
+_LONGEST_NAME = 200  # in bytes; file systems take 255
 _VARIED = re.compile(r"parameters\.\w+(\..+)?")
 
 
@@ -34,10 +35,10 @@ def make_points(source: AnyRecipe, vary: Mapping[str, Sequence[Any]] | None) -> 
     _check_varied(vary)
     points: list[Point] = []
     problems: list[str] = []
-    for values in product(*vary.values()):
-        varied = dict(zip(vary, values, strict=True))
+    combinations = [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
+    for name, varied in zip(_names(combinations), combinations, strict=True):
         try:
-            points.append(_point(_name(varied), varied, load_recipe(_changed(document, varied))))
+            points.append(_point(name, varied, load_recipe(_changed(document, varied))))
         except RecipeError as error:
             problems += error.problems
     if problems:
@@ -61,6 +62,12 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
             problems.append(f"--vary {key}: needs values, such as 0,0.1,0.2")
         elif any(value in values[:place] for place, value in enumerate(values)):
             problems.append(f"--vary {key}: a value is given twice")
+    problems += [
+        f"--vary {key}: is a part of {whole}, which varies too"
+        for whole in vary
+        for key in vary
+        if key.startswith(f"{whole}.")
+    ]
     count = 1
     for values in vary.values():
         count *= max(len(values), 1)
@@ -80,7 +87,12 @@ def _changed(document: Document, varied: Mapping[str, Any]) -> Document:
     return changed
 
 
-def _name(varied: Mapping[str, Any]) -> str:
-    """A folder's name, such as `r=0.1,alpha=2`."""
-    parts = [f"{key.removeprefix('parameters.')}={value}" for key, value in varied.items()]
-    return re.sub(r"[^\w.,=+-]", "_", ",".join(parts)) or "point"
+def _names(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of folders, such as `r=0.1,alpha=2`; numbers where such names would be long or alike."""
+    names = [
+        re.sub(r"[^\w.,=+-]", "_", ",".join(f"{key.removeprefix('parameters.')}={value}" for key, value in one.items()))
+        for one in combinations
+    ]
+    if len(set(names)) == len(names) and all(len(name.encode()) <= _LONGEST_NAME for name in names):
+        return names
+    return [f"point-{number}" for number in range(1, len(names) + 1)]

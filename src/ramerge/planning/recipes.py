@@ -116,6 +116,8 @@ def _agent_problems(document: Document) -> list[str]:
         taken = rule.get("take") if isinstance(rule, dict) else None
         if isinstance(taken, str) and taken not in agents:
             problems.append(document.where(("rules", str(place), "take"), unknown("agent", taken, list(agents))))
+        if isinstance(rule, dict) and rule.get("keep") is not None and values.get("base") is None:
+            problems.append(document.where(("rules", str(place), "keep"), "the recipe has no base; give one"))
     method = METHODS.get(str(values.get("method")))
     weighted = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get("importance")}
     for name in agents:
