@@ -1,17 +1,19 @@
 """Search over a parameter with a live model: merged tensors replace its weights in place, nothing is written.
 
-python examples/patch_model.py recipe.yaml parameters.r 0 0.1 0.2
+python examples/patch_model.py examples/demo.yaml --method task_arithmetic --vary parameters.scale 0.25 0.5 1 2
+
+scores the agents of `ramerge demo` on their tasks. For agents of your own put your own score into `score`.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from typing import Any
 
 import ramerge
 
 
-def patch(model: Any, recipe: str, key: str, value: float) -> ramerge.Record:
+def patch(model: Any, recipe: ramerge.Recipe, key: str, value: float) -> ramerge.Record:
     """Merge with one value of a parameter into the weights of `model`, which has the recipe's architecture."""
     import torch
 
@@ -24,18 +26,31 @@ def patch(model: Any, recipe: str, key: str, value: float) -> ramerge.Record:
     return ramerge.sweep(recipe, vary={key: [value]}, on_tensor=take)[0]
 
 
-def main() -> None:
-    """Score every value; put your own score in the place of the number of parameters that differ from the base's."""
-    from transformers import AutoModelForCausalLM
+def score(model: Any, tokenizer: Any) -> float:
+    """The mean share of held-out prompts of the demo's tasks that are answered exactly."""
+    from ramerge.demo.scoring import accuracy
+    from ramerge.demo.tasks import TASKS
 
-    recipe, key, *values = sys.argv[1:]
-    base = ramerge.plan(recipe).base.place
-    model = AutoModelForCausalLM.from_pretrained(base)
-    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    return sum(accuracy(model, tokenizer, task, examples=200, seed=0) for task in TASKS) / len(TASKS)
+
+
+def main() -> None:
+    """Score a live model with each value of a parameter."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe")
+    parser.add_argument("--method", help="instead of the recipe's")
+    parser.add_argument("--vary", nargs="+", required=True, metavar=("KEY", "VALUE"))
+    arguments = parser.parse_args()
+    plan = ramerge.plan(arguments.recipe)
+    recipe = plan.recipe.model_copy(update={"method": arguments.method}) if arguments.method else plan.recipe
+    model = AutoModelForCausalLM.from_pretrained(plan.base.place).float().eval()
+    tokenizer = AutoTokenizer.from_pretrained(plan.base.place)
+    key, *values = arguments.vary
     for value in values:
-        patch(model, recipe, key, float(value))
-        score = sum(int((weight != before[name]).sum()) for name, weight in model.state_dict().items())
-        print(f"{key} = {value}: {score:,} weights differ from the base's")
+        record = patch(model, recipe, key, float(value))
+        print(f"{record.method}, {key} = {value}: {score(model, tokenizer):.1%}")
 
 
 if __name__ == "__main__":

@@ -237,3 +237,61 @@ def test_odd_settings_are_no_tracebacks(setting: str, tmp_path: Path) -> None:
     done = ramerge("plan", *flags(tmp_path, names), "--set", setting)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr and "defect" not in done.stderr
+
+
+def test_a_sweep_prints_its_points(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    vary = ["--vary", "parameters.r=0,0.1", "--vary", "parameters.alpha=1,2"]
+    done = ramerge("sweep", *flags(tmp_path, names), *vary, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    head, *rows, last = done.stdout.splitlines()
+    assert head.split() == ["r", "alpha", *[word for name in names for word in ("lambda", name)]]
+    assert [row.split()[:2] for row in rows] == [["0", "1"], ["0", "2"], ["0.1", "1"], ["0.1", "2"]]
+    assert "4 checkpoints" in last
+    printed = json.loads(ramerge("sweep", *flags(tmp_path, names), *vary, tmp_path / "two", "--json").stdout)
+    assert [one["point"]["parameters.r"] for one in printed] == [0, 0, 0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--vary", "parameters.r=0,,1"], "a value is missing between commas"),
+        (["--vary", "method=ram"], "only parameters can be varied"),
+        (["--vary", "parameters.r=1", "--vary", "parameters.r=2"], "is given twice"),
+        (["--vary", "parameters.r=0,100"], "r"),
+    ],
+)
+def test_sweeps_that_make_no_sense(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = ramerge("sweep", *flags(tmp_path, write_simple(tmp_path)), *arguments, tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_of_importances(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    wrong = ["--importance", f"cide={tmp_path}", "--importance", f"code={tmp_path}", "--importance", f"code={tmp_path}"]
+    done = ramerge("plan", "--method", "fisher", *flags(tmp_path, names), *wrong)
+    assert done.returncode == 2
+    assert "did you mean 'code'" in done.stderr and "code: is given twice" in done.stderr
+
+
+def test_one_method_is_described() -> None:
+    done = ramerge("methods", "ties", "linear")
+    assert [line.split(":")[0] for line in done.stdout.splitlines() if line[:1].strip()] == ["ties", "linear"]
+    assert "normalize = true" in done.stdout
+    assert "did you mean 'ties'" in ramerge("methods", "tties").stderr
+
+
+def test_a_wall_of_problems_is_cut(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    rules = [f"  - {{match: 'nothing{place}', keep: base}}" for place in range(40)]
+    path = write_recipe(tmp_path, names, "rules:\n" + "\n".join(rules) + "\n")
+    done = ramerge("merge", path, tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "error: and 15 more"
+
+
+def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
+    done = ramerge("merge", tmp_path, tmp_path / "out")
+    assert done.returncode == 2 and "name models with --base and --agent" in done.stderr

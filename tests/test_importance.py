@@ -743,3 +743,25 @@ def test_an_interrupt_leaves_what_was_there(zero: Path, data: Path, old: Path) -
     assert (old / "fisher.json").read_text() == "old"
     estimate(zero, data, old, device="cpu", overwrite=True)
     assert names_in(old) == ["fisher.json", "model.safetensors"]
+
+
+def test_from_the_command_line_to_a_merge(model: Path, data: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ramerge.cli"]
+    made = subprocess.run(
+        [*command, "fisher", "--model", str(model), "--data", str(data), "--examples", "9", str(tmp_path / "f")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert "note: the data has 3 lines" in made.stdout and "from 3 examples" in made.stdout
+    assert json.loads((tmp_path / "f/fisher.json").read_text())["examples"] == 3
+    agent = changed(model, tmp_path / "agent", lambda tensors: [tensor.mul_(1.5) for tensor in tensors.values()])
+    flags = ["--method", "fisher", "--base", str(model), "--agent", f"a={agent}", "--importance", f"a={tmp_path / 'f'}"]
+    merged = subprocess.run(
+        [*command, "merge", *flags, str(tmp_path / "out")], capture_output=True, text=True, check=False
+    )
+    assert merged.returncode == 0, merged.stderr
+    weights, base = load_file(tmp_path / "out/model.safetensors"), load_file(model / "model.safetensors")
+    importances = load_file(tmp_path / "f/model.safetensors")
+    for name, weight in weights.items():
+        expected = torch.where(importances[name] > 0, base[name] * 1.5, base[name])
+        torch.testing.assert_close(weight, expected)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ramerge
-from tests.checkpoints import read_checkpoint, recipe, simple, write_checkpoint, write_simple
+from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 
 RANGES = {"parameters.r": [0, 0.1, 0.2], "parameters.alpha": [1, 2]}
 
@@ -210,3 +210,109 @@ def test_importances_are_asked_for_and_checked(tmp_path: Path) -> None:
         write_checkpoint(tmp_path / "f", {**tensors, "model.layers.1.weight": floats(np.full((40, 16), bad), "F32")})
         with pytest.raises(ramerge.WeightsError, match="640 importances"):
             ramerge.merge(source, tmp_path / "out")
+
+
+# --- what varies, and what is refused --------------------------------------------------------------------------------
+
+
+def test_a_key_and_a_part_of_it_cannot_both_vary(tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path), "ties")
+    vary = {"parameters.weights.code": [1, 2], "parameters.weights": [1, 2]}
+    with pytest.raises(ramerge.RecipeError, match="is a part of"):
+        ramerge.sweep(source, tmp_path / "out", vary=vary)
+
+
+def test_folders_are_numbered_where_names_would_be_long_or_alike(tmp_path: Path) -> None:
+    write_simple(tmp_path)
+    alike = {"a b": str(tmp_path / "code"), "a/b": str(tmp_path / "tool")}
+    long = {"x" * 200: str(tmp_path / "code"), "y": str(tmp_path / "tool")}
+    for agents in (alike, long):
+        first, second = agents
+        # once made fit for a file's name, the mappings of the agents that are alike read the same
+        weights = [{first: 1, second: 2}, {second: 1, first: 2}]
+        source = {"method": "ties", "base": str(tmp_path / "base"), "agents": agents}
+        ramerge.sweep(source, tmp_path / "out", vary={"parameters.weights": weights}, overwrite=True)
+        found = sorted(path.parent.name for path in (tmp_path / "out").glob("*/model.safetensors"))
+        assert found == ["point-1", "point-2"]
+
+
+def test_a_changed_copy_of_a_recipe_is_what_is_merged(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    read = ramerge.plan(recipe(tmp_path, names)).recipe
+    copy = read.model_copy(update={"method": "task_arithmetic"})
+    (record,) = ramerge.sweep(copy, tmp_path / "out", vary={"parameters.scale": [0.5]})
+    assert (record.method, record.parameters["scale"]) == ("task_arithmetic", 0.5)
+
+
+# --- notes ------------------------------------------------------------------------------------------------------------
+
+
+def test_notes_are_in_the_record(tmp_path: Path) -> None:
+    write_simple(tmp_path)
+    source = recipe(tmp_path, ["code"], rules=[{"match": "*", "keep": "base"}])
+    source["agents"] = {"code": str(tmp_path / "code"), "again": str(tmp_path / "code")}
+    record = ramerge.merge(source, tmp_path / "out")
+    assert any("code and again are the same folder" in note for note in record.notes)
+    assert any("leave nothing to merge" in note for note in record.notes)
+    assert json.loads((tmp_path / "out/ramerge.json").read_text())["notes"] == list(record.notes)
+
+
+def test_only_parameters_that_take_effect_are_recorded(tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path))
+    record = ramerge.merge(source, tmp_path / "out")
+    assert list(record.parameters) == ["epsilon", "shared", "r", "scope", "alpha"]
+    record = ramerge.merge({**source, "parameters": {"shared": "ties"}}, tmp_path / "out", overwrite=True)
+    assert {"density", "trim"} <= record.parameters.keys()
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "word"),
+    [
+        ("linear", {"weights": 0.0}, "sum to 0"),
+        ("linear", {"weights": {"code": 1, "tool": -1, "memory": 0}}, "sum to 0"),
+        ("fisher", {"weights": -1.0}, "0 or more"),
+        ("ties", {"weights": {"code": "1", "tool": None, "memory": 1}}, "code: must be a number, not '1'; tool: must"),
+        ("ties", {"weights": float("nan")}, "must be a finite number"),
+    ],
+)
+def test_parameters_that_make_no_sense(method: str, parameters: dict, word: str, tmp_path: Path) -> None:
+    with pytest.raises(ramerge.RecipeError) as caught:
+        ramerge.plan({**recipe(tmp_path, write_simple(tmp_path), method), "parameters": parameters})
+    assert word in str(caught.value)
+
+
+def test_without_a_base_none_can_be_kept(tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path), "linear", rules=[{"match": "*.0.*", "keep": "base"}])
+    del source["base"]
+    with pytest.raises(ramerge.RecipeError, match="has no base"):
+        ramerge.plan(source)
+
+
+def test_layers_may_be_numbers(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    counts = [
+        ramerge.plan(recipe(tmp_path, names, rules=[{"layers": layers, "keep": "base"}])).caught
+        for layers in ("0", 0, [0])
+    ]
+    assert counts[0] == counts[1] == counts[2] != [0]
+
+
+def test_importances_of_what_is_not_merged_are_not_asked_for(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    part = {name: floats(np.ones(stored.bits.shape), "F32") for name, stored in simple(0).items() if ".0." in name}
+    write_checkpoint(tmp_path / "part", part)
+    source = recipe(tmp_path, names, "fisher")
+    source["agents"] = {name: {"model": str(tmp_path / name), "importance": str(tmp_path / "part")} for name in names}
+    assert ramerge.plan(source).problems
+    rules = [{"match": "*.0.*", "parameters": {}}, {"match": "*", "keep": "base"}]
+    assert not ramerge.plan({**source, "rules": rules}).problems
+
+
+def test_importances_that_cannot_be_added_up_are_refused(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    huge = {name: floats(np.full(stored.bits.shape, 3e38), "F32") for name, stored in simple(0).items()}
+    write_checkpoint(tmp_path / "huge", huge)
+    source = recipe(tmp_path, names, "fisher")
+    source["agents"] = {name: {"model": str(tmp_path / name), "importance": str(tmp_path / "huge")} for name in names}
+    with pytest.raises(ramerge.WeightsError, match="overflows"):
+        ramerge.merge(source, tmp_path / "out")

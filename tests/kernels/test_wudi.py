@@ -359,3 +359,21 @@ def test_results_repeat():
     taus = agents((100, 300), 3)
     for solve in SOLVERS.values():
         assert solve(taus).tobytes() == solve(taus).tobytes()
+
+
+def test_the_default_stays_near_the_sum_and_below_adams_objective():
+    """On the agents of the demo, whose minimum lies 500 times as far from the base as the sum in one weight."""
+    from ramerge.demo import AGENTS
+    from ramerge.methods.wudi import WudiParameters
+    from tests.checkpoints import read_checkpoint
+
+    base, *trained = (read_checkpoint(AGENTS / name) for name in ("base", "add", "reverse", "sort"))
+    ratios = []
+    for name, stored in base.items():
+        if stored.bits.ndim == 2 and name.startswith("model.layers."):
+            taus = [agent[name].numbers(np.float32) - stored.numbers(np.float32) for agent in trained]
+            merged = wudi.closed_form(taus, WudiParameters().proximity)
+            ratios.append(np.linalg.norm(merged) / np.linalg.norm(sum(taus)))
+            assert wudi.objective(merged, taus) < wudi.objective(wudi.adam(taus), taus)
+    assert len(ratios) > 10
+    assert max(ratios) < 6

@@ -37,7 +37,11 @@ def as_document(source: AnyRecipe) -> Document:
         RecipeError: it cannot be read, or is a recipe of mergekit's that has no counterpart.
     """
     if isinstance(source, Recipe):
-        return source.document if source.document.values else Document(source.model_dump(exclude_none=True))
+        written, _ = check(source.document)
+        # a copy with other values (`model_copy`) still carries the text that it no longer is
+        if written is not None and written.model_dump() == source.model_dump():
+            return source.document
+        return Document(source.model_dump(exclude_none=True), folder=source.folder)
     if isinstance(source, str | Path):
         source = read_document(Path(source))
     document = source if isinstance(source, Document) else Document(dict(source))
