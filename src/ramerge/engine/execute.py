@@ -63,6 +63,27 @@ def execute(
     return records
 
 
+def observe(
+    plan: Plan, statistics: Sequence[Statistic], executor: Executor, listen: Listener = silence
+) -> dict[tuple[Statistic, str], Any]:
+    """Count statistics over all tensors that the method merges, in one read; nothing is merged.
+
+    Returns:
+        Results by statistic and part of the model.
+
+    Raises:
+        PlanError: the plan has problems.
+        WeightsError: values that are not finite; every tensor that holds some.
+        CheckpointError: an input cannot be read.
+    """
+    if plan.problems:
+        raise PlanError(plan.problems)
+    _check_ties(plan)
+    wanted = {place: tuple(statistics) for place, tensor in enumerate(plan.tensors) if tensor.merged}
+    blocks = _in_order(plan, wanted, 0)
+    return dict(_read(plan, executor, listen, "reading", blocks, _counter(wanted, {}), wanted, {}))
+
+
 # --- passes ----------------------------------------------------------------------------------------------------------
 
 

@@ -212,3 +212,9 @@ def peak_f32(b: Any, peak: Any, value: Any) -> Any:
 def peak_f64(b: Any, peak: Any, value: Any) -> Any:
     magnitude = b.and_(b.bitcast(value, I64), ir.Constant(I64, 2**63 - 1))
     return _select(b, b.icmp_unsigned(">", magnitude, peak), magnitude, peak)
+
+
+@_intrinsic(types.float64, types.float64, types.float64)
+def plus(b: Any, x: Any, y: Any) -> Any:
+    """A sum whose terms may be added in any order, so that a loop of it can be vectorised."""
+    return b.fadd(x, y, flags=("reassoc",))

@@ -15,7 +15,7 @@ from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.index import Checkpoint, open_checkpoint
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.errors import CheckpointError, RecipeError
-from ramerge.methods.base import Layer
+from ramerge.methods.base import Layer, Statistic
 from ramerge.planning import checks
 from ramerge.planning.findings import Findings
 from ramerge.planning.layout import Inputs, plan_tensors
@@ -51,6 +51,7 @@ def make_plan(
     max_memory: int | str | None = None,
     overwrite: bool = False,
     in_memory: bool = False,
+    observed: Sequence[Statistic] = (),
 ) -> Plan:
     """Plan a merge, or a sweep over parameters; `problems` of the result says what would make it fail.
 
@@ -62,6 +63,7 @@ def make_plan(
         max_memory: bytes, or a size such as `2GB`, that the process must not exceed.
         overwrite: whether an existing checkpoint at `out` is to be replaced.
         in_memory: whether merged tensors are handed over whole instead of being written.
+        observed: statistics that will be counted instead of a merge; the plan has the memory for them.
 
     Raises:
         RecipeError: the recipe itself is wrong.
@@ -90,7 +92,8 @@ def make_plan(
     )
     opened = _open(plan, findings)
     plan = _plan_tensors(plan, opened, findings)
-    resources = _cut(plan, _resident(opened.all, findings), threads, budget, in_memory, findings)
+    fixed = _resident(opened.all, findings) + (_collected(plan) if in_memory else 0)
+    resources = _cut(plan, fixed, threads, budget, observed, findings)
     free = checks.check_out(plan, findings) if out is not None else None
     return replace(
         plan,
@@ -214,27 +217,32 @@ def _merged(base: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:
 
 
 def _cut(
-    plan: Plan, resident: int, threads: int | None, wanted: int | None, in_memory: bool, findings: Findings
+    plan: Plan,
+    resident: int,
+    threads: int | None,
+    wanted: int | None,
+    observed: Sequence[Statistic],
+    findings: Findings,
 ) -> Resources:
     """The largest blocks, then the most workers, that fit the budget.
 
     Args:
         plan: with its tensors.
-        resident: bytes of weights that are in memory already.
+        resident: bytes of weights that are in memory besides.
         threads: worker threads that were asked for.
         wanted: the budget in bytes; without one, blocks shrink before buffers exceed what a laptop would not notice.
-        in_memory: whether merged tensors are handed over whole.
+        observed: what is counted besides.
         findings: told if the budget cannot be kept.
     """
     agents = len(plan.agents)
     inputs = 1 + agents + len(plan.importances)
     whole = [tensor for tensor in plan.tensors if tensor.whole]
     fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * inputs + _BYTES_PER_TENSOR * len(plan.tensors) * (1 + inputs)
-    fixed += resident + _scratch(plan, whole) + (_collected(plan) if in_memory else 0)
+    fixed += resident + _scratch(plan, whole) + _kept(plan, observed)
     per_element = max((tensor.buffer_bytes_per_element for tensor in plan.tensors), default=1)
     slack = room(1) * (inputs + 2) + 8 * (inputs + 1)
     largest = max((tensor.base.elements * tensor.buffer_bytes_per_element for tensor in whole), default=0)
-    partials = _partials(plan)
+    partials = _partials(plan, observed)
     budget = wanted or fixed + _DEFAULT_BUFFERS
     # what works on whole matrices uses all processors by itself
     workers = 1 if whole else threads or _processors() + 2
@@ -254,9 +262,15 @@ def _cut(
     return cut
 
 
-def _partials(plan: Plan) -> int:
+def _kept(plan: Plan, observed: Sequence[Statistic]) -> int:
+    """Bytes of the results of what is observed, one for each tensor."""
+    return len(plan.tensors) * sum(statistic.blank(len(plan.agents)).nbytes for statistic in observed)
+
+
+def _partials(plan: Plan, observed: Sequence[Statistic]) -> int:
     """Bytes of what a block is counted in."""
     counted = [statistic for one in plan.rounds for statistics in set(one.values()) for statistic in statistics]
+    counted += observed
     return max((statistic.blank(len(plan.agents)).nbytes for statistic in counted), default=0) * 2
 
 

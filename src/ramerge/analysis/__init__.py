@@ -1,0 +1,148 @@
+"""What RL changed: sparsity, overlap and angles of task vectors, and what merges leave of them (sections 3.1 and 3.2).
+
+One streaming read of the inputs. `anatomy` counts, tensor by tensor; `results` says what the counts mean.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import ramerge
+from ramerge.analysis.anatomy import Anatomy, Tally
+from ramerge.analysis.findings import findings_of
+from ramerge.analysis.results import Analysis, Part, TensorPart, part_of
+from ramerge.analysis.roles import ROLES, layer_of, role_of
+from ramerge.checkpoint.dtypes import full_name
+from ramerge.engine.beside import peak_memory
+from ramerge.engine.events import Listener, silence
+from ramerge.engine.execute import observe
+from ramerge.errors import RecipeError
+from ramerge.executors import Executor
+from ramerge.planning.build import make_plan
+from ramerge.planning.model import Plan, TensorPlan
+from ramerge.planning.recipes import AnyRecipe, as_document
+from ramerge.recipe import Document
+
+EPSILONS = (1e-4, 1e-5, 1e-6, 0.0)
+"""Thresholds that are compared, besides the recipe's own."""
+
+_USUAL_EPSILON = 1e-5
+
+
+def plan_analysis(
+    recipe: AnyRecipe,
+    *,
+    epsilons: Sequence[float] = EPSILONS,
+    threads: int | None = None,
+    max_memory: int | str | None = None,
+) -> tuple[Plan, Anatomy]:
+    """What an analysis reads and counts.
+
+    Raises:
+        RecipeError: the recipe or the thresholds are wrong.
+    """
+    document, epsilon = _for_analysis(as_document(recipe))
+    wrong = [one for one in epsilons if isinstance(one, bool) or not 0 <= one < float("inf")]
+    if wrong:
+        raise RecipeError([f"epsilons: {one!r} must be a number, 0 or more" for one in wrong])
+    asked = tuple(sorted({float(one) for one in (*epsilons, epsilon)}, reverse=True))
+    anatomy = Anatomy("tensor", epsilon=epsilon, epsilons=asked)
+    return make_plan(document, threads=threads, max_memory=max_memory, observed=(anatomy,)), anatomy
+
+
+def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener = silence) -> Analysis:
+    """Carry out what `plan_analysis` planned.
+
+    Raises:
+        PlanError: the plan has problems.
+        WeightsError: values that are not finite.
+        CheckpointError: an input cannot be read.
+    """
+    began = time.monotonic()
+    known = observe(plan, (anatomy,), executor, listen)
+    tensors = [tensor for tensor in plan.tensors if tensor.merged]
+    tallies = {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in tensors}
+    names = tuple(plan.agents)
+
+    def part(name: str, of: Sequence[TensorPlan]) -> Part:
+        total = Tally.total((tallies[tensor.name] for tensor in of), len(names), len(anatomy.epsilons))
+        return part_of(name, len(of), total, names, anatomy.epsilons)
+
+    model = part("model", tensors)
+    layers = _layers(tensors)
+    return Analysis(
+        ramerge_version=ramerge.__version__,
+        base=str(plan.recipe.base),
+        models={name: agent.model for name, agent in plan.recipe.agents.items()},
+        epsilon=anatomy.epsilon,
+        epsilons=anatomy.epsilons,
+        dtype=plan.dtype,
+        model=model,
+        layers=tuple(part(name, of) for name, of in layers.items()),
+        roles=tuple(part(role, of) for role, of in _roles(tensors).items()),
+        tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
+        findings=findings_of(model),
+        notes=plan.notes,
+        recipe=plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
+        bytes_read=plan.bytes_read,
+        seconds=round(time.monotonic() - began, 3),
+        peak_memory_bytes=peak_memory(),
+    )
+
+
+def _for_analysis(document: Document) -> tuple[Document, float]:
+    """The recipe as RAM would take it, whatever its method; and its threshold.
+
+    Rules that keep or take tensors hold, because a merge would leave those out; importances are not read.
+    """
+    values = dict(document.values)
+    given = values.pop("parameters", None)
+    values.pop("preset", None)
+    epsilon = given.get("epsilon", _USUAL_EPSILON) if isinstance(given, Mapping) else _USUAL_EPSILON
+    values["method"], values["parameters"] = "ram", {"epsilon": epsilon}
+    if isinstance(values.get("rules"), list | tuple):
+        values["rules"] = [_without_parameters(rule) for rule in values["rules"]]
+    if isinstance(values.get("agents"), Mapping):
+        values["agents"] = {name: _without_importance(agent) for name, agent in values["agents"].items()}
+    made = Document(values, document.source, document.folder, document.lines, document.text, document.flags)
+    return made, float(epsilon) if isinstance(epsilon, int | float) else _USUAL_EPSILON
+
+
+def _without_parameters(rule: Any) -> Any:
+    changes = isinstance(rule, Mapping) and rule.get("parameters") is not None
+    return {**rule, "parameters": {}} if changes else rule
+
+
+def _without_importance(agent: Any) -> Any:
+    return {key: one for key, one in agent.items() if key != "importance"} if isinstance(agent, Mapping) else agent
+
+
+def _layers(tensors: Iterable[TensorPlan]) -> dict[str, list[TensorPlan]]:
+    """Tensors by layer; where a model has several stacks of layers, each under its own name."""
+    found: dict[tuple[str, int], list[TensorPlan]] = {}
+    for tensor in tensors:
+        if (layer := layer_of(tensor.name)) is not None:
+            found.setdefault(layer, []).append(tensor)
+    several = len({stack for stack, _ in found}) > 1
+    return {f"{stack} {number}" if several else f"layer {number}": found[stack, number] for stack, number in sorted(found)}
+
+
+def _roles(tensors: Iterable[TensorPlan]) -> dict[str, list[TensorPlan]]:
+    found: dict[str, list[TensorPlan]] = {}
+    for tensor in tensors:
+        found.setdefault(role_of(tensor.name), []).append(tensor)
+    return {role: found[role] for role in ROLES if role in found}
+
+
+def _tensor(tensor: TensorPlan, part: Part) -> TensorPart:
+    layer = layer_of(tensor.name)
+    return TensorPart(
+        part=part,
+        shape=tensor.base.shape,
+        dtype=full_name(tensor.base.dtype),
+        layer=layer[1] if layer else None,
+        role=role_of(tensor.name),
+    )
+

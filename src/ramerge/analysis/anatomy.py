@@ -1,0 +1,194 @@
+"""What one read of the inputs counts for an analysis, tensor by tensor, and how tensors add up to parts of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.analysis import fixed
+from ramerge.kernels import anatomy as kernel
+from ramerge.kernels import ram
+from ramerge.kernels.formats import FORMATS
+from ramerge.kernels.piece import Piece
+from ramerge.methods.base import Counts, Statistic
+
+Integers = NDArray[np.int64]
+
+# Words of an input that are gone over several times while they are in the cache.
+_STRETCH_WORDS = 1 << 15
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Integers and exact sums over a part of the model; N agents, E epsilons. Tallies add up.
+
+    Attributes:
+        elements: elements of floating-point tensors that the method merges.
+        shared: shape (N, N): elements that agent t moved, by how many others did, 0 to N - 1.
+        both: shape (N, N): elements that two agents moved.
+        agree: shape (N, N): those of them that both moved in the same direction.
+        by_epsilon: shape (E, 2, N): elements moved by more than each epsilon, and moved by this agent alone.
+        exponents: shape (N, EXPONENT_BINS): elements by the float32 exponent of |tau|.
+        ulps: shape (N, ULP_BINS): elements by |tau| in units of the base's last place.
+        fates: shape (2, N, 4): what RAM, and the mean, leave of each agent's moved elements.
+        limbs: the sums of `kernels.anatomy.Layout.sums`, as `fixed` has them.
+    """
+
+    elements: int
+    shared: Integers
+    both: Integers
+    agree: Integers
+    by_epsilon: Integers
+    exponents: Integers
+    ulps: Integers
+    fates: Integers
+    limbs: Integers = field(repr=False)
+
+    @staticmethod
+    def total(tallies: Iterable[Tally], agents: int, epsilons: int) -> Tally:
+        """The sum of several."""
+        total = blank(agents, epsilons)
+        elements = 0
+        for tally in tallies:
+            elements += tally.elements
+            for one in fields(Tally)[1:]:
+                getattr(total, one.name)[...] += getattr(tally, one.name)
+        return Tally(elements, **{one.name: getattr(total, one.name) for one in fields(Tally)[1:]})
+
+    @cached_property
+    def sums(self) -> dict[str, NDArray[np.float64]]:
+        """The sums of `kernels.anatomy.Layout.sums`, each rounded once."""
+        shapes = kernel.Layout(len(self.both)).sums
+        flat = fixed.decode(self.limbs)
+        return {name: flat[place].reshape(shapes[name]) for name, place in kernel.places(shapes).items()}
+
+
+def blank(agents: int, epsilons: int) -> Tally:
+    """Nothing counted."""
+    n, layout = agents, kernel.Layout(agents)
+    shapes = {
+        "shared": (n, n),
+        "both": (n, n),
+        "agree": (n, n),
+        "by_epsilon": (epsilons, 2, n),
+        "exponents": layout.counts["exponents"],
+        "ulps": layout.counts["ulps"],
+        "fates": layout.counts["fates"],
+        "limbs": (kernel.size_of(layout.sums), fixed.LIMBS),
+    }
+    return Tally(0, **{name: np.zeros(shape, np.int64) for name, shape in shapes.items()})
+
+
+@dataclass(frozen=True)
+class Anatomy(Statistic):
+    """Everything that `ramerge analyze` counts. Its result is a `Tally`.
+
+    Attributes:
+        epsilon: an element has moved where |tau| > epsilon (section 3.1).
+        epsilons: those for which moved and unique elements are counted as well.
+    """
+
+    epsilon: float = 1e-5
+    epsilons: tuple[float, ...] = ()
+
+    def blank(self, agents: int) -> Counts:
+        """int64: the counts of the kernel, those by epsilon, and limbs of its sums."""
+        return np.zeros(_Places(agents, len(self.epsilons)).size, np.int64)
+
+    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+        """See `Statistic.count`."""
+        agents = len(piece.formats) - 1
+        at = _Places(agents, len(self.epsilons))
+        sums = np.zeros(kernel.size_of(at.layout.sums), np.float64)
+        by_epsilon = counts[at.by_epsilon].reshape(len(self.epsilons), 2, agents)
+
+        def observe(format: str, inputs: list[Any]) -> bool:
+            flagged = False
+            words = -(-piece.elements // len(FORMATS[format].lanes))
+            for start in range(0, words, _STRETCH_WORDS):
+                part = [one[start : min(start + _STRETCH_WORDS, words)] for one in inputs]
+                for epsilon, row in zip(self.epsilons, by_epsilon, strict=True):
+                    ram.count(format, part, epsilon, row)
+                flagged |= kernel.survey(
+                    format, part, self.epsilon, piece.formats[0], piece.out_format, counts[at.integers], sums
+                )
+            return flagged
+
+        flagged = piece.observe(observe)
+        fixed.encode(sums, counts[at.limbs].reshape(-1, fixed.LIMBS))
+        return flagged
+
+    def finish(self, total: Integers, elements: int, known: Any) -> Tally:
+        """See `Statistic.finish`."""
+        at = _Places.of(total.size, len(self.epsilons))
+        found = {
+            name: total[at.integers][place].reshape(at.layout.counts[name])
+            for name, place in kernel.places(at.layout.counts).items()
+        }
+        padding = int(found["masks"].sum()) - elements
+        for histogram in (found["exponents"], found["ulps"]):
+            histogram[:, 0] -= padding
+        shared, both = _sharing(found["masks"], at.layout.agents)
+        return Tally(
+            elements=elements,
+            shared=shared,
+            both=both,
+            agree=found["agree"].copy(),
+            by_epsilon=total[at.by_epsilon].reshape(len(self.epsilons), 2, -1).copy(),
+            exponents=found["exponents"].copy(),
+            ulps=found["ulps"].copy(),
+            fates=found["fates"].copy(),
+            limbs=total[at.limbs].reshape(-1, fixed.LIMBS).copy(),
+        )
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where what is counted lies in one array."""
+
+    agents: int
+    epsilons: int
+
+    @classmethod
+    def of(cls, size: int, epsilons: int) -> _Places:
+        """From the size of the array, which grows with the agents."""
+        return next(one for agents in range(1, 17) if (one := cls(agents, epsilons)).size == size)
+
+    @property
+    def layout(self) -> kernel.Layout:
+        return kernel.Layout(self.agents)
+
+    @property
+    def integers(self) -> slice:
+        return slice(0, kernel.size_of(self.layout.counts))
+
+    @property
+    def by_epsilon(self) -> slice:
+        start = self.integers.stop
+        return slice(start, start + self.epsilons * 2 * self.agents)
+
+    @property
+    def limbs(self) -> slice:
+        start = self.by_epsilon.stop
+        return slice(start, start + kernel.size_of(self.layout.sums) * fixed.LIMBS)
+
+    @property
+    def size(self) -> int:
+        return self.limbs.stop
+
+
+def _sharing(masks: Integers, agents: int) -> tuple[Integers, Integers]:
+    """From elements by the set of agents that moved them: by number of other movers, and by pairs."""
+    sets = np.arange(len(masks))
+    member = ((sets[:, None] >> np.arange(agents)) & 1).astype(bool)
+    others = member.sum(1) - 1
+    shared, both = np.zeros((agents, agents), np.int64), np.zeros((agents, agents), np.int64)
+    for t in range(agents):
+        np.add.at(shared[t], others[member[:, t]], masks[member[:, t]])
+        both[t] = (masks[:, None] * (member & member[:, t : t + 1])).sum(0)
+    return shared, both

@@ -1,0 +1,42 @@
+"""Sums of floats as integers, so that what is added first does not matter.
+
+A float64 becomes a fixed-point number of `LIMBS` limbs of 32 bits, whose last bit stands for 2^-LOWEST. Limbs are
+int64 and are added as they are; a carry is only made when a sum is read.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+LIMBS = 14
+_LOWEST = 320  # squares of the smallest float32 differences are some 2^-298
+_MASK = (1 << 32) - 1
+
+
+def encode(values: NDArray[np.float64], limbs: NDArray[np.int64]) -> None:
+    """Add float64 values of shape (n,) to limbs of shape (n, LIMBS).
+
+    What lies below 2^-320 is cut off; values that are not finite add nothing.
+    """
+    for value, row in zip(values.tolist(), limbs, strict=True):
+        if value == 0 or not math.isfinite(value):
+            continue
+        mantissa, exponent = math.frexp(value)
+        shift = exponent - 53 + _LOWEST
+        whole = int(math.ldexp(abs(mantissa), 53))
+        whole = whole << shift if shift >= 0 else whole >> -shift
+        sign = 1 if value > 0 else -1
+        first = max(shift, 0) // 32
+        for place in range(first, min(first + 4, LIMBS)):
+            row[place] += sign * ((whole >> (32 * place)) & _MASK)
+
+
+def decode(limbs: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The sums, rounded once: float64 of shape (n,)."""
+    return np.array(
+        [sum(limb << (32 * place) for place, limb in enumerate(row)) / (1 << _LOWEST) for row in limbs.tolist()],
+        np.float64,
+    )

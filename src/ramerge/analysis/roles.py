@@ -1,0 +1,72 @@
+"""What a tensor does in a transformer, and in which layer, read off its name: no list of architectures."""
+
+from __future__ import annotations
+
+import re
+
+ROLES = (
+    "embedding",
+    "attention q",
+    "attention k",
+    "attention v",
+    "attention o",
+    "attention qkv",
+    "attention",
+    "mlp gate",
+    "mlp up",
+    "mlp down",
+    "mlp",
+    "experts gate",
+    "experts up",
+    "experts down",
+    "experts",
+    "router",
+    "norm",
+    "head",
+    "other",
+)
+"""All roles, in the order in which they are listed."""
+
+_LAYER = re.compile(r"^(?P<stack>(?:[^.]+\.)*?[^.]+)\.(?P<number>\d+)\.")
+
+_EXPERT = re.compile(r"(^|[._])(shared_)?experts?([._]|$)")
+_KINDS = (
+    ("gate", re.compile(r"(gate_proj|\bw1\b|gate)$")),
+    ("up", re.compile(r"(up_proj|\bw3\b|fc1|c_fc|dense_h_to_4h|fc_in|linear_in|gate_up_proj)$")),
+    ("down", re.compile(r"(down_proj|\bw2\b|fc2|dense_4h_to_h|fc_out|linear_out)$")),
+)
+# The first that fits names the role.
+_PATTERNS = (
+    ("norm", re.compile(r"(norm|ln_?\d*|ln_f|layernorm|rmsnorm|_ln)$|norm\d*\b|layer_?norm")),
+    ("head", re.compile(r"(^|\.)(lm_head|embed_out|output|score|classifier)$")),
+    ("embedding", re.compile(r"(embed|wte|wpe|embedding|embeddings|embed_in)")),
+    ("router", re.compile(r"(router|(block_sparse_moe|mlp|moe|feed_forward)\.gate|gate_inp)$")),
+    ("attention q", re.compile(r"(q_proj|\bwq\b|\bquery|q_a_proj|q_b_proj|q_lin|to_q)$")),
+    ("attention k", re.compile(r"(k_proj|\bwk\b|\bkey|k_lin|to_k)$")),
+    ("attention v", re.compile(r"(v_proj|\bwv\b|\bvalue|v_lin|to_v)$")),
+    ("attention qkv", re.compile(r"(c_attn|qkv_proj|query_key_value|wqkv|qkv|kv_a_proj_with_mqa|kv_b_proj)$")),
+    ("attention o", re.compile(r"((attn|attention|self_attn)[\w.]*\.(o_proj|c_proj|out_proj|dense|wo)|\bwo|out_lin)$")),
+    ("attention", re.compile(r"(attn|attention)")),
+)
+_SUFFIX = re.compile(r"\.(weight|bias|scale)$")
+
+
+def layer_of(name: str) -> tuple[str, int] | None:
+    """The stack of layers and the number in it, such as `("model.layers", 3)`; None outside of layers."""
+    found = _LAYER.match(name)
+    return (found["stack"], int(found["number"])) if found else None
+
+
+def role_of(name: str) -> str:
+    """One of `ROLES`."""
+    stem = _SUFFIX.sub("", name)
+    group = "experts" if _EXPERT.search(stem) else "mlp"
+    for role, pattern in _PATTERNS:
+        if pattern.search(stem) and not (group == "experts" and role == "router"):
+            return role
+    for kind, pattern in _KINDS:
+        if pattern.search(stem):
+            return f"{group} {kind}"
+    if group == "experts":
+        return "experts"
+    return "mlp" if re.search(r"(mlp|ffn|feed_forward|c_proj)", stem) else "other"
