@@ -205,6 +205,19 @@ def fisher(base, agents, dtype=None, real=None, *, importances, scale=1.0, weigh
     return _each(base, agents, dtype, real, formula, owns=owners)
 
 
+def isolate(base, agents, dtype=None, real=None, *, agent=None, region="unique", scale=1.0, epsilon=1e-5):
+    chosen = list(agents).index(agent) if agent else 0
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        moved = [np.abs(tau) > kind(epsilon) for tau in taus]
+        alone = sum(moved) == 1
+        inside = moved[chosen] & {"unique": alone, "shared": ~alone, "active": np.ones_like(alone)}[region]
+        return np.where(inside, b + kind(scale) * taus[chosen], b)
+
+    return _each(base, agents, dtype, real, formula)
+
+
 def magnitudes(base: Tensors, agents: Mapping[str, Tensors], names: Sequence[str], change=None) -> list[NDArray]:
     """For each agent |tau| as float32, over tensors."""
     found = [[np.zeros(0, np.float32)] for _ in agents]

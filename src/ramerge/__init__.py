@@ -33,6 +33,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Agent": "recipe",
+    "Analysis": "analysis.results",
     "AgentStatistics": "record",
     "Allow": "recipe",
     "CheckpointError": "errors",
@@ -48,6 +49,7 @@ _HOMES = {
     "Record": "record",
     "Rule": "recipe",
     "WeightsError": "errors",
+    "analyze": "api",
     "merge": "api",
     "plan": "api",
     "sweep": "api",
@@ -57,6 +59,7 @@ __all__ = [
     "Agent",
     "AgentStatistics",
     "Allow",
+    "Analysis",
     "CheckpointError",
     "InputError",
     "MergedTensor",
@@ -70,6 +73,7 @@ __all__ = [
     "Record",
     "Rule",
     "WeightsError",
+    "analyze",
     "merge",
     "plan",
     "sweep",

@@ -1,4 +1,4 @@
-"""The functions that everything else is for: `plan`, `merge` and `sweep`."""
+"""The functions that everything else is for: `plan`, `merge`, `sweep` and `analyze`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ramerge.analysis import EPSILONS, plan_analysis
+from ramerge.analysis import analyze as carry_out
+from ramerge.analysis.results import Analysis
 from ramerge.engine.events import Listener, silence
 from ramerge.engine.execute import execute
 from ramerge.engine.sinks import MergedTensor
@@ -141,3 +144,33 @@ def sweep(
         in_memory=on_tensor is not None,
     )
     return execute(made, ThreadExecutor(made.resources.workers), on_progress or silence, on_tensor)
+
+
+def analyze(
+    recipe: AnyRecipe,
+    *,
+    epsilons: Sequence[float] = EPSILONS,
+    threads: int | None = None,
+    max_memory: int | str | None = None,
+    on_progress: Listener | None = None,
+) -> Analysis:
+    """What RL changed in the agents of a recipe: sparsity, overlap, angles, and what merges would leave of it.
+
+    One streaming read of the inputs; nothing is written. The recipe's method does not matter; its epsilon and the rules
+    that keep or take tensors do.
+
+    Args:
+        recipe: as for `merge`.
+        epsilons: further thresholds of "moved" that are compared.
+        threads: as for `merge`.
+        max_memory: as for `merge`.
+        on_progress: as for `merge`.
+
+    Returns:
+        The same figures for the model, every layer, role and tensor.
+
+    Raises:
+        RecipeError, PlanError, WeightsError, CheckpointError: as for `merge`.
+    """
+    plan, anatomy = plan_analysis(recipe, epsilons=epsilons, threads=threads, max_memory=max_memory)
+    return carry_out(plan, anatomy, ThreadExecutor(plan.resources.workers), on_progress or silence)

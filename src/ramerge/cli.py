@@ -49,50 +49,58 @@ def cli() -> None:
     """
 
 
-def _recipe_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(
-        (
-            click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]"),
-            click.option("--method", metavar="NAME", help="A method that `ramerge methods` lists; default: ram+."),
-            click.option("--base", metavar="MODEL", help="Folder or hub id of the base model."),
-            click.option("--agent", "agents", metavar="NAME=MODEL", multiple=True, help="An agent; repeat for each."),
-            click.option(
-                "--importance",
-                "importances",
-                metavar="NAME=MODEL",
-                multiple=True,
-                help="An agent's importances, for the method fisher; repeat for each.",
-            ),
-            click.option("--preset", metavar="NAME", help="Its parameters from a named set, such as paper."),
-            click.option(
-                "--dtype", metavar="DTYPE", help="Output dtype, such as bfloat16; default: each tensor's own."
-            ),
-            click.option(
-                "--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."
-            ),
-            click.option(
-                "--set",
-                "settings",
-                metavar="KEY=VALUE",
-                multiple=True,
-                help="Override any key of the recipe, such as parameters.r=0.05; repeatable.",
-            ),
-            click.option(
-                "--threads", type=click.IntRange(1, 1024), help="Worker threads; default: one a processor and two."
-            ),
-            click.option("--max-memory", metavar="SIZE", help="What the process may take, such as 2GB."),
-            click.option("--overwrite", is_flag=True, help="Replace the folder OUT and all that is in it, at the end."),
-            click.option("--quiet", is_flag=True, help="Show errors only."),
-            click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output."),
-            click.option("--debug", is_flag=True, help="Show tracebacks."),
-        )
-    ):
-        command = option(command)
-    return command
+_Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+_AGENTS: tuple[_Decorator, ...] = (
+    click.option("--base", metavar="MODEL", help="Folder or hub id of the base model."),
+    click.option("--agent", "agents", metavar="NAME=MODEL", multiple=True, help="An agent; repeat for each."),
+    click.option(
+        "--set",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Override any key of the recipe, such as parameters.r=0.05; repeatable.",
+    ),
+)
+_MACHINE: tuple[_Decorator, ...] = (
+    click.option("--threads", type=click.IntRange(1, 1024), help="Worker threads; default: one a processor and two."),
+    click.option("--max-memory", metavar="SIZE", help="What the process may take, such as 2GB."),
+    click.option("--quiet", is_flag=True, help="Show errors only."),
+    click.option("--debug", is_flag=True, help="Show tracebacks."),
+)
+_RECIPE: tuple[_Decorator, ...] = (
+    click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]"),
+    click.option("--method", metavar="NAME", help="A method that `ramerge methods` lists; default: ram+."),
+    *_AGENTS,
+    click.option(
+        "--importance",
+        "importances",
+        metavar="NAME=MODEL",
+        multiple=True,
+        help="An agent's importances, for the method fisher; repeat for each.",
+    ),
+    click.option("--preset", metavar="NAME", help="Its parameters from a named set, such as paper."),
+    click.option("--dtype", metavar="DTYPE", help="Output dtype, such as bfloat16; default: each tensor's own."),
+    click.option("--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."),
+    *_MACHINE,
+    click.option("--overwrite", is_flag=True, help="Replace the folder OUT and all that is in it, at the end."),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output."),
+)
+
+
+def _options(*decorators: _Decorator) -> _Decorator:
+    """Several options at once, in the order in which `--help` shows them."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
 
 
 @cli.command()
-@_recipe_options
+@_options(*_RECIPE)
 def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
     """Merge agents into a checkpoint at OUT, which appears complete or not at all."""
     from ramerge.api import merge as run
@@ -112,7 +120,7 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) ->
 
 
 @cli.command()
-@_recipe_options
+@_options(*_RECIPE)
 @click.option(
     "--vary",
     metavar="KEY=V,V,...",
@@ -138,7 +146,7 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
 
 
 @cli.command()
-@_recipe_options
+@_options(*_RECIPE)
 def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
     """Show what a merge would read, write and take, and all that would make it fail.
 
@@ -155,6 +163,55 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> 
         click.echo(_plan_text(made))
     if made.problems:
         _fail(made.problems, 2)
+
+
+@cli.command()
+@_options(click.argument("paths", nargs=-1, metavar="[RECIPE]"), *_AGENTS)
+@click.option("--epsilons", metavar="E,E,...", help="Thresholds of `moved` to compare; default: 1e-4,1e-5,1e-6,0.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures to a JSON file.")
+@click.option("--csv", "csv_folder", type=click.Path(path_type=Path), help="Write tables to a folder.")
+@_options(*_MACHINE)
+def analyze(
+    paths: tuple[str, ...],
+    epsilons: str | None,
+    json_file: Path | None,
+    csv_folder: Path | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Show what RL changed: sparsity, overlap and angles of the agents, and what merges would leave of them."""
+    from ramerge.analysis import EPSILONS
+    from ramerge.analysis.tables import write_csv
+    from ramerge.analysis.text import summary
+    from ramerge.api import analyze as run
+    from ramerge.flags import read_numbers, read_recipe
+    from ramerge.progress import shown
+
+    document = read_recipe(paths, options)
+    asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
+    with shown(quiet=quiet) as listen:
+        limits = {key: options[key] for key in ("threads", "max_memory")}
+        analysis = run(document, epsilons=asked, on_progress=listen, **limits)
+    if json_file is not None:
+        _write(json_file, analysis.to_json())
+    if csv_folder is not None:
+        write_csv(analysis, csv_folder)
+    if not quiet:
+        click.echo(summary(analysis))
+
+
+def _write(path: Path, text: str) -> None:
+    """A file that appears whole."""
+    from ramerge.errors import OutputError
+
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 @cli.command()

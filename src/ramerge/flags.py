@@ -12,6 +12,33 @@ from ramerge.recipe import Document, parse_scalar, read_document, unknown
 _DEFAULT_METHOD = "ram+"
 
 
+def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
+    """The document of `[RECIPE]` and flags, for commands that write no checkpoint.
+
+    Raises:
+        RecipeError: the words make no sense together, or the recipe cannot be read.
+    """
+    if len(paths) > 1:
+        raise RecipeError(f"at most a recipe is expected, got {', '.join(paths)}")
+    if not paths and not (options["base"] or options["agents"]):
+        raise RecipeError("give a recipe's path, or --base and --agent")
+    document = read_document(Path(paths[0])) if paths else Document({"method": _DEFAULT_METHOD})
+    _apply(document, options)
+    return document
+
+
+def read_numbers(flag: str, text: str) -> list[float]:
+    """Numbers with commas between them.
+
+    Raises:
+        RecipeError: something else.
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise RecipeError(f"{flag} {text}: must be numbers with commas between them, such as 1e-4,1e-5") from error
+
+
 def read_inputs(paths: Sequence[str], options: Mapping[str, Any]) -> tuple[Document, Path | None]:
     """The document of `[RECIPE] [OUT]` and flags, and the output folder where one is given.
 
@@ -62,10 +89,10 @@ def _is_recipe(path: str) -> bool:
 
 def _apply(document: Document, options: Mapping[str, Any]) -> None:
     """Put the values of flags on top of a document. A preset takes the place of the document's parameters."""
-    if options["preset"] is not None:
+    if options.get("preset") is not None:
         document.values.pop("parameters", None)
     for key in ("method", "base", "preset", "dtype", "shard_size"):
-        if options[key] is not None:
+        if options.get(key) is not None:
             value = _from_here(options[key]) if key == "base" else options[key]
             document.set((key,), value, f"--{key.replace('_', '-')}")
     agents = _pairs("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
@@ -75,7 +102,9 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
         raise RecipeError([f"--agent: the agent {name!r} is given twice" for name in twice])
     for name, model in agents:
         document.set(("agents", name), _from_here(model), f"--agent {name}={model}")
-    importances = _pairs("--importance", options["importances"], "NAME=MODEL, such as --importance code=./fisher")
+    importances = _pairs(
+        "--importance", options.get("importances", ()), "NAME=MODEL, such as --importance code=./fisher"
+    )
     _refuse_wrong_names(document, [name for name, _ in importances])
     for name, model in importances:
         document.set(("agents", name, "importance"), _from_here(model), f"--importance {name}={model}")

@@ -53,6 +53,15 @@ ROWS: dict[str, Row] = {
     "fisher": Row(reference.fisher, {"scale": NUMBERS, "weights": st.sampled_from([1.0, 0.5])}, each=("weights",)),
     "ties": Row(reference.ties, _TIES, each=("weights", "density")),
     "dare": Row(reference.dare, {**_SUM, **_DROP}, each=("weights", "p")),
+    "isolate": Row(
+        reference.isolate,
+        {
+            "agent": st.sampled_from(["a0", None]),
+            "region": st.sampled_from(["unique", "shared", "active"]),
+            "scale": NUMBERS,
+            "epsilon": st.sampled_from([1e-5, 0.0, 1e-3]),
+        },
+    ),
     "wudi": Row(
         reference.wudi,
         {

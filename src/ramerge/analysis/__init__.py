@@ -126,7 +126,9 @@ def _layers(tensors: Iterable[TensorPlan]) -> dict[str, list[TensorPlan]]:
         if (layer := layer_of(tensor.name)) is not None:
             found.setdefault(layer, []).append(tensor)
     several = len({stack for stack, _ in found}) > 1
-    return {f"{stack} {number}" if several else f"layer {number}": found[stack, number] for stack, number in sorted(found)}
+    return {
+        f"{stack} {number}" if several else f"layer {number}": found[stack, number] for stack, number in sorted(found)
+    }
 
 
 def _roles(tensors: Iterable[TensorPlan]) -> dict[str, list[TensorPlan]]:
@@ -145,4 +147,3 @@ def _tensor(tensor: TensorPlan, part: Part) -> TensorPart:
         layer=layer[1] if layer else None,
         role=role_of(tensor.name),
     )
-

@@ -179,7 +179,7 @@ class _Places:
 
     @property
     def size(self) -> int:
-        return self.limbs.stop
+        return int(self.limbs.stop)
 
 
 def _sharing(masks: Integers, agents: int) -> tuple[Integers, Integers]:

@@ -14,7 +14,9 @@ _SPARSE = 0.5
 def findings_of(model: Part) -> tuple[Finding, ...]:
     """Sparsity, overlap, and what averaging would cost."""
     if not model.elements or not any(agent.active for agent in model.agents):
-        return (Finding("The agents equal the base: there is nothing to merge.", "No element moved by more than epsilon."),)
+        return (
+            Finding("The agents equal the base: there is nothing to merge.", "No element moved by more than epsilon."),
+        )
     return (_sparsity(model), _overlap(model), _dilution(model))
 
 
@@ -47,8 +49,8 @@ def _overlap(model: Part) -> Finding:
         text = "The agents moved different places, about as chance would have it or less often."
     return Finding(
         text,
-        f"Of what each moved, no other agent moved {_each(model.agents, lambda a: a.unique_share)}; the most alike pair, "
-        f"{_names(list(pair.agents))}, shares {times:.1f} times what chance would give, with the same sign in "
+        f"Of what each moved, no other agent moved {_each(model.agents, lambda a: a.unique_share)}; the most alike "
+        f"pair, {_names(list(pair.agents))}, shares {times:.1f} times what chance would give, with the same sign in "
         f"{pair.sign_agreement:.0%} of it and a cosine of {pair.cosine:.2f}.",
     )
 
@@ -65,8 +67,9 @@ def _dilution(model: Part) -> Finding:
     return Finding(
         text,
         f"Retained by RAM: {_each(model.agents, lambda a: a.fates['ram'].retained)}; by averaging: "
-        f"{_each(model.agents, lambda a: a.fates['average'].retained)}, which loses "
-        f"{_each(model.agents, lambda a: a.fates['average'].lost / max(a.active, 1))} of the moved elements to rounding.",
+        f"{_each(model.agents, lambda a: a.fates['average'].retained)}, which rounds "
+        f"{_each(model.agents, lambda a: a.fates['average'].lost / max(a.active, 1))} of the moved elements back "
+        "to the base.",
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from ramerge.methods.base import Method, Parameters, conditions
 from ramerge.methods.dare import DARE, DARE_TIES
 from ramerge.methods.fisher import FISHER
+from ramerge.methods.isolate import ISOLATE
 from ramerge.methods.linear import LINEAR
 from ramerge.methods.ram import RAM, RAM_PLUS, RAM_PLUS_S
 from ramerge.methods.task_arithmetic import TASK_ARITHMETIC
@@ -16,7 +17,7 @@ from ramerge.methods.wudi import WUDI
 
 METHODS: Mapping[str, Method] = {
     method.name: method
-    for method in (RAM, RAM_PLUS, RAM_PLUS_S, TASK_ARITHMETIC, LINEAR, FISHER, TIES, DARE, DARE_TIES, WUDI)
+    for method in (RAM, RAM_PLUS, RAM_PLUS_S, TASK_ARITHMETIC, LINEAR, FISHER, TIES, DARE, DARE_TIES, WUDI, ISOLATE)
 }
 
 

@@ -100,6 +100,18 @@ def scale_field() -> Any:
     return Field(1.0, allow_inf_nan=False, description="factor of the merged task vector")
 
 
+def agent_field(description: str) -> Any:
+    """A parameter that is the name of an agent, or None."""
+    extra: dict[str, Any] = {"range": "name of an agent", "agent": True}
+    return Field(None, min_length=1, json_schema_extra=extra, description=description)
+
+
+def names_agent(parameters: type[BaseModel], name: str) -> bool:
+    """Whether a field is an `agent_field`."""
+    extra = parameters.model_fields[name].json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("agent"))
+
+
 @dataclass(frozen=True)
 class Statistic(ABC):
     """Something to count over the inputs before they can be merged. Subclasses are frozen dataclasses.

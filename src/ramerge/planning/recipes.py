@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from ramerge.errors import RecipeError
 from ramerge.methods import METHODS, Method, complete
+from ramerge.methods.base import names_agent
 from ramerge.planning.mergekit import is_mergekit, translate
 from ramerge.recipe import Document, Key, Recipe, check, describe, read_document, unknown
 
@@ -97,6 +98,8 @@ def _parameter_problems(
     agents = document.values.get("agents")
     names = list(agents) if isinstance(agents, dict) else []
     for name, value in parameters:
+        if value is not None and names_agent(method.parameters, name) and value not in names:
+            problems.append(document.where((*key, name), unknown("agent", value, names)))
         if isinstance(value, dict) and (only is None or name in only):
             problems += [
                 document.where((*key, name, one), unknown("agent", one, names)) for one in value if one not in names

@@ -1,0 +1,105 @@
+"""An analysis as plain tables, for CSV files and data frames."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ramerge.analysis.results import EXPONENTS, ULPS, AgentPart, Part
+from ramerge.errors import OutputError, RecipeError
+from ramerge.kernels.anatomy import FATES
+
+if TYPE_CHECKING:
+    from ramerge.analysis.results import Analysis
+
+Row = dict[str, Any]
+
+NAMES = ("agents", "sharing", "epsilons", "fates", "pairs", "exponents", "ulps")
+"""The tables. Each has the columns `kind` (model, layer, role, tensor) and `part` first."""
+
+
+def rows(analysis: Analysis) -> dict[str, list[Row]]:
+    """All tables as lists of rows. Histograms and thresholds are of the model, layers and roles, not of tensors."""
+    found: dict[str, list[Row]] = {name: [] for name in NAMES}
+    for kind, part, place in _parts(analysis):
+        for agent in part.agents:
+            key = {"kind": kind, "part": part.name, **place, "agent": agent.name}
+            found["agents"].append({**key, "elements": part.elements, **_figures(agent)})
+            found["fates"] += [
+                {**key, "merge": merge, **{name: getattr(fate, name) for name in (*FATES, "retained")}}
+                for merge, fate in agent.fates.items()
+            ]
+            if kind != "tensor":
+                _add_details(found, key, agent)
+        for pair in part.pairs:
+            values = {name: value for name, value in vars(pair).items() if name != "agents"}
+            first, second = pair.agents
+            found["pairs"].append(
+                {"kind": kind, "part": part.name, **place, "first": first, "second": second, **values}
+            )
+    return found
+
+
+def _parts(analysis: Analysis) -> Iterator[tuple[str, Part, Row]]:
+    yield "model", analysis.model, {"layer": None, "role": None}
+    for kind, parts in (("layer", analysis.layers), ("role", analysis.roles)):
+        for part in parts:
+            yield kind, part, {"layer": None, "role": None}
+    for tensor in analysis.tensors:
+        yield "tensor", tensor.part, {"layer": tensor.layer, "role": tensor.role}
+
+
+def _figures(agent: AgentPart) -> Row:
+    figures = ("active", "density", "changed", "changed_share", "unique_share", "rho", "norm", "mean_magnitude")
+    return {name: getattr(agent, name) for name in figures} | {
+        f"lambda {label}": value for label, value in agent.lambdas.items()
+    }
+
+
+def _add_details(found: Mapping[str, list[Row]], key: Row, agent: AgentPart) -> None:
+    found["sharing"] += [{**key, "others": others, "elements": count} for others, count in enumerate(agent.shared_with)]
+    for one in agent.by_epsilon:
+        lambdas = {f"lambda {label}": value for label, value in one.lambdas.items()}
+        found["epsilons"].append({**key, **{k: v for k, v in vars(one).items() if k != "lambdas"}, **lambdas})
+    for name in ("exponents", "ulps"):
+        bounds = EXPONENTS if name == "exponents" else ULPS
+        found[name] += [
+            {**key, "log2_from": bound, "elements": count}
+            for bound, count in zip(bounds, getattr(agent, name), strict=True)
+        ]
+
+
+def write_csv(analysis: Analysis, folder: Path) -> list[Path]:
+    """A file for each table, made or replaced in a folder that is made if it is not there.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in rows(analysis).items():
+            path = folder / f"{name}.csv"
+            with path.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, list(table[0]) if table else ["kind", "part"])
+                writer.writeheader()
+                writer.writerows(table)
+            written.append(path)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be written: {error.strerror}") from error
+    return written
+
+
+def frames(analysis: Analysis) -> dict[str, Any]:
+    """A pandas data frame for each table.
+
+    Raises:
+        RecipeError: pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise RecipeError("data frames need pandas: pip install pandas") from error
+    return {name: pd.DataFrame(table) for name, table in rows(analysis).items()}
