@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from benchmarks import end_to_end, kernels, machine, memory, methods, report, startup, sweep, wudi
+from benchmarks import analysis, end_to_end, kernels, machine, memory, methods, report, startup, sweep, wudi
 from benchmarks.report import Options, Section, Stored
 from benchmarks.timing import tell
 
@@ -17,6 +17,7 @@ SECTIONS = (
     methods.SECTION,
     memory.SECTION,
     sweep.SECTION,
+    analysis.SECTION,
     wudi.SECTION,
     startup.SECTION,
 )

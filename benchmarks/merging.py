@@ -13,10 +13,14 @@ from benchmarks.checkpoints import Family
 METHODS = ("ram", "ram+", "task_arithmetic", "linear", "fisher", "ties", "dare", "dare_ties")
 
 
+# No progress, and no counts of earlier runs.
+_ANEW = ("--quiet", "--no-cache")
+
+
 def command(method: str, files: Family, out: Path, settings: Sequence[str] = ()) -> list[str]:
     """`ramerge merge` without progress, over what may stand at `out`; settings are such as `parameters.r=0.2`."""
     options = [text for setting in settings for text in ("--set", setting)]
-    return [timing.beside("ramerge"), "merge", *_recipe(method, files), *options, "--quiet", "--overwrite", str(out)]
+    return [timing.beside("ramerge"), "merge", *_recipe(method, files), *options, *_ANEW, "--overwrite", str(out)]
 
 
 def plan(method: str, files: Family) -> list[str]:
@@ -26,8 +30,15 @@ def plan(method: str, files: Family) -> list[str]:
 
 def sweep(method: str, files: Family, out: Path, vary: str) -> list[str]:
     """`ramerge sweep` without progress over the values of one parameter, such as `parameters.r=0,0.1`."""
-    options = ["--vary", vary, "--quiet", "--overwrite", str(out)]
+    options = ["--vary", vary, *_ANEW, "--overwrite", str(out)]
     return [timing.beside("ramerge"), "sweep", *_recipe(method, files), *options]
+
+
+def analysis(files: Family, agents: int) -> list[str]:
+    """`ramerge analyze` without progress of so many agents, some of them several times."""
+    folders = list(files.agents.values())
+    named = [text for n in range(agents) for text in ("--agent", f"a{n}={folders[n % len(folders)]}")]
+    return [timing.beside("ramerge"), "analyze", "--base", str(files.base), *named, "--quiet", "--no-cache"]
 
 
 def inputs(method: str, files: Family) -> list[Path]:

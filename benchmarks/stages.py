@@ -36,7 +36,7 @@ def _main(method: str, out: str, base: str, *agents: str) -> None:
     imported = time.monotonic()
     listener = _Listener()
     recipe = {"method": method, "base": base, "agents": dict(agent.split("=", 1) for agent in agents)}
-    record = merge(recipe, out, overwrite=True, on_progress=listener)
+    record = merge(recipe, out, overwrite=True, cache=False, on_progress=listener)
     merged = time.monotonic()
     print(json.dumps({"imported": imported, "stages": listener.stages, "merged": merged, "record": record.seconds}))
 

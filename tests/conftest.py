@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ramerge.planning import remembered
+
 settings.register_profile(
     "ramerge",
     deadline=None,
@@ -9,6 +11,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("ramerge")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests do not meet counts that others have left."""
+    monkeypatch.setattr(remembered, "SETTLED_SECONDS", 1e9)
 
 
 @pytest.fixture(autouse=True)

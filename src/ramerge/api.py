@@ -29,6 +29,7 @@ def plan(
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
+    cache: bool = True,
 ) -> Plan:
     """What a merge, or with `vary` a sweep, would read, write and take, from headers alone.
 
@@ -39,6 +40,7 @@ def plan(
         threads: worker threads; by default one a processor and two more.
         max_memory: what the process may take, in bytes or as `2GB`.
         overwrite: whether an existing checkpoint at `out` would be replaced.
+        cache: whether to use what earlier reads of the same files have counted, and to leave counts to later ones.
 
     Returns:
         The plan. Its `problems` say what would make the merge fail.
@@ -53,6 +55,7 @@ def plan(
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,
+        cache=cache,
     )
 
 
@@ -73,6 +76,7 @@ def merge(
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
+    cache: bool = True,
     on_progress: Listener | None = None,
 ) -> Record:
     """Merge a recipe's agents into a checkpoint at `out`, which appears complete or not at all.
@@ -83,6 +87,7 @@ def merge(
         threads: worker threads; by default one a processor and two more. Results do not depend on it.
         max_memory: what the process may take, in bytes or as `2GB`; refused if it cannot be kept.
         overwrite: replace an existing checkpoint at `out`, at the end.
+        cache: as for `plan`. It changes no byte of the output.
         on_progress: called from this thread with a `Progress` after every block.
 
     Returns:
@@ -95,7 +100,7 @@ def merge(
         CheckpointError: an input cannot be read.
         OutputError: the disk is full or fails.
     """
-    made = plan(recipe, out, threads=threads, max_memory=max_memory, overwrite=overwrite)
+    made = plan(recipe, out, threads=threads, max_memory=max_memory, overwrite=overwrite, cache=cache)
     return execute(made, ThreadExecutor(made.resources.workers), on_progress or silence)[0]
 
 
@@ -108,6 +113,7 @@ def sweep(
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
+    cache: bool = True,
     on_progress: Listener | None = None,
 ) -> tuple[Record, ...]:
     """Merge with every combination of parameters, reading all inputs once a pass however many there are.
@@ -121,6 +127,7 @@ def sweep(
         threads: as for `merge`.
         max_memory: as for `merge`.
         overwrite: as for `merge`.
+        cache: as for `plan`.
         on_progress: as for `merge`.
 
     Returns:
@@ -141,6 +148,7 @@ def sweep(
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,
+        cache=cache,
         in_memory=on_tensor is not None,
     )
     return execute(made, ThreadExecutor(made.resources.workers), on_progress or silence, on_tensor)
@@ -152,6 +160,7 @@ def analyze(
     epsilons: Sequence[float] = EPSILONS,
     threads: int | None = None,
     max_memory: int | str | None = None,
+    cache: bool = True,
     on_progress: Listener | None = None,
 ) -> Analysis:
     """What RL changed in the agents of a recipe: sparsity, overlap, angles, and what merges would leave of it.
@@ -164,6 +173,7 @@ def analyze(
         epsilons: further thresholds of "moved" that are compared.
         threads: as for `merge`.
         max_memory: as for `merge`.
+        cache: whether to leave counts to later merges of the same files, which then read them once less.
         on_progress: as for `merge`.
 
     Returns:
@@ -172,5 +182,5 @@ def analyze(
     Raises:
         RecipeError, PlanError, WeightsError, CheckpointError: as for `merge`.
     """
-    plan, anatomy = plan_analysis(recipe, epsilons=epsilons, threads=threads, max_memory=max_memory)
+    plan, anatomy = plan_analysis(recipe, epsilons=epsilons, threads=threads, max_memory=max_memory, cache=cache)
     return carry_out(plan, anatomy, ThreadExecutor(plan.resources.workers), on_progress or silence)

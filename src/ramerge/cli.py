@@ -65,6 +65,13 @@ _AGENTS: tuple[_Decorator, ...] = (
 _MACHINE: tuple[_Decorator, ...] = (
     click.option("--threads", type=click.IntRange(1, 1024), help="Worker threads; default: one a processor and two."),
     click.option("--max-memory", metavar="SIZE", help="What the process may take, such as 2GB."),
+    click.option(
+        "--no-cache",
+        "cache",
+        flag_value=False,
+        default=True,
+        help="Neither use nor leave counts of the same files in the user's cache folder.",
+    ),
     click.option("--quiet", is_flag=True, help="Show errors only."),
     click.option("--debug", is_flag=True, help="Show tracebacks."),
 )
@@ -190,7 +197,7 @@ def analyze(
     document = read_recipe(paths, options)
     asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
     with shown(quiet=quiet) as listen:
-        limits = {key: options[key] for key in ("threads", "max_memory")}
+        limits = {key: options[key] for key in ("threads", "max_memory", "cache")}
         analysis = run(document, epsilons=asked, on_progress=listen, **limits)
     if json_file is not None:
         _write(json_file, analysis.to_json())
@@ -291,7 +298,7 @@ def demo(out: Path | None, debug: bool) -> None:
 
 
 def _machine(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: options[key] for key in ("threads", "max_memory", "overwrite")}
+    return {key: options[key] for key in ("threads", "max_memory", "overwrite", "cache")}
 
 
 def _summary(record: Record, out: Path) -> str:
@@ -307,6 +314,8 @@ def _summary(record: Record, out: Path) -> str:
         rows = [[agent.name, *[figure(agent, column) for column in columns]] for agent in record.statistics]
         lines += _table(["agent", *[column.title for column in columns]], rows)
         lines.append(meaning(columns, record))
+    if record.counts != "read":
+        lines.append("counts: from an earlier read of the same files (--no-cache counts anew)")
     lines += [f"note: {note}" for note in record.notes]
     rate = int((record.bytes_read + record.bytes_written) / max(record.seconds, 1e-9))
     lines += [
@@ -368,6 +377,7 @@ def _plan_text(made: Plan) -> str:
                 f"{values['bytes_read']:,} bytes in {_many(values['passes'], 'pass', 'es')}",
             ),
             ("write", f"{values['bytes_written']:,} bytes"),
+            *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
             ("runs on", values["runs_on"]),
             ("peak memory", f"{values['peak_memory_bytes']:,} bytes at most, {_many(values['workers'], 'thread')}"),
         ]

@@ -48,6 +48,7 @@ class Record:
         parameters: as they were used, defaults included.
         base: folder or hub id; None where the method needs none.
         rules: the recipe's rules, each with the number of tensors that it caught.
+        counts: where counts come from: this `read` of the inputs, or an `earlier read` of the same files.
         notes: what the plan noted, such as how many tensors each rule caught.
         dtype: full name of the output's dtype, or `mixed`.
         runs_on: what the method computed with.
@@ -68,6 +69,7 @@ class Record:
     parameters: dict[str, Any]
     base: str | None
     rules: tuple[Mapping[str, Any], ...]
+    counts: str
     notes: tuple[str, ...]
     dtype: str
     runs_on: str

@@ -315,7 +315,7 @@ def test_where_kernels_are_kept(
     for name, value in {"HOME": "/home/me", **environment}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "platform", platform)
-    assert store.folder() == Path(expected)
+    assert store.folder("kernels") == Path(expected)
 
 
 def test_32_bit_operations() -> None:

@@ -20,6 +20,8 @@ from ramerge.engine.events import Listener, silence
 from ramerge.engine.execute import observe
 from ramerge.errors import RecipeError
 from ramerge.executors import Executor
+from ramerge.methods.ram import Moved
+from ramerge.planning import remembered
 from ramerge.planning.build import make_plan
 from ramerge.planning.model import Plan, TensorPlan
 from ramerge.planning.recipes import AnyRecipe, as_document
@@ -37,6 +39,7 @@ def plan_analysis(
     epsilons: Sequence[float] = EPSILONS,
     threads: int | None = None,
     max_memory: int | str | None = None,
+    cache: bool = True,
 ) -> tuple[Plan, Anatomy]:
     """What an analysis reads and counts.
 
@@ -49,7 +52,7 @@ def plan_analysis(
         raise RecipeError([f"epsilons: {one!r} must be a number, 0 or more" for one in wrong])
     asked = tuple(sorted({float(one) for one in (*epsilons, epsilon)}, reverse=True))
     anatomy = Anatomy("tensor", epsilon=epsilon, epsilons=asked)
-    return make_plan(document, threads=threads, max_memory=max_memory, observed=(anatomy,)), anatomy
+    return make_plan(document, threads=threads, max_memory=max_memory, observed=(anatomy,), cache=cache), anatomy
 
 
 def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener = silence) -> Analysis:
@@ -64,6 +67,7 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
     known = observe(plan, (anatomy,), executor, listen)
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
     tallies = {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in tensors}
+    _leave_counts(plan, anatomy, tallies)
     names = tuple(plan.agents)
 
     def part(name: str, of: Sequence[TensorPlan]) -> Part:
@@ -89,6 +93,19 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         bytes_read=plan.bytes_read,
         seconds=round(time.monotonic() - began, 3),
         peak_memory_bytes=peak_memory(),
+    )
+
+
+def _leave_counts(plan: Plan, anatomy: Anatomy, tallies: Mapping[str, Tally]) -> None:
+    """Spare later merges of the same files their counting pass."""
+    remembered.keep(
+        plan.inputs,
+        plan.tensors,
+        {
+            (Moved("model", epsilon=epsilon), name): tally.by_epsilon[place]
+            for place, epsilon in enumerate(anatomy.epsilons)
+            for name, tally in tallies.items()
+        },
     )
 
 

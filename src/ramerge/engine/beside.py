@@ -36,6 +36,7 @@ def make_records(plan: Plan, known: Known, began: float) -> tuple[Record, ...]:
             parameters=point.parameters[0].in_effect(),
             base=plan.recipe.base,
             rules=tuple(rules),
+            counts=plan.counts,
             notes=plan.notes,
             dtype=plan.dtype,
             runs_on=point.method.runs_on(point.parameters[0]),

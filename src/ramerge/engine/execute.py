@@ -19,6 +19,7 @@ from ramerge.engine.worker import Block, Known, Outcome, Sink, Task, Worker, wor
 from ramerge.errors import PlanError, WeightsError
 from ramerge.executors import Executor
 from ramerge.methods.base import Statistic
+from ramerge.planning import remembered
 from ramerge.planning.model import Plan, TensorPlan, Tie
 from ramerge.record import Record
 
@@ -37,35 +38,38 @@ def execute(
         A record for each point.
 
     Raises:
-        PlanError: the plan has problems, or neither an output folder nor a function.
+        PlanError: the plan has problems or is out of date, or neither an output folder nor a function is given.
         WeightsError: values that cannot be merged; every tensor that holds some.
         CheckpointError: an input cannot be read.
         OutputError: the output cannot be written.
     """
     if plan.problems or (plan.out is None) == (on_tensor is None):
         raise PlanError(plan.problems or "either an output folder is needed, or a function that takes the tensors")
+    if plan.remembered and remembered.identity(plan.tensors) != plan.inputs:
+        raise PlanError("the inputs have changed since they were planned; plan again")
     began = time.monotonic()
     _check_ties(plan)
+    passes = _Passes(plan, executor, listen)
     if on_tensor is not None:
-        known = _count(plan, executor, listen)
+        passes.count()
         with closing(Whole(plan, on_tensor)) as whole:
-            known |= _merge(plan, executor, listen, known, whole)
+            passes.merge(whole)
             whole.finish()
-        return make_records(plan, known, began)
+        passes.keep()
+        return make_records(plan, passes.known, began)
     assert plan.out is not None
     with staged(plan.out, overwrite=plan.overwrite) as stage:
         with closing(Writer(stage, all_shards(plan))) as writer:
-            known = _count(plan, executor, listen)
-            known |= _merge(plan, executor, listen, known, Files(plan, writer))
+            passes.count()
+            passes.merge(Files(plan, writer))
             writer.finish()
-        records = make_records(plan, known, began)
+        passes.keep()
+        records = make_records(plan, passes.known, began)
         write_beside(plan, records, stage)
     return records
 
 
-def observe(
-    plan: Plan, statistics: Sequence[Statistic], executor: Executor, listen: Listener = silence
-) -> dict[tuple[Statistic, str], Any]:
+def observe(plan: Plan, statistics: Sequence[Statistic], executor: Executor, listen: Listener = silence) -> Known:
     """Count statistics over all tensors that the method merges, in one read; nothing is merged.
 
     Returns:
@@ -79,51 +83,82 @@ def observe(
     if plan.problems:
         raise PlanError(plan.problems)
     _check_ties(plan)
-    wanted = {place: tuple(statistics) for place, tensor in enumerate(plan.tensors) if tensor.merged}
-    blocks = _in_order(plan, wanted, 0)
-    return dict(_read(plan, executor, listen, "reading", blocks, _counter(wanted, {}), wanted, {}))
+    passes = _Passes(plan, executor, listen)
+    passes.observe(statistics)
+    return passes.known
 
 
 # --- passes ----------------------------------------------------------------------------------------------------------
 
 
-def _count(plan: Plan, executor: Executor, listen: Listener) -> dict[tuple[Statistic, str], Any]:
-    """All that must be known before merging: one read of the inputs for each round."""
-    known: dict[tuple[Statistic, str], Any] = {}
-    for number, wanted in enumerate(plan.rounds):
-        stage = "counting" if len(plan.rounds) == 1 else f"counting {number + 1}/{len(plan.rounds)}"
-        known |= _read(
-            plan,
-            executor,
-            listen,
-            stage,
-            _in_order(plan, wanted, number),
-            _counter(wanted, known),
-            wanted,
-            known,
-        )
-    return known
+class _Passes:
+    """The reads of a plan's inputs, and what is known after them."""
 
+    def __init__(self, plan: Plan, executor: Executor, listen: Listener) -> None:
+        self.known: dict[tuple[Statistic, str], Any] = dict(plan.remembered)
+        self._plan = plan
+        self._executor = executor
+        self._listen = listen
+        self._by_tensor: dict[tuple[Statistic, str], Any] = {}
 
-def _counter(wanted: Wanted, known: Known) -> Callable[[Worker, Block], Outcome]:
-    return lambda own, block: own.count(block, wanted[block.tensor], known)
+    def count(self) -> None:
+        """All that must be known before merging: one read for each round."""
+        rounds = self._plan.rounds
+        for number, wanted in enumerate(rounds):
+            stage = "counting" if len(rounds) == 1 else f"counting {number + 1}/{len(rounds)}"
+            self._count(stage, wanted, number)
 
+    def observe(self, statistics: Sequence[Statistic]) -> None:
+        """Statistics over all tensors that the method merges."""
+        merged = [place for place, tensor in enumerate(self._plan.tensors) if tensor.merged]
+        self._count("reading", dict.fromkeys(merged, statistics), 0)
 
-def _merge(plan: Plan, executor: Executor, listen: Listener, known: Known, sink: Sink) -> Known:
-    """The merging pass, and the results of what is counted on the way."""
-    tasks, wanted = _tasks(plan, known)
-    blocks = _in_order(plan, range(len(plan.tensors)), len(plan.rounds))
-    return _read(
-        plan,
-        executor,
-        listen,
-        "merging",
-        blocks,
-        lambda own, block: own.merge(block, tasks[block.tensor], sink),
-        wanted,
-        known,
-        sink,
-    )
+    def _count(self, stage: str, wanted: Wanted, number: int) -> None:
+        known = dict(self.known)
+        blocks = _in_order(self._plan, wanted, number)
+        self._read(stage, blocks, lambda own, block: own.count(block, wanted[block.tensor], known), wanted)
+
+    def merge(self, sink: Sink) -> None:
+        """The merging pass, and what is counted on the way."""
+        tasks, wanted = _tasks(self._plan, self.known)
+        blocks = _in_order(self._plan, range(len(self._plan.tensors)), len(self._plan.rounds))
+        self._read("merging", blocks, lambda own, block: own.merge(block, tasks[block.tensor], sink), wanted, sink)
+
+    def keep(self) -> None:
+        """Leave what was counted to later runs on the same files."""
+        remembered.keep(self._plan.inputs, self._plan.tensors, self._by_tensor)
+
+    def _read(
+        self,
+        stage: str,
+        blocks: Sequence[Block],
+        work: Callable[[Worker, Block], Outcome],
+        wanted: Wanted,
+        sink: Sink | None = None,
+    ) -> None:
+        """One read of blocks, after which what is `wanted` is known; refuse the weights at the end if any are bad."""
+        plan = self._plan
+        statistics, refusals, done = Statistics(plan, wanted, self.known), Refusals(plan), 0
+        total = sum(plan.tensors[place].bytes_read for place in {block.tensor for block in blocks})
+        self._listen(Progress(stage, 0, total))
+        # closed here and not by the garbage collector: no worker may write once the output is being taken away
+        with closing(self._executor.map(lambda: worker(plan), work, blocks)) as outcomes:
+            try:
+                for outcome in outcomes:
+                    statistics.add(outcome)
+                    refusals.add(outcome)
+                    done += outcome.bytes_read
+                    if sink is not None:
+                        sink.advance()
+                    self._listen(Progress(stage, done, total))
+            except BaseException:
+                if sink is not None:
+                    sink.close()  # workers may be waiting for it
+                raise
+        refusals.refuse()
+        assert done == total, f"{stage} read {done:,} bytes of {total:,}"
+        self.known |= statistics.results
+        self._by_tensor |= statistics.by_tensor
 
 
 def _in_order(plan: Plan, tensors: Sequence[int] | Mapping[int, object], number: int) -> list[Block]:
@@ -157,7 +192,7 @@ def _tasks(plan: Plan, known: Known) -> tuple[list[tuple[Task, ...]], dict[int, 
             results = {statistic: known[statistic, part] for statistic, part in zip(statistics, parts, strict=True)}
             prepared = one.method.prepare(one.parameters[tensor.rule], agents, results)
             reported = one.reported(tensor.rule)
-            counted = reported is None or any(reported in wanted for read in plan.rounds for wanted in read.values())
+            counted = reported is None or (reported, tensor.part(reported.scope)) in known
             made[point, tensor.rule, parts] = Task(prepared, None if counted else reported)
         return made[point, tensor.rule, parts]
 
@@ -170,40 +205,6 @@ def _tasks(plan: Plan, known: Known) -> tuple[list[tuple[Task, ...]], dict[int, 
         for place, of in enumerate(tasks)
     }
     return tasks, wanted
-
-
-def _read(
-    plan: Plan,
-    executor: Executor,
-    listen: Listener,
-    stage: str,
-    blocks: Sequence[Block],
-    work: Callable[[Worker, Block], Outcome],
-    wanted: Wanted,
-    known: Known,
-    sink: Sink | None = None,
-) -> Known:
-    """One read of blocks: the results of what is `wanted`; refuse the weights at the end if any are bad."""
-    statistics, refusals, done = Statistics(plan, wanted, known), Refusals(plan), 0
-    total = sum(plan.tensors[place].bytes_read for place in {block.tensor for block in blocks})
-    listen(Progress(stage, 0, total))
-    # closed here and not by the garbage collector: no worker may write once the output is being taken away
-    with closing(executor.map(lambda: worker(plan), work, blocks)) as outcomes:
-        try:
-            for outcome in outcomes:
-                statistics.add(outcome)
-                refusals.add(outcome)
-                done += outcome.bytes_read
-                if sink is not None:
-                    sink.advance()
-                listen(Progress(stage, done, total))
-        except BaseException:
-            if sink is not None:
-                sink.close()  # workers may be waiting for it
-            raise
-    refusals.refuse()
-    assert done == total, f"{stage} read {done:,} bytes of {total:,}"
-    return statistics.results
 
 
 def _check_ties(plan: Plan) -> None:

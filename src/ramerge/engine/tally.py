@@ -17,7 +17,8 @@ from ramerge.planning.model import Plan
 class Statistics:
     """What is counted over the parts of the model.
 
-    A part's sums are reduced to its result, which is small, as soon as the last of its blocks is in.
+    A part's sums are reduced to its result, which is small, as soon as the last of its blocks is in. Sums that are to
+    be kept stay, tensor by tensor, in `by_tensor`.
     """
 
     def __init__(self, plan: Plan, wanted: Mapping[int, Sequence[Statistic]], known: Known) -> None:
@@ -27,11 +28,14 @@ class Statistics:
         self._totals: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
         self._elements: dict[tuple[Statistic, str], int] = {}
         self.results: dict[tuple[Statistic, str], Any] = {}
+        self.by_tensor: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
         for place, statistics in wanted.items():
             tensor = plan.tensors[place]
             for statistic in statistics:
                 key = statistic, tensor.part(statistic.scope)
                 self._elements[key] = self._elements.get(key, 0) + tensor.base.elements
+                if statistic.kept is not None:
+                    self.by_tensor[statistic, tensor.name] = statistic.blank(len(plan.agents))
         self._missing = dict(self._elements)
         for key in [key for key, elements in self._elements.items() if not elements]:
             self._finish(key)
@@ -42,6 +46,8 @@ class Statistics:
         for statistic, counts in outcome.counted.items():
             key = statistic, tensor.part(statistic.scope)
             self._total(key, counts)[...] += counts
+            if statistic.kept is not None:
+                self.by_tensor[statistic, tensor.name] += counts
             self._missing[key] -= outcome.block.stop - outcome.block.start
             if not self._missing[key]:
                 self._finish(key)

@@ -24,7 +24,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
-from ramerge.kernels import store
+from ramerge import store
 
 Kernel = Callable[..., Any]
 
@@ -76,10 +76,10 @@ def load(
     key = _key(name, source, arguments, returns, scope)
     with _lock:
         if key not in _loaded:
-            payload = store.read(key)
+            payload = store.read("kernels", key)
             if payload is None:
                 payload = _compile(name, source, arguments, returns, scope)
-                store.write(key, payload)
+                store.write("kernels", key, payload)
             _loaded[key] = _callable(name, _link(payload), arguments, returns)
         return _loaded[key]
 

@@ -103,7 +103,7 @@ def scale_field() -> Any:
 def agent_field(description: str) -> Any:
     """A parameter that is the name of an agent, or None."""
     extra: dict[str, Any] = {"range": "name of an agent", "agent": True}
-    return Field(None, min_length=1, json_schema_extra=extra, description=description)
+    return Field(None, json_schema_extra=extra, description=description)
 
 
 def names_agent(parameters: type[BaseModel], name: str) -> bool:
@@ -137,6 +137,14 @@ class Statistic(ABC):
     @abstractmethod
     def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Any:
         """The result, small again: from the sums of all counts, over so many elements, and the result of `after`."""
+
+    @property
+    def kept(self) -> str | None:
+        """What its counts are, whatever the scope, for keeping them beyond the process; None: they are not kept.
+
+        Only for counts of a few integers, of which those of a part are the sums of those of its tensors.
+        """
+        return None
 
     @property
     def reads(self) -> int:

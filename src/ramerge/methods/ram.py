@@ -107,6 +107,11 @@ class Moved(Statistic):
         """See `Statistic.count`."""
         return piece.observe(lambda format, inputs: kernel.count(format, inputs, self.epsilon, counts))
 
+    @property
+    def kept(self) -> str:
+        """See `Statistic.kept`."""
+        return f"moved and unique, epsilon {self.epsilon!r}"
+
     def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[AgentCounts, ...]:
         """See `Statistic.finish`."""
         return tuple(AgentCounts(elements, int(active), int(unique)) for active, unique in total.T)

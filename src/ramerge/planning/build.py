@@ -16,7 +16,7 @@ from ramerge.checkpoint.index import Checkpoint, open_checkpoint
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.errors import CheckpointError, RecipeError
 from ramerge.methods.base import Layer, Statistic
-from ramerge.planning import checks
+from ramerge.planning import checks, remembered
 from ramerge.planning.findings import Findings
 from ramerge.planning.layout import Inputs, plan_tensors
 from ramerge.planning.match import match, match_importance
@@ -52,6 +52,7 @@ def make_plan(
     overwrite: bool = False,
     in_memory: bool = False,
     observed: Sequence[Statistic] = (),
+    cache: bool = True,
 ) -> Plan:
     """Plan a merge, or a sweep over parameters; `problems` of the result says what would make it fail.
 
@@ -64,6 +65,7 @@ def make_plan(
         overwrite: whether an existing checkpoint at `out` is to be replaced.
         in_memory: whether merged tensors are handed over whole instead of being written.
         observed: statistics that will be counted instead of a merge; the plan has the memory for them.
+        cache: whether to use counts that earlier reads of the same files have left, and to leave some.
 
     Raises:
         RecipeError: the recipe itself is wrong.
@@ -91,7 +93,7 @@ def make_plan(
         resources=Resources(1, _SMALLEST_BLOCK, 0, 0),
     )
     opened = _open(plan, findings)
-    plan = _plan_tensors(plan, opened, findings)
+    plan = _plan_tensors(plan, opened, findings, cache)
     fixed = _resident(opened.all, findings) + (_collected(plan) if in_memory else 0)
     resources = _cut(plan, fixed, threads, budget, observed, findings)
     free = checks.check_out(plan, findings) if out is not None else None
@@ -172,7 +174,7 @@ def _note_same(plan: Plan, findings: Findings) -> None:
     ]
 
 
-def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings) -> Plan:
+def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings, cache: bool) -> Plan:
     """The plan with its tensors. Agents that could not be opened are problems already, the others are compared."""
     base = opened.base
     if base is None:
@@ -189,7 +191,9 @@ def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings) -> Plan:
     inputs = Inputs({name: source for name, (source, _) in matched.items()}, importances)
     shards, tensors = plan_tensors(base, inputs, plan.points)
     ties = tuple(tie for _, found in matched.values() for tie in found)
-    counted = rounds(tensors, plan.points)
+    identity = remembered.identity(tensors) if cache else None
+    known = remembered.recall(identity, tensors, plan.points)
+    counted = rounds(tensors, plan.points, known)
     reads = [[tensors[place] for place in one] for one in counted]
     plan = replace(
         plan,
@@ -197,6 +201,8 @@ def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings) -> Plan:
         shards=tuple(shards),
         ties=ties,
         rounds=tuple(counted),
+        inputs=identity,
+        remembered=known,
         bytes_read=sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
         + sum(tensor.bytes_read for read in (*reads, tensors) for tensor in read),
         bytes_written=sum(shard.file_bytes for shard in shards) * len(plan.points),

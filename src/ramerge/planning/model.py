@@ -170,7 +170,8 @@ class Plan:
     """Everything about a merge that can be known from headers. It can be carried out if `problems` is empty.
 
     `rounds` holds for each read before the merging pass what is counted of which tensors, by their places. Sizes are in
-    bytes. `bytes_read` counts every pass, `bytes_written` every point.
+    bytes. `bytes_read` counts every pass, `bytes_written` every point. `inputs` identifies the files, for counts that
+    are kept; `remembered` are those that an earlier read of them has left.
     """
 
     points: tuple[Point, ...]
@@ -185,6 +186,8 @@ class Plan:
     ties: tuple[Tie, ...] = field(default=(), repr=False)
     companions: Mapping[str, Path] = field(default_factory=dict, repr=False)
     rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
+    inputs: bytes | None = field(default=None, repr=False)
+    remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
     bytes_read: int = 0
     bytes_written: int = 0
     disk_free: int | None = None
@@ -210,6 +213,11 @@ class Plan:
     def passes(self) -> int:
         """Reads of the inputs: for each round of counting, and for merging."""
         return len(self.rounds) + 1
+
+    @property
+    def counts(self) -> str:
+        """Where counts come from: this `read` of the inputs, or an `earlier read` of the same files."""
+        return "earlier read" if self.remembered else "read"
 
     @property
     def is_sweep(self) -> bool:
@@ -255,6 +263,7 @@ class Plan:
             "shards": [shard.name for shard in self.shards],
             "companions": sorted(self.companions),
             "passes": self.passes,
+            "counts": self.counts,
             "bytes_read": self.bytes_read,
             "bytes_written": self.bytes_written,
             "disk_free": self.disk_free,

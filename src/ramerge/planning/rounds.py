@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from ramerge.methods.base import Statistic
 from ramerge.planning.model import Point, TensorPlan
 
 
-def rounds(tensors: Sequence[TensorPlan], points: Sequence[Point]) -> list[dict[int, tuple[Statistic, ...]]]:
-    """For each read what is counted of the tensors, by their places. What several points need is counted once."""
+def rounds(
+    tensors: Sequence[TensorPlan], points: Sequence[Point], known: Container[tuple[Statistic, str]] = ()
+) -> list[dict[int, tuple[Statistic, ...]]]:
+    """For each read what is counted of the tensors, by their places. What several points need is counted once.
+
+    Results that are `known`, by statistic and part of the model, are not counted again.
+    """
     wanted = {rule: _wanted(points, rule) for rule in {tensor.rule for tensor in tensors if tensor.merged}}
     reads = max((statistic.reads for statistics in wanted.values() for statistic in statistics), default=0)
     found = []
     for read in range(1, reads + 1):
-        due = {rule: tuple(one for one in statistics if one.reads == read) for rule, statistics in wanted.items()}
-        found.append(
-            {place: due[tensor.rule] for place, tensor in enumerate(tensors) if tensor.merged and due[tensor.rule]}
-        )
-    return found
+        due = {rule: [one for one in statistics if one.reads == read] for rule, statistics in wanted.items()}
+        counted = {
+            place: tuple(one for one in due[tensor.rule] if (one, tensor.part(one.scope)) not in known)
+            for place, tensor in enumerate(tensors)
+            if tensor.merged
+        }
+        found.append({place: statistics for place, statistics in counted.items() if statistics})
+    return [read for read in found if read]
 
 
 def _wanted(points: Sequence[Point], rule: int) -> list[Statistic]:

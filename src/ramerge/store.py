@@ -1,7 +1,7 @@
-"""Machine code on disk, one file a kernel, in a folder of the user's. Nothing here raises: a kernel can be made again.
+"""What can be made again, such as machine code, in a folder of the user's. Nothing here raises.
 
-A file is loaded into the process, so it is believed only if it belongs to the user, nobody else can write to it, it
-says that it is what was asked for, and its digest is right.
+A file is believed only if it belongs to the user, nobody else can write to it, it says that it is what was asked for,
+and its digest is right.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _DAY = 86400
 _DIGEST = 32
 
 
-def folder() -> Path | None:
-    """`$RAMERGE_CACHE`, or where the platform keeps what can be made again; None if there is no such place."""
+def folder(kind: str) -> Path | None:
+    """Under `$RAMERGE_CACHE`, or where the platform keeps what can be made again; None if there is no such place."""
     chosen = os.environ.get("RAMERGE_CACHE")
     if chosen:
-        return Path(chosen) / "kernels"
+        return Path(chosen) / kind
     with contextlib.suppress(RuntimeError):
         if sys.platform == "darwin":
-            return Path.home() / "Library" / "Caches" / "ramerge" / "kernels"
+            return Path.home() / "Library" / "Caches" / "ramerge" / kind
         shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
         # the specification says to ignore what is not absolute
-        return (shared if shared.is_absolute() else Path.home() / ".cache") / "ramerge" / "kernels"
+        return (shared if shared.is_absolute() else Path.home() / ".cache") / "ramerge" / kind
     return None
 
 
-def read(key: bytes) -> bytes | None:
-    """What was written under a key of 32 bytes, or None if that is not there or not to be trusted."""
-    place = folder()
+def read(kind: str, key: bytes) -> bytes | None:
+    """What was written of a kind under a key of 32 bytes, or None if that is not there or not to be trusted."""
+    place = folder(kind)
     if place is None:
         return None
     try:
@@ -47,9 +47,9 @@ def read(key: bytes) -> bytes | None:
     return payload if found == key and digest == hashlib.sha256(payload).digest() else None
 
 
-def write(key: bytes, payload: bytes) -> None:
+def write(kind: str, key: bytes, payload: bytes) -> None:
     """Keep `payload` under a key of 32 bytes, if that is possible, and remove what was not used for long."""
-    place = folder()
+    place = folder(kind)
     if place is None:
         return
     with contextlib.suppress(OSError):

@@ -1,0 +1,117 @@
+"""Counts of earlier reads of the same files, kept in the user's cache folder.
+
+What is kept are integers for each tensor, from which every scope's counts follow. They are found again by a digest of
+all that they depend on: of every tensor its dtype, shape and place in its file, which is what the header says, and of
+every file its path, size, inode and times. A file that was written to less than two seconds ago could be written to
+again without its times showing it, so nothing is kept of such files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge import store
+from ramerge.methods.base import Statistic
+from ramerge.planning.model import Point, TensorPlan
+
+KIND = "counts"
+SETTLED_SECONDS = 2.0
+
+Totals = NDArray[np.int64]
+
+
+def identity(tensors: Sequence[TensorPlan]) -> bytes | None:
+    """A digest of all that counts of these tensors depend on; None where a file is too young to be sure of."""
+    files: dict[Path, tuple[Any, ...]] = {}
+    digest = hashlib.sha256(b"1")
+    try:
+        for tensor in merged(tensors):
+            for source in tensor.sources:
+                one = source.tensor
+                if one.path not in files:
+                    files[one.path] = _file(one.path)
+                facts = (tensor.name, one.name, one.dtype, one.shape, one.offset, one.nbytes, source.is_importance)
+                digest.update(repr((facts, files[one.path])).encode())
+    except OSError:
+        return None
+    youngest = max((max(mtime, ctime) for *_, mtime, ctime in files.values()), default=0)
+    return digest.digest() if time.time_ns() - youngest > SETTLED_SECONDS * 1e9 else None
+
+
+def _file(path: Path) -> tuple[Any, ...]:
+    status = path.stat()
+    place = str(path.resolve())
+    return place, status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+def merged(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
+    """Those that are counted, by name."""
+    return sorted((tensor for tensor in tensors if tensor.merged), key=lambda tensor: tensor.name)
+
+
+def recall(
+    inputs: bytes | None, tensors: Sequence[TensorPlan], points: Sequence[Point]
+) -> dict[tuple[Statistic, str], Any]:
+    """Results that are known already, by statistic and part of the model."""
+    if inputs is None:
+        return {}
+    agents = len(points[0].recipe.agents)
+    counted = merged(tensors)
+    found: dict[tuple[Statistic, str], Any] = {}
+    for statistic, rules in _wanted(points).items():
+        totals = _read(inputs, statistic, len(counted), agents)
+        if totals is not None:
+            of = [(tensor, total) for tensor, total in zip(counted, totals, strict=True) if tensor.rule in rules]
+            found |= _results(statistic, of)
+    return found
+
+
+def _wanted(points: Sequence[Point]) -> dict[Statistic, set[int]]:
+    """Statistics that may be known, with the rules whose tensors they are wanted for."""
+    wanted: dict[Statistic, set[int]] = {}
+    for point in points:
+        for rule in range(len(point.parameters)):
+            for statistic in (*point.statistics(rule), point.reported(rule)):
+                if statistic is not None and statistic.kept is not None:
+                    wanted.setdefault(statistic, set()).add(rule)
+    return wanted
+
+
+def _results(statistic: Statistic, of: Sequence[tuple[TensorPlan, Totals]]) -> dict[tuple[Statistic, str], Any]:
+    sums: dict[str, Totals] = {}
+    elements: dict[str, int] = {}
+    for tensor, total in of:
+        part = tensor.part(statistic.scope)
+        sums[part] = sums[part] + total if part in sums else total
+        elements[part] = elements.get(part, 0) + tensor.base.elements
+    return {(statistic, part): statistic.finish(sums[part], elements[part], None) for part in sums}
+
+
+def _read(inputs: bytes, statistic: Statistic, tensors: int, agents: int) -> Totals | None:
+    shape = (tensors, *statistic.blank(agents).shape)
+    payload = store.read(KIND, _key(inputs, statistic))
+    if payload is None or len(payload) != 8 * int(np.prod(shape)):
+        return None
+    return np.frombuffer(payload, "<i8").reshape(shape).astype(np.int64)
+
+
+def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tuple[Statistic, str], Totals]) -> None:
+    """Keep counts of each tensor, by statistic and the tensor's name, if its files are still what they were."""
+    if inputs is None or not totals or identity(tensors) != inputs:
+        return
+    names = [tensor.name for tensor in merged(tensors)]
+    for statistic in dict.fromkeys(statistic for statistic, _ in totals):
+        if all((statistic, name) in totals for name in names):
+            rows = np.array([totals[statistic, name] for name in names], "<i8")
+            store.write(KIND, _key(inputs, statistic), rows.tobytes())
+
+
+def _key(inputs: bytes, statistic: Statistic) -> bytes:
+    return hashlib.sha256(inputs + str(statistic.kept).encode()).digest()
