@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ramerge.kernels import native, store
+from ramerge import store
+from ramerge.kernels import native
 
 SOURCE = """
 def total(values, factor):
