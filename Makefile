@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test lint format bench agents real clean
+.PHONY: demo test lint format bench agents real isolate clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
@@ -47,6 +47,17 @@ real: agents  ## merge the agents with RAM and RAM+, and print the mean reward o
 	$(BIN)/ramerge merge --method ram --base $(REAL)/base $(AGENT_FLAGS) $(REAL)/ram --overwrite
 	$(BIN)/ramerge merge --method ram+ --base $(REAL)/base $(AGENT_FLAGS) $(REAL)/ram+ --overwrite
 	$(BIN)/python lab/real/evaluate.py $(foreach model,$(MODELS),--model $(model)) --out $(REAL)/results.json
+
+# Figure 3 of the paper: each agent's unique region on the base, as it is and divided by the number of agents.
+SCALES := 1 0.333333
+ISOLATED := $(foreach task,$(TASKS),$(foreach scale,$(SCALES),$(task)-$(scale)))
+
+isolate: agents  ## put each agent's unique region on the base by itself, and print the mean reward
+	for task in $(TASKS); do for scale in $(SCALES); do \
+	  $(BIN)/ramerge merge --method isolate --base $(REAL)/base $(AGENT_FLAGS) --quiet --overwrite \
+	    --set parameters.agent=$$task --set parameters.scale=$$scale $(REAL)/isolated/$$task-$$scale || exit; done; done
+	$(BIN)/python lab/real/evaluate.py --model base=$(REAL)/base $(foreach task,$(TASKS),--model $(task)=$(REAL)/agents/$(task)) \
+	  $(foreach one,$(ISOLATED),--model $(one)=$(REAL)/isolated/$(one)) --out $(REAL)/isolated.json
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -23,6 +23,7 @@ import ramerge
 from ramerge.errors import RamergeError, RecipeError
 
 if TYPE_CHECKING:
+    from ramerge.analysis.results import Analysis
     from ramerge.planning.model import Plan
     from ramerge.record import Record
 
@@ -92,6 +93,14 @@ _RECIPE: tuple[_Decorator, ...] = (
     *_MACHINE,
     click.option("--overwrite", is_flag=True, help="Replace the folder OUT and all that is in it, at the end."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output."),
+)
+
+
+_PAGES: tuple[_Decorator, ...] = (
+    click.option("--html", type=click.Path(path_type=Path), help="Write a page with all figures to a file."),
+    click.option("--figures", type=click.Path(path_type=Path), help="Write the figures to a folder, PNG and SVG."),
+    click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all numbers to a JSON file."),
+    click.option("--csv", type=click.Path(path_type=Path), help="Write all numbers to a folder, as tables."),
 )
 
 
@@ -175,20 +184,10 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> 
 @cli.command()
 @_options(click.argument("paths", nargs=-1, metavar="[RECIPE]"), *_AGENTS)
 @click.option("--epsilons", metavar="E,E,...", help="Thresholds of `moved` to compare; default: 1e-4,1e-5,1e-6,0.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures to a JSON file.")
-@click.option("--csv", "csv_folder", type=click.Path(path_type=Path), help="Write tables to a folder.")
-@_options(*_MACHINE)
-def analyze(
-    paths: tuple[str, ...],
-    epsilons: str | None,
-    json_file: Path | None,
-    csv_folder: Path | None,
-    quiet: bool,
-    **options: Any,
-) -> None:
+@_options(*_PAGES, *_MACHINE)
+def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **options: Any) -> None:
     """Show what RL changed: sparsity, overlap and angles of the agents, and what merges would leave of them."""
     from ramerge.analysis import EPSILONS
-    from ramerge.analysis.tables import write_csv
     from ramerge.analysis.text import summary
     from ramerge.api import analyze as run
     from ramerge.flags import read_numbers, read_recipe
@@ -199,26 +198,47 @@ def analyze(
     with shown(quiet=quiet) as listen:
         limits = {key: options[key] for key in ("threads", "max_memory", "cache")}
         analysis = run(document, epsilons=asked, on_progress=listen, **limits)
-    if json_file is not None:
-        _write(json_file, analysis.to_json())
-    if csv_folder is not None:
-        write_csv(analysis, csv_folder)
+    _write_pages(analysis, None, options)
     if not quiet:
         click.echo(summary(analysis))
 
 
-def _write(path: Path, text: str) -> None:
-    """A file that appears whole."""
-    from ramerge.errors import OutputError
+@cli.command()
+@_options(click.argument("out", type=click.Path(path_type=Path)), *_PAGES, *_MACHINE)
+def report(out: Path, quiet: bool, **options: Any) -> None:
+    """Make the page of `analyze --html` for a finished merge at OUT, with its record; by default OUT/report.html."""
+    from ramerge.analysis.finished import open_finished
+    from ramerge.analysis.text import summary
+    from ramerge.api import analyze as run
+    from ramerge.progress import shown
 
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    recipe, record = open_finished(out)
+    chosen = options | {"html": options["html"] or out / "report.html"}
+    with shown(quiet=quiet) as listen:
+        limits = {key: options[key] for key in ("threads", "max_memory", "cache")}
+        analysis = run(recipe, on_progress=listen, **limits)
+    _write_pages(analysis, record, chosen)
+    if not quiet:
+        click.echo(f"{summary(analysis)}\n{chosen['html']}")
+
+
+def _write_pages(analysis: Analysis, record: dict[str, Any] | None, options: dict[str, Any]) -> None:
+    """Whatever was asked for."""
+    from ramerge.analysis.tables import write_csv
+    from ramerge.files import write_text
+
+    if options["json_file"] is not None:
+        write_text(options["json_file"], analysis.to_json())
+    if options["csv"] is not None:
+        write_csv(analysis, options["csv"])
+    if options["html"] is not None or options["figures"] is not None:
+        from ramerge.report import render, write_figures
+
+        values = analysis.as_dict()
+        if options["html"] is not None:
+            write_text(options["html"], render(values, record))
+        if options["figures"] is not None:
+            write_figures(values, options["figures"])
 
 
 @cli.command()
