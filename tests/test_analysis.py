@@ -233,7 +233,7 @@ def test_tables_and_frames(tmp_path: Path) -> None:
     assert (first["kind"], first["agent"]) == ("model", "code")
     assert float(first["density"]) == found.model.agents[0].density
     pandas = pytest.importorskip("pandas")
-    frames = found.frames()
+    frames = ramerge.frames(found)
     assert isinstance(frames["pairs"], pandas.DataFrame)
     assert len(frames["pairs"].query("kind == 'model'")) == 3
 

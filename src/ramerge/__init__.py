@@ -13,7 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ramerge.api import merge, plan, sweep
+    from ramerge.analysis.results import Analysis
+    from ramerge.analysis.tables import frames
+    from ramerge.api import analyze, merge, plan, sweep
     from ramerge.engine.events import Progress
     from ramerge.engine.sinks import MergedTensor
     from ramerge.errors import (
@@ -50,6 +52,7 @@ _HOMES = {
     "Rule": "recipe",
     "WeightsError": "errors",
     "analyze": "api",
+    "frames": "analysis.tables",
     "merge": "api",
     "plan": "api",
     "sweep": "api",
@@ -74,6 +77,7 @@ __all__ = [
     "Rule",
     "WeightsError",
     "analyze",
+    "frames",
     "merge",
     "plan",
     "sweep",

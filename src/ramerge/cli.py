@@ -327,12 +327,13 @@ def _summary(record: Record, out: Path) -> str:
 
     from ramerge.card import figure, meaning
     from ramerge.methods import METHODS
+    from ramerge.terminal import table
 
     columns = METHODS[record.method].columns
     lines: list[str] = []
     if columns:
         rows = [[agent.name, *[figure(agent, column) for column in columns]] for agent in record.statistics]
-        lines += _table(["agent", *[column.title for column in columns]], rows)
+        lines += table(["agent", *[column.title for column in columns]], rows)
         lines.append(meaning(columns, record))
     if record.counts != "read":
         lines.append("counts: from an earlier read of the same files (--no-cache counts anew)")
@@ -349,6 +350,7 @@ def _points_text(records: Sequence[Record], out: Path) -> str:
     """The points of a sweep: what varies, and what the method reports of every agent."""
     from ramerge.card import figure
     from ramerge.methods import METHODS
+    from ramerge.terminal import table
 
     columns = METHODS[records[0].method].columns
     varied = [key.removeprefix("parameters.") for key in records[0].point]
@@ -361,20 +363,8 @@ def _points_text(records: Sequence[Record], out: Path) -> str:
         ]
         for record in records
     ]
-    lines = _table([*varied, *agents], rows)
+    lines = table([*varied, *agents], rows)
     return "\n".join([*lines, f"{out}: {len(records)} checkpoints in {records[0].seconds:.1f} s"])
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of aligned columns: the first to the left, the others to the right."""
-    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
-    return [
-        "  ".join(
-            text.rjust(width) if place else text.ljust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in (head, *rows)
-    ]
 
 
 def _plan_text(made: Plan) -> str:

@@ -205,16 +205,6 @@ class Analysis:
         plain: dict[str, Any] = _finite(values)
         return plain
 
-    def frames(self) -> dict[str, Any]:
-        """A pandas data frame for each table of `analysis.tables.NAMES`.
-
-        Raises:
-            RecipeError: pandas is not installed.
-        """
-        from ramerge.analysis.tables import frames
-
-        return frames(self)
-
     def to_json(self) -> str:
         """The text of `--json`."""
         return json.dumps(self.as_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -5,14 +5,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ramerge.analysis.results import EXPONENTS, ULPS, AgentPart, Part
+from ramerge.analysis.results import EXPONENTS, ULPS, AgentPart, Analysis, Part
 from ramerge.errors import OutputError, RecipeError
 from ramerge.kernels.anatomy import FATES
-
-if TYPE_CHECKING:
-    from ramerge.analysis.results import Analysis
 
 Row = dict[str, Any]
 

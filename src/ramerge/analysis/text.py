@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.filesize import decimal
 
 from ramerge.analysis.results import AgentPart, Analysis
+from ramerge.terminal import table
 
 _HEAD = ("agent", "moved", "changed", "unique", "rho", "lambda (ram+)", "kept by RAM", "by averaging", "averaged away")
 _MEANING = (
@@ -45,15 +44,3 @@ def _row(agent: AgentPart) -> tuple[str, ...]:
         f"{average.retained:.1%}",
         f"{average.lost / max(agent.active, 1):.1%}",
     )
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of aligned columns: the first to the left, the others to the right."""
-    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
-    return [
-        "  ".join(
-            text.rjust(width) if place else text.ljust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in (head, *rows)
-    ]
