@@ -1,0 +1,93 @@
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+const { figures, tensors, agents } = read("data");
+const libraries = read("libraries");
+
+// The libraries lie in the page as text, so that nothing in them can end a script element.
+async function load(name) {
+  const url = URL.createObjectURL(new Blob([libraries[name]], { type: "text/javascript" }));
+  try {
+    return await import(url);
+  } finally {
+    URL.revokeObjectURL(url);
+  }
+}
+
+async function draw(figure) {
+  const name = figure.dataset.figure;
+  const { view } = await window.vegaEmbed(figure.querySelector(".chart"), figures[name], {
+    mode: "vega-lite",
+    renderer: "svg",
+    actions: false,
+    bind: `#controls-${name}`,
+    tooltip: { theme: "report" },
+  });
+  for (const button of figure.querySelectorAll("[data-save]")) {
+    button.addEventListener("click", () => save(view, name, button.dataset.save));
+  }
+  return [name, view];
+}
+
+async function save(view, name, format) {
+  // Outside of the page the ink is black, so the paper is white.
+  const background = view.background();
+  view.background("white");
+  const link = document.createElement("a");
+  link.href = await view.toImageURL(format, format === "png" ? 3 : 1);
+  link.download = `${name}.${format}`;
+  link.click();
+  view.background(background).run();
+}
+
+const percent = (share) => (share === null ? "–" : share ? `${(100 * share).toPrecision(3)}%` : "0%");
+const count = new Intl.NumberFormat("en").format;
+
+function table(DataTable) {
+  const chosen = document.getElementById("measure");
+  const share = (part, whole) => (whole ? part / whole : null);
+  const measures = {
+    density: (row, t) => share(tensors.active[t][row], tensors.elements[row]),
+    unique: (row, t) => share(tensors.unique[t][row], tensors.active[t][row]),
+  };
+  const text = DataTable.render.text();
+  const shown = (form) => (value, type) => (type === "display" ? form(value) : type === "sort" ? (value ?? -1) : value);
+  const columns = [
+    { data: (row) => tensors.name[row], render: text, className: "name" },
+    { data: (row) => tensors.layer[row], render: shown((layer) => layer ?? "–"), type: "num" },
+    { data: (row) => tensors.roles[tensors.role[row]], render: text },
+    { data: (row) => tensors.shape[row].join(" × ") || "scalar", render: text, orderable: false },
+    { data: (row) => tensors.elements[row], render: shown(count), type: "num" },
+    ...agents.map((_, t) => ({
+      data: (row) => measures[chosen.value](row, t),
+      render: shown(percent),
+      type: "num",
+      searchable: false,
+    })),
+  ];
+  const made = new DataTable("#tensor-table", {
+    data: tensors.name.map((_, row) => row),
+    columns,
+    order: [],
+    pageLength: 25,
+    deferRender: true,
+    autoWidth: false,
+    layout: { topStart: "search", topEnd: "pageLength", bottomStart: "info", bottomEnd: "paging" },
+    language: { search: "Search tensors and roles" },
+  });
+  const box = document.getElementById("tensor-table").parentElement;
+  box.classList.add("scroll");
+  Object.assign(box, { tabIndex: 0, role: "region", ariaLabel: "Table of tensors" });
+  chosen.addEventListener("change", () => made.rows().invalidate("data").draw(false));
+  return made;
+}
+
+// DataTables takes its dark colours from a class.
+const dark = matchMedia("screen and (prefers-color-scheme: dark)");
+const dress = () => document.documentElement.classList.toggle("dark", dark.matches);
+dark.addEventListener("change", dress);
+dress();
+
+await load("charts");
+const drawn = await Promise.all([...document.querySelectorAll("[data-figure]")].map(draw));
+const { jQuery } = await load("tables");
+window.report = { views: Object.fromEntries(drawn), table: table(jQuery.fn.dataTable) };
+document.documentElement.dataset.ready = "";

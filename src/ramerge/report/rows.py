@@ -1,0 +1,174 @@
+"""Rows of numbers for figures and tables, out of the values of `Analysis.as_dict()`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ramerge.analysis.roles import ROLES, layer_of
+
+Row = dict[str, Any]
+Values = Mapping[str, Any]
+
+MOVED, CHANGED = "moved", "changed"
+MERGES = {"ram": "RAM", "average": "averaging"}
+FATES = ("kept", "diluted", "flipped", "lost")
+OUTSIDE = "outside"
+
+
+def agents_of(analysis: Values) -> list[str]:
+    """Names, in the recipe's order."""
+    return [agent["name"] for agent in analysis["model"]["agents"]]
+
+
+def density(analysis: Values) -> list[Row]:
+    """Share of all elements that each agent moved, and changed."""
+    return [
+        {"agent": agent["name"], "measure": measure, "share": agent[share], "elements": agent[count]}
+        for agent in analysis["model"]["agents"]
+        for measure, share, count in ((MOVED, "density", "active"), (CHANGED, "changed_share", "changed"))
+    ]
+
+
+def shared_label(others: int) -> str:
+    """How many other agents moved the same element."""
+    return ("unique", "1 other")[others] if others < 2 else f"{others} others"
+
+
+def overlap(analysis: Values) -> list[Row]:
+    """Each agent's active elements, by how many others moved them too."""
+    return [
+        {
+            "agent": agent["name"],
+            "others": others,
+            "label": shared_label(others),
+            "elements": elements,
+            "share": _share(elements, agent["active"]),
+        }
+        for agent in analysis["model"]["agents"]
+        for others, elements in enumerate(agent["shared_with"])
+    ]
+
+
+def cells(analysis: Values) -> list[Row]:
+    """Elements, active and unique ones by layer and role; the last two hold a number for each agent."""
+    layers = {tensor["name"]: layer_of(tensor["name"]) for tensor in analysis["tensors"]}
+    several = len({layer[0] for layer in layers.values() if layer}) > 1
+    found: dict[tuple[Any, ...], Row] = {}
+    for tensor in analysis["tensors"]:
+        layer, agents = layers[tensor["name"]], tensor["agents"]
+        name = OUTSIDE if layer is None else f"{layer[0]} {layer[1]}" if several else str(layer[1])
+        place = (layer is None, layer, ROLES.index(tensor["role"]))
+        empty = {"layer": name, "role": tensor["role"], "tensors": 0, "elements": 0}
+        cell = found.setdefault(place, empty | {"active": [0] * len(agents), "unique": [0] * len(agents)})
+        cell["tensors"] += 1
+        cell["elements"] += tensor["elements"]
+        for t, agent in enumerate(agents):
+            cell["active"][t] += agent["active"]
+            cell["unique"][t] += agent["shared_with"][0]
+    return [found[place] for place in sorted(found, key=lambda place: (place[0], place[1] or (), place[2]))]
+
+
+def ulps(analysis: Values) -> list[Row]:
+    """Changed elements by |tau| in units of the base's last place, with one empty bin at either end."""
+    bins, agents = analysis["bins"]["ulps"], analysis["model"]["agents"]
+    filled = [place for place in range(1, len(bins)) if any(agent["ulps"][place] for agent in agents)] or [
+        len(bins) // 2
+    ]
+    # Half a unit, 2^-1, is always in view, with room for words on its left.
+    first, last = min(filled[0], bins.index(-4)) - 1, max(filled[-1], bins.index(4)) + 1
+    return [
+        {
+            "agent": agent["name"],
+            "bin": bins[1] + place - 1,
+            "middle": bins[1] + place - 0.5,
+            "elements": (elements := agent["ulps"][place] if 1 <= place < len(bins) else 0),
+            "share": _share(elements, agent["changed"]),
+        }
+        for agent in agents
+        for place in range(first, last + 1)
+    ]
+
+
+def pairs(analysis: Values) -> list[Row]:
+    """Each two agents, with how many times what chance would give they share; in the analysis's order."""
+    return [
+        {
+            "first": pair["agents"][0],
+            "second": pair["agents"][1],
+            "times": pair["both"] / pair["expected"] if pair["expected"] else None,
+            **{key: value for key, value in pair.items() if key != "agents"},
+        }
+        for pair in analysis["model"]["pairs"]
+    ]
+
+
+def matrix(analysis: Values) -> list[Row]:
+    """`pairs` in both orders."""
+    return [row | swap for row in pairs(analysis) for swap in ({}, {"first": row["second"], "second": row["first"]})]
+
+
+def thresholds(analysis: Values) -> list[Row]:
+    """Overlap at each threshold: rho, and lambda under each rule."""
+    return [
+        {
+            "agent": agent["name"],
+            "epsilon": epsilon_label(at["epsilon"]),
+            **{key: at[key] for key in ("density", "unique_share", "rho", "lambdas")},
+        }
+        for agent in analysis["model"]["agents"]
+        for at in agent["by_epsilon"]
+    ]
+
+
+def rescalings(analysis: Values) -> list[Row]:
+    """Lambda by threshold and rule."""
+    return [
+        {"agent": row["agent"], "epsilon": row["epsilon"], "rule": rule, "lambda": value}
+        for row in thresholds(analysis)
+        for rule, value in row["lambdas"].items()
+    ]
+
+
+def epsilon_label(epsilon: float) -> str:
+    """0, or the shortest form with an exponent."""
+    return (
+        f"{epsilon:.0e}".replace("e-0", "e-")
+        if 0 < epsilon < 0.01 and float(f"{epsilon:.0e}") == epsilon
+        else f"{epsilon:g}"
+    )
+
+
+def fates(analysis: Values) -> list[Row]:
+    """Each agent's active elements, by what a merge leaves of them."""
+    return [
+        {
+            "agent": agent["name"],
+            "merge": label,
+            "fate": fate,
+            "order": place,
+            "elements": agent["fates"][merge][fate],
+            "share": _share(agent["fates"][merge][fate], agent["active"]),
+            "retained": agent["fates"][merge]["retained"],
+        }
+        for agent in analysis["model"]["agents"]
+        for merge, label in MERGES.items()
+        for place, fate in enumerate(FATES)
+    ]
+
+
+def tensors(analysis: Values) -> Row:
+    """The table of tensors: columns as arrays, shares as the integers that they are made of, to stay small."""
+    table = analysis["tensors"]
+    count = range(len(analysis["model"]["agents"]))
+    return {
+        **{key: [tensor[key] for tensor in table] for key in ("name", "layer", "elements", "shape")},
+        "role": [ROLES.index(tensor["role"]) for tensor in table],
+        "roles": ROLES,
+        "active": [[tensor["agents"][t]["active"] for tensor in table] for t in count],
+        "unique": [[tensor["agents"][t]["shared_with"][0] for tensor in table] for t in count],
+    }
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,222 @@
+"""The page and the figures, without a browser."""
+
+import json
+import re
+import struct
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from ramerge import report
+from ramerge.errors import OutputError, RecipeError
+from tests.report.analyses import HOSTILE, NAMES, hostile, large, shipped
+
+for library in ("altair", "itables", "jinja2", "vl_convert"):
+    pytest.importorskip(library)
+
+RECORD = {
+    "ramerge_version": "0.1.0",
+    "point": {},
+    "method": "ram+",
+    "parameters": {"epsilon": 1e-5, "r": 0.1},
+    "notes": ["2 tensors <kept>"],
+    "tensors": 38,
+    "bytes_read": 2_000_000_000,
+    "statistics": {"agents": [{"name": "add", "model": "hub/add", "active": 12345, "rho": None, "lambda": 1.2}]},
+    "seconds": 1.25,
+}
+
+
+class Elements(HTMLParser):
+    """Tags with their attributes, and the text of each script element by id."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: dict[str | None, str] = {}
+        self.text = ""
+        self._script: str | None = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._script = dict(attrs).get("id") if tag == "script" else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._script = ""
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._script != "":
+            self.scripts[self._script] = self.scripts.get(self._script, "") + data
+
+
+def embedded(html: str) -> dict:
+    """What the page's script draws."""
+    return json.loads(Elements(html).scripts["data"])
+
+
+def rows(html: str, figure: str) -> list[dict]:
+    return embedded(html)["figures"][figure]["datasets"]["rows"]
+
+
+def test_a_page_holds_the_figures_of_the_analysis() -> None:
+    values = shipped()
+    html = report.render(values)
+    agents = values["model"]["agents"]
+    assert [(row["agent"], row["share"], row["elements"]) for row in rows(html, "density")] == [
+        (agent["name"], agent[share], agent[count])
+        for agent in agents
+        for share, count in (("density", "active"), ("changed_share", "changed"))
+    ]
+    shared = [row["elements"] for row in rows(html, "overlap")]
+    assert shared == [count for agent in agents for count in agent["shared_with"]]
+    assert [row["rho"] for row in rows(html, "rho")] == [at["rho"] for one in agents for at in one["by_epsilon"]]
+    assert {(row["rule"], row["lambda"]) for row in rows(html, "lambda")} == {
+        pair for agent in agents for at in agent["by_epsilon"] for pair in at["lambdas"].items()
+    }
+    assert {row["elements"] for row in rows(html, "fates")} == {
+        agent["fates"][merge][fate]
+        for agent in agents
+        for merge in ("ram", "average")
+        for fate in ("kept", "diluted", "flipped", "lost")
+    }
+    assert {row["jaccard"] for row in rows(html, "matrix")} == {pair["jaccard"] for pair in values["model"]["pairs"]}
+
+
+def test_histogram_bins_stand_at_their_own_powers_of_two() -> None:
+    values = shipped()
+    found = {(row["agent"], row["bin"]): row["elements"] for row in rows(report.render(values), "ulps")}
+    for agent in values["model"]["agents"]:
+        for power, count in zip(values["bins"]["ulps"], agent["ulps"], strict=True):
+            if power is not None:
+                assert found.get((agent["name"], power), 0) == count
+    assert {(name, -1) for name in NAMES} <= set(found)
+
+
+def test_the_heat_map_sums_up_to_the_model() -> None:
+    values = shipped()
+    cells = rows(report.render(values), "heat")
+    assert sum(cell["elements"] for cell in cells) == values["model"]["elements"]
+    for t, agent in enumerate(values["model"]["agents"]):
+        assert sum(cell["active"][t] for cell in cells) == agent["active"]
+        assert sum(cell["unique"][t] for cell in cells) == agent["shared_with"][0]
+
+
+def test_layers_of_several_stacks_stay_apart() -> None:
+    values = large(4, 2)
+    values["tensors"][0]["name"] = "vision.blocks.0.attn.q_proj.weight"
+    cells = rows(report.render(values), "heat")
+    assert {cell["layer"] for cell in cells} == {
+        "vision.blocks 0",
+        "model.layers 1",
+        "model.layers 2",
+        "model.layers 3",
+    }
+
+
+def test_the_table_of_tensors_is_that_of_the_analysis() -> None:
+    values = shipped()
+    table = embedded(report.render(values))["tensors"]
+    assert table["name"] == [tensor["name"] for tensor in values["tensors"]]
+    assert table["shape"] == [tensor["shape"] for tensor in values["tensors"]]
+    assert [table["roles"][role] for role in table["role"]] == [tensor["role"] for tensor in values["tensors"]]
+    for t in range(len(NAMES)):
+        densities = [active / elements for active, elements in zip(table["active"][t], table["elements"], strict=True)]
+        assert densities == [tensor["agents"][t]["density"] for tensor in values["tensors"]]
+
+
+def test_findings_summary_recipe_and_glossary_are_plain_html() -> None:
+    values = shipped()
+    text = Elements(report.render(values)).text
+    for finding in values["findings"]:
+        assert finding["text"] in text
+        assert finding["reason"] in text
+    for agent in values["model"]["agents"]:
+        assert f"{agent['density']:.1%}" in text
+    assert "method: ram" in text
+    assert "How to read this" in text
+    assert "The merge" not in text
+    assert "agents: # mine" in Elements(report.render(values, recipe="agents: # mine")).text
+
+
+def test_a_record_is_shown() -> None:
+    text = Elements(report.render(shipped(), RECORD)).text
+    for part in ("The merge", "ram+", "epsilon = 1e-05, r = 0.1", "2.00 GB", "12,345", "1.20", "–", "2 tensors <kept>"):
+        assert part in text
+
+
+@pytest.mark.parametrize(("tensors", "agents", "most"), [(38, 3, 2.0e6), (340, 8, 3.0e6), (10_000, 8, 4.2e6)])
+def test_size(tensors: int, agents: int, most: float) -> None:
+    assert len(report.render(large(tensors, agents)).encode()) < most
+
+
+def test_hostile_names_stay_text() -> None:
+    values = hostile()
+    harmless, html = Elements(report.render(shipped())), report.render(values, RECORD | {"method": HOSTILE[0]})
+    found = Elements(html)
+    assert [tag for tag, _ in found.tags if tag in ("script", "img", "iframe")] == ["script"] * 3
+    assert len([tag for tag, _ in harmless.tags if tag == "script"]) == 3
+    assert not [name for _, attributes in found.tags for name in attributes if name.startswith("on")]
+    assert "49" not in re.findall(r"<h1>(.*)</h1>", html)[0]
+    assert embedded(html)["agents"] == list(HOSTILE)
+    for script in found.scripts.values():
+        assert "window.hacked" not in script or "</script" not in script.lower()
+
+
+def test_the_page_asks_for_nothing_outside_of_itself() -> None:
+    found = Elements(report.render(shipped()))
+    assert not [attributes for _, attributes in found.tags if "src" in attributes]
+    assert not [one for tag, one in found.tags if tag in ("link", "a") and not str(one.get("href")).startswith("#")]
+    policy = next(one["content"] for tag, one in found.tags if tag == "meta" and "http-equiv" in one)
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+
+
+def test_one_agent_that_equals_the_base() -> None:
+    values = large(2, 1)
+    agent = values["model"]["agents"][0]
+    agent |= {"active": 0, "density": 0.0, "changed": 0, "changed_share": 0.0, "shared_with": [0], "rho": None}
+    agent |= {"ulps": [agent["changed"]] + [0] * (len(agent["ulps"]) - 1)}
+    html = report.render(values)
+    assert "matrix" not in embedded(html)["figures"]
+    assert "∞" in html
+
+
+def test_figures_are_files_for_a_paper(tmp_path: Path) -> None:
+    written = report.write_figures(shipped(), tmp_path / "new" / "figures")
+    assert sorted(written) == sorted((tmp_path / "new" / "figures").iterdir())
+    stems = {path.stem for path in written}
+    assert {"density", "overlap", "heat-1-add", "ulps", "matrix", "rho", "lambda", "fates"} <= stems
+    for path in written:
+        if path.suffix == ".png":
+            width, height = struct.unpack(">II", path.read_bytes()[16:24])
+            assert 1280 <= width <= 1400
+            assert height > 300
+        else:
+            assert float(ElementTree.parse(path).getroot().attrib["width"]) <= 350
+    text = (tmp_path / "new/figures/density.svg").read_text()
+    assert f"{100 * shipped()['model']['agents'][0]['density']:.1f}%" in text
+
+
+def test_names_of_agents_name_no_other_folder(tmp_path: Path) -> None:
+    values = hostile()
+    values["model"]["agents"][0]["name"] = "../../etc/passwd\0"
+    for path in report.write_figures(values, tmp_path):
+        assert path.parent == tmp_path
+        assert re.fullmatch(r"[\w-]+\.(png|svg)", path.name)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="figures cannot be written"):
+        report.write_figures(shipped(), tmp_path / "file")
+
+
+@pytest.mark.parametrize("write", [report.render, lambda values: report.write_figures(values, Path("unused"))])
+def test_a_missing_library_is_named(write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "find_spec", lambda name: None if name == "vl_convert" else object())
+    with pytest.raises(RecipeError, match=r"\(vl-convert\): pip install 'ramerge\[report\]'"):
+        write(shipped())
