@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from benchmarks import analysis, end_to_end, kernels, machine, memory, methods, report, startup, sweep, wudi
+from benchmarks import analysis, end_to_end, kernels, machine, memory, methods, peers, report, startup, sweep, wudi
 from benchmarks.report import Options, Section, Stored
 from benchmarks.timing import tell
 
@@ -15,6 +15,7 @@ SECTIONS = (
     kernels.SECTION,
     end_to_end.SECTION,
     methods.SECTION,
+    peers.SECTION,
     memory.SECTION,
     sweep.SECTION,
     analysis.SECTION,

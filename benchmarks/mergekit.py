@@ -67,7 +67,9 @@ def command(peer: Peer, files: Family, work: Path, python: Path) -> list[str]:
 
 def recipe(peer: Peer, files: Family) -> str:
     """In mergekit's format. It would write float32 for some methods unless it is told not to."""
-    lines = [f"merge_method: {peer.method}", f"base_model: {files.base}", "models:"]
+    # its linear would ask for a weight of the base too
+    base = [] if peer.method == "linear" else [f"base_model: {files.base}"]
+    lines = [f"merge_method: {peer.method}", *base, "models:"]
     for folder in files.agents.values():
         lines.append(f"  - model: {folder}")
         if peer.parameters:

@@ -19,23 +19,25 @@ SMALL, LARGE = "0.5B", "1.5B"
 
 # Why a bar is missed, by the bar's key or by what it begins with, up to a dot. Shown for missed ones only.
 _FIXED_COSTS = (
-    "fixed costs: starting Python, importing numba and loading the compiled kernels take half a second and more, "
-    "whatever the size of the model, where the floor itself takes about one; the table of steps has them, and "
-    "at 1.5B they no longer decide"
+    "fixed costs: starting Python and importing libraries takes 0.3 s, whatever the size of the model, where the floor "
+    "itself takes about one; the table of steps has them, and at 1.5B they no longer decide"
 )
 _IN_TURNS = (
     "in turns with mergekit ramerge takes longer than by itself (compare the tables), presumably because this virtual "
     "machine gives the gigabytes that mergekit has freed back to its host and gets them again page by page"
 )
-_FIRST_SIZE = f"fixed costs, as end to end; and {_IN_TURNS}"
 REASONS: dict[str, str] = {
-    "peers.0.5B.ramplus_tl.seconds": _FIRST_SIZE,
-    "peers.0.5B.ram.seconds": _FIRST_SIZE,
-    "peers.1.5B.ram.seconds": _IN_TURNS,
+    "peers.0.5B": f"{_FIXED_COSTS}; and {_IN_TURNS}",
+    "peers.1.5B": _IN_TURNS,
+    "methods.0.5B": _FIXED_COSTS,
     "end_to_end.0.5B.warm.ram+": _FIXED_COSTS,
     "end_to_end.0.5B.cold.ram+": (
         f"{_FIXED_COSTS}. With cold caches Python's own libraries are read from the disk too, and the disk's speed "
         "drifts by a factor of two between runs"
+    ),
+    "sweep": (
+        "writing the outputs into the page cache, which a sweep does as often as single merges do, is half of its time "
+        "or more on this virtual machine, and drifts by a factor of three with the pages that its host takes and gives"
     ),
 }
 
