@@ -6,13 +6,19 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test lint format bench agents real isolate clean
+.PHONY: demo test browser lint format bench agents real isolate clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
 
-test: $(VENV)/.dev  ## install, and run all tests
+test: $(VENV)/.dev browser  ## install, and run all tests
 	$(BIN)/python -m pytest --numprocesses auto
+
+# The report is tested in a real browser. Where none is found and none can be installed, these tests are skipped.
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } \
+	  || echo "no chromium here: the report's browser tests will be skipped"
 
 lint: $(VENV)/.dev  ## style, types, and who may import whom
 	$(BIN)/ruff check .

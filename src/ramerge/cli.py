@@ -198,7 +198,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **options
     with shown(quiet=quiet) as listen:
         limits = {key: options[key] for key in ("threads", "max_memory", "cache")}
         analysis = run(document, epsilons=asked, on_progress=listen, **limits)
-    _write_pages(analysis, None, options)
+    _write_pages(analysis, None, "\n".join(document.text) or None, options)
     if not quiet:
         click.echo(summary(analysis))
 
@@ -217,12 +217,14 @@ def report(out: Path, quiet: bool, **options: Any) -> None:
     with shown(quiet=quiet) as listen:
         limits = {key: options[key] for key in ("threads", "max_memory", "cache")}
         analysis = run(recipe, on_progress=listen, **limits)
-    _write_pages(analysis, record, chosen)
+    _write_pages(analysis, record, recipe.read_text(encoding="utf-8"), chosen)
     if not quiet:
         click.echo(f"{summary(analysis)}\n{chosen['html']}")
 
 
-def _write_pages(analysis: Analysis, record: dict[str, Any] | None, options: dict[str, Any]) -> None:
+def _write_pages(
+    analysis: Analysis, record: dict[str, Any] | None, recipe: str | None, options: dict[str, Any]
+) -> None:
     """Whatever was asked for."""
     from ramerge.analysis.tables import write_csv
     from ramerge.files import write_text
@@ -236,7 +238,7 @@ def _write_pages(analysis: Analysis, record: dict[str, Any] | None, options: dic
 
         values = analysis.as_dict()
         if options["html"] is not None:
-            write_text(options["html"], render(values, record))
+            write_text(options["html"], render(values, record, recipe))
         if options["figures"] is not None:
             write_figures(values, options["figures"])
 
