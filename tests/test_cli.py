@@ -41,7 +41,7 @@ def test_recipe_and_flags_give_the_same_bytes_and_record(tmp_path: Path) -> None
     record = json.loads(by_recipe.stdout)
     assert record == json.loads((tmp_path / "a/ramerge.json").read_text())
     assert list(record) == [
-        "ramerge_version", "method", "parameters", "base", "dtype", "runs_on", "statistics", "tensors",
+        "ramerge_version", "method", "parameters", "base", "counts", "dtype", "runs_on", "statistics", "tensors",
         "merged_tensors", "parameters_count", "bytes_read", "bytes_written", "seconds", "peak_memory_bytes",
     ]  # fmt: skip
     assert list(record["statistics"]["agents"][0]) == [
@@ -295,3 +295,52 @@ def test_a_wall_of_problems_is_cut(tmp_path: Path) -> None:
 def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
     done = ramerge("merge", tmp_path, tmp_path / "out")
     assert done.returncode == 2 and "name models with --base and --agent" in done.stderr
+
+
+def test_an_analysis_in_every_form(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    done = ramerge("analyze", *flags(tmp_path, names), "--json", tmp_path / "a.json", "--csv", tmp_path / "csv")
+    assert done.returncode == 0, done.stderr
+    head, *_ = done.stdout.splitlines()
+    assert head.split()[:4] == ["agent", "moved", "changed", "unique"]
+    assert all(f"\n{number}. " in done.stdout for number in (1, 2, 3))
+    values = json.loads((tmp_path / "a.json").read_text())
+    assert values["schema"] == "ramerge.analysis/1"
+    assert [agent["name"] for agent in values["model"]["agents"]] == names
+    assert (tmp_path / "csv/agents.csv").is_file()
+    assert ramerge("analyze", write_recipe(tmp_path, names), "--quiet").stdout == ""
+
+
+def test_a_report_of_a_finished_merge(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    names = write_simple(tmp_path)
+    assert ramerge("merge", write_recipe(tmp_path, names), tmp_path / "out").returncode == 0
+    done = ramerge("report", tmp_path / "out", "--figures", tmp_path / "figures")
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path / "out/report.html") in done.stdout
+    page = (tmp_path / "out/report.html").read_text()
+    assert "bytes_read" in page or "bytes read" in page
+    assert list((tmp_path / "figures").glob("*.svg"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["analyze"], "give a recipe's path, or --base and --agent"),
+        (["analyze", "one.yaml", "two.yaml"], "at most a recipe"),
+        (["analyze", "--base", "nowhere", "--agent", "a=nowhere"], "nowhere"),
+        (["analyze", "--base", "base", "--agent", "code=code", "--epsilons", "1e-4,x"], "must be numbers"),
+        (["analyze", "--base", "base", "--agent", "code=code", "--epsilons", "-1"], "0 or more"),
+        (
+            ["analyze", "--base", "base", "--agent", "code=code", "--json", "base/model.safetensors/x"],
+            "cannot be written",
+        ),
+        (["report", "nowhere"], "is no finished merge"),
+        (["report", "base"], "there is no ramerge.yaml"),
+    ],
+)
+def test_analyses_that_cannot_be_made(arguments: list[str], message: str, tmp_path: Path) -> None:
+    write_simple(tmp_path)
+    done = ramerge(*arguments, cwd=tmp_path)
+    assert done.returncode in (1, 2) and done.stdout == ""
+    assert message in done.stderr and "Traceback" not in done.stderr

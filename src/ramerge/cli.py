@@ -194,6 +194,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **options
     from ramerge.progress import shown
 
     document = read_recipe(paths, options)
+    _check_pages(options)
     asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
     with shown(quiet=quiet) as listen:
         limits = {key: options[key] for key in ("threads", "max_memory", "cache")}
@@ -214,12 +215,31 @@ def report(out: Path, quiet: bool, **options: Any) -> None:
 
     recipe, record = open_finished(out)
     chosen = options | {"html": options["html"] or out / "report.html"}
+    _check_pages(chosen)
     with shown(quiet=quiet) as listen:
         limits = {key: options[key] for key in ("threads", "max_memory", "cache")}
         analysis = run(recipe, on_progress=listen, **limits)
     _write_pages(analysis, record, recipe.read_text(encoding="utf-8"), chosen)
     if not quiet:
         click.echo(f"{summary(analysis)}\n{chosen['html']}")
+
+
+def _check_pages(options: dict[str, Any]) -> None:
+    """Refuse what could not be written, before the inputs are read."""
+    from ramerge.files import check_file, check_folder
+
+    for key, check in (
+        ("html", check_file),
+        ("json_file", check_file),
+        ("csv", check_folder),
+        ("figures", check_folder),
+    ):
+        if options[key] is not None:
+            check(options[key])
+    if options["html"] is not None or options["figures"] is not None:
+        from ramerge.report import require_extra
+
+        require_extra()
 
 
 def _write_pages(

@@ -31,7 +31,7 @@ def render(analysis: Mapping[str, Any], record: Mapping[str, Any] | None = None,
     Raises:
         RecipeError: a library is missing.
     """
-    _require_extra()
+    require_extra()
     from ramerge.report.page import page
 
     return page(analysis, record, recipe)
@@ -51,7 +51,7 @@ def write_figures(analysis: Mapping[str, Any], folder: Path) -> list[Path]:
         RecipeError: a library is missing.
         OutputError: the folder or a file cannot be written.
     """
-    _require_extra()
+    require_extra()
     from ramerge.report.charts import paper_figures
 
     try:
@@ -66,7 +66,8 @@ def write_figures(analysis: Mapping[str, Any], folder: Path) -> list[Path]:
     return written
 
 
-def _require_extra() -> None:
+def require_extra() -> None:
+    """Raise RecipeError if a library is missing."""
     missing = [name.replace("_", "-") for name in _LIBRARIES if find_spec(name) is None]
     if missing:
         raise RecipeError(
