@@ -203,6 +203,8 @@ def _bounds(name: str, metadata: list[Any]) -> tuple[list[Any], list[Any]]:
         "density": ([0, 1, {"code": 0.1, "tool": 1.0, "memory": 0.2}], [-0.1, 1.1]),
         "p": ([0, 0.99], [1, -0.1]),
     }
+    if name == "agent":
+        return [None, "code"], ["nobody", "", 3, ["code"]]
     if not metadata and name in by_agent:
         inside, outside = by_agent[name]
         return inside, [*outside, "much", True, {"code": 0.1}, {"code": 0.1, "tool": 0.1, "memory": 0.1, "nobody": 0.1}]
