@@ -105,6 +105,7 @@ class Anatomy(Statistic):
         agents = len(piece.formats) - 1
         at = _Places(agents, len(self.epsilons))
         sums = np.zeros(kernel.size_of(at.layout.sums), np.float64)
+        joint = kernel.joint_bins(agents)
         by_epsilon = counts[at.by_epsilon].reshape(len(self.epsilons), 2, agents)
 
         def observe(format: str, inputs: list[Any]) -> bool:
@@ -115,11 +116,12 @@ class Anatomy(Statistic):
                 for epsilon, row in zip(self.epsilons, by_epsilon, strict=True):
                     ram.count(format, part, epsilon, row)
                 flagged |= kernel.survey(
-                    format, part, self.epsilon, piece.formats[0], piece.out_format, counts[at.integers], sums
+                    format, part, self.epsilon, piece.formats[0], piece.out_format, joint, counts[at.integers], sums
                 )
             return flagged
 
         flagged = piece.observe(observe)
+        kernel.fold(joint, counts[at.integers])
         fixed.encode(sums, counts[at.limbs].reshape(-1, fixed.LIMBS))
         return flagged
 

@@ -24,6 +24,8 @@ Words = NDArray[Any]
 EXPONENT_BINS, LEAST_EXPONENT = 49, -40
 # Magnitudes in units of the base's last place, by exponent: bin 0 for 0, then 2^-16 and below, ..., 2^15 and above.
 ULP_BINS, LEAST_ULP = 33, -16
+# Both are counted at once, as adding to a bin is what takes the time.
+JOINT_BINS = EXPONENT_BINS * ULP_BINS
 # What a merge leaves of a moved element: as much as the agent moved it, less, the opposite, nothing.
 FATES = ("kept", "diluted", "flipped", "lost")
 # What is compared: RAM, and the mean of all task vectors.
@@ -86,6 +88,7 @@ def survey(
     epsilon: float,
     stored: str,
     target: str,
+    joint: NDArray[np.uint32],
     counts: NDArray[np.int64],
     sums: NDArray[np.float64],
 ) -> bool:
@@ -99,6 +102,7 @@ def survey(
         epsilon: an element has moved where |agent - base| > epsilon, compared in the format's real type.
         stored: the format in which the base is stored, whose last place is the unit of `ulps`.
         target: the format to which merges are rounded.
+        joint: of `joint_bins`, for fewer than 2^32 elements; `fold` adds it to `counts`.
         counts: int64, as `Layout.counts` lays it out.
         sums: float64, as `Layout.sums` lays it out; each is summed in an order of the processor's choice.
 
@@ -109,16 +113,28 @@ def survey(
     lanes = len(form.lanes)
     chunk = _CHUNK_WORDS * lanes
     numbers = np.zeros((n + len(MERGES)) * chunk, form.real)
-    marks = np.zeros((1 + 2 * n) * chunk, np.uint32)
+    marks = np.zeros((1 + n) * chunk, np.uint32)
     kernel = _survey(form, n, stored, target)
-    return bool(kernel(*inputs, epsilon, numbers, marks, counts, sums))
+    return bool(kernel(*inputs, epsilon, numbers, marks, joint.reshape(-1), counts, sums))
+
+
+def joint_bins(agents: int) -> NDArray[np.uint32]:
+    """What `survey` counts both histograms in: zeros of shape (agents, EXPONENT_BINS, ULP_BINS)."""
+    return np.zeros((agents, EXPONENT_BINS, ULP_BINS), np.uint32)
+
+
+def fold(joint: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
+    """Add the two histograms to `counts`, as `Layout.counts` lays them out."""
+    at = places(Layout(len(joint)).counts)
+    counts[at["exponents"]] += joint.sum(2, np.int64).reshape(-1)
+    counts[at["ulps"]] += joint.sum(1, np.int64).reshape(-1)
 
 
 _SOURCE = """
-def survey({inputs}, epsilon, numbers, marks, counts, sums):
+def survey({inputs}, epsilon, numbers, marks, joint, counts, sums):
     ZERO, ONE, COUNT = {real}(0), {real}(1), {real}({n})
     nothing, seen = np.uint32(0), {word}(0)
-    N, CHUNK, LANES = np.int64({n}), np.int64({chunk}), np.int64({lanes})
+    N, CHUNK = np.int64({n}), np.int64({chunk})
     words = np.int64({chunk_words})
     start, size = np.int64(0), np.int64(base.size)
     while start < size:
@@ -131,66 +147,71 @@ def survey({inputs}, epsilon, numbers, marks, counts, sums):
         for i in range(np.uint64(length)):
             j = np.uint64(start) + i
             {widen}
-        # what was moved together, and where
         for k in range(CHUNK):
             counts[np.uint64(marks[k])] += 1
             {histograms}
         for s in range(N):
-            a = s * CHUNK
+            a, first, second = s * CHUNK, N * CHUNK, (N + 1) * CHUNK
             bit_s = np.uint32(1) << np.uint32(s)
-            total, square = 0.0, 0.0
+            total, square, active, left0, left1 = 0.0, 0.0, 0.0, 0.0, 0.0
+            own, kept0, flipped0, lost0, kept1, flipped1, lost1 = {seven_times_nothing}
             for k in range(CHUNK):
-                x = np.float64(numbers[a + k])
-                total = plus(total, abs(x))
-                square = plus(square, x * x)
+                x = numbers[a + k]
+                wide = np.float64(x)
+                total = plus(total, abs(wide))
+                square = plus(square, wide * wide)
+                moved = (marks[k] & bit_s) != nothing
+                x = x if moved else ZERO
+                wide = wide if moved else 0.0
+                active = plus(active, wide * wide)
+                own = add32(own, np.uint32(1) if moved else nothing)
+                enough = abs(x) * {real}({kept})
+                {fates}
             sums[{total} + s] += total
             sums[{dots} + s * N + s] += square
+            sums[{active} + s] += active
+            sums[{left} + s] += left0
+            sums[{left} + N + s] += left1
+            {flush}
             for t in range(s):
                 b = t * CHUNK
                 both = bit_s | (np.uint32(1) << np.uint32(t))
                 dot, moved_s, moved_t, agree = 0.0, 0.0, 0.0, nothing
                 for k in range(CHUNK):
-                    x, y = numbers[a + k], numbers[b + k]
-                    dot = plus(dot, np.float64(x) * np.float64(y))
+                    x, y = np.float64(numbers[a + k]), np.float64(numbers[b + k])
+                    product = x * y
+                    dot = plus(dot, product)
                     shared = (marks[k] & both) == both
-                    moved_s = plus(moved_s, np.float64(abs(x) if shared else ZERO))
-                    moved_t = plus(moved_t, np.float64(abs(y) if shared else ZERO))
-                    agree = add32(agree, np.uint32(1) if shared and (x > ZERO) == (y > ZERO) else nothing)
+                    moved_s = plus(moved_s, abs(x) if shared else 0.0)
+                    moved_t = plus(moved_t, abs(y) if shared else 0.0)
+                    agree = add32(agree, np.uint32(1) if shared and (x > 0.0) == (y > 0.0) else nothing)
                 sums[{dots} + s * N + t] += dot
                 sums[{dots} + t * N + s] += dot
                 sums[{moved} + s * N + t] += moved_s
                 sums[{moved} + t * N + s] += moved_t
                 counts[{agree} + s * N + t] += agree
                 counts[{agree} + t * N + s] += agree
-            for r in range({merges}):
-                d = (N + r) * CHUNK
-                left, active = 0.0, 0.0
-                kept, diluted, flipped, lost = nothing, nothing, nothing, nothing
-                for k in range(CHUNK):
-                    x, y = numbers[a + k], numbers[d + k]
-                    moved = (marks[k] & bit_s) != nothing
-                    x = x if moved else ZERO
-                    left = plus(left, np.float64(x) * np.float64(y))
-                    active = plus(active, np.float64(x) * np.float64(x))
-                    opposite = (x > ZERO and y < ZERO) or (x < ZERO and y > ZERO)
-                    enough = abs(y) >= abs(x) * {real}({kept})
-                    gone = moved and y == ZERO
-                    lost = add32(lost, np.uint32(1) if gone else nothing)
-                    flipped = add32(flipped, np.uint32(1) if opposite else nothing)
-                    kept = add32(kept, np.uint32(1) if moved and enough and not opposite and not gone else nothing)
-                    diluted = add32(
-                        diluted, np.uint32(1) if moved and not enough and not opposite and not gone else nothing
-                    )
-                place = {fates} + (r * N + s) * 4
-                counts[place] += kept
-                counts[place + 1] += diluted
-                counts[place + 2] += flipped
-                counts[place + 3] += lost
-                sums[{left} + r * N + s] += left
-                if r == 0:
-                    sums[{active} + s] += active
         start += length
     return np.uint32(1) if seen >= {word}({infinity}) else np.uint32(0)
+"""
+
+# What merge number {r} leaves of an element: y. What is neither lost, flipped nor kept is diluted.
+_FATE = """
+                y = numbers[{merged} + k]
+                left{r} = plus(left{r}, wide * np.float64(y))
+                gone = moved and y == ZERO
+                opposite = (x > ZERO and y < ZERO) or (x < ZERO and y > ZERO)
+                lost{r} = add32(lost{r}, np.uint32(1) if gone else nothing)
+                flipped{r} = add32(flipped{r}, np.uint32(1) if opposite else nothing)
+                stays = moved and abs(y) >= enough and not (gone or opposite)
+                kept{r} = add32(kept{r}, np.uint32(1) if stays else nothing)
+"""
+_FLUSH = """
+            place = {fates} + ({r} * N + s) * 4
+            counts[place] += kept{r}
+            counts[place + 1] += np.int64(own) - np.int64(kept{r}) - np.int64(flipped{r}) - np.int64(lost{r})
+            counts[place + 2] += flipped{r}
+            counts[place + 3] += lost{r}
 """
 
 
@@ -203,28 +224,30 @@ def _survey(form: Format, n: int, stored: str, target: str) -> Any:
     body: list[str] = []
     for lane, function in enumerate(form.lanes):
         body += _widen(form, n, lane, function, stored, target, chunk)
-    counting = []
-    for t in range(n):
-        for name, row, bins in (("exponents", 1 + t, EXPONENT_BINS), ("ulps", 1 + n + t, ULP_BINS)):
-            counting.append(f"counts[np.uint64({at[name] + t * bins}) + np.uint64(marks[{row * chunk} + k])] += 1")
+    counting = [
+        f"joint[np.uint64({t * JOINT_BINS}) + np.uint64(marks[{(1 + t) * chunk} + k])] += np.uint32(1)"
+        for t in range(n)
+    ]
     real, word = f"np.{np.dtype(form.real).name}", f"np.{np.dtype(form.word).name}"
+    merges = tuple(zip(range(len(MERGES)), ("first", "second"), strict=True))
     source = _SOURCE.format(
         inputs=", ".join(["base", *[f"a{t}" for t in range(n)]]),
         real=real,
         word=word,
         n=n,
         chunk=chunk,
-        lanes=len(form.lanes),
         chunk_words=_CHUNK_WORDS,
         widen="\n            ".join(body),
         histograms="\n            ".join(counting),
-        merges=len(MERGES),
+        seven_times_nothing=", ".join(["nothing"] * 7),
+        fates="".join(_FATE.format(r=r, merged=merged) for r, merged in merges).strip(),
+        flush="".join(_FLUSH.format(r=r, fates=at["fates"]) for r, _ in merges).strip(),
         kept=KEPT,
         infinity=form.infinity,
-        **{name: at[name] for name in ("total", "dots", "moved", "agree", "fates", "left", "active")},
+        **{name: at[name] for name in ("total", "dots", "moved", "agree", "left", "active")},
     )
     words = f"{form.word_code}[]"
-    arguments = (*[words] * (1 + n), form.real_code, f"{form.real_code}[]", "u32[]", "i64[]", "f64[]")
+    arguments = (*[words] * (1 + n), form.real_code, f"{form.real_code}[]", "u32[]", "u32[]", "i64[]", "f64[]")
     return native.load("survey", source, arguments, "u32")
 
 
@@ -251,8 +274,10 @@ def _widen(form: Format, n: int, lane: int, function: str, stored: str, target: 
             "total = total + tau",
             "bits = peak_f32(nothing, np.float32(tau))",
             "exponent = np.int32(bits >> np.uint32(23))",
-            *_binned(f"exponent - np.int32({127 + LEAST_EXPONENT})", EXPONENT_BINS, (1 + t) * chunk + first),
-            *_binned(f"exponent - unit - np.int32({LEAST_ULP})", ULP_BINS, (1 + n + t) * chunk + first),
+            *_binned("row", f"exponent - np.int32({127 + LEAST_EXPONENT})", EXPONENT_BINS),
+            *_binned("column", f"exponent - unit - np.int32({LEAST_ULP})", ULP_BINS),
+            f"bin = row * np.int32({ULP_BINS}) + column",
+            f"marks[{(1 + t) * chunk + first} + i] = np.uint32(bin) if bits != nothing else nothing",
         ]
     lines.append(f"marks[{first} + i] = mask")
     merged = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
@@ -264,13 +289,12 @@ def _widen(form: Format, n: int, lane: int, function: str, stored: str, target: 
     return lines
 
 
-def _binned(value: str, bins: int, place: int) -> list[str]:
-    """Store the bin of a magnitude: 0 for 0, and `value` kept within the others."""
+def _binned(name: str, value: str, bins: int) -> list[str]:
+    """The bin of a magnitude that is not 0: `value` kept within the bins after the first."""
     return [
-        f"place = {value}",
-        "place = place if place > np.int32(0) else np.int32(0)",
-        f"place = place if place < np.int32({bins - 2}) else np.int32({bins - 2})",
-        f"marks[{place} + i] = np.uint32(place + np.int32(1)) if bits != nothing else nothing",
+        f"{name} = {value}",
+        f"{name} = {name} if {name} > np.int32(0) else np.int32(0)",
+        f"{name} = ({name} if {name} < np.int32({bins - 2}) else np.int32({bins - 2})) + np.int32(1)",
     ]
 
 
