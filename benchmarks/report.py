@@ -35,6 +35,10 @@ REASONS: dict[str, str] = {
         f"{_FIXED_COSTS}. With cold caches Python's own libraries are read from the disk too, and the disk's speed "
         "drifts by a factor of two between runs"
     ),
+    "analysis": (
+        "the kernel takes some 15 ns of a processor for each element of the base, which two processors need 4 s for; the "
+        "disk gives the files in 3 s"
+    ),
     "sweep": (
         "writing the outputs into the page cache, which a sweep does as often as single merges do, is half of its time "
         "or more on this virtual machine, and drifts by a factor of three with the pages that its host takes and gives"

@@ -207,7 +207,7 @@ class Analysis:
 
     def to_json(self) -> str:
         """The text of `--json`."""
-        return json.dumps(self.as_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(self.as_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
 
 def _finite(value: Any) -> Any:
