@@ -36,8 +36,8 @@ REASONS: dict[str, str] = {
         "drifts by a factor of two between runs"
     ),
     "analysis": (
-        "the kernel takes some 15 ns of a processor for each element of the base, which two processors need 4 s for; the "
-        "disk gives the files in 3 s"
+        "the kernel takes some 15 ns of a processor for each element of the base, which two processors need 4 s for; "
+        "the disk gives the files in 3 s"
     ),
     "sweep": (
         "writing the outputs into the page cache, which a sweep does as often as single merges do, is half of its time "
