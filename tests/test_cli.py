@@ -321,6 +321,9 @@ def test_a_report_of_a_finished_merge(tmp_path: Path) -> None:
     page = (tmp_path / "out/report.html").read_text()
     assert "bytes_read" in page or "bytes read" in page
     assert list((tmp_path / "figures").glob("*.svg"))
+    assert "is not what was merged" not in done.stdout
+    write_checkpoint(tmp_path / names[0], simple(9, moved=0.2))
+    assert f"{names[0]} is not what was merged" in ramerge("report", tmp_path / "out").stdout
 
 
 @pytest.mark.parametrize(
@@ -334,6 +337,13 @@ def test_a_report_of_a_finished_merge(tmp_path: Path) -> None:
         (
             ["analyze", "--base", "base", "--agent", "code=code", "--json", "base/model.safetensors/x"],
             "cannot be written",
+        ),
+        (["analyze", "--base", "base", "--agent", "code=code", "--json", "base/config.json"], "of a checkpoint"),
+        (["analyze", "--base", "base", "--agent", "code=code", "--html", "/dev/null"], "no regular file"),
+        (["analyze", "--base", "base", "--agent", "code=code", "--html", "x", "--json", "x"], "both name x"),
+        (
+            ["analyze", "--base", "base", "--agent", "code=code", "--csv", "base/model.safetensors"],
+            "model.safetensors:",
         ),
         (["report", "nowhere"], "is no finished merge"),
         (["report", "base"], "there is no ramerge.yaml"),

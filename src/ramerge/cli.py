@@ -208,7 +208,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **options
 @_options(click.argument("out", type=click.Path(path_type=Path)), *_PAGES, *_MACHINE)
 def report(out: Path, quiet: bool, **options: Any) -> None:
     """Make the page of `analyze --html` for a finished merge at OUT, with its record; by default OUT/report.html."""
-    from ramerge.analysis.finished import open_finished
+    from ramerge.analysis.finished import open_finished, with_differences
     from ramerge.analysis.text import summary
     from ramerge.api import analyze as run
     from ramerge.progress import shown
@@ -219,6 +219,7 @@ def report(out: Path, quiet: bool, **options: Any) -> None:
     with shown(quiet=quiet) as listen:
         limits = {key: options[key] for key in ("threads", "max_memory", "cache")}
         analysis = run(recipe, on_progress=listen, **limits)
+    analysis = with_differences(analysis, record)
     _write_pages(analysis, record, recipe.read_text(encoding="utf-8"), chosen)
     if not quiet:
         click.echo(f"{summary(analysis)}\n{chosen['html']}")
@@ -236,6 +237,8 @@ def _check_pages(options: dict[str, Any]) -> None:
     ):
         if options[key] is not None:
             check(options[key])
+    if options["html"] is not None and options["html"] == options["json_file"]:
+        raise RecipeError(f"--html and --json: both name {options['html']}")
     if options["html"] is not None or options["figures"] is not None:
         from ramerge.report import require_extra
 

@@ -115,6 +115,8 @@ def _for_analysis(document: Document) -> tuple[Document, float]:
     Rules that keep or take tensors hold, because a merge would leave those out; importances are not read.
     """
     values = dict(document.values)
+    if values.get("base") is None:
+        raise RecipeError(document.where(("base",), "is missing; without a base there are no task vectors to analyse"))
     given = values.pop("parameters", None)
     values.pop("preset", None)
     epsilon = given.get("epsilon", _USUAL_EPSILON) if isinstance(given, Mapping) else _USUAL_EPSILON
