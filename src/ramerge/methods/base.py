@@ -36,9 +36,14 @@ def only(**conditions: str) -> dict[str, Any]:
 
 def conditions(parameters: type[BaseModel], name: str) -> Mapping[str, str]:
     """What `only` says of a field."""
+    found = _extra(parameters, name).get("only", {})
+    return {key: str(value) for key, value in found.items()}
+
+
+def _extra(parameters: type[BaseModel], name: str) -> Mapping[str, Any]:
+    """A field's metadata of our own."""
     extra = parameters.model_fields[name].json_schema_extra
-    found = extra.get("only", {}) if isinstance(extra, dict) else {}
-    return found if isinstance(found, dict) else {}  # type: ignore[return-value]
+    return extra if isinstance(extra, Mapping) else {}
 
 
 def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = False) -> Any:
@@ -108,8 +113,7 @@ def agent_field(description: str) -> Any:
 
 def names_agent(parameters: type[BaseModel], name: str) -> bool:
     """Whether a field is an `agent_field`."""
-    extra = parameters.model_fields[name].json_schema_extra
-    return isinstance(extra, dict) and bool(extra.get("agent"))
+    return bool(_extra(parameters, name).get("agent"))
 
 
 @dataclass(frozen=True)
