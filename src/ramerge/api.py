@@ -30,6 +30,7 @@ def plan(
     max_memory: int | str | None = None,
     overwrite: bool = False,
     cache: bool = True,
+    strict: bool = False,
 ) -> Plan:
     """What a merge, or with `vary` a sweep, would read, write and take, from headers alone.
 
@@ -41,6 +42,7 @@ def plan(
         max_memory: what the process may take, in bytes or as `2GB`.
         overwrite: whether an existing checkpoint at `out` would be replaced.
         cache: whether to use what earlier reads of the same files have counted, and to leave counts to later ones.
+        strict: whether what is warned of is a problem.
 
     Returns:
         The plan. Its `problems` say what would make the merge fail.
@@ -56,6 +58,7 @@ def plan(
         max_memory=max_memory,
         overwrite=overwrite,
         cache=cache,
+        strict=strict,
     )
 
 
@@ -77,6 +80,7 @@ def merge(
     max_memory: int | str | None = None,
     overwrite: bool = False,
     cache: bool = True,
+    strict: bool = False,
     on_progress: Listener | None = None,
 ) -> Record:
     """Merge a recipe's agents into a checkpoint at `out`, which appears complete or not at all.
@@ -88,6 +92,7 @@ def merge(
         max_memory: what the process may take, in bytes or as `2GB`; refused if it cannot be kept.
         overwrite: replace an existing checkpoint at `out`, at the end.
         cache: as for `plan`. It changes no byte of the output.
+        strict: refuse what is otherwise warned of, before the output appears.
         on_progress: called from this thread with a `Progress` after every block.
 
     Returns:
@@ -96,11 +101,12 @@ def merge(
     Raises:
         RecipeError: the recipe is wrong.
         PlanError: the inputs do not fit each other, the output or the machine; every problem, before weights are read.
-        WeightsError: NaN, Inf or overflow, or integer tensors that differ; every tensor that holds some.
+        WeightsError: NaN, Inf or overflow, or integer tensors that differ; every tensor that holds some. If `strict`,
+            also what is warned of.
         CheckpointError: an input cannot be read.
         OutputError: the disk is full or fails.
     """
-    made = plan(recipe, out, threads=threads, max_memory=max_memory, overwrite=overwrite, cache=cache)
+    made = plan(recipe, out, threads=threads, max_memory=max_memory, overwrite=overwrite, cache=cache, strict=strict)
     return execute(made, ThreadExecutor(made.resources.workers), on_progress or silence)[0]
 
 
@@ -114,6 +120,7 @@ def sweep(
     max_memory: int | str | None = None,
     overwrite: bool = False,
     cache: bool = True,
+    strict: bool = False,
     on_progress: Listener | None = None,
 ) -> tuple[Record, ...]:
     """Merge with every combination of parameters, reading all inputs once a pass however many there are.
@@ -128,6 +135,7 @@ def sweep(
         max_memory: as for `merge`.
         overwrite: as for `merge`.
         cache: as for `plan`.
+        strict: as for `merge`. With `on_tensor`, some warnings come after the tensors.
         on_progress: as for `merge`.
 
     Returns:
@@ -149,6 +157,7 @@ def sweep(
         max_memory=max_memory,
         overwrite=overwrite,
         cache=cache,
+        strict=strict,
         in_memory=on_tensor is not None,
     )
     return execute(made, ThreadExecutor(made.resources.workers), on_progress or silence, on_tensor)
@@ -161,6 +170,7 @@ def analyze(
     threads: int | None = None,
     max_memory: int | str | None = None,
     cache: bool = True,
+    strict: bool = False,
     on_progress: Listener | None = None,
 ) -> Analysis:
     """What RL changed in the agents of a recipe: sparsity, overlap, angles, and what merges would leave of it.
@@ -174,6 +184,7 @@ def analyze(
         threads: as for `merge`.
         max_memory: as for `merge`.
         cache: whether to leave counts to later merges of the same files, which then read them once less.
+        strict: as for `merge`.
         on_progress: as for `merge`.
 
     Returns:
@@ -182,5 +193,7 @@ def analyze(
     Raises:
         RecipeError, PlanError, WeightsError, CheckpointError: as for `merge`.
     """
-    plan, anatomy = plan_analysis(recipe, epsilons=epsilons, threads=threads, max_memory=max_memory, cache=cache)
+    plan, anatomy = plan_analysis(
+        recipe, epsilons=epsilons, threads=threads, max_memory=max_memory, cache=cache, strict=strict
+    )
     return carry_out(plan, anatomy, ThreadExecutor(plan.resources.workers), on_progress or silence)

@@ -38,7 +38,7 @@ Merged with ramerge {record.ramerge_version} by **{plan.method.name}**
 ({plan.method.title}: {plan.method.formula}; {plan.method.source}), {parameters}.
 
 {_table(plan.method, record)}
-
+{_warnings(record)}
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -86,6 +86,11 @@ def _base_models(plan: Plan) -> list[str]:
         if _HUB_ID.fullmatch(candidate) and "--" not in candidate and ".." not in candidate:
             ids.append(candidate)
     return list(dict.fromkeys(ids)) or ["base"]
+
+
+def _warnings(record: Record) -> str:
+    """A list of what was warned of, between empty lines; nothing without warnings."""
+    return "".join(f"\n> **Warning:** {warning}\n" for warning in record.warnings)
 
 
 def _cell(text: str) -> str:

@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -67,7 +67,8 @@ _MACHINE: tuple[_Decorator, ...] = (
         default=True,
         help="Neither use nor leave counts of the same files in the user's cache folder.",
     ),
-    click.option("--quiet", is_flag=True, help="Show errors only."),
+    click.option("--strict", is_flag=True, help="Make an error of every warning."),
+    click.option("--quiet", is_flag=True, help="Show warnings and errors only."),
     click.option("--debug", is_flag=True, help="Show tracebacks."),
 )
 _RECIPE: tuple[_Decorator, ...] = (
@@ -123,6 +124,7 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) ->
 
     with shown(quiet=quiet or as_json) as listen:
         record = run(document, out, on_progress=listen, **_machine(options))
+    _warn(record.warnings)
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
@@ -149,6 +151,7 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
         raise RecipeError("no output folder: ramerge sweep RECIPE OUT --vary parameters.r=0,0.1,0.2")
     with shown(quiet=quiet or as_json) as listen:
         records = run(document, out, vary=read_varied(vary), on_progress=listen, **_machine(options))
+    _warn(warning for record in records for warning in record.warnings)
     if as_json:
         click.echo(json.dumps([record.as_dict() for record in records], indent=2, ensure_ascii=False))
     elif not quiet:
@@ -167,6 +170,7 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> 
 
     document, out = read_inputs(paths, options)
     made = make(document, out, **_machine(options))
+    _warn(made.warnings)
     if as_json:
         click.echo(json.dumps(made.as_dict(), indent=2, ensure_ascii=False))
     elif not quiet:
@@ -191,8 +195,9 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **options
     _check_pages(options)
     asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
     with shown(quiet=quiet) as listen:
-        limits = {key: options[key] for key in ("threads", "max_memory", "cache")}
+        limits = {key: options[key] for key in ("threads", "max_memory", "cache", "strict")}
         analysis = run(document, epsilons=asked, on_progress=listen, **limits)
+    _warn(analysis.warnings)
     _write_pages(analysis, None, "\n".join(document.text) or None, options)
     if not quiet:
         click.echo(summary(analysis))
@@ -211,9 +216,10 @@ def report(out: Path, quiet: bool, **options: Any) -> None:
     chosen = options | {"html": options["html"] or out / "report.html"}
     _check_pages(chosen)
     with shown(quiet=quiet) as listen:
-        limits = {key: options[key] for key in ("threads", "max_memory", "cache")}
+        limits = {key: options[key] for key in ("threads", "max_memory", "cache", "strict")}
         analysis = run(recipe, on_progress=listen, **limits)
     analysis = with_differences(analysis, record)
+    _warn(analysis.warnings)
     _write_pages(analysis, record, recipe.read_text(encoding="utf-8"), chosen)
     if not quiet:
         click.echo(f"{summary(analysis)}\n{chosen['html']}")
@@ -342,7 +348,7 @@ cli.add_command(table_command)
 
 
 def _machine(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: options[key] for key in ("threads", "max_memory", "overwrite", "cache")}
+    return {key: options[key] for key in ("threads", "max_memory", "overwrite", "cache", "strict")}
 
 
 def _summary(record: Record, out: Path) -> str:
@@ -432,6 +438,12 @@ def _bytes(size: int) -> str:
     from rich.filesize import decimal
 
     return f"{decimal(size)} ({size:,} bytes)" if size >= 1000 else f"{size} bytes"
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    """Warnings are on standard error, and `--quiet` does not hide them."""
+    for warning in dict.fromkeys(warnings):
+        click.echo(f"warning: {warning}", err=True)
 
 
 def _fail(problems: tuple[str, ...], code: int) -> NoReturn:

@@ -50,6 +50,7 @@ class Record:
         rules: the recipe's rules, each with the number of tensors that it caught.
         counts: where counts come from: this `read` of the inputs, or an `earlier read` of the same files.
         notes: what the plan noted, such as how many tensors each rule caught.
+        warnings: what was merged and probably is not what was wanted.
         dtype: full name of the output's dtype, or `mixed`.
         runs_on: what the method computed with.
         statistics: one entry an agent, in recipe order.
@@ -71,6 +72,7 @@ class Record:
     rules: tuple[Mapping[str, Any], ...]
     counts: str
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
     dtype: str
     runs_on: str
     statistics: tuple[AgentStatistics, ...]
@@ -88,6 +90,7 @@ class Record:
         values = dict(vars(self))
         values["rules"] = list(self.rules)
         values["notes"] = list(self.notes)
+        values["warnings"] = list(self.warnings)
         statistics: dict[str, Any] = {"agents": [agent.as_dict() for agent in self.statistics]}
         if parts := values.pop("parts"):
             statistics["parts"] = {

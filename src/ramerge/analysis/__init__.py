@@ -40,6 +40,7 @@ def plan_analysis(
     threads: int | None = None,
     max_memory: int | str | None = None,
     cache: bool = True,
+    strict: bool = False,
 ) -> tuple[Plan, Anatomy]:
     """What an analysis reads and counts.
 
@@ -52,7 +53,8 @@ def plan_analysis(
         raise RecipeError([f"epsilons: {one!r} must be a number, 0 or more" for one in wrong])
     asked = tuple(sorted({float(one) for one in (*epsilons, epsilon)}, reverse=True))
     anatomy = Anatomy("tensor", epsilon=epsilon, epsilons=asked)
-    return make_plan(document, threads=threads, max_memory=max_memory, observed=(anatomy,), cache=cache), anatomy
+    limits: dict[str, Any] = {"threads": threads, "max_memory": max_memory}
+    return make_plan(document, observed=(anatomy,), cache=cache, strict=strict, **limits), anatomy
 
 
 def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener = silence) -> Analysis:
@@ -89,6 +91,7 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
         findings=findings_of(model),
         notes=plan.notes,
+        warnings=plan.warnings,
         recipe=plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
         bytes_read=plan.bytes_read,
         seconds=round(time.monotonic() - began, 3),

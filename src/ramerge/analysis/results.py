@@ -171,6 +171,7 @@ class Analysis:
         model, layers, roles, tensors: the same figures of the whole and of its parts.
         findings: three sentences.
         notes: what the plan noted.
+        warnings: what probably is not what was wanted.
         recipe: what was analysed, as plain values.
         bytes_read: bytes of weights read.
         seconds: wall time.
@@ -189,6 +190,7 @@ class Analysis:
     tensors: tuple[TensorPart, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
     recipe: Mapping[str, Any]
     bytes_read: int
     seconds: float

@@ -16,6 +16,7 @@ from ramerge.card import model_card
 from ramerge.checkpoint.companions import copy_companions
 from ramerge.checkpoint.dtypes import FROM_FULL_NAME
 from ramerge.checkpoint.index import SAFETENSORS_INDEX
+from ramerge.engine.warn import warnings_of
 from ramerge.engine.worker import Known
 from ramerge.planning.model import Plan, Point
 from ramerge.recipe import Agent, Recipe
@@ -38,6 +39,7 @@ def make_records(plan: Plan, known: Known, began: float) -> tuple[Record, ...]:
             rules=tuple(rules),
             counts=plan.counts,
             notes=plan.notes,
+            warnings=warnings_of(plan, point, known),
             dtype=plan.dtype,
             runs_on=point.method.runs_on(point.parameters[0]),
             statistics=_statistics(plan, point, known),

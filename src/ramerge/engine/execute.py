@@ -15,6 +15,7 @@ from ramerge.engine.beside import make_records, write_beside
 from ramerge.engine.events import Listener, Progress, silence
 from ramerge.engine.sinks import Files, MergedTensor, Whole, all_shards
 from ramerge.engine.tally import Refusals, Statistics
+from ramerge.engine.warn import refuse
 from ramerge.engine.worker import Block, Known, Outcome, Sink, Task, Worker, worker
 from ramerge.errors import PlanError, WeightsError
 from ramerge.executors import Executor
@@ -39,7 +40,7 @@ def execute(
 
     Raises:
         PlanError: the plan has problems or is out of date, or neither an output folder nor a function is given.
-        WeightsError: values that cannot be merged; every tensor that holds some.
+        WeightsError: values that cannot be merged; every tensor that holds some. Of a strict plan, warnings too.
         CheckpointError: an input cannot be read.
         OutputError: the output cannot be written.
     """
@@ -56,7 +57,7 @@ def execute(
             passes.merge(whole)
             whole.finish()
         passes.keep()
-        return make_records(plan, passes.known, began)
+        return _records(plan, passes.known, began)
     assert plan.out is not None
     with staged(plan.out, overwrite=plan.overwrite) as stage:
         with closing(Writer(stage, all_shards(plan))) as writer:
@@ -64,8 +65,14 @@ def execute(
             passes.merge(Files(plan, writer))
             writer.finish()
         passes.keep()
-        records = make_records(plan, passes.known, began)
+        records = _records(plan, passes.known, began)
         write_beside(plan, records, stage)
+    return records
+
+
+def _records(plan: Plan, known: Known, began: float) -> tuple[Record, ...]:
+    records = make_records(plan, known, began)
+    refuse(plan, (warning for record in records for warning in record.warnings))
     return records
 
 

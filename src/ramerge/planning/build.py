@@ -53,6 +53,7 @@ def make_plan(
     in_memory: bool = False,
     observed: Sequence[Statistic] = (),
     cache: bool = True,
+    strict: bool = False,
 ) -> Plan:
     """Plan a merge, or a sweep over parameters; `problems` of the result says what would make it fail.
 
@@ -66,6 +67,7 @@ def make_plan(
         in_memory: whether merged tensors are handed over whole instead of being written.
         observed: statistics that will be counted instead of a merge; the plan has the memory for them.
         cache: whether to use counts that earlier reads of the same files have left, and to leave some.
+        strict: whether warnings are problems.
 
     Raises:
         RecipeError: the recipe itself is wrong.
@@ -97,12 +99,15 @@ def make_plan(
     fixed = _resident(opened.all, findings) + (_collected(plan) if in_memory else 0)
     resources = _cut(plan, fixed, threads, budget, observed, findings)
     free = checks.check_out(plan, findings) if out is not None else None
+    problems = findings.problems + (findings.warnings if strict else [])
     return replace(
         plan,
         resources=resources,
         disk_free=free,
+        strict=strict,
         notes=tuple(findings.notes),
-        problems=tuple(dict.fromkeys(findings.problems)),
+        warnings=() if strict else tuple(dict.fromkeys(findings.warnings)),
+        problems=tuple(dict.fromkeys(problems)),
     )
 
 

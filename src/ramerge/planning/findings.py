@@ -1,4 +1,4 @@
-"""What planning finds out besides the plan: problems, which stop a merge, and notes, which do not."""
+"""What planning finds out besides the plan: problems stop a merge, warnings do if it is strict, notes do not."""
 
 from __future__ import annotations
 
@@ -13,20 +13,28 @@ _LISTED = 8
 
 @dataclass
 class Findings:
-    """Problems and notes, in the order in which they were found."""
+    """Problems, warnings and notes, in the order in which they were found."""
 
     document: Document
     problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def problem(self, text: str, agent: str | None = None) -> None:
         """A problem of an agent, of the base under the name "", or of none; with the recipe's line that names it."""
-        self.problems.append(text if agent is None else self.document.where(key_of(agent), text))
+        self.problems.append(self._where(text, agent))
+
+    def warn(self, text: str, agent: str | None = None) -> None:
+        """A warning, likewise: the merge can be carried out, and probably is not what is wanted."""
+        self.warnings.append(self._where(text, agent))
 
     def error(self, error: RamergeError, agent: str) -> None:
         """All problems of an error about an agent, or about the base under the name ""."""
         for text in error.problems:
             self.problem(text, agent)
+
+    def _where(self, text: str, agent: str | None) -> str:
+        return text if agent is None else self.document.where(key_of(agent), text)
 
 
 def key_of(agent: str) -> tuple[str, ...]:

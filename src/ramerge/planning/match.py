@@ -13,6 +13,9 @@ from ramerge.recipe import Allow
 _HEAD = ("lm_head.weight", "output.weight", "embed_out.weight")
 _EMBEDDING = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight", "embed_in.weight")
 
+# An agent of which less than this is used adds next to nothing.
+_LITTLE = 0.01
+
 
 def match(
     name: str, base: Checkpoint, agent: Checkpoint, allow: Allow, findings: Findings
@@ -39,7 +42,9 @@ def match(
     for tensor in missing:
         found[tensor.name] = tensor
     _compare(name, base, agent, found, allow, findings)
-    return {key: found[key] for key in base.tensors}, ties
+    sources = {key: found[key] for key in base.tensors}
+    _check_used(name, agent, sources, findings)
+    return sources, ties
 
 
 def match_importance(
@@ -70,6 +75,19 @@ def _report(
     elif tensors:
         names = listed([f"{tensor.name!r} {list(tensor.shape)}" for tensor in tensors])
         findings.problem(f"{agent.directory}: {what} {names} (allow.{policy})", name)
+
+
+def _check_used(name: str, agent: Checkpoint, sources: Mapping[str, Tensor], findings: Findings) -> None:
+    """An agent that adds nothing cannot be meant, and one that adds next to nothing hardly is."""
+    places = {id(tensor) for tensor in sources.values()}
+    stored = [tensor for tensor in agent.tensors.values() if tensor.is_float] or list(agent.tensors.values())
+    used = [tensor for tensor in stored if id(tensor) in places]
+    total, taken = (sum(tensor.elements for tensor in of) for of in (stored, used))
+    if not used:
+        findings.problem(f"{agent.directory}: none of its tensors is used, so it adds nothing to the merge", name)
+    elif taken < _LITTLE * total:
+        text = f"only {taken:,} of its {total:,} elements are used, under {_LITTLE:.0%}; the rest is dropped"
+        findings.warn(f"{agent.directory}: {text}", name)
 
 
 def _compare(

@@ -171,7 +171,8 @@ class Plan:
 
     `rounds` holds for each read before the merging pass what is counted of which tensors, by their places. Sizes are in
     bytes. `bytes_read` counts every pass, `bytes_written` every point. `inputs` identifies the files, for counts that
-    are kept; `remembered` are those that an earlier read of them has left.
+    are kept; `remembered` are those that an earlier read of them has left. `warnings` name what can be merged and
+    probably is not what is wanted; if the plan is `strict` they are `problems`, and so is what the engine warns of.
     """
 
     points: tuple[Point, ...]
@@ -191,7 +192,9 @@ class Plan:
     bytes_read: int = 0
     bytes_written: int = 0
     disk_free: int | None = None
+    strict: bool = False
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
@@ -271,5 +274,6 @@ class Plan:
             "block_elements": self.resources.block_elements,
             "peak_memory_bytes": self.resources.peak_memory_bytes,
             "notes": list(self.notes),
+            "warnings": list(self.warnings),
             "problems": list(self.problems),
         }

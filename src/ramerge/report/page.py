@@ -26,7 +26,7 @@ _TABLES = Path(itables.__file__).parent / "html" / "dt_bundle.js"
 _FONT = 12
 # Of the record: figures with a form of their own, and what has a table of its own.
 _RECORD_FORMS = {"bytes_read": "bytes", "bytes_written": "bytes", "peak_memory_bytes": "bytes", "seconds": "seconds"}
-_RECORD_APART = {"statistics", "notes", "rules"}
+_RECORD_APART = {"statistics", "notes", "warnings", "rules"}
 
 
 def page(analysis: Values, record: Values | None, recipe: str | None) -> str:
@@ -44,6 +44,7 @@ def page(analysis: Values, record: Values | None, recipe: str | None) -> str:
             figures=figures,
             record=_plain(record) if record else None,
             notes=(record or {}).get("notes", []),
+            warnings=(record or {}).get("warnings", []),
             statistics=(record or {}).get("statistics", {}).get("agents", []),
             recipe=recipe if recipe is not None else _as_yaml(analysis["recipe"]),
             data={"figures": specs, "tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)},

@@ -1,0 +1,25 @@
+"""What is warned of once values have been read; a strict plan is refused for it, before its output appears."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ramerge.engine.worker import Known
+from ramerge.errors import WeightsError
+from ramerge.planning.model import Plan, Point
+
+
+def warnings_of(plan: Plan, _point: Point, _known: Known) -> tuple[str, ...]:
+    """All warnings of a point: the plan's, and those that its counts give."""
+    return plan.warnings
+
+
+def refuse(plan: Plan, warnings: Iterable[str]) -> None:
+    """Make an error of warnings if the plan is strict.
+
+    Raises:
+        WeightsError: the plan is strict, and there are some.
+    """
+    problems = dict.fromkeys(warnings)
+    if plan.strict and problems:
+        raise WeightsError(problems)
