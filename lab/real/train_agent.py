@@ -1,6 +1,7 @@
 """Train one agent from the base model with GRPO on one task, on the CPU.
 
-Training runs in float32 and the result is saved in bf16: in pure bf16 most updates of this size round to nothing.
+Training runs in float32, because in pure bf16 most updates of this size round to nothing. The result is saved twice: in
+bf16, as agents are usually published, and in float32, as the trainer has it.
 """
 
 from __future__ import annotations
@@ -73,12 +74,13 @@ def reward_curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
     return [{name: round(entry[key], 4) for key, name in kept.items() if key in entry} for entry in steps]
 
 
-def save_agent(trainer: GRPOTrainer, base: Path, out: Path) -> None:
-    """Save weights in bf16, with the tokenizer of the base."""
+def save_agent(trainer: GRPOTrainer, base: Path, out: Path, exact: Path) -> None:
+    """Save weights in float32 to `exact` and in bf16 to `out`, with the tokenizer of the base."""
     # The trainer switches the key-value cache off, and a saved agent would generate slowly ever after.
     trainer.model.config.use_cache = True
-    trainer.model.to(torch.bfloat16).save_pretrained(out)
-    AutoTokenizer.from_pretrained(base).save_pretrained(out)
+    for dtype, folder in ((torch.float32, exact), (torch.bfloat16, out)):
+        trainer.model.to(dtype).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(base).save_pretrained(folder)
 
 
 def train(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -94,13 +96,13 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
     start = time.perf_counter()
     trainer.train()
     seconds = time.perf_counter() - start
-    save_agent(trainer, arguments.base, arguments.out)
+    save_agent(trainer, arguments.base, arguments.out, arguments.exact)
     return {"seconds": round(seconds, 1), "steps": reward_curve(trainer.state.log_history)}
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the run was: flags, machine and versions."""
-    flags = {name: value for name, value in vars(arguments).items() if name not in ("base", "out")}
+    flags = {name: value for name, value in vars(arguments).items() if name not in ("base", "out", "exact")}
     versions = {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}}
     return {**flags, "versions": versions}
 
@@ -109,7 +111,8 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=sorted(TASKS), required=True)
-    parser.add_argument("--out", type=Path, required=True, help="directory of the agent")
+    parser.add_argument("--out", type=Path, required=True, help="directory of the agent in bf16")
+    parser.add_argument("--exact", type=Path, required=True, help="directory of the agent in float32")
     parser.add_argument("--base", type=Path, default=Path(".real/base"), help="checkpoint to start from")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--lr", type=float, default=2e-5)

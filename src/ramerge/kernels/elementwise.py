@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels.formats import FORMATS, Format
 from ramerge.kernels.native import load
+from ramerge.kernels.rounding import ROWS, Counters, Rounding
 from ramerge.kernels.threefry import threefry
 
 Words = NDArray[Any]
@@ -85,6 +86,8 @@ def merge(
     each: Sequence[Sequence[float]] = (),
     common: Sequence[float] = (),
     drop: Drop | None = None,
+    rounding: Rounding | None = None,
+    beyond: float = 0.0,
 ) -> bool:
     """Write `element(b, taus, [importances,] *each, *common)` of every element to `out`.
 
@@ -97,14 +100,18 @@ def merge(
         each: tuples of one number an agent, rounded here to the format's real type.
         common: numbers, rounded alike.
         drop: coins; `start` must be even for formats with two elements in a word.
+        rounding: where to count what a later rounding of `out`, or that to the format itself, erases. Needs the base.
+        beyond: for that an agent has moved an element where |tau| > beyond.
 
     Returns:
         True if an input is not finite, an importance is negative, or a result overflows the format.
     """
     form = FORMATS[format]
-    kernel = _merge(element, form, which, len(each), len(common), drop is not None)
-    numbers = np.array([*[one for row in each for one in row], *common, *(drop.scales if drop else ())], form.real)
-    return bool(kernel(*inputs, out, numbers, *_coins(drop)))
+    target = rounding.target if rounding is not None else None
+    kernel = _merge(element, form, which, len(each), len(common), drop is not None, target)
+    numbers = [*[one for row in each for one in row], *common, *(drop.scales if drop else ()), beyond]
+    counts = rounding.flat if rounding is not None else np.empty(0, np.int64)
+    return bool(kernel(*inputs, out, np.array(numbers, form.real), counts, *_coins(drop)))
 
 
 def histogram(
@@ -157,8 +164,10 @@ def _coins(drop: Drop | None) -> tuple[Any, int]:
 
 
 @cache
-def _merge(element: Element, form: Format, which: Inputs, each: int, common: int, drops: bool) -> Any:
-    agents = range(which.agents)
+def _merge(
+    element: Element, form: Format, which: Inputs, each: int, common: int, drops: bool, target: str | None
+) -> Any:
+    agents, counters = range(which.agents), Counters(which.agents)
     arguments = ["b", _tuple("tau{t}", agents)]
     arguments += [_tuple("f{t}_i", agents)] if which.importances else []
     arguments += [_tuple(f"e{row}_{{t}}", agents) for row in range(each)]
@@ -171,15 +180,20 @@ def _merge(element: Element, form: Format, which: Inputs, each: int, common: int
             body += [f"f{t}_i = {lane}(f{t}[i])" for t in agents]
             body += [f"seen = {form.peak}(seen, f{t}_i if f{t}_i >= ZERO else INFINITY)" for t in agents]
         body += [f"r{place} = element({', '.join(arguments)})", f"peak = {form.peak}(peak, r{place})"]
+        if target is not None:
+            body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > beyond") for t in agents]]
+            body += counters.survey(form, target, f"r{place}")
     body.append(f"out[i] = {form.pack}({', '.join(f'r{place}' for place in range(len(form.lanes)))})")
     source = _loop(
         form,
-        [*which.names, "out", "numbers", "coins", "start"],
-        [*_numbers(agents, each, common, drops), *(_keys(agents) if drops else [])],
+        [*which.names, "out", "numbers", "counts", "coins", "start"],
+        [*_numbers(agents, each, common, drops, ["beyond"]), *(_keys(agents) if drops else [])],
+        counters.clear(ROWS) if target is not None else [],
         body,
+        counters.flush("counts", ROWS) if target is not None else [],
         f"seen >= {_unsigned(form)}({form.infinity}) or peak >= {_unsigned(form)}({form.overflow})",
     )
-    types = [*[_words(form)] * (len(which.names) + 1), _reals(form), "u32[]", "u64"]
+    types = [*[_words(form)] * (len(which.names) + 1), _reals(form), "i64[]", "u32[]", "u64"]
     return load("loop", source, tuple(types), "u32", {"element": element, **({"threefry": threefry} if drops else {})})
 
 
@@ -249,21 +263,40 @@ def loop({arguments}):
     SIXTEEN, LOWER, ONE64, ONE32 = np.uint64(16), np.uint64(65535), np.uint64(1), np.uint32(1)
     ZERO, INFINITY = {real}(0), {real}(np.inf)
     nothing, seen, peak = np.uint32(0), {unsigned}(0), {unsigned}(0)
+    field0, field1 = np.uint32(1), np.uint32(1 << 16)
     {before}
-    for i in range(np.uint64({first}.size)):
-        {body}
+    for first in range(0, {first}.size, {chunk}):
+        last = min(first + {chunk}, {first}.size)
+        {reset}
+        for i in range(np.uint64(first), np.uint64(last)):
+            {body}
+        {flush}
     return np.uint32(1) if {wrong} else np.uint32(0)
 """
+# At most 65,535 elements; see `Counters`.
+_LOOP_WORDS = 1 << 14
 
 
-def _loop(form: Format, arguments: Sequence[str], before: Sequence[str], body: Sequence[str], wrong: str) -> str:
+def _loop(
+    form: Format,
+    arguments: Sequence[str],
+    before: Sequence[str],
+    reset: Sequence[str],
+    body: Sequence[str],
+    flush: Sequence[str],
+    wrong: str,
+) -> str:
+    """Source of a loop over chunks of words: before all, before each chunk, for each word, after each chunk."""
     return _LOOP.format(
         arguments=", ".join(arguments),
         real=_real(form),
         unsigned=_unsigned(form),
         before="\n    ".join(before) or "pass",
         first=arguments[0],
-        body="\n        ".join(body),
+        chunk=_LOOP_WORDS,
+        reset="\n        ".join(reset),
+        body="\n            ".join(body),
+        flush="\n        ".join(flush),
         wrong=wrong,
     )
 
@@ -285,10 +318,10 @@ def _task_vectors(form: Format, which: Inputs, place: int, drops: bool) -> list[
     return lines
 
 
-def _numbers(agents: range, each: int, common: int, drops: bool) -> list[str]:
+def _numbers(agents: range, each: int, common: int, drops: bool, more: Sequence[str] = ()) -> list[str]:
     """Names for what the array of numbers holds."""
     names = [f"e{row}_{t}" for row in range(each) for t in agents] + [f"c{place}" for place in range(common)]
-    names += [f"stay{t}" for t in agents] if drops else []
+    names += [*([f"stay{t}" for t in agents] if drops else []), *more]
     return [f"{name} = numbers[{place}]" for place, name in enumerate(names)]
 
 

@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 
 from ramerge.kernels.convert import narrow, widen
 from ramerge.kernels.formats import FORMATS
+from ramerge.kernels.rounding import Rounding, loses, survey_words
 
 Words = NDArray[Any]
+# format, inputs, output, where to count what rounding erases -> whether something is not finite
+Kernel = Callable[[str, list[Words], Words, Rounding | None], bool]
 
 
 def words_of(format: str, elements: int) -> int:
@@ -47,34 +50,43 @@ class Piece:
         shape: shape of that tensor.
         start: index in that tensor of the first element; even.
         elements: how many there are.
+        agents: how many of the inputs are agents; without a base they come first, else after it.
         formats: formats of the inputs, keys of `FORMATS`.
         inputs: words of the inputs.
         out_format: format of the result.
         out: words of the result.
         scratch: uint8, one row for each input and one for the result, of 8 bytes an element and 8 more; used where
             formats differ, and empty where they do not.
+        counts: int64, shape (2, agents), to count in what rounding does to the result, as `Rounding` has it; None if
+            nobody asks, or there is no base to compare with.
     """
 
     tensor: str
     shape: tuple[int, ...]
     start: int
     elements: int
+    agents: int
     formats: tuple[str, ...]
     inputs: list[Words]
     out_format: str
     out: Words
     scratch: NDArray[np.uint8]
+    counts: NDArray[np.int64] | None = None
     _widened: str = ""
 
-    def compute(self, kernel: Callable[[str, list[Words], Words], bool]) -> bool:
-        """Call `kernel(format, inputs, out)` in the common format; True if it or the last rounding met a non-finite."""
+    def compute(self, kernel: Kernel) -> bool:
+        """Call `kernel(format, inputs, out, rounding)` in the common format.
+
+        True if it or the last rounding met a result that is not finite.
+        """
         format = common_format(self.formats, self.out_format)
         inputs = self.widened(format)
+        rounding = self._rounding(FORMATS[format].real)
         if format == self.out_format:
-            return kernel(format, inputs, self.out)
+            return kernel(format, inputs, self.out, rounding)
         result = self._row(len(inputs), format)
         result[self.elements :] = 0  # inputs that were not widened may end before it
-        flagged = kernel(format, inputs, result)
+        flagged = kernel(format, inputs, result, rounding)
         return narrow(format, result, self.out_format, self.out) or flagged
 
     def compute_numbers(self, function: Callable[..., NDArray[Any]]) -> bool:
@@ -90,9 +102,26 @@ class Piece:
             row = self._row(len(inputs), format)
             row[self.elements :] = 0
             row[: self.elements] = result.view(row.dtype)
-            return narrow(format, row, self.out_format, self.out)
+            flagged = narrow(format, row, self.out_format, self.out)
+            if (rounding := self._rounding(real)) is not None:
+                self._survey(rounding, [one.reshape(-1) for one in inputs], result, format)
+            return flagged
         self.out[:] = result.view(self.out.dtype)
         return not bool(np.isfinite(result).all())
+
+    def _rounding(self, real: type[Any]) -> Rounding | None:
+        """Where to count what rounding erases, if it can erase anything."""
+        wanted = self.counts is not None and loses(real, self.out_format)
+        return Rounding(self.out_format, self.counts) if wanted and self.counts is not None else None
+
+    def _survey(self, rounding: Rounding, inputs: list[Words], result: Words, format: str) -> None:
+        """Count what `compute_numbers` has rounded."""
+        base, *agents = inputs[: 1 + self.agents]
+        stored = np.zeros_like(self.out)
+        row = self._row(len(inputs), format)
+        row[: self.elements] = base.view(row.dtype)
+        narrow(format, row, self.out_format, stored)
+        survey_words([agent != base for agent in agents], result != base, self.out, stored, rounding)
 
     def observe(self, kernel: Callable[[str, list[Words]], bool]) -> bool:
         """Call `kernel(format, inputs)` in the inputs' common format."""

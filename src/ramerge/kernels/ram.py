@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.formats import FORMATS, Format
+from ramerge.kernels.rounding import ROWS, Counters, Rounding
 
 Words = NDArray[Any]
 Counts = NDArray[np.int64]
@@ -27,17 +28,17 @@ Counts = NDArray[np.int64]
 _CHUNK_WORDS = 1 << 14
 
 _TEMPLATE = """
-def {name}(base, {agents}, {lambdas}, epsilon, out, counts):
+def {name}(base, {agents}, {lambdas}, epsilon, out, counts, rounding):
     nothing, one, zero, peak = np.uint32(0), np.{real}(1), np.{real}(0), np.{word}(0)
     field0, field1 = np.uint32(1), np.uint32(1 << 16)
     for start in range(0, base.size, {chunk}):
         stop = min(start + {chunk}, base.size)
-        {reset_counts}
+        {reset}
         for i in range(np.uint64(start), np.uint64(stop)):
             word = base[i]
             {lanes}
             {store}
-        {flush_counts}
+        {flush}
     return peak
 """
 
@@ -50,6 +51,7 @@ _LANE = """
             {each_agent}
             {count}
             {merge}
+            {survey}
 """
 
 _AGENT = """
@@ -72,16 +74,20 @@ _MERGE = """
 
 
 @cache
-def _kernel(format: Format, n: int, *, merges: bool, rescales: bool, counts: bool, lenient: bool) -> Any:
+def _kernel(
+    format: Format, n: int, *, merges: bool, rescales: bool, counts: bool, target: str | None, lenient: bool
+) -> Any:
     """Write out and compile the loop for `n` agents.
 
     merges: store the merged elements (else only count). rescales: unique elements times lambda. counts: count active
-    and unique elements. lenient: NaN counts as not moved, as IEEE comparison has it; otherwise a NaN counts as moved,
-    so that it reaches `peak`, which is how non-finite values are noticed at no cost.
+    and unique elements. target: count what rounding to this format erases. lenient: NaN counts as not moved, as IEEE
+    comparison has it; otherwise a NaN counts as moved, so that it reaches `peak`, which is how non-finite values are
+    noticed at no cost.
     """
-    pairs = range((n + 1) // 2)
+    counters = Counters(n)
+    marks = counts or target is not None
     combined = "active0"
-    for p in pairs[1:]:
+    for p in counters.pairs[1:]:
         combined = f"or32(double32({combined}), active{p})"
 
     def join(parts: Sequence[str], indent: int) -> str:
@@ -95,32 +101,27 @@ def _kernel(format: Format, n: int, *, merges: bool, rescales: bool, counts: boo
                 peak_of_tau="" if merges else f"peak = {format.peak}(peak, tau)",
                 moved="abs(tau) > epsilon" if lenient or not merges else "not (abs(tau) <= epsilon)",
                 scale=f"scale = lambda{t} if moved else scale" if rescales else "",
-                mark_active=f"active{t // 2} = or32(active{t // 2}, field{t % 2}) if moved else active{t // 2}"
-                if counts
-                else "",
+                mark_active=counters.mark(t, "moved") if marks else "",
             )
             for t in range(n)
         ]
         # an element is unique if exactly one bit is set in all fields together
-        count = ["alone = c == one" if merges else f"alone = without_lowest_bit({combined}) == nothing"]
-        count += [f"moved{p} = add32(moved{p}, active{p})" for p in pairs]
-        count += [f"unique{p} = add32(unique{p}, active{p}) if alone else unique{p}" for p in pairs]
+        alone = "alone = c == one" if merges else f"alone = without_lowest_bit({combined}) == nothing"
+        count = [alone, *counters.count("moved"), *counters.count("unique", "alone")]
         rescale = "tau = scale * total if c == one else tau" if rescales else ""
         return _LANE.format(
             lane=lane,
-            clear_active=join([f"active{p} = nothing" for p in pairs], 12) if counts else "",
+            clear_active=join(counters.clear(["active"]), 12) if marks else "",
             each_agent="".join(agents),
             count=join(count, 12) if counts else "",
             merge=_MERGE.format(lane=lane, rescale=rescale, peak=format.peak) if merges else "",
+            survey=join(counters.survey(format, target, "result"), 12) if target else "",
         )
 
     values = ", ".join(f"value_{lane}" for lane in format.lanes)
-    flush = [
-        f"counts[{row * n + t}] += ({total}{t // 2} >> {16 * (t % 2)}) & 65535"
-        for row, total in enumerate(("moved", "unique"))
-        for t in range(n)
-    ]
-    task = "_".join(word for word, wanted in (("merge", merges), ("rescale", rescales), ("count", counts)) if wanted)
+    counted = {"counts": ("moved", "unique") if counts else (), "rounding": ROWS if target else ()}
+    tasks = (("merge", merges), ("rescale", rescales), ("count", counts), ("survey", marks and not counts))
+    task = "_".join(word for word, wanted in tasks if wanted)
     name = f"{task}_{format.name.lower()}_{n}" + ("_lenient" if lenient else "")
     source = _TEMPLATE.format(
         name=name,
@@ -129,13 +130,13 @@ def _kernel(format: Format, n: int, *, merges: bool, rescales: bool, counts: boo
         chunk=_CHUNK_WORDS,
         agents=", ".join(f"a{t}" for t in range(n)),
         lambdas=", ".join(f"lambda{t}" for t in range(n)),
-        reset_counts=join([f"moved{p} = unique{p} = nothing" for p in pairs], 8) if counts else "",
+        reset=join([line for totals in counted.values() for line in counters.clear(totals)], 8),
         lanes="".join(lane_source(lane) for lane in format.lanes),
         store=f"out[i] = {format.pack}({values})" if merges else "",
-        flush_counts=join(flush, 8) if counts else "",
+        flush=join([line for array, totals in counted.items() for line in counters.flush(array, totals)], 8),
     )
     words, real = f"{format.word_code}[]", format.real_code
-    arguments = (*[words] * (1 + n), *[real] * (n + 1), words, "i64[]")
+    arguments = (*[words] * (1 + n), *[real] * (n + 1), words, "i64[]", "i64[]")
     return native.load(
         name, "\n".join(line for line in source.splitlines() if line.strip()), arguments, format.word_code
     )
@@ -154,8 +155,8 @@ def count(format: str, inputs: Sequence[Words], epsilon: float, counts: Counts) 
         True if a task vector holds NaN or Inf: an input is not finite, or the difference overflows.
     """
     form, n = FORMATS[format], len(inputs) - 1
-    kernel = _kernel(form, n, merges=False, rescales=False, counts=True, lenient=False)
-    peak = kernel(*inputs, *[1.0] * n, epsilon, inputs[0], counts)
+    kernel = _kernel(form, n, merges=False, rescales=False, counts=True, target=None, lenient=False)
+    peak = kernel(*inputs, *[1.0] * n, epsilon, inputs[0], counts, counts)
     return bool(peak >= form.infinity)
 
 
@@ -167,6 +168,7 @@ def merge(
     out: Words,
     counts: Counts | None = None,
     lenient: bool = False,
+    rounding: Rounding | None = None,
 ) -> bool:
     """Write the merged elements to `out` (equation 7).
 
@@ -178,13 +180,29 @@ def merge(
         out: words, of the inputs' length.
         counts: filled as by `count` where given.
         lenient: take NaN and Inf as they come instead of reporting them.
+        rounding: where to count what a later rounding of `out`, or that to the format itself, erases.
 
     Returns:
         True if a result is not finite: an input is not, or a finite result overflows the format. Never if lenient.
     """
     form, n = FORMATS[format], len(inputs) - 1
-    kernel = _kernel(form, n, merges=True, rescales=lambdas is not None, counts=counts is not None, lenient=lenient)
+    kernel = _kernel(
+        form,
+        n,
+        merges=True,
+        rescales=lambdas is not None,
+        counts=counts is not None,
+        target=rounding.target if rounding is not None else None,
+        lenient=lenient,
+    )
     scales = lambdas if lambdas is not None else [1.0] * n
-    spare = counts if counts is not None else np.empty((2, n), np.int64)
-    peak = kernel(*inputs, *scales, epsilon, out, spare)
+    nowhere = np.empty(2 * n, np.int64)
+    peak = kernel(
+        *inputs,
+        *scales,
+        epsilon,
+        out,
+        counts.reshape(-1) if counts is not None else nowhere,
+        rounding.flat if rounding is not None else nowhere,
+    )
     return bool(peak >= form.overflow) and not lenient

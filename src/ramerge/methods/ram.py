@@ -179,15 +179,23 @@ def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool
     """Merge a piece (equation 7)."""
     if prepared.thresholds is None:
         return piece.compute(
-            lambda format, inputs, out: kernel.merge(
-                format, inputs, prepared.epsilon, prepared.lambdas, out, counts, lenient
+            lambda format, inputs, out, rounding: kernel.merge(
+                format, inputs, prepared.epsilon, prepared.lambdas, out, counts, lenient, rounding
             )
         )
     n = len(prepared.thresholds)
     each = (prepared.lambdas or (1.0,) * n, prepared.thresholds)
     wrong = piece.compute(
-        lambda format, inputs, out: merge_elements(
-            element, format, inputs, out, Inputs(n), each=each, common=(prepared.epsilon,)
+        lambda format, inputs, out, rounding: merge_elements(
+            element,
+            format,
+            inputs,
+            out,
+            Inputs(n),
+            each=each,
+            common=(prepared.epsilon,),
+            rounding=rounding,
+            beyond=prepared.epsilon,
         )
     )
     return wrong and not lenient
