@@ -41,6 +41,7 @@ def reference(base: Stored, agents: Sequence[Stored], epsilon: float) -> dict[st
         np.where(movers > 0, b + kept / np.maximum(movers, 1).astype(real), b),
         b + total / real(n),
     ]
+    merges.append(merges[0])  # the merge that is asked for is RAM
     left = [encode(merged, base.dtype).numbers(real) - b for merged in merges]
     both = moved[:, None] & moved[None]
     agree = both & ((np.array(taus)[:, None] > 0) == (np.array(taus)[None] > 0)) & ~np.eye(n, dtype=bool)[:, :, None]
@@ -97,7 +98,7 @@ def tally_of(folder: Path, names: Sequence[str], threads: int = 2) -> dict[str, 
 
     plan, anatomy = plan_analysis(recipe(folder, names), epsilons=EPSILONS, threads=threads)
     assert not plan.problems
-    known = observe(plan, (anatomy,), ThreadExecutor(threads))
+    known = observe(plan, (anatomy,), ThreadExecutor(threads)).known
     return {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in plan.tensors if tensor.merged}
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from ramerge.methods.base import Column, Method
+from ramerge.methods import METHODS
+from ramerge.methods.base import Column
 from ramerge.planning.model import Plan, Point
 from ramerge.record import AgentStatistics, Record
 
@@ -28,6 +29,7 @@ def model_card(plan: Plan, point: Point, record: Record) -> str:
     yaml = YAML()
     yaml.dump(front, stream)
     parameters = ", ".join(f"{name} = {value}" for name, value in record.parameters.items())
+    inputs = ", ".join(f"{_cell(name)} {dtype}" for name, dtype in record.input_dtypes.items())
     name = point.name or (plan.out.name if plan.out else "merged")
     return f"""---
 {stream.getvalue()}---
@@ -36,8 +38,9 @@ def model_card(plan: Plan, point: Point, record: Record) -> str:
 
 Merged with ramerge {record.ramerge_version} by **{plan.method.name}**
 ({plan.method.title}: {plan.method.formula}; {plan.method.source}), {parameters}.
+Inputs: {inputs}. Output: {record.dtype}.
 
-{_table(plan.method, record)}
+{_table(record)}
 {_warnings(record)}
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -54,9 +57,19 @@ def _tag(method: str) -> str:
     return method.replace("+", "-plus").replace("_", "-")
 
 
-def _table(method: Method, record: Record) -> str:
+def columns_of(record: Record) -> tuple[Column, ...]:
+    """The figures of each agent: the method's, and what rounding to the output's dtype erases."""
+    columns = METHODS[record.method].columns
+    if not any("erased_share" in agent.values for agent in record.statistics):
+        return columns
+    dtype = "the output's dtypes" if record.dtype == "mixed" else record.dtype
+    meaning = f"of the elements that it changed in the merge, share that rounding to {dtype} put back to the base"
+    return (*columns, Column("erased_share", "erased", ".1%", meaning))
+
+
+def _table(record: Record) -> str:
     """Agents and what the method reports of them, and what that means."""
-    columns = method.columns
+    columns = columns_of(record)
     rows = [["agent", *[column.title for column in columns]], ["---"] * (1 + len(columns))]
     rows += [[_cell(agent.name), *[figure(agent, column) for column in columns]] for agent in record.statistics]
     lines = [f"| {' | '.join(row)} |" for row in rows]

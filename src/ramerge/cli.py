@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -170,7 +170,7 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> 
 
     document, out = read_inputs(paths, options)
     made = make(document, out, **_machine(options))
-    _warn(made.warnings)
+    _warn([*made.warnings, *made.forecast])
     if as_json:
         click.echo(json.dumps(made.as_dict(), indent=2, ensure_ascii=False))
     elif not quiet:
@@ -355,11 +355,10 @@ def _summary(record: Record, out: Path) -> str:
     """A merged checkpoint in a few lines."""
     from rich.filesize import decimal
 
-    from ramerge.card import figure, meaning
-    from ramerge.methods import METHODS
+    from ramerge.card import columns_of, figure, meaning
     from ramerge.terminal import table
 
-    columns = METHODS[record.method].columns
+    columns = columns_of(record)
     lines: list[str] = []
     if columns:
         rows = [[agent.name, *[figure(agent, column) for column in columns]] for agent in record.statistics]
@@ -370,10 +369,16 @@ def _summary(record: Record, out: Path) -> str:
     lines += [f"note: {note}" for note in record.notes]
     rate = int((record.bytes_read + record.bytes_written) / max(record.seconds, 1e-9))
     lines += [
+        f"dtypes: {_dtypes(record.input_dtypes, record.dtype)}",
         f"{out}: {record.method}, {record.parameters_count:,} parameters, {decimal(record.bytes_written)}",
         f"{record.seconds:.1f} s, {decimal(rate)}/s in and out, {decimal(record.peak_memory_bytes)} of memory",
     ]
     return "\n".join(lines)
+
+
+def _dtypes(inputs: Mapping[str, str], output: str) -> str:
+    """The dtypes of all inputs and of the output."""
+    return ", ".join([*[f"{name} {dtype}" for name, dtype in inputs.items()], f"output {output}"])
 
 
 def _points_text(records: Sequence[Record], out: Path) -> str:
@@ -409,6 +414,7 @@ def _plan_text(made: Plan) -> str:
         dtypes = ", ".join(f"{count} {dtype}" for dtype, count in values["dtypes"].items())
         shards = values["shards"]
         rows += [
+            ("dtypes", _dtypes(values["input_dtypes"], made.dtype)),
             ("tensors", f"{values['tensors']:,} ({dtypes}), {values['parameters_count']:,} parameters"),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
             ("companions", ", ".join(values["companions"]) or "none"),

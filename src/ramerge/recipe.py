@@ -190,7 +190,8 @@ class Recipe(_Strict):
         agents: name to agent, in the order in which sums run; 1 to 16.
         parameters: the method's parameters; what is not given has the preset's or the default value.
         preset: a named set of parameters, such as `paper`.
-        dtype: dtype of every floating-point tensor of the output; by default each keeps the base's.
+        dtype: dtype of every floating-point tensor of the output, or `widest`: for each tensor the one that holds all
+            values of base and agents; by default each keeps the base's.
         companions: the agent whose tokenizer, chat template and generation config the output gets.
         shard_size: bytes of an output shard; by default the output has the base's shards.
         rules: what is other for some tensors; the first rule that catches a tensor holds.
@@ -205,7 +206,7 @@ class Recipe(_Strict):
     agents: dict[str, Annotated[Agent, BeforeValidator(_as_agent)]] = Field(min_length=1, max_length=MAX_AGENTS)
     parameters: dict[str, Any] = Field(default_factory=dict)
     preset: str | None = None
-    dtype: Literal["bfloat16", "float16", "float32", "float64"] | None = None
+    dtype: Literal["bfloat16", "float16", "float32", "float64", "widest"] | None = None
     companions: str | None = None
     shard_size: Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_as_size)] = None
     rules: tuple[Rule, ...] = Field(default=(), strict=False)

@@ -21,7 +21,9 @@ class AgentStatistics:
     The RAM family reports, in elements: total (compared), active (moved by more than epsilon), shared (with other
     agents), unique (to this one), density (active / total), unique_share (unique / active), rho (shared / unique,
     equation 2; infinite without unique elements) and lambda (None where each part of the model has its own). Methods
-    that trim report threshold, kept and kept_share; the others nothing.
+    that trim report threshold, kept and kept_share. Where rounding to the output's dtype can lose anything, all methods
+    that take a base report updates (elements that the agent moved and the merge changes), erased (those of them that
+    rounding puts back to the base) and erased_share (erased / updates).
     """
 
     name: str
@@ -51,6 +53,7 @@ class Record:
         counts: where counts come from: this `read` of the inputs, or an `earlier read` of the same files.
         notes: what the plan noted, such as how many tensors each rule caught.
         warnings: what was merged and probably is not what was wanted.
+        input_dtypes: dtypes of the floating-point tensors of `base`, agents and importances.
         dtype: full name of the output's dtype, or `mixed`.
         runs_on: what the method computed with.
         statistics: one entry an agent, in recipe order.
@@ -73,6 +76,7 @@ class Record:
     counts: str
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    input_dtypes: Mapping[str, str]
     dtype: str
     runs_on: str
     statistics: tuple[AgentStatistics, ...]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ramerge
@@ -18,8 +19,11 @@ from ramerge.checkpoint.dtypes import full_name
 from ramerge.engine.beside import peak_memory
 from ramerge.engine.events import Listener, silence
 from ramerge.engine.execute import observe
+from ramerge.engine.warn import erasures, refuse, warnings_of
 from ramerge.errors import RecipeError
 from ramerge.executors import Executor
+from ramerge.methods import METHODS
+from ramerge.methods.base import Counts
 from ramerge.methods.ram import Moved
 from ramerge.planning import remembered
 from ramerge.planning.build import make_plan
@@ -47,14 +51,18 @@ def plan_analysis(
     Raises:
         RecipeError: the recipe or the thresholds are wrong.
     """
-    document, epsilon = _for_analysis(as_document(recipe))
+    document, epsilon, left_out = _for_analysis(as_document(recipe))
     wrong = [one for one in epsilons if isinstance(one, bool) or not 0 <= one < float("inf")]
     if wrong:
         raise RecipeError([f"epsilons: {one!r} must be a number, 0 or more" for one in wrong])
     asked = tuple(sorted({float(one) for one in (*epsilons, epsilon)}, reverse=True))
-    anatomy = Anatomy("tensor", epsilon=epsilon, epsilons=asked)
+    agents = document.values.get("agents")
+    anatomy = Anatomy(
+        "tensor", agents=len(agents) if isinstance(agents, Mapping) else 1, epsilon=epsilon, epsilons=asked
+    )
     limits: dict[str, Any] = {"threads": threads, "max_memory": max_memory}
-    return make_plan(document, observed=(anatomy,), cache=cache, strict=strict, **limits), anatomy
+    plan = make_plan(document, observed=(anatomy,), cache=cache, strict=strict, **limits)
+    return replace(plan, notes=(*plan.notes, *left_out)), anatomy
 
 
 def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener = silence) -> Analysis:
@@ -66,7 +74,9 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         CheckpointError: an input cannot be read.
     """
     began = time.monotonic()
-    known = observe(plan, (anatomy,), executor, listen)
+    observed = observe(plan, (anatomy,), executor, listen)
+    known, warnings = observed.known, warnings_of(plan, plan.points[0], observed.rounding)
+    refuse(plan, warnings)
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
     tallies = {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in tensors}
     _leave_counts(plan, anatomy, tallies)
@@ -84,19 +94,27 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         models={name: agent.model for name, agent in plan.recipe.agents.items()},
         epsilon=anatomy.epsilon,
         epsilons=anatomy.epsilons,
+        method=plan.method.name,
+        input_dtypes=plan.input_dtypes,
         dtype=plan.dtype,
+        rounding=_rounding(plan, observed.rounding),
         model=model,
         layers=tuple(part(name, of) for name, of in layers.items()),
         roles=tuple(part(role, of) for role, of in _roles(tensors).items()),
         tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
         findings=findings_of(model),
         notes=plan.notes,
-        warnings=plan.warnings,
+        warnings=warnings,
         recipe=plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
         bytes_read=plan.bytes_read,
         seconds=round(time.monotonic() - began, 3),
         peak_memory_bytes=peak_memory(),
     )
+
+
+def _rounding(plan: Plan, counts: Counts) -> dict[str, dict[str, Any]]:
+    """What rounding to the output's dtype does to each agent's updates; empty where it can do nothing."""
+    return dict(zip(plan.agents, erasures(counts), strict=True)) if plan.rounds_updates else {}
 
 
 def _leave_counts(plan: Plan, anatomy: Anatomy, tallies: Mapping[str, Tally]) -> None:
@@ -112,24 +130,37 @@ def _leave_counts(plan: Plan, anatomy: Anatomy, tallies: Mapping[str, Tally]) ->
     )
 
 
-def _for_analysis(document: Document) -> tuple[Document, float]:
-    """The recipe as RAM would take it, whatever its method; and its threshold.
+def _for_analysis(document: Document) -> tuple[Document, float, list[str]]:
+    """The recipe as it is analysed, its threshold, and a note if its own method is left out.
 
-    Rules that keep or take tensors hold, because a merge would leave those out; importances are not read.
+    What the recipe's method makes of the agents is measured with the rest, if it works element by element on task
+    vectors. Otherwise the recipe is read as RAM's. Rules that keep or take tensors hold in both cases, because a merge
+    would leave those out.
     """
     values = dict(document.values)
     if values.get("base") is None:
         raise RecipeError(document.where(("base",), "is missing; without a base there are no task vectors to analyse"))
-    given = values.pop("parameters", None)
-    values.pop("preset", None)
+    given = values.get("parameters")
     epsilon = given.get("epsilon", _USUAL_EPSILON) if isinstance(given, Mapping) else _USUAL_EPSILON
+    threshold = float(epsilon) if isinstance(epsilon, int | float) else _USUAL_EPSILON
+    name = values.get("method")
+    if _is_measured(name):
+        return document, threshold, []
+    values.pop("preset", None)
     values["method"], values["parameters"] = "ram", {"epsilon": epsilon}
     if isinstance(values.get("rules"), list | tuple):
         values["rules"] = [_without_parameters(rule) for rule in values["rules"]]
     if isinstance(values.get("agents"), Mapping):
         values["agents"] = {name: _without_importance(agent) for name, agent in values["agents"].items()}
     made = Document(values, document.source, document.folder, document.lines, document.text, document.flags)
-    return made, float(epsilon) if isinstance(epsilon, int | float) else _USUAL_EPSILON
+    notes = [] if name is None else [f"what {name} itself leaves of the agents is not measured; all figures are RAM's"]
+    return made, threshold, notes
+
+
+def _is_measured(name: Any) -> bool:
+    """Whether what a method leaves of the agents can be counted on the way: it is one pass over single elements."""
+    method = METHODS.get(name) if isinstance(name, str) else None
+    return method is not None and method.needs_base and not method.needs_importance and method.elementwise
 
 
 def _without_parameters(rule: Any) -> Any:

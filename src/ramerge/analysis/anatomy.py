@@ -35,7 +35,7 @@ class Tally:
         by_epsilon: shape (E, 2, N): elements moved by more than each epsilon, and moved by this agent alone.
         exponents: shape (N, EXPONENT_BINS): elements by the float32 exponent of |tau|.
         ulps: shape (N, ULP_BINS): elements by |tau| in units of the base's last place.
-        fates: shape (2, N, 4): what RAM, and the mean, leave of each agent's moved elements.
+        fates: shape (3, N, 4): what RAM, the mean, and the merge that was asked for leave of each agent's moved elements.
         limbs: the sums of `kernels.anatomy.Layout.sums`, as `fixed` has them.
     """
 
@@ -86,48 +86,54 @@ def blank(agents: int, epsilons: int) -> Tally:
 
 @dataclass(frozen=True)
 class Anatomy(Statistic):
-    """Everything that `ramerge analyze` counts. Its result is a `Tally`.
+    """Everything that `ramerge analyze` counts, of pieces that have been merged. Its result is a `Tally`.
 
     Attributes:
+        agents: how many there are.
         epsilon: an element has moved where |tau| > epsilon (section 3.1).
         epsilons: those for which moved and unique elements are counted as well.
     """
 
+    agents: int = 1
     epsilon: float = 1e-5
     epsilons: tuple[float, ...] = ()
 
     def blank(self, agents: int) -> Counts:
         """int64: the counts of the kernel, those by epsilon, and limbs of its sums."""
-        return np.zeros(_Places(agents, len(self.epsilons)).size, np.int64)
+        return np.zeros(self._places.size, np.int64)
+
+    @property
+    def _places(self) -> _Places:
+        return _Places(self.agents, len(self.epsilons))
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
-        agents = len(piece.formats) - 1
-        at = _Places(agents, len(self.epsilons))
+        agents, at = self.agents, self._places
         sums = np.zeros(kernel.size_of(at.layout.sums), np.float64)
         joint = kernel.joint_bins(agents)
         by_epsilon = counts[at.by_epsilon].reshape(len(self.epsilons), 2, agents)
 
-        def observe(format: str, inputs: list[Any]) -> bool:
+        def observe(format: str, inputs: list[Any], merged: Any) -> bool:
             flagged = False
             words = -(-piece.elements // len(FORMATS[format].lanes))
             for start in range(0, words, _STRETCH_WORDS):
-                part = [one[start : min(start + _STRETCH_WORDS, words)] for one in inputs]
+                stretch = slice(start, min(start + _STRETCH_WORDS, words))
+                part = [one[stretch] for one in inputs[: 1 + agents]]
                 for epsilon, row in zip(self.epsilons, by_epsilon, strict=True):
                     ram.count(format, part, epsilon, row)
                 flagged |= kernel.survey(
-                    format, part, self.epsilon, piece.formats[0], piece.out_format, joint, counts[at.integers], sums
+                    format, part, merged[stretch], self.epsilon, piece.out_format, joint, counts[at.integers], sums
                 )
             return flagged
 
-        flagged = piece.observe(observe)
+        flagged = piece.compare(observe)
         kernel.fold(joint, counts[at.integers])
         fixed.encode(sums, counts[at.limbs].reshape(-1, fixed.LIMBS))
         return flagged
 
     def finish(self, total: Integers, elements: int, known: Any) -> Tally:
         """See `Statistic.finish`."""
-        at = _Places.of(total.size, len(self.epsilons))
+        at = self._places
         found = {
             name: total[at.integers][place].reshape(at.layout.counts[name])
             for name, place in kernel.places(at.layout.counts).items()
@@ -155,11 +161,6 @@ class _Places:
 
     agents: int
     epsilons: int
-
-    @classmethod
-    def of(cls, size: int, epsilons: int) -> _Places:
-        """From the size of the array, which grows with the agents."""
-        return next(one for agents in range(1, 17) if (one := cls(agents, epsilons)).size == size)
 
     @property
     def layout(self) -> kernel.Layout:

@@ -76,8 +76,9 @@ class AgentPart:
         mean_magnitude: mean |tau| of changed elements.
         by_epsilon: the same at other thresholds, from the largest.
         exponents: elements by |tau|; bins as `EXPONENTS`.
-        ulps: elements by |tau| in units of the base's last place; bins as `ULPS`.
-        fates: what RAM, and the mean of all task vectors, leave of it.
+        ulps: elements by |tau| in units of the base's last place in the output's dtype; bins as `ULPS`.
+        fates: what is left of it by RAM (`ram`), by the mean of all task vectors (`average`), and by the merge that was
+            asked for (`merge`).
     """
 
     name: str
@@ -167,7 +168,11 @@ class Analysis:
         models: of the agents, by name.
         epsilon: an element has moved where |agent - base| > epsilon.
         epsilons: the thresholds of `by_epsilon`.
-        dtype: of the output of a merge, full name, or `mixed`.
+        method: of the merge that `fates` have under `merge`: the recipe's, or `ram` where it cannot be measured on the way.
+        input_dtypes: of the floating-point tensors of `base` and agents.
+        dtype: of the output of a merge, full name, or `mixed`. All that is said of merges is of merges in this dtype.
+        rounding: for each agent `updates`, `erased` and `erased_share` of that merge, as its record would have them;
+            empty where rounding loses nothing.
         model, layers, roles, tensors: the same figures of the whole and of its parts.
         findings: three sentences.
         notes: what the plan noted.
@@ -183,7 +188,10 @@ class Analysis:
     models: Mapping[str, str]
     epsilon: float
     epsilons: tuple[float, ...]
+    method: str
+    input_dtypes: Mapping[str, str]
     dtype: str
+    rounding: Mapping[str, Mapping[str, Any]]
     model: Part
     layers: tuple[Part, ...]
     roles: tuple[Part, ...]

@@ -7,23 +7,20 @@ from rich.filesize import decimal
 from ramerge.analysis.results import AgentPart, Analysis
 from ramerge.terminal import table
 
-_HEAD = ("agent", "moved", "changed", "unique", "rho", "lambda (ram+)", "kept by RAM", "by averaging", "averaged away")
-_MEANING = (
-    "moved: |agent - base| > {epsilon:g}; changed: differs at all; unique: of the moved, by no other agent; kept: "
-    "part of the agent's update that lies in the merge; averaged away: of the moved, what rounds back to the base"
-)
-
 
 def summary(analysis: Analysis) -> str:
     """Lines of text."""
     rate = int(analysis.bytes_read / max(analysis.seconds, 1e-9))
+    columns = [_figures(agent, analysis) for agent in analysis.model.agents]
+    dtypes = [*[f"{name} {dtype}" for name, dtype in analysis.input_dtypes.items()], f"output {analysis.dtype}"]
     return "\n".join(
         [
-            *table(_HEAD, [_row(agent) for agent in analysis.model.agents]),
-            _MEANING.format(epsilon=analysis.epsilon),
+            *table(list(columns[0]), [list(figures.values()) for figures in columns]),
+            _meaning(analysis),
             "",
             *[f"{number}. {one.text} {one.reason}" for number, one in enumerate(analysis.findings, 1)],
             "",
+            f"dtypes: {', '.join(dtypes)}",
             f"{len(analysis.tensors):,} tensors, {decimal(analysis.bytes_read)} in {analysis.seconds:.1f} s, "
             f"{decimal(rate)}/s, {decimal(analysis.peak_memory_bytes)} of memory",
             *[f"note: {note}" for note in analysis.notes],
@@ -31,16 +28,34 @@ def summary(analysis: Analysis) -> str:
     )
 
 
-def _row(agent: AgentPart) -> tuple[str, ...]:
-    average = agent.fates["average"]
-    return (
-        agent.name,
-        f"{agent.density:.1%}",
-        f"{agent.changed_share:.1%}",
-        f"{agent.unique_share:.1%}",
-        f"{agent.rho:.3f}",
-        f"{agent.lambdas['ram+']:.4f}",
-        f"{agent.fates['ram'].retained:.1%}",
-        f"{average.retained:.1%}",
-        f"{average.lost / max(agent.active, 1):.1%}",
-    )
+def _figures(agent: AgentPart, analysis: Analysis) -> dict[str, str]:
+    """One agent's figures, by the heading of their column."""
+    figures = {
+        "agent": agent.name,
+        "moved": f"{agent.density:.1%}",
+        "changed": f"{agent.changed_share:.1%}",
+        "unique": f"{agent.unique_share:.1%}",
+        "rho": f"{agent.rho:.3f}",
+        "lambda (ram+)": f"{agent.lambdas['ram+']:.4f}",
+        "kept by RAM": f"{agent.fates['ram'].retained:.1%}",
+        "by averaging": f"{agent.fates['average'].retained:.1%}",
+    }
+    if analysis.method != "ram":
+        figures[f"by {analysis.method}"] = f"{agent.fates['merge'].retained:.1%}"
+    if analysis.rounding:
+        figures["erased"] = f"{analysis.rounding[agent.name]['erased_share']:.1%}"
+    return figures
+
+
+def _meaning(analysis: Analysis) -> str:
+    texts = [
+        f"moved: |agent - base| > {analysis.epsilon:g}",
+        "changed: differs at all",
+        "unique: of the moved, by no other agent",
+        f"kept: part of the agent's update that lies in the merge, stored in {analysis.dtype}",
+    ]
+    if analysis.rounding:
+        texts.append(
+            f"erased: of what {analysis.method} changes of the agent, share that rounding puts back to the base"
+        )
+    return "; ".join(texts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 # safetensors' names and the bits of one element. Sub-byte types are listed so that headers with them can be checked.
 BITS = {
     "F4": 4,
@@ -39,6 +41,14 @@ FROM_FULL_NAME = {name: dtype for dtype, name in FULL_NAMES.items()}
 def itemsize(dtype: str) -> int:
     """Bytes of one element of a type of whole bytes."""
     return BITS[dtype] // 8
+
+
+def widest(dtypes: Iterable[str]) -> str:
+    """The narrowest floating-point type that holds all values of all of these; bfloat16 and float16 need float32."""
+    found = set(dtypes)
+    if len(found) == 1:
+        return found.pop()
+    return "F64" if "F64" in found else "F32"
 
 
 def full_name(dtype: str) -> str:

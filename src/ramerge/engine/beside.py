@@ -14,17 +14,24 @@ from typing import Any
 import ramerge
 from ramerge.card import model_card
 from ramerge.checkpoint.companions import copy_companions
-from ramerge.checkpoint.dtypes import FROM_FULL_NAME
 from ramerge.checkpoint.index import SAFETENSORS_INDEX
-from ramerge.engine.warn import warnings_of
+from ramerge.engine.warn import erasures, warnings_of
 from ramerge.engine.worker import Known
+from ramerge.methods.base import Counts
 from ramerge.planning.model import Plan, Point
 from ramerge.recipe import Agent, Recipe
 from ramerge.record import AgentStatistics, Record, as_json
 
 
-def make_records(plan: Plan, known: Known, began: float) -> tuple[Record, ...]:
-    """A record for each point, from what was counted."""
+def make_records(plan: Plan, known: Known, rounding: Counts, began: float) -> tuple[Record, ...]:
+    """A record for each point, from what was counted.
+
+    Args:
+        plan: what was carried out.
+        known: results of statistics.
+        rounding: int64, shape (points, 2, N), as `kernels.rounding` has it.
+        began: `time.monotonic` at the beginning.
+    """
     rules = [
         {**rule.model_dump(mode="json", exclude_none=True), "tensors": count}
         for rule, count in zip(plan.recipe.rules, plan.caught, strict=True)
@@ -39,10 +46,11 @@ def make_records(plan: Plan, known: Known, began: float) -> tuple[Record, ...]:
             rules=tuple(rules),
             counts=plan.counts,
             notes=plan.notes,
-            warnings=warnings_of(plan, point, known),
+            warnings=warnings_of(plan, point, counts),
+            input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
             runs_on=point.method.runs_on(point.parameters[0]),
-            statistics=_statistics(plan, point, known),
+            statistics=_statistics(plan, point, known, counts),
             parts=_parts(plan, point, known),
             tensors=len(plan.tensors),
             merged_tensors=sum(tensor.merged for tensor in plan.tensors),
@@ -52,18 +60,19 @@ def make_records(plan: Plan, known: Known, began: float) -> tuple[Record, ...]:
             seconds=round(time.monotonic() - began, 3),
             peak_memory_bytes=peak_memory(),
         )
-        for point in plan.points
+        for point, counts in zip(plan.points, rounding, strict=True)
     )
 
 
-def _statistics(plan: Plan, point: Point, known: Known) -> tuple[AgentStatistics, ...]:
+def _statistics(plan: Plan, point: Point, known: Known, rounding: Counts) -> tuple[AgentStatistics, ...]:
     agents = tuple(plan.agents)
     found = _reported(plan, point, known)
     parameters = point.parameters[next(iter(found.values()))[0] if len(found) == 1 else 0]
     values = point.method.report(parameters, [result for _, result in found.values()], agents)
+    erased = erasures(rounding) if plan.rounds_updates else [{} for _ in agents]
     return tuple(
-        AgentStatistics(name, plan.recipe.agents[name].model, figures)
-        for name, figures in zip(agents, values, strict=True)
+        AgentStatistics(name, plan.recipe.agents[name].model, {**figures, **lost})
+        for name, figures, lost in zip(agents, values, erased, strict=True)
     )
 
 
@@ -124,8 +133,7 @@ def _write_point(plan: Plan, point: Point, record: Record, folder: Path) -> None
             "weight_map": {tensor.name: tensor.shard for tensor in sorted(plan.tensors, key=lambda t: t.name)},
         }
         (folder / SAFETENSORS_INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-    dtype = FROM_FULL_NAME[plan.recipe.dtype] if plan.recipe.dtype else None
-    copy_companions(plan.companions, folder, dtype)
+    copy_companions(plan.companions, folder, plan.loads_as)
     (folder / "README.md").write_text(model_card(plan, point, record), encoding="utf-8")
     (folder / "ramerge.yaml").write_text(_resolved(plan, point).to_yaml(), encoding="utf-8")
     (folder / "ramerge.json").write_text(record.to_json(), encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ramerge.engine.warn import refuse
 from ramerge.engine.worker import Block, Known, Outcome, Sink, Task, Worker, worker
 from ramerge.errors import PlanError, WeightsError
 from ramerge.executors import Executor
-from ramerge.methods.base import Statistic
+from ramerge.methods.base import Counts, Statistic
 from ramerge.planning import remembered
 from ramerge.planning.model import Plan, TensorPlan, Tie
 from ramerge.record import Record
@@ -57,7 +58,7 @@ def execute(
             passes.merge(whole)
             whole.finish()
         passes.keep()
-        return _records(plan, passes.known, began)
+        return _records(plan, passes, began)
     assert plan.out is not None
     with staged(plan.out, overwrite=plan.overwrite) as stage:
         with closing(Writer(stage, all_shards(plan))) as writer:
@@ -65,22 +66,34 @@ def execute(
             passes.merge(Files(plan, writer))
             writer.finish()
         passes.keep()
-        records = _records(plan, passes.known, began)
+        records = _records(plan, passes, began)
         write_beside(plan, records, stage)
     return records
 
 
-def _records(plan: Plan, known: Known, began: float) -> tuple[Record, ...]:
-    records = make_records(plan, known, began)
+def _records(plan: Plan, passes: _Passes, began: float) -> tuple[Record, ...]:
+    records = make_records(plan, passes.known, passes.rounding, began)
     refuse(plan, (warning for record in records for warning in record.warnings))
     return records
 
 
-def observe(plan: Plan, statistics: Sequence[Statistic], executor: Executor, listen: Listener = silence) -> Known:
-    """Count statistics over all tensors that the method merges, in one read; nothing is merged.
+@dataclass(frozen=True)
+class Observed:
+    """What `observe` finds.
 
-    Returns:
-        Results by statistic and part of the model.
+    Attributes:
+        known: results of statistics, by statistic and part of the model.
+        rounding: int64, shape (2, N): what rounding does to updates, as `kernels.rounding` has it.
+    """
+
+    known: Known
+    rounding: Counts
+
+
+def observe(plan: Plan, statistics: Sequence[Statistic], executor: Executor, listen: Listener = silence) -> Observed:
+    """Count statistics of what the method merges, inputs and results; nothing is written.
+
+    The plan's first point is merged, after the reads that its method needs beforehand.
 
     Raises:
         PlanError: the plan has problems.
@@ -91,18 +104,25 @@ def observe(plan: Plan, statistics: Sequence[Statistic], executor: Executor, lis
         raise PlanError(plan.problems)
     _check_ties(plan)
     passes = _Passes(plan, executor, listen)
+    passes.count()
     passes.observe(statistics)
-    return passes.known
+    return Observed(passes.known, passes.rounding[0])
 
 
 # --- passes ----------------------------------------------------------------------------------------------------------
 
 
 class _Passes:
-    """The reads of a plan's inputs, and what is known after them."""
+    """The reads of a plan's inputs, and what is known after them.
+
+    Attributes:
+        known: results of statistics.
+        rounding: int64, shape (points, 2, N): what rounding does to updates, as `kernels.rounding` has it.
+    """
 
     def __init__(self, plan: Plan, executor: Executor, listen: Listener) -> None:
         self.known: dict[tuple[Statistic, str], Any] = dict(plan.remembered)
+        self.rounding = np.zeros((len(plan.points), 2, len(plan.agents)), np.int64)
         self._plan = plan
         self._executor = executor
         self._listen = listen
@@ -116,9 +136,16 @@ class _Passes:
             self._count(stage, wanted, number)
 
     def observe(self, statistics: Sequence[Statistic]) -> None:
-        """Statistics over all tensors that the method merges."""
-        merged = [place for place, tensor in enumerate(self._plan.tensors) if tensor.merged]
-        self._count("reading", dict.fromkeys(merged, statistics), 0)
+        """Statistics over all tensors that the method merges, and over what it makes of them."""
+        plan = self._plan
+        known, (tasks, _) = dict(self.known), _tasks(plan, self.known)
+        wanted = {place: statistics for place, tensor in enumerate(plan.tensors) if tensor.merged}
+        blocks = _in_order(plan, wanted, len(plan.rounds))
+
+        def work(own: Worker, block: Block) -> Outcome:
+            return own.observe(block, statistics, known, tasks[block.tensor][0])
+
+        self._read("reading", blocks, work, wanted)
 
     def _count(self, stage: str, wanted: Wanted, number: int) -> None:
         known = dict(self.known)
@@ -154,6 +181,8 @@ class _Passes:
                 for outcome in outcomes:
                     statistics.add(outcome)
                     refusals.add(outcome)
+                    if outcome.rounding is not None:
+                        self.rounding += outcome.rounding
                     done += outcome.bytes_read
                     if sink is not None:
                         sink.advance()

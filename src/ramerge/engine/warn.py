@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from ramerge.engine.worker import Known
 from ramerge.errors import WeightsError
+from ramerge.methods.base import Counts
 from ramerge.planning.model import Plan, Point
 
+# A larger share of an agent's updates than this must not be lost without a word.
+_MUCH = 0.1
 
-def warnings_of(plan: Plan, _point: Point, _known: Known) -> tuple[str, ...]:
+
+def erasures(rounding: Counts) -> list[dict[str, Any]]:
+    """What rounding does to each agent's updates, for the record.
+
+    Args:
+        rounding: int64, shape (2, N), as `kernels.rounding` has it.
+
+    Returns:
+        For each agent `updates` and `erased`, in elements, and `erased_share`, erased / updates.
+    """
+    return [
+        {"updates": updates, "erased": erased, "erased_share": erased / updates if updates else 0.0}
+        for updates, erased in rounding.T.tolist()
+    ]
+
+
+def warnings_of(plan: Plan, _point: Point, rounding: Counts) -> tuple[str, ...]:
     """All warnings of a point: the plan's, and those that its counts give."""
-    return plan.warnings
+    return (*plan.warnings, *_rounded_away(plan, rounding))
+
+
+def _rounded_away(plan: Plan, rounding: Counts) -> list[str]:
+    """A warning if rounding to the output's dtype erases much of an agent."""
+    shares = {name: lost["erased_share"] for name, lost in zip(plan.agents, erasures(rounding), strict=True)}
+    much = [f"{share:.0%} of {name}" for name, share in shares.items() if share > _MUCH]
+    if not much:
+        return []
+    dtype = "the output's dtypes" if plan.dtype == "mixed" else plan.dtype
+    return [
+        f"rounding to {dtype} erased much of what this merge changed: {', '.join(much)}; add the line "
+        "`dtype: float32` to the recipe, or the flag `--dtype float32`, to keep it"
+    ]
 
 
 def refuse(plan: Plan, warnings: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ from ramerge.checkpoint.read import Reader
 from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS
 from ramerge.kernels.piece import Piece, Words, count_negative, words_of
+from ramerge.kernels.rounding import Rounding
 from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Plan, TensorPlan, room
 
@@ -39,6 +40,8 @@ class Outcome:
         block: the block.
         bytes_read: bytes of input.
         counted: by statistic.
+        rounding: int64, shape (points, 2, N): what the last rounding does to the updates of N agents, as
+            `kernels.rounding` has it; None where it can do nothing.
         wrong: for each source how many of its elements cannot be merged, where the result is wrong; all zero for an
             overflow.
         unequal: places of the sources whose bytes differ from the first's in a tensor that must be equal.
@@ -47,6 +50,7 @@ class Outcome:
     block: Block
     bytes_read: int
     counted: Mapping[Statistic, Counts] = field(default_factory=dict)
+    rounding: Counts | None = None
     wrong: tuple[int, ...] | None = None
     unequal: tuple[int, ...] = ()
 
@@ -100,8 +104,12 @@ class Worker:
 
     def count(self, block: Block, statistics: Sequence[Statistic], known: Known) -> Outcome:
         """Read the block of all inputs and count."""
+        return self._counted(block, self._piece(self._plan.tensors[block.tensor], block), statistics, known, None)
+
+    def _counted(
+        self, block: Block, piece: Piece, statistics: Sequence[Statistic], known: Known, rounding: Counts | None
+    ) -> Outcome:
         tensor = self._plan.tensors[block.tensor]
-        piece = self._piece(tensor, block)
         counted, flagged = {}, False
         for statistic in statistics:
             after = statistic.after
@@ -110,7 +118,15 @@ class Worker:
             flagged |= statistic.count(piece, before, counted[statistic])
         # a difference may overflow although both sides are finite; what that means shows in the result
         found = self._wrong(tensor, piece) if flagged and not self._plan.recipe.allow.non_finite else ()
-        return Outcome(block, self._bytes_read, counted, found if any(found) else None)
+        return Outcome(block, self._bytes_read, counted, rounding, found if any(found) else None)
+
+    def observe(self, block: Block, statistics: Sequence[Statistic], known: Known, task: Task) -> Outcome:
+        """Merge the block for the first point, write it nowhere, and count inputs and result."""
+        tensor = self._plan.tensors[block.tensor]
+        piece = self._piece(tensor, block)
+        rounding = np.zeros((len(self._plan.points), 2, len(self._plan.agents)), np.int64)
+        self._merge(0, piece, task, None, rounding[0])
+        return self._counted(block, piece, statistics, known, rounding)
 
     def merge(self, block: Block, tasks: Sequence[Task], sink: Sink) -> Outcome:
         """Read the block of all inputs, and for every point merge and write; copy what is not merged."""
@@ -125,14 +141,21 @@ class Worker:
             wrong = self._wrong(tensor, piece) if not lenient else ()
             return Outcome(block, self._bytes_read, wrong=wrong if any(wrong) or (flagged and not lenient) else None)
         counted: dict[Statistic, Counts] = {}
+        rounding = np.zeros((len(tasks), 2, len(self._plan.agents)), np.int64)
         flagged = False
         for place, task in enumerate(tasks):
             counts = None
             if task.on_the_way is not None and task.on_the_way not in counted:
                 counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
-            flagged |= self._plan.points[place].method.merge(piece, task.prepared, counts, lenient)
+            flagged |= self._merge(place, piece, task, counts, rounding[place])
             self._write(tensor, block, piece, (place,), sink)
-        return Outcome(block, self._bytes_read, counted, self._wrong(tensor, piece) if flagged else None)
+        return Outcome(block, self._bytes_read, counted, rounding, self._wrong(tensor, piece) if flagged else None)
+
+    def _merge(self, point: int, piece: Piece, task: Task, counts: Counts | None, rounding: Counts) -> bool:
+        """Merge a piece for a point; True if something is not finite."""
+        method = self._plan.points[point].method
+        piece.counts = rounding if method.needs_base else None
+        return method.merge(piece, task.prepared, counts, self._plan.recipe.allow.non_finite)
 
     def _write(self, tensor: TensorPlan, block: Block, piece: Piece, points: Sequence[int], sink: Sink) -> None:
         width = itemsize(tensor.dtype)
@@ -204,6 +227,6 @@ class Worker:
         return tuple(found)
 
 
-def _copy(_format: str, inputs: list[Words], out: Words) -> bool:
+def _copy(_format: str, inputs: list[Words], out: Words, _rounding: Rounding | None) -> bool:
     out[:] = inputs[0]
     return False

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.formats import FORMATS, Format
+from ramerge.kernels.rounding import rounded
 
 Words = NDArray[Any]
 
@@ -28,8 +29,8 @@ ULP_BINS, LEAST_ULP = 33, -16
 JOINT_BINS = EXPONENT_BINS * ULP_BINS
 # What a merge leaves of a moved element: as much as the agent moved it, less, the opposite, nothing.
 FATES = ("kept", "diluted", "flipped", "lost")
-# What is compared: RAM, and the mean of all task vectors.
-MERGES = ("ram", "average")
+# What is compared: RAM, the mean of all task vectors, and the merge that was asked for.
+MERGES = ("ram", "average", "merge")
 # An element is kept if it is left with this part of what the agent moved it by.
 KEPT = 0.99
 
@@ -85,8 +86,8 @@ def places(shapes: dict[str, tuple[int, ...]]) -> dict[str, slice]:
 def survey(
     format: str,
     inputs: Sequence[Words],
+    merged: Words,
     epsilon: float,
-    stored: str,
     target: str,
     joint: NDArray[np.uint32],
     counts: NDArray[np.int64],
@@ -99,9 +100,9 @@ def survey(
     Args:
         format: a key of `FORMATS`, the format of all inputs.
         inputs: base and N agents, 1-D arrays of that format's words, of equal length.
+        merged: the merge that was asked for, rounded to `target` and widened to `format`; as long as the inputs.
         epsilon: an element has moved where |agent - base| > epsilon, compared in the format's real type.
-        stored: the format in which the base is stored, whose last place is the unit of `ulps`.
-        target: the format to which merges are rounded.
+        target: the format to which merges are rounded, whose last place is the unit of `ulps`.
         joint: of `joint_bins`, for fewer than 2^32 elements; `fold` adds it to `counts`.
         counts: int64, as `Layout.counts` lays it out.
         sums: float64, as `Layout.sums` lays it out; each is summed in an order of the processor's choice.
@@ -114,8 +115,8 @@ def survey(
     chunk = _CHUNK_WORDS * lanes
     numbers = np.zeros((n + len(MERGES)) * chunk, form.real)
     marks = np.zeros((1 + n) * chunk, np.uint32)
-    kernel = _survey(form, n, stored, target)
-    return bool(kernel(*inputs, epsilon, numbers, marks, joint.reshape(-1), counts, sums))
+    kernel = _survey(form, n, target)
+    return bool(kernel(*inputs, merged, epsilon, numbers, marks, joint.reshape(-1), counts, sums))
 
 
 def joint_bins(agents: int) -> NDArray[np.uint32]:
@@ -131,7 +132,7 @@ def fold(joint: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
 
 
 _SOURCE = """
-def survey({inputs}, epsilon, numbers, marks, joint, counts, sums):
+def survey({inputs}, merged, epsilon, numbers, marks, joint, counts, sums):
     ZERO, ONE, COUNT = {real}(0), {real}(1), {real}({n})
     nothing, seen = np.uint32(0), {word}(0)
     N, CHUNK = np.int64({n}), np.int64({chunk})
@@ -151,10 +152,10 @@ def survey({inputs}, epsilon, numbers, marks, joint, counts, sums):
             counts[np.uint64(marks[k])] += 1
             {histograms}
         for s in range(N):
-            a, first, second = s * CHUNK, N * CHUNK, (N + 1) * CHUNK
+            a = s * CHUNK
             bit_s = np.uint32(1) << np.uint32(s)
-            total, square, active, left0, left1 = 0.0, 0.0, 0.0, 0.0, 0.0
-            own, kept0, flipped0, lost0, kept1, flipped1, lost1 = {seven_times_nothing}
+            total = square = active = {lefts} = 0.0
+            own = {fated} = nothing
             for k in range(CHUNK):
                 x = numbers[a + k]
                 wide = np.float64(x)
@@ -170,8 +171,6 @@ def survey({inputs}, epsilon, numbers, marks, joint, counts, sums):
             sums[{total} + s] += total
             sums[{dots} + s * N + s] += square
             sums[{active} + s] += active
-            sums[{left} + s] += left0
-            sums[{left} + N + s] += left1
             {flush}
             for t in range(s):
                 b = t * CHUNK
@@ -197,7 +196,7 @@ def survey({inputs}, epsilon, numbers, marks, joint, counts, sums):
 
 # What merge number {r} leaves of an element: y. What is neither lost, flipped nor kept is diluted.
 _FATE = """
-                y = numbers[{merged} + k]
+                y = numbers[(N + {r}) * CHUNK + k]
                 left{r} = plus(left{r}, wide * np.float64(y))
                 gone = moved and y == ZERO
                 opposite = (x > ZERO and y < ZERO) or (x < ZERO and y > ZERO)
@@ -207,6 +206,7 @@ _FATE = """
                 kept{r} = add32(kept{r}, np.uint32(1) if stays else nothing)
 """
 _FLUSH = """
+            sums[{left} + {r} * N + s] += left{r}
             place = {fates} + ({r} * N + s) * 4
             counts[place] += kept{r}
             counts[place + 1] += np.int64(own) - np.int64(kept{r}) - np.int64(flipped{r}) - np.int64(lost{r})
@@ -216,20 +216,20 @@ _FLUSH = """
 
 
 @cache
-def _survey(form: Format, n: int, stored: str, target: str) -> Any:
+def _survey(form: Format, n: int, target: str) -> Any:
     """Write out and compile the loops for `n` agents."""
     layout = Layout(n)
     at = {name: place.start for name, place in (places(layout.counts) | places(layout.sums)).items()}
     chunk = _CHUNK_WORDS * len(form.lanes)
     body: list[str] = []
     for lane, function in enumerate(form.lanes):
-        body += _widen(form, n, lane, function, stored, target, chunk)
+        body += _widen(form, n, lane, function, target, chunk)
     counting = [
         f"joint[np.uint64({t * JOINT_BINS}) + np.uint64(marks[{(1 + t) * chunk} + k])] += np.uint32(1)"
         for t in range(n)
     ]
     real, word = f"np.{np.dtype(form.real).name}", f"np.{np.dtype(form.word).name}"
-    merges = tuple(zip(range(len(MERGES)), ("first", "second"), strict=True))
+    merges = range(len(MERGES))
     source = _SOURCE.format(
         inputs=", ".join(["base", *[f"a{t}" for t in range(n)]]),
         real=real,
@@ -239,21 +239,22 @@ def _survey(form: Format, n: int, stored: str, target: str) -> Any:
         chunk_words=_CHUNK_WORDS,
         widen="\n            ".join(body),
         histograms="\n            ".join(counting),
-        seven_times_nothing=", ".join(["nothing"] * 7),
-        fates="".join(_FATE.format(r=r, merged=merged) for r, merged in merges).strip(),
-        flush="".join(_FLUSH.format(r=r, fates=at["fates"]) for r, _ in merges).strip(),
+        lefts=" = ".join(f"left{r}" for r in merges),
+        fated=" = ".join(f"{fate}{r}" for r in merges for fate in ("kept", "flipped", "lost")),
+        fates="".join(_FATE.format(r=r) for r in merges).strip(),
+        flush="".join(_FLUSH.format(r=r, fates=at["fates"], left=at["left"]) for r in merges).strip(),
         kept=KEPT,
         infinity=form.infinity,
-        **{name: at[name] for name in ("total", "dots", "moved", "agree", "left", "active")},
+        **{name: at[name] for name in ("total", "dots", "moved", "agree", "active")},
     )
     words = f"{form.word_code}[]"
-    arguments = (*[words] * (1 + n), form.real_code, f"{form.real_code}[]", "u32[]", "u32[]", "i64[]", "f64[]")
+    arguments = (*[words] * (2 + n), form.real_code, f"{form.real_code}[]", "u32[]", "u32[]", "i64[]", "f64[]")
     return native.load("survey", source, arguments, "u32")
 
 
-def _widen(form: Format, n: int, lane: int, function: str, stored: str, target: str, chunk: int) -> list[str]:
-    """One element of a word: task vectors, who moved it, both merges, and the bins of its magnitudes."""
-    mantissa, least = _LAST_PLACE[stored]
+def _widen(form: Format, n: int, lane: int, function: str, target: str, chunk: int) -> list[str]:
+    """One element of a word: task vectors, who moved it, the merges, and the bins of its magnitudes."""
+    mantissa, least = _LAST_PLACE[target]
     first = lane * _CHUNK_WORDS
     lines = [
         f"b = {function}(base[j])",
@@ -280,12 +281,11 @@ def _widen(form: Format, n: int, lane: int, function: str, stored: str, target: 
             f"marks[{(1 + t) * chunk + first} + i] = np.uint32(bin) if bits != nothing else nothing",
         ]
     lines.append(f"marks[{first} + i] = mask")
-    merged = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
-    for place, result in enumerate(merged):
-        lines += [
-            f"result = {result}",
-            f"numbers[{(n + place) * chunk + first} + i] = {_rounded(form, target)} - b",
-        ]
+    computed = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
+    results = [*[rounded(form, target, f"({result})") for result in computed], f"{function}(merged[j])"]
+    # what is stored where nobody moves anything, which is the base unless the output's format is narrower
+    lines.append(f"stays = {rounded(form, target, 'b')}")
+    lines += [f"numbers[{(n + place) * chunk + first} + i] = {one} - stays" for place, one in enumerate(results)]
     return lines
 
 
@@ -296,14 +296,3 @@ def _binned(name: str, value: str, bins: int) -> list[str]:
         f"{name} = {name} if {name} > np.int32(0) else np.int32(0)",
         f"{name} = ({name} if {name} < np.int32({bins - 2}) else np.int32({bins - 2})) + np.int32(1)",
     ]
-
-
-def _rounded(form: Format, target: str) -> str:
-    """`result`, rounded to a format and widened again."""
-    wide = form.real is np.float64
-    if target == "F64" or (target == "F32" and not wide):
-        return "result"
-    if target == "F32":
-        return "np.float64(np.float32(result))"
-    narrow = "sticky_f32(result)" if wide else "result"
-    return f"{FORMATS[target].lanes[0]}({FORMATS[target].pack}({narrow}, {narrow}))"

@@ -50,14 +50,13 @@ class Piece:
         shape: shape of that tensor.
         start: index in that tensor of the first element; even.
         elements: how many there are.
-        agents: how many of the inputs are agents; without a base they come first, else after it.
         formats: formats of the inputs, keys of `FORMATS`.
         inputs: words of the inputs.
         out_format: format of the result.
         out: words of the result.
         scratch: uint8, one row for each input and one for the result, of 8 bytes an element and 8 more; used where
             formats differ, and empty where they do not.
-        counts: int64, shape (2, agents), to count in what rounding does to the result, as `Rounding` has it; None if
+        counts: int64, shape (2, N), with N agents behind the base, to count in what rounding does to the result, as `Rounding` has it; None if
             nobody asks, or there is no base to compare with.
     """
 
@@ -65,7 +64,6 @@ class Piece:
     shape: tuple[int, ...]
     start: int
     elements: int
-    agents: int
     formats: tuple[str, ...]
     inputs: list[Words]
     out_format: str
@@ -116,7 +114,7 @@ class Piece:
 
     def _survey(self, rounding: Rounding, inputs: list[Words], result: Words, format: str) -> None:
         """Count what `compute_numbers` has rounded."""
-        base, *agents = inputs[: 1 + self.agents]
+        base, *agents = inputs[: 1 + rounding.counts.shape[1]]
         stored = np.zeros_like(self.out)
         row = self._row(len(inputs), format)
         row[: self.elements] = base.view(row.dtype)
@@ -127,6 +125,17 @@ class Piece:
         """Call `kernel(format, inputs)` in the inputs' common format."""
         format = common_format(self.formats, self.formats[0])
         return kernel(format, self.widened(format))
+
+    def compare(self, kernel: Callable[[str, list[Words], Words], bool]) -> bool:
+        """Call `kernel(format, inputs, result)` in the common format, with the result that was computed before."""
+        format = common_format(self.formats, self.out_format)
+        inputs = self.widened(format)
+        if format == self.out_format:
+            return kernel(format, inputs, self.out)
+        result = self._row(len(inputs), format)
+        result[self.elements :] = 0
+        widen(self.out_format, self.out, format, result)
+        return kernel(format, inputs, result)
 
     def widened(self, format: str) -> list[Words]:
         """The inputs in one format, which several merges of one piece share."""

@@ -100,7 +100,9 @@ class Counters:
         return [*lines, *self.count("updates", "changed"), *self.count("erased", "same")]
 
 
-def survey_words(moved: Sequence[NDArray[np.bool_]], changed: NDArray[np.bool_], stored: Words, base: Words, rounding: Rounding) -> None:
+def survey_words(
+    moved: Sequence[NDArray[np.bool_]], changed: NDArray[np.bool_], stored: Words, base: Words, rounding: Rounding
+) -> None:
     """The same for whole arrays, where there is no loop to count in.
 
     Args:

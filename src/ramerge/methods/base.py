@@ -247,3 +247,8 @@ class Method:
     whole: Callable[[Layer, Any], bool] = _elementwise
     scratch: Callable[[Layer, Any, int], int] = _no_scratch
     runs_on: Callable[[Any], str] = _processors
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether every element is merged by itself, in any block."""
+        return self.whole is _elementwise

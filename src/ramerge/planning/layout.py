@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ramerge.checkpoint.dtypes import FROM_FULL_NAME, itemsize
+from ramerge.checkpoint.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.checkpoint.index import Checkpoint
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, lay_out
@@ -39,8 +39,7 @@ def plan_tensors(base: Checkpoint, inputs: Inputs, points: Sequence[Point]) -> t
         points: whose recipe says dtype, size of shards and rules, and whose methods say what they need.
     """
     recipe = points[0].recipe
-    wanted = FROM_FULL_NAME[recipe.dtype] if recipe.dtype else None
-    dtypes = {name: wanted if wanted and tensor.is_float else tensor.dtype for name, tensor in base.tensors.items()}
+    dtypes = {name: _dtype(recipe.dtype, tensor, inputs) for name, tensor in base.tensors.items()}
     groups = {
         _safetensors_name(shard): [_entry(base.tensors[name], dtypes[name]) for name in names]
         for shard, names in base.shards.items()
@@ -68,6 +67,15 @@ def plan_tensors(base: Checkpoint, inputs: Inputs, points: Sequence[Point]) -> t
                 )
             )
     return shards, tensors
+
+
+def _dtype(wanted: str | None, tensor: Tensor, inputs: Inputs) -> str:
+    """A tensor's dtype in the output."""
+    if wanted is None or not tensor.is_float:
+        return tensor.dtype
+    if wanted == "widest":
+        return widest([tensor.dtype, *[agent[tensor.name].dtype for agent in inputs.agents.values()]])
+    return FROM_FULL_NAME[wanted]
 
 
 def _treatment(

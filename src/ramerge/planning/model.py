@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ramerge.checkpoint.dtypes import full_name, itemsize
+from ramerge.checkpoint.dtypes import full_name, itemsize, widest
 from ramerge.checkpoint.hub import Model
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
@@ -75,6 +75,12 @@ class TensorPlan:
     def merged(self) -> bool:
         """Whether the method computes it."""
         return self.action == "merge"
+
+    @property
+    def rounds_updates(self) -> bool:
+        """Whether the last rounding of what the method computes can lose anything."""
+        arithmetic = "F64" if any(source.tensor.dtype == "F64" for source in self.sources) else "F32"
+        return self.merged and itemsize(self.dtype) < itemsize(arithmetic)
 
     @property
     def bytes_read(self) -> int:
@@ -244,6 +250,50 @@ class Plan:
         names = {full_name(tensor.dtype) for tensor in self.tensors if tensor.base.is_float}
         return names.pop() if len(names) == 1 else ("mixed" if names else "none")
 
+    @property
+    def loads_as(self) -> str | None:
+        """The dtype that `config.json` must state if the recipe asks for one: the widest of the output's."""
+        floats = {tensor.dtype for tensor in self.tensors if tensor.base.is_float}
+        return widest(floats) if self.recipe.dtype and floats else None
+
+    @property
+    def input_dtypes(self) -> dict[str, str]:
+        """Dtypes of the floating-point tensors of every input, the most frequent first; inputs as `base` and agents."""
+        found: dict[str, Counter[str]] = {}
+        for tensor in self.tensors:
+            found.setdefault("base", Counter())[tensor.base.dtype] += tensor.base.elements * tensor.base.is_float
+            for source in tensor.sources:
+                # where an agent lacks a tensor, the base's stands for it
+                if source.tensor is not tensor.base and source.tensor.is_float:
+                    owner = f"importance of {source.owner}" if source.is_importance else source.owner
+                    found.setdefault(owner, Counter())[source.tensor.dtype] += source.tensor.elements
+        return {owner: ", ".join(full_name(dtype) for dtype, _ in of.most_common()) for owner, of in found.items()}
+
+    @property
+    def rounds_updates(self) -> bool:
+        """Whether rounding to the output's dtype can lose anything of the agents' updates, and is counted."""
+        return self.method.needs_base and any(tensor.rounds_updates for tensor in self.tensors)
+
+    @property
+    def forecast(self) -> tuple[str, ...]:
+        """What headers let expect of rounding. A merge measures it, and warns only if much is lost."""
+        wide = {
+            source.owner
+            for tensor in self.tensors
+            for source in tensor.sources
+            if tensor.rounds_updates and not source.is_importance and source.tensor is not tensor.base
+            if itemsize(source.tensor.dtype) > itemsize(tensor.dtype)
+        }
+        if not wide:
+            return ()
+        names = [name for name in self.agents if name in wide]
+        dtypes = {self.input_dtypes[name] for name in names}
+        return (
+            f"{', '.join(names)}: {'is' if len(names) == 1 else 'are'} {' and '.join(sorted(dtypes))}, the output is "
+            f"{self.dtype}: an update smaller than half a step of that (of bfloat16: 0.2 to 0.4 % of the weight) is lost. "
+            "The merge counts them; `dtype: float32` in the recipe, or `--dtype float32`, keeps them",
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """The plan as plain values."""
         return {
@@ -262,6 +312,7 @@ class Plan:
                 for rule, count in zip(self.recipe.rules, self.caught, strict=True)
             ],
             "parameters_count": self.parameters_count,
+            "input_dtypes": self.input_dtypes,
             "dtypes": dict(Counter(full_name(tensor.dtype) for tensor in self.tensors)),
             "shards": [shard.name for shard in self.shards],
             "companions": sorted(self.companions),
@@ -274,6 +325,6 @@ class Plan:
             "block_elements": self.resources.block_elements,
             "peak_memory_bytes": self.resources.peak_memory_bytes,
             "notes": list(self.notes),
-            "warnings": list(self.warnings),
+            "warnings": [*self.warnings, *self.forecast],
             "problems": list(self.problems),
         }

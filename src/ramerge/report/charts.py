@@ -232,12 +232,13 @@ def _heat(analysis: Values, agent: int = 0, name: str = "") -> Figure:
 
 def _ulps(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.ulps(analysis)
+    dtype = "the output's dtype" if analysis["dtype"] == "mixed" else analysis["dtype"]
     first = min(row["bin"] for row in table)
     last = max(row["bin"] for row in table) + 1
     labels = "datum.value < 0 ? '1/' + format(pow(2, -datum.value), ',') : format(pow(2, datum.value), ',')"
     x = alt.X(
         "middle:Q",
-        title="|update| in units of the base's last place",
+        title=f"|update| in units of the weight's last place in {dtype}",
         scale=alt.Scale(domain=[first, last], nice=False),
         axis=alt.Axis(labelExpr=labels, tickMinStep=1, grid=False),
     )
@@ -260,9 +261,9 @@ def _ulps(analysis: Values) -> Figure:
     return Figure(
         name="ulps",
         title="How large the updates are",
-        caption="Changed elements by the size of their update in units of the base's last place; a bin holds sizes up "
-        "to twice its label. Left of the dashed line, below half a unit, an update added in that format (bf16 for "
-        "most models) is rounded away. The outermost bins hold all beyond them.",
+        caption="Changed elements by the size of their update in units of the weight's last place in the output's "
+        f"dtype, {analysis['dtype']}; a bin holds sizes up to twice its label. Left of the dashed line, below half a "
+        "unit, the whole update rounds away. The outermost bins hold all beyond them.",
         text="Histogram of update sizes; an update smaller than half a unit in the last place is rounded away.",
         chart=chart,
         rows=table,
@@ -364,18 +365,18 @@ def _fates(analysis: Values) -> Figure:
     )
     colours = _colours("fate", rows.FATES, [GREEN, SKY, VERMILION, "#BDBDBD"])
     ends = bars.transform_filter("datum.order == 0").transform_calculate(
-        end="1", words="(datum.merge === 'RAM' ? 'RAM ' : 'mean ') + format(datum.retained, '.0%')"
+        end="1", words="(datum.merge === 'averaging' ? 'mean' : datum.merge) + ' ' + format(datum.retained, '.0%')"
     )
     chart = alt.layer(
         bars.mark_bar().encode(color=colours),
         ends.mark_text(align="left", dx=5).encode(x=alt.X("end:Q"), text="words:N"),
-    ).properties(height=52 * len(names))
+    ).properties(height=26 * len(names) * len(rows.merges(analysis)))
     return Figure(
         name="fates",
         title="What a merge leaves",
-        caption="Each agent's moved elements under RAM (upper bar) and under averaging all task vectors (lower bar, "
-        "mean): kept (at least 99 % of the update), diluted, flipped in sign, or lost to rounding. The figure beside "
-        "each bar is the share of the update that is retained.",
+        caption=f"Each agent's moved elements under {', '.join(rows.merges(analysis).values())} (mean of all task "
+        f"vectors), stored in {analysis['dtype']}: kept (at least 99 % of the update), diluted, flipped in sign, or "
+        "lost: the output has the base's value. The figure beside each bar is the share of the update that is retained.",
         text=f"Retained by RAM: {_each(analysis, lambda agent: agent['fates']['ram']['retained'])}; by averaging: "
         f"{_each(analysis, lambda agent: agent['fates']['average']['retained'])}.",
         chart=chart,

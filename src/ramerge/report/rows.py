@@ -11,7 +11,14 @@ Row = dict[str, Any]
 Values = Mapping[str, Any]
 
 MOVED, CHANGED = "moved", "changed"
-MERGES = {"ram": "RAM", "average": "averaging"}
+
+
+def merges(analysis: Values) -> dict[str, str]:
+    """Keys of `fates`, and their titles: RAM, averaging, and the recipe's own method where that is another one."""
+    own = {} if analysis["method"] == "ram" else {"merge": analysis["method"]}
+    return {"ram": "RAM", "average": "averaging", **own}
+
+
 FATES = ("kept", "diluted", "flipped", "lost")
 OUTSIDE = "outside"
 
@@ -152,7 +159,7 @@ def fates(analysis: Values) -> list[Row]:
             "retained": agent["fates"][merge]["retained"],
         }
         for agent in analysis["model"]["agents"]
-        for merge, label in MERGES.items()
+        for merge, label in merges(analysis).items()
         for place, fate in enumerate(FATES)
     ]
 
