@@ -35,7 +35,8 @@ class Tally:
         by_epsilon: shape (E, 2, N): elements moved by more than each epsilon, and moved by this agent alone.
         exponents: shape (N, EXPONENT_BINS): elements by the float32 exponent of |tau|.
         ulps: shape (N, ULP_BINS): elements by |tau| in units of the base's last place.
-        fates: shape (3, N, 4): what RAM, the mean, and the merge that was asked for leave of each agent's moved elements.
+        fates: shape (3, N, 4): what RAM, the mean, and the merge that was asked for leave of each agent's moved
+            elements.
         limbs: the sums of `kernels.anatomy.Layout.sums`, as `fixed` has them.
     """
 

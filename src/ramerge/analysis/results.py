@@ -168,7 +168,8 @@ class Analysis:
         models: of the agents, by name.
         epsilon: an element has moved where |agent - base| > epsilon.
         epsilons: the thresholds of `by_epsilon`.
-        method: of the merge that `fates` have under `merge`: the recipe's, or `ram` where it cannot be measured on the way.
+        method: of the merge that `fates` have under `merge`: the recipe's, or `ram` where that cannot be measured on
+            the way.
         input_dtypes: of the floating-point tensors of `base` and agents.
         dtype: of the output of a merge, full name, or `mixed`. All that is said of merges is of merges in this dtype.
         rounding: for each agent `updates`, `erased` and `erased_share` of that merge, as its record would have them;

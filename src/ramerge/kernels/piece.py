@@ -56,8 +56,8 @@ class Piece:
         out: words of the result.
         scratch: uint8, one row for each input and one for the result, of 8 bytes an element and 8 more; used where
             formats differ, and empty where they do not.
-        counts: int64, shape (2, N), with N agents behind the base, to count in what rounding does to the result, as `Rounding` has it; None if
-            nobody asks, or there is no base to compare with.
+        counts: int64, shape (2, N), for N agents behind the base: where to count what rounding does to the result, as
+            `Rounding` has it; None if nobody asks, or if there is no base to compare with.
     """
 
     tensor: str

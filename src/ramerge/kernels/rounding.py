@@ -1,8 +1,8 @@
 """What the last rounding does to a merge.
 
-An agent's *update* of an element is one that it moved and that the merge changes. It is *erased* where the result, once
-rounded to the output's dtype, is what the base would be there: then nobody learned anything, as far as the output knows.
-Loops count both while they merge, because the result before rounding exists nowhere else.
+An agent's *updates* are the elements that it moved and that the merge changes. An update is *erased* where the result,
+once rounded to the output's dtype, is what the base would be there: the output does not show that it was learned. Loops
+count both while they merge, because the result before rounding exists nowhere else.
 """
 
 from __future__ import annotations

@@ -290,8 +290,8 @@ class Plan:
         dtypes = {self.input_dtypes[name] for name in names}
         return (
             f"{', '.join(names)}: {'is' if len(names) == 1 else 'are'} {' and '.join(sorted(dtypes))}, the output is "
-            f"{self.dtype}: an update smaller than half a step of that (of bfloat16: 0.2 to 0.4 % of the weight) is lost. "
-            "The merge counts them; `dtype: float32` in the recipe, or `--dtype float32`, keeps them",
+            f"{self.dtype}: updates smaller than half a step of that (of bfloat16: 0.2 to 0.4 % of the weight) are "
+            "lost. The merge counts them; `dtype: float32` in the recipe, or `--dtype float32`, keeps them",
         )
 
     def as_dict(self) -> dict[str, Any]:

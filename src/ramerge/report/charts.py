@@ -376,7 +376,7 @@ def _fates(analysis: Values) -> Figure:
         title="What a merge leaves",
         caption=f"Each agent's moved elements under {', '.join(rows.merges(analysis).values())} (mean of all task "
         f"vectors), stored in {analysis['dtype']}: kept (at least 99 % of the update), diluted, flipped in sign, or "
-        "lost: the output has the base's value. The figure beside each bar is the share of the update that is retained.",
+        "lost: the output has the base's value. Beside each bar stands the share of the update that is retained.",
         text=f"Retained by RAM: {_each(analysis, lambda agent: agent['fates']['ram']['retained'])}; by averaging: "
         f"{_each(analysis, lambda agent: agent['fates']['average']['retained'])}.",
         chart=chart,
