@@ -96,7 +96,7 @@ def tally_of(folder: Path, names: Sequence[str], threads: int = 2) -> dict[str, 
     """What is counted of each tensor."""
     from ramerge.engine.execute import observe
 
-    plan, anatomy = plan_analysis(recipe(folder, names), epsilons=EPSILONS, threads=threads)
+    plan, anatomy = plan_analysis(recipe(folder, names, "ram"), epsilons=EPSILONS, threads=threads)
     assert not plan.problems
     known = observe(plan, (anatomy,), ThreadExecutor(threads)).known
     return {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in plan.tensors if tensor.merged}
