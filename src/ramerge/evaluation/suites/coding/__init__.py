@@ -153,7 +153,7 @@ class CodingSuite(Suite[CodingSettings]):
             metrics=scores.figures(truth, generated, self.settings.bon),
             parsed={"passes_ground_truth": truth, "passes_generated": generated},
             problem=_problem(answers, programs, tests),
-            details={"runs": dict(judge.outcomes)},
+            details={"runs": dict(judge.outcomes)} | ({"reasons": dict(judge.reasons)} if judge.reasons else {}),
         )
 
     def gold(self, task: str, item: Item) -> Sequence[Reply]:
