@@ -19,6 +19,7 @@ from ramerge.evaluation.suite import Context, Item, Reply, Score
 from ramerge.evaluation.suites.coding import CodingSettings, CodingSuite
 from ramerge.evaluation.suites.coding.scores import METRICS
 from tests.evaluation.chats import Scripted, attempt
+from tests.evaluation.fakes import FAKES, WEIGHTS
 
 ADD = {
     "task_id": 7,
@@ -502,6 +503,17 @@ def test_a_function_that_ends_the_program_or_prints_does_not_pass_by_that(tmp_pa
     texts = ["raise SystemExit", "def depth(box):\n  raise SystemExit", talking]
     [score] = scored(coding, "mbpp", [item], lambda _: [Reply(program(text)) for text in texts])
     assert score.parsed["passes_ground_truth"] == [[False, False], [False, False], [True, True]]
+
+
+@pytest.mark.usefixtures("_sandbox_works")
+def test_fakes_do_not_pass(tmp_path: Path) -> None:
+    coding = suite(write(tmp_path, WEIGHTS), "mbpp", programs=len(FAKES) + 1, bon=(1, 0), tests=0, time_limit=5)
+    programs = {**FAKES, "the solution": WEIGHTS["code"]}
+    replies = [Reply(program(text)) for text in programs.values()]
+    [score] = scored(coding, "mbpp", [only_item(coding, "mbpp")], lambda _: replies)
+    passed = [name for name, [passes] in zip(programs, score.parsed["passes_ground_truth"], strict=True) if passes]
+    assert passed == ["the solution"]
+    assert all(reason.isprintable() for reason in score.details["reasons"])
 
 
 @pytest.fixture
