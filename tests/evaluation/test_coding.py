@@ -226,19 +226,13 @@ def test_programs_may_use_typing_without_importing_it(tmp_path: Path, pretended:
     assert starts == ["from typing import List, Optional, Tuple", "from __future__ import annotations", "x = []"]
 
 
-def test_a_function_passes_by_words_that_are_others_in_every_run(tmp_path: Path, pretended: Pretended) -> None:
-    coding = suite(write(tmp_path, DEPTH), "mbpp", programs=2, bon=(1, 1))
-    attempt(coding, "mbpp", only_item(coding, "mbpp"), [program("depth = 1"), program("depth = 2")])
-    words = [text.rpartition("print(")[2] for text, _, _ in pretended.runs]
-    assert len(words) == len(set(words)) == 4
-
-
 def test_a_function_that_ends_before_its_assertions_fails(_sandbox_works: None, tmp_path: Path) -> None:
     coding = suite(write(tmp_path, DEPTH), "mbpp", programs=2, bon=(2, 2), time_limit=PATIENT)
     guess = "print('every assertion holds')\nraise SystemExit"
     score = attempt(coding, "mbpp", only_item(coding, "mbpp"), [program(guess), program(DEPTH["code"])])
     assert score.parsed["passes_ground_truth"] == [[False, False], [True, True]]
-    assert score.details == {"runs": {"ok": 4}}
+    reasons = {"the program ended before it answered": 2}
+    assert score.details == {"runs": {"ok": 2, "error": 2}, "reasons": reasons}
     asyncio.run(coding.close())
 
 

@@ -57,8 +57,18 @@ _PLAIN_OF: dict[type, Callable[[Any], Any]] = {
 _EXCEPTIONS = {
     kind.__name__: kind
     for kind in (
-        *(Exception, ArithmeticError, OverflowError, ZeroDivisionError, AssertionError, AttributeError, LookupError),
-        *(IndexError, KeyError, NameError, NotImplementedError, OSError, RecursionError, RuntimeError, TypeError),
+        *(Exception, ArithmeticError, OverflowError, ZeroDivisionError, AssertionError, AttributeError, EOFError),
+        *(
+            IndexError,
+            KeyError,
+            LookupError,
+            NameError,
+            NotImplementedError,
+            OSError,
+            RecursionError,
+            RuntimeError,
+            TypeError,
+        ),
         ValueError,
     )
 }
