@@ -25,6 +25,7 @@ import pytest
 import ramerge
 from ramerge.errors import EvaluationError
 from ramerge.evaluation.sandbox import Limits, Outcome, Sandbox, bubblewrap
+from ramerge.evaluation.sandbox.execution import Execution
 from ramerge.evaluation.sandbox.seccomp import seccomp_filter
 from ramerge.evaluation.sandbox.watch import Inside
 
@@ -763,6 +764,13 @@ def test_two_programs_share_nothing_but_what_they_print(sandbox: Sandbox) -> Non
 def test_ends_of_two_programs(any_sandbox: Sandbox, asking: str, answering: str, ended: tuple[str, str]) -> None:
     outcomes = asyncio.run(any_sandbox.converse(asking, answering, replace(SHORT, seconds=1)))
     assert tuple(outcome.status for outcome in outcomes) == ended
+
+
+def test_a_program_that_is_cancelled_before_it_begins(any_sandbox: Sandbox) -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+    outcome = Execution(any_sandbox._way, "print(1)", "", SHORT, cancelled=cancelled)()
+    assert (outcome.status, outcome.code, outcome.seconds) == ("error", None, 0)
 
 
 def test_more_pairs_than_places(any_sandbox: Sandbox) -> None:

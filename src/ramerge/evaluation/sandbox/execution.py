@@ -142,7 +142,7 @@ class Execution:
         try:
             streams = self._streams(resources, process, slot)
             limit = self._follow(process, ours, streams)
-            seconds = time.monotonic() - (self._began or 0)
+            ended = time.monotonic()
         finally:
             self._end(process)
         for stream in streams:
@@ -150,10 +150,11 @@ class Execution:
                 pass
         *printed, stderr = (stream.text() for stream in streams)
         stdout = "".join(printed)
-        if self._began is None:
+        if self._began is None and not self._cancelled.is_set():
             raise EvaluationError(f"the sandbox did not start: {stderr.strip()[-1000:] or 'it said nothing'}")
         if limit is None and any(stream.over for stream in streams):
             limit = "output"
+        seconds = ended - (self._began or ended)
         if limit:
             return Outcome(limit, None, stdout, stderr, seconds)
         # a sandbox passes a signal on as a shell does
