@@ -7,7 +7,7 @@ of them together: time on the clock, and memory every `_TICK` seconds, so a prog
 
 The watch is a thread of this process: C code here that keeps the interpreter's lock for long suspends it. Where memory
 runs out in the meantime, the kernel kills programs before the run (oom_score_adj), unless one has taken that back.
-What the kernel tells everybody about the machine, such as /proc/cmdline, programs can read.
+Programs cannot open files in /proc, which tell much about the machine, where the kernel has Landlock to forbid it.
 
 A control group would hold memory exactly, but few machines let an ordinary user make one.
 """
