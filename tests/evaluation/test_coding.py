@@ -479,7 +479,7 @@ def test_hostile_answers_in_the_real_sandbox(tmp_path: Path) -> None:
         "import sys; sys.exit(3)",
         "print('3')\nraise SystemExit(1)",
         "print('3\0')",
-        "while True: print(3)",
+        "while True: print('3' * 9999)",
         "(" * 9000,
     ]
     coding = suite(write(tmp_path, ADD), programs=len(texts), tests=1, bon=(1, 1))

@@ -326,17 +326,17 @@ def test_memory_in_swap_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_programs_are_killed_before_the_run(any_sandbox: Sandbox) -> None:
     mark = f"first-of-{os.getpid()}"
     program = f"""
-        import os, sys, time
+        import os, sys
         if os.fork() == 0:
-            os.execv(sys.executable, [sys.executable, "-S", "-c", "input()", "{mark}"])
-        time.sleep(60)
+            os.execv(sys.executable, [sys.executable, "-S", "-c", "import time; time.sleep(1.5)", "{mark}"])
+        os.wait()
         """
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(run, any_sandbox, program, limits=Limits(seconds=1.5))
+        running = thread.submit(run, any_sandbox, program, limits=Limits())
         assert soon(lambda: bool(processes_with(f"\0{mark}\0")))
         [child] = processes_with(f"\0{mark}\0")
         assert Path(f"/proc/{child}/oom_score_adj").read_text() == "1000\n"
-        assert running.result().status == "time"
+        assert running.result().status == "ok"
 
 
 def test_two_sandboxes_limit_processes_by_themselves(sandbox: Sandbox) -> None:
@@ -436,14 +436,14 @@ def test_sockets_in_messages_count(sandbox: Sandbox) -> None:
         """
         import socket, time
         one, other = socket.socketpair()
-        for _ in range(40):
+        for _ in range(28):  # no more descriptors may be on their way than can be open
             pair = socket.socketpair()
             socket.send_fds(one, [b"x"], [each.fileno() for each in pair])
             for each in pair:
                 each.close()
         time.sleep(60)
         """,
-        limits=Limits(seconds=30, memory_bytes=12 * MIB),
+        limits=Limits(seconds=30, memory_bytes=18 * MIB),
     )
     assert outcome.status == "memory", outcome
 
