@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ramerge.checkpoint.index import Checkpoint
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.model import Tie
+from ramerge.planning.names import explain
 from ramerge.recipe import Allow
 
 _HEAD = ("lm_head.weight", "output.weight", "embed_out.weight")
@@ -36,14 +38,15 @@ def match(
     heads = {tie.head.name for tie in ties}
     missing = [tensor for tensor in base.tensors.values() if tensor.name not in found]
     extra = [tensor for key, tensor in agent.tensors.items() if key not in base.tensors and key not in heads]
-    _report(name, agent, "lacks", missing, allow.missing_tensors, "missing_tensors: true keeps the base's", findings)
-    what = "has tensors unknown to the base:"
-    _report(name, agent, what, extra, allow.extra_tensors, "extra_tensors: true drops them", findings)
+    why = explain(_shapes(missing), _shapes(extra), base.tensors) if missing and extra else None
+    lacks = _Difference("lacks", missing, allow.missing_tensors, "missing_tensors: true keeps the base's")
+    has = _Difference("has tensors unknown to the base:", extra, allow.extra_tensors, "extra_tensors: true drops them")
+    _report(name, agent, (lacks, has), why, findings)
     for tensor in missing:
         found[tensor.name] = tensor
     _compare(name, base, agent, found, allow, findings)
     sources = {key: found[key] for key in base.tensors}
-    _check_used(name, agent, sources, findings)
+    _check_used(name, agent, sources, why, findings)
     return sources, ties
 
 
@@ -67,26 +70,51 @@ def match_importance(
     return {key: found.get(key, tensor) for key, tensor in wanted.items()}
 
 
+@dataclass(frozen=True)
+class _Difference:
+    """Tensors that only one side has, whether that is accepted, and the key under `allow` that accepts it."""
+
+    what: str
+    tensors: Sequence[Tensor]
+    allowed: bool
+    policy: str
+
+
 def _report(
-    name: str, agent: Checkpoint, what: str, tensors: Sequence[Tensor], allowed: bool, policy: str, findings: Findings
+    name: str, agent: Checkpoint, differences: Sequence[_Difference], why: str | None, findings: Findings
 ) -> None:
-    if tensors and allowed:
-        findings.notes.append(f"{name}: {what} {len(tensors)} tensors ({policy})")
-    elif tensors:
-        names = listed([f"{tensor.name!r} {list(tensor.shape)}" for tensor in tensors])
-        findings.problem(f"{agent.directory}: {what} {names} (allow.{policy})", name)
+    """Note what is accepted; the rest is a problem, with the reason where the names show it."""
+    refused = []
+    for one in differences:
+        if one.tensors and one.allowed:
+            findings.notes.append(f"{name}: {one.what} {len(one.tensors)} tensors ({one.policy})")
+        elif one.tensors:
+            names = listed([f"{tensor.name!r} {list(tensor.shape)}" for tensor in one.tensors])
+            refused.append(f"{one.what} {names}" + ("" if why else f" (allow.{one.policy})"))
+    if refused and why:
+        findings.problem(f"{agent.directory}: {'; it '.join(refused)}; {why}", name)
+    else:
+        for text in refused:
+            findings.problem(f"{agent.directory}: {text}", name)
 
 
-def _check_used(name: str, agent: Checkpoint, sources: Mapping[str, Tensor], findings: Findings) -> None:
+def _shapes(tensors: Sequence[Tensor]) -> dict[str, tuple[int, ...]]:
+    return {tensor.name: tensor.shape for tensor in tensors}
+
+
+def _check_used(
+    name: str, agent: Checkpoint, sources: Mapping[str, Tensor], why: str | None, findings: Findings
+) -> None:
     """An agent that adds nothing cannot be meant, and one that adds next to nothing hardly is."""
     places = {id(tensor) for tensor in sources.values()}
     stored = [tensor for tensor in agent.tensors.values() if tensor.is_float] or list(agent.tensors.values())
     used = [tensor for tensor in stored if id(tensor) in places]
     total, taken = (sum(tensor.elements for tensor in of) for of in (stored, used))
+    more = f"; {why}" if why else ""
     if not used:
-        findings.problem(f"{agent.directory}: none of its tensors is used, so it adds nothing to the merge", name)
+        findings.problem(f"{agent.directory}: none of its tensors is used, so it adds nothing to the merge{more}", name)
     elif taken < _LITTLE * total:
-        text = f"only {taken:,} of its {total:,} elements are used, under {_LITTLE:.0%}; the rest is dropped"
+        text = f"only {taken:,} of its {total:,} elements are used, under {_LITTLE:.0%}; the rest is dropped{more}"
         findings.warn(f"{agent.directory}: {text}", name)
 
 
