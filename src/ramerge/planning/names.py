@@ -48,7 +48,7 @@ def explain(missing: Shapes, extra: Shapes, base: Iterable[str]) -> str | None:
     """
     missing, extra = _usual(missing), _usual(extra)
     count, text = max(_other_beginning(missing, extra), _more_parts(missing, extra, base), key=lambda found: found[0])
-    if 2 * count >= min(len(missing), len(extra)):  # fewer are chance
+    if count and 2 * count >= min(len(missing), len(extra)):  # fewer are chance
         return f"{text} (then {count:,} of {len(missing):,} missing tensors are there)"
     return _fused(missing, extra) or _experts(missing, extra)
 
