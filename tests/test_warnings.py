@@ -77,14 +77,6 @@ def test_an_agent_that_adds_nothing_is_refused(tmp_path: Path) -> None:
 
 PLAUSIBLE = {"sparse and disjoint", "sparse and shared", "of unequal density", "dense", "dense and strong", "alike"}
 PLAUSIBLE |= {"single"}
-    "sparse and disjoint",
-    "sparse and shared",
-    "of unequal density",
-    "dense",
-    "dense and strong",
-    "alike",
-    "single",
-)
 SUSPECT = {
     "foreign": "agents.memory: {}/memory: its weights correlate with the base's by only",
     "foreign, of another spread": "agents.memory: {}/memory: its weights correlate",
