@@ -219,7 +219,7 @@ def _check_ties(plan: Plan) -> None:
     """Refuse an output embedding that the base ties and an agent stores with other values."""
     problems = [
         f"{tie.head.path}: {tie.agent}: {tie.head.name!r} differs from {tie.embedding.name!r}, to which the base "
-        "ties it; the merged model has no place for it (untie the base, or retrain with tied embeddings)"
+        f"ties it; the merged model has no place for it; {tie.untie}"
         for tie in plan.ties
         if not _equal(tie)
     ]

@@ -186,7 +186,8 @@ def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings, cache: bool) 
         return plan
     allow = plan.recipe.allow
     matched = {name: match(name, base, agent, allow, findings) for name, agent in opened.agents.items()}
-    checks.check_configs(base, opened.agents, plan.recipe, findings)
+    ties = tuple(tie for _, found in matched.values() for tie in found)
+    checks.check_configs(base, opened.agents, ties, plan.recipe, findings)
     importances = {
         name: match_importance(name, _merged(base, plan.recipe), checkpoint, findings)
         for name, checkpoint in opened.importances.items()
@@ -195,7 +196,6 @@ def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings, cache: bool) 
         return plan
     inputs = Inputs({name: source for name, (source, _) in matched.items()}, importances)
     shards, tensors = plan_tensors(base, inputs, plan.points)
-    ties = tuple(tie for _, found in matched.values() for tie in found)
     identity = remembered.identity(tensors) if cache else None
     known = remembered.recall(identity, tensors, plan.points)
     counted = rounds(tensors, plan.points, known)

@@ -122,11 +122,12 @@ def _compare(
     name: str, base: Checkpoint, agent: Checkpoint, found: dict[str, Tensor], allow: Allow, findings: Findings
 ) -> None:
     """Report shapes and types that differ. Where the shape does, the base's own tensor takes the place in `found`."""
-    shapes, dtypes = [], []
+    shapes, dtypes, rows = [], [], set[int]()
     for tensor in base.tensors.values():
         other = found[tensor.name]
         if other.shape != tensor.shape:
             shapes.append(f"{tensor.name!r}: {_shape_difference(tensor, other)}")
+            rows.add(_rows(tensor, other))
             found[tensor.name] = tensor
         elif other.is_float != tensor.is_float or (not tensor.is_float and other.dtype != tensor.dtype):
             dtypes.append(f"{tensor.name!r}: the base has {tensor.dtype}, the agent {other.dtype}")
@@ -134,14 +135,15 @@ def _compare(
     if shapes and allow.different_shapes:
         findings.notes.append(f"{name}: {len(shapes)} tensors of another shape ({policy})")
     elif shapes:
-        findings.problem(f"{agent.directory}: shapes differ: {listed(shapes)} (allow.{policy})", name)
+        advice = f"{_resize(rows.pop())}; or allow.{policy}" if len(rows) == 1 and 0 not in rows else f"allow.{policy}"
+        findings.problem(f"{agent.directory}: shapes differ: {listed(shapes)} ({advice})", name)
     if dtypes:
         findings.problem(f"{agent.directory}: dtypes do not fit: {listed(dtypes)}", name)
 
 
 def _tied_in_agent(base: Checkpoint, agent: Checkpoint) -> dict[str, Tensor]:
     """Output embeddings that the base stores, and an agent that ties them does not: its input embedding."""
-    if not agent.config.get("tie_word_embeddings"):
+    if not any(part.get("tie_word_embeddings") for part in (agent.config, agent.config.get("text_config") or {})):
         return {}
     absent = [tensor for key, tensor in base.tensors.items() if key not in agent.tensors]
     pairs = [(tensor.name, _embedding_of(agent, tensor)) for tensor in absent]
@@ -165,7 +167,19 @@ def _embedding_of(agent: Checkpoint, head: Tensor) -> Tensor | None:
 
 def _shape_difference(base: Tensor, agent: Tensor) -> str:
     text = f"the base has {list(base.shape)}, the agent {list(agent.shape)}"
-    if base.name.endswith(_HEAD + _EMBEDDING) and base.shape[1:] == agent.shape[1:]:
-        rows = agent.shape[0] - base.shape[0]
+    if rows := _rows(base, agent):
         text += f", {abs(rows):,} rows of vocabulary {'more' if rows > 0 else 'fewer'}"
     return text
+
+
+def _rows(base: Tensor, agent: Tensor) -> int:
+    """Rows of vocabulary that the agent has more than the base; 0 where something else differs."""
+    is_vocabulary = base.name.endswith(_HEAD + _EMBEDDING) and base.shape[1:] == agent.shape[1:]
+    return agent.shape[0] - base.shape[0] if is_vocabulary else 0
+
+
+def _resize(rows: int) -> str:
+    """How an agent gets the base's vocabulary; its own further tokens are lost, which no merge has a place for."""
+    if rows > 0:
+        return f"cut the last {rows:,} rows from these tensors of the agent, and set vocab_size as the base has it"
+    return f"add the base's last {-rows:,} rows to these tensors of the agent, and set vocab_size as the base has it"
