@@ -143,7 +143,8 @@ def _compare(
 
 def _tied_in_agent(base: Checkpoint, agent: Checkpoint) -> dict[str, Tensor]:
     """Output embeddings that the base stores, and an agent that ties them does not: its input embedding."""
-    if not any(part.get("tie_word_embeddings") for part in (agent.config, agent.config.get("text_config") or {})):
+    parts = (agent.config, agent.config.get("text_config"))
+    if not any(part.get("tie_word_embeddings") for part in parts if isinstance(part, Mapping)):
         return {}
     absent = [tensor for key, tensor in base.tensors.items() if key not in agent.tensors]
     pairs = [(tensor.name, _embedding_of(agent, tensor)) for tensor in absent]
