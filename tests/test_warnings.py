@@ -11,7 +11,7 @@ import ramerge
 from ramerge.demo import AGENTS
 from ramerge.errors import InputError
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
-from tests.families import FAMILIES, write_family
+from tests.families import BASE, FAMILIES, trained, write_family
 from tests.test_cli import ramerge as command
 
 LAX = {"allow": {"missing_tensors": True, "extra_tensors": True}}
@@ -107,6 +107,17 @@ def test_suspect_agents_are_named(kind: str, dtype: str, tmp_path: Path) -> None
     else:
         (warning,) = found
         assert SUSPECT[kind].format(tmp_path) in warning
+
+
+@pytest.mark.parametrize("size", [1e-5, 1e-4])
+def test_an_agent_beside_its_rounded_self_says_nothing_of_the_base(size: float, tmp_path: Path) -> None:
+    """They share a way of noise, as two agents would; but one of them holds the base where the other moved it."""
+    base = {name: floats(values).numbers(np.float64) for name, values in BASE.items()}
+    fine = trained(base, 1, 1.0, size)
+    for name, weights in (("base", base), ("code", fine)):
+        write_checkpoint(tmp_path / name, {key: floats(one, "F32") for key, one in weights.items()})
+    write_checkpoint(tmp_path / "tool", {key: floats(one) for key, one in fine.items()})
+    assert not ramerge.merge(recipe(tmp_path, ["code", "tool"]), tmp_path / "out").warnings
 
 
 def test_strict_refuses_them_before_the_first_pass(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class _Sample:
 
     Attributes:
         equal: shape (N + 1, N + 1): whether all values are equal.
-        for_agent: shape (N + 1, N + 1): values of model j that equal those of k, and not the base's.
+        for_agent: shape (N + 1, N + 1): values of model j that equal those of another model k, and not the base's.
         for_base: likewise: that equal the base's, and not those of k.
         dots: shape (N + 1, N + 1): products of task vectors; the base's is 0.
         correlations: of each agent's weights with the base's, the median of matrices; 1 without any.
@@ -113,7 +113,7 @@ class _Sample:
                 correlations.append(np.nan_to_num(np.corrcoef(values)[0, 1:]))
         return _Sample(
             equal=same == total,
-            for_agent=same - unmoved,
+            for_agent=(same - unmoved) * ~np.eye(models, dtype=bool),
             for_base=same[:, :1] - unmoved,
             dots=dots,
             correlations=np.median(correlations, axis=0) if correlations else np.ones(agents),
@@ -181,14 +181,15 @@ def _wrong_base(plan: Plan, sample: _Sample, apart: Sequence[int]) -> Iterator[s
     cosines = {k: _mean_cosine(sample, k, [j for j in apart if j != k]) for k in apart}
     likely = max(votes, key=lambda k: votes[k])
     straight = min(apart[1:], key=lambda k: cosines[k])
-    if cosines[0] > _COMMON or all(share > _VOTES for share in votes.values()):
+    by_angles = not _is_start(sample)
+    if (cosines[0] > _COMMON and by_angles) or all(share > _VOTES for share in votes.values()):
         text = "the agents differ from the base in the same way, and little from each other"
         text += f" (mean cosine of task vectors {cosines[0]:.2f}); unless they are checkpoints of one run, they were"
         yield _of_base(plan, f"{text} probably trained from another model, or the base is swapped with an agent")
     elif votes[likely] > _VOTES:
         text = f"where {names[likely - 1]} differs from the base, the other agents hold its values and not the base's"
         yield _of_base(plan, f"{text}; are the two swapped?")
-    elif cosines[0] > _PARTLY and cosines[straight] < _APART and not _is_start(sample):
+    elif cosines[0] > _PARTLY and cosines[straight] < _APART and by_angles:
         text = f"seen from {names[straight - 1]} the other models go ways of their own"
         text += f" (mean cosine {cosines[straight]:.2f}), seen from the base they share one ({cosines[0]:.2f})"
         yield _of_base(plan, f"{text}; are the two swapped?")
