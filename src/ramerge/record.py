@@ -21,7 +21,7 @@ class AgentStatistics:
     The RAM family reports, in elements: total (compared), active (moved by more than epsilon), shared (with other
     agents), unique (to this one), density (active / total), unique_share (unique / active), rho (shared / unique,
     equation 2; infinite without unique elements) and lambda (None where each part of the model has its own). Methods
-    that trim report threshold, kept and kept_share; the others nothing.
+    that trim report threshold, kept, kept_share and asked_share (by the density); the others nothing.
     """
 
     name: str

@@ -18,7 +18,8 @@ from ramerge.checkpoint.dtypes import full_name
 from ramerge.engine.beside import peak_memory
 from ramerge.engine.events import Listener, silence
 from ramerge.engine.execute import observe
-from ramerge.errors import RecipeError
+from ramerge.engine.warn import inspected
+from ramerge.errors import PlanError, RecipeError
 from ramerge.executors import Executor
 from ramerge.methods.ram import Moved
 from ramerge.planning import remembered
@@ -65,7 +66,10 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         WeightsError: values that are not finite.
         CheckpointError: an input cannot be read.
     """
+    if plan.problems:
+        raise PlanError(plan.problems)
     began = time.monotonic()
+    plan = inspected(plan)
     known = observe(plan, (anatomy,), executor, listen)
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
     tallies = {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in tensors}

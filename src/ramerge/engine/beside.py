@@ -29,6 +29,7 @@ def make_records(plan: Plan, known: Known, began: float) -> tuple[Record, ...]:
         {**rule.model_dump(mode="json", exclude_none=True), "tensors": count}
         for rule, count in zip(plan.recipe.rules, plan.caught, strict=True)
     ]
+    statistics = [_statistics(plan, point, known) for point in plan.points]
     return tuple(
         Record(
             ramerge_version=ramerge.__version__,
@@ -38,11 +39,11 @@ def make_records(plan: Plan, known: Known, began: float) -> tuple[Record, ...]:
             base=plan.recipe.base,
             rules=tuple(rules),
             counts=plan.counts,
-            notes=plan.notes,
+            notes=(*plan.notes, *_remarks(point, of)),
             warnings=warnings_of(plan, point, known),
             dtype=plan.dtype,
             runs_on=point.method.runs_on(point.parameters[0]),
-            statistics=_statistics(plan, point, known),
+            statistics=of,
             parts=_parts(plan, point, known),
             tensors=len(plan.tensors),
             merged_tensors=sum(tensor.merged for tensor in plan.tensors),
@@ -52,7 +53,7 @@ def make_records(plan: Plan, known: Known, began: float) -> tuple[Record, ...]:
             seconds=round(time.monotonic() - began, 3),
             peak_memory_bytes=peak_memory(),
         )
-        for point in plan.points
+        for point, of in zip(plan.points, statistics, strict=True)
     )
 
 
@@ -65,6 +66,11 @@ def _statistics(plan: Plan, point: Point, known: Known) -> tuple[AgentStatistics
         AgentStatistics(name, plan.recipe.agents[name].model, figures)
         for name, figures in zip(agents, values, strict=True)
     )
+
+
+def _remarks(point: Point, statistics: Sequence[AgentStatistics]) -> list[str]:
+    said = [(agent.name, point.method.remarks(agent.values)) for agent in statistics if agent.values]
+    return [f"{name}: {text}" for name, text in said if text]
 
 
 def _parts(plan: Plan, point: Point, known: Known) -> dict[str, dict[str, dict[str, Any]]]:

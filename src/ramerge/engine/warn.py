@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+from ramerge.engine.suspect import suspicions
 from ramerge.engine.worker import Known
 from ramerge.errors import WeightsError
 from ramerge.planning.model import Plan, Point
+
+
+def inspected(plan: Plan) -> Plan:
+    """The plan with warnings of what a sample of the weights shows.
+
+    Raises:
+        WeightsError: the plan is strict, and there are some.
+        CheckpointError: an input cannot be read.
+    """
+    found = suspicions(plan)
+    refuse(plan, found)
+    return replace(plan, warnings=(*plan.warnings, *found))
 
 
 def warnings_of(plan: Plan, _point: Point, _known: Known) -> tuple[str, ...]:
