@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import ramerge
+from ramerge.demo import AGENTS
 from ramerge.errors import InputError
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
+from tests.families import BASE, FAMILIES, trained, write_family
 from tests.test_cli import ramerge as command
 
 LAX = {"allow": {"missing_tensors": True, "extra_tensors": True}}
@@ -19,7 +21,7 @@ LAX = {"allow": {"missing_tensors": True, "extra_tensors": True}}
 def little(tmp_path: Path) -> dict[str, object]:
     """A recipe of an agent of which hardly anything is used."""
     write_simple(tmp_path, {"code": 0.1, "tool": 0.1})
-    tensors = simple(1, moved=0.1)
+    tensors = simple(2, moved=0.1)
     name = next(iter(tensors))
     write_checkpoint(tmp_path / "tool", {name: tensors[name], "other.weight": floats(np.ones(100_000))})
     return recipe(tmp_path, ["code", "tool"], **LAX)
@@ -53,15 +55,14 @@ def test_strict_makes_an_error_of_it(run: Callable[[dict, Path], object], little
     assert made.problems == (warning,) and not made.warnings
 
 
-@pytest.mark.parametrize("flag", ["--quiet", "--json"])
-def test_no_flag_hides_warnings(flag: str, little: dict, tmp_path: Path) -> None:
+def test_no_flag_hides_warnings(little: dict, tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps(little))
     (warning,) = ramerge.plan(path).warnings
-    for words in (("plan", path), ("merge", path, tmp_path / "out")):
-        done = command(*words, flag)
+    for words in (("plan", path, "--json"), ("merge", path, tmp_path / "out", "--quiet")):
+        done = command(*words)
         assert (done.returncode, done.stderr) == (0, f"warning: {warning}\n")
-    done = command("merge", path, tmp_path / "other", flag, "--strict")
+    done = command("merge", path, tmp_path / "other", "--quiet", "--strict")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {warning}\n")
 
 
@@ -70,3 +71,81 @@ def test_an_agent_that_adds_nothing_is_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "tool", {"other.weight": floats(np.ones(10))})
     with pytest.raises(ramerge.PlanError, match=r"agents\.tool.*none of its tensors is used"):
         ramerge.merge(recipe(tmp_path, ["code", "tool"], **LAX), tmp_path / "out")
+
+
+# --- agents that are not what they are taken for ----------------------------------------------------------------------
+
+PLAUSIBLE = {"sparse and disjoint", "sparse and shared", "of unequal density", "dense", "dense and strong", "alike"}
+PLAUSIBLE |= {"single"}
+SUSPECT = {
+    "foreign": "agents.memory: {}/memory: its weights correlate with the base's by only",
+    "foreign, of another spread": "agents.memory: {}/memory: its weights correlate",
+    "foreign, single": "agents.code: {}/code: its weights correlate",
+    "swapped, sparse": "base: {}/base: where code differs from the base, the other agents hold its values",
+    "swapped, of unequal density": "base: {}/base: where code differs from the base",
+    "swapped, dense agent": "base: {}/base: where memory differs from the base",
+    "swapped, dense": "base: {}/base: seen from code the other models go ways of their own",
+    "swapped, two": "base: {}/base: where code differs from the base",
+    "of another base": "base: {}/base: the agents differ from the base in the same way",
+    "of another base, dense": "base: {}/base: the agents differ from the base in the same way",
+    "equal to the base": "agents.memory: {}/memory: every merged tensor equals the base's",
+    "equal to each other": "code and memory hold the same values",
+}
+
+
+def test_the_table_is_complete() -> None:
+    assert PLAUSIBLE | set(SUSPECT) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_suspect_agents_are_named(kind: str, dtype: str, tmp_path: Path) -> None:
+    names = write_family(tmp_path, kind, dtype)
+    found = ramerge.merge(recipe(tmp_path, names, "ram"), tmp_path / "out").warnings
+    if kind in PLAUSIBLE:
+        assert found == ()
+    else:
+        (warning,) = found
+        assert SUSPECT[kind].format(tmp_path) in warning
+
+
+@pytest.mark.parametrize("size", [1e-5, 1e-4])
+def test_an_agent_beside_its_rounded_self_says_nothing_of_the_base(size: float, tmp_path: Path) -> None:
+    """They share a way of noise, as two agents would; but one of them holds the base where the other moved it."""
+    base = {name: floats(values).numbers(np.float64) for name, values in BASE.items()}
+    fine = trained(base, 1, 1.0, size)
+    for name, weights in (("base", base), ("code", fine)):
+        write_checkpoint(tmp_path / name, {key: floats(one, "F32") for key, one in weights.items()})
+    write_checkpoint(tmp_path / "tool", {key: floats(one) for key, one in fine.items()})
+    assert not ramerge.merge(recipe(tmp_path, ["code", "tool"]), tmp_path / "out").warnings
+
+
+def test_strict_refuses_them_before_the_first_pass(tmp_path: Path) -> None:
+    names = write_family(tmp_path, "swapped, sparse")
+    stages: list[object] = []
+    with pytest.raises(ramerge.WeightsError, match="are the two swapped"):
+        ramerge.merge(recipe(tmp_path, names), tmp_path / "out", strict=True, on_progress=stages.append)
+    assert not stages
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ramerge.WeightsError, match="are the two swapped"):
+        ramerge.analyze(recipe(tmp_path, names), strict=True)
+
+
+def test_methods_without_a_base_have_nothing_to_compare(tmp_path: Path) -> None:
+    names = write_family(tmp_path, "foreign")
+    assert not ramerge.merge(recipe(tmp_path, names, "linear"), tmp_path / "out").warnings
+
+
+def test_the_shipped_agents_are_plausible() -> None:
+    agents = {name: str(AGENTS / name) for name in ("add", "reverse", "sort")}
+    assert not ramerge.analyze({"base": str(AGENTS / "base"), "agents": agents}).warnings
+
+
+def test_an_agent_that_differs_outside_of_the_sample_is_not_called_equal(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(0, 0.02, 100_000)
+    write_checkpoint(tmp_path / "base", {"w": floats(values)})
+    for place in (0, -1):
+        moved = values.copy()
+        moved[place] += 1
+        write_checkpoint(tmp_path / f"a{-place}", {"w": floats(moved)})
+    assert not ramerge.merge(recipe(tmp_path, ["a0", "a1"]), tmp_path / "out").warnings

@@ -21,9 +21,9 @@ class AgentStatistics:
     The RAM family reports, in elements: total (compared), active (moved by more than epsilon), shared (with other
     agents), unique (to this one), density (active / total), unique_share (unique / active), rho (shared / unique,
     equation 2; infinite without unique elements) and lambda (None where each part of the model has its own). Methods
-    that trim report threshold, kept and kept_share. Where rounding to the output's dtype can lose anything, all methods
-    that take a base report updates (elements that the agent moved and the merge changes), erased (those of them that
-    rounding puts back to the base) and erased_share (erased / updates).
+    that trim report threshold, kept, kept_share and asked_share (by the density). Where rounding to the output's dtype
+    can lose anything, all methods that take a base report updates (elements that the agent moved and the merge
+    changes), erased (those of them that rounding puts back to the base) and erased_share (erased / updates).
     """
 
     name: str

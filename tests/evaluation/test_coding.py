@@ -19,6 +19,7 @@ from ramerge.evaluation.suite import Context, Item, Reply, Score
 from ramerge.evaluation.suites.coding import CodingSettings, CodingSuite
 from ramerge.evaluation.suites.coding.scores import METRICS
 from tests.evaluation.chats import Scripted, attempt
+from tests.evaluation.fakes import FAKES, WEIGHTS
 
 ADD = {
     "task_id": 7,
@@ -225,19 +226,13 @@ def test_programs_may_use_typing_without_importing_it(tmp_path: Path, pretended:
     assert starts == ["from typing import List, Optional, Tuple", "from __future__ import annotations", "x = []"]
 
 
-def test_a_function_passes_by_words_that_are_others_in_every_run(tmp_path: Path, pretended: Pretended) -> None:
-    coding = suite(write(tmp_path, DEPTH), "mbpp", programs=2, bon=(1, 1))
-    attempt(coding, "mbpp", only_item(coding, "mbpp"), [program("depth = 1"), program("depth = 2")])
-    words = [text.rpartition("print(")[2] for text, _, _ in pretended.runs]
-    assert len(words) == len(set(words)) == 4
-
-
 def test_a_function_that_ends_before_its_assertions_fails(_sandbox_works: None, tmp_path: Path) -> None:
     coding = suite(write(tmp_path, DEPTH), "mbpp", programs=2, bon=(2, 2), time_limit=PATIENT)
     guess = "print('every assertion holds')\nraise SystemExit"
     score = attempt(coding, "mbpp", only_item(coding, "mbpp"), [program(guess), program(DEPTH["code"])])
     assert score.parsed["passes_ground_truth"] == [[False, False], [True, True]]
-    assert score.details == {"runs": {"ok": 4}}
+    reasons = {"the program ended before it answered": 2}
+    assert score.details == {"runs": {"ok": 2, "error": 2}, "reasons": reasons}
     asyncio.run(coding.close())
 
 
@@ -484,7 +479,7 @@ def test_hostile_answers_in_the_real_sandbox(tmp_path: Path) -> None:
         "import sys; sys.exit(3)",
         "print('3')\nraise SystemExit(1)",
         "print('3\0')",
-        "while True: print(3)",
+        "while True: print('3' * 9999)",
         "(" * 9000,
     ]
     coding = suite(write(tmp_path, ADD), programs=len(texts), tests=1, bon=(1, 1))
@@ -502,6 +497,17 @@ def test_a_function_that_ends_the_program_or_prints_does_not_pass_by_that(tmp_pa
     texts = ["raise SystemExit", "def depth(box):\n  raise SystemExit", talking]
     [score] = scored(coding, "mbpp", [item], lambda _: [Reply(program(text)) for text in texts])
     assert score.parsed["passes_ground_truth"] == [[False, False], [False, False], [True, True]]
+
+
+@pytest.mark.usefixtures("_sandbox_works")
+def test_fakes_do_not_pass(tmp_path: Path) -> None:
+    coding = suite(write(tmp_path, WEIGHTS), "mbpp", programs=len(FAKES) + 1, bon=(1, 0), tests=0, time_limit=5)
+    programs = {**FAKES, "the solution": WEIGHTS["code"]}
+    replies = [Reply(program(text)) for text in programs.values()]
+    [score] = scored(coding, "mbpp", [only_item(coding, "mbpp")], lambda _: replies)
+    passed = [name for name, [passes] in zip(programs, score.parsed["passes_ground_truth"], strict=True) if passes]
+    assert passed == ["the solution"]
+    assert all(reason.isprintable() for reason in score.details["reasons"])
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 import shutil
@@ -14,6 +15,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +25,7 @@ import pytest
 import ramerge
 from ramerge.errors import EvaluationError
 from ramerge.evaluation.sandbox import Limits, Outcome, Sandbox, bubblewrap
+from ramerge.evaluation.sandbox.execution import Execution
 from ramerge.evaluation.sandbox.seccomp import seccomp_filter
 from ramerge.evaluation.sandbox.watch import Inside
 
@@ -321,18 +324,19 @@ def test_memory_in_swap_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_programs_are_killed_before_the_run(any_sandbox: Sandbox) -> None:
-    outcome = run(
-        any_sandbox,
-        """
-        import os
+    mark = f"first-of-{os.getpid()}"
+    program = f"""
+        import os, sys
         if os.fork() == 0:
-            print("child", open("/proc/self/oom_score_adj").read().strip(), flush=True)
-            os._exit(0)
+            os.execv(sys.executable, [sys.executable, "-S", "-c", "import time; time.sleep(1.5)", "{mark}"])
         os.wait()
-        print("program", open("/proc/self/oom_score_adj").read().strip())
-        """,
-    )
-    assert outcome.stdout.splitlines() == ["child 1000", "program 1000"], outcome
+        """
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(run, any_sandbox, program, limits=Limits())
+        assert soon(lambda: bool(processes_with(f"\0{mark}\0")))
+        [child] = processes_with(f"\0{mark}\0")
+        assert Path(f"/proc/{child}/oom_score_adj").read_text() == "1000\n"
+        assert running.result().status == "ok"
 
 
 def test_two_sandboxes_limit_processes_by_themselves(sandbox: Sandbox) -> None:
@@ -377,10 +381,71 @@ def test_memory_that_belongs_to_no_process(sandbox: Sandbox) -> None:
         for flags in (0x10000000, 0x20000):  # CLONE_NEWUSER, CLONE_NEWNS
             if library.unshare(flags) == -1:
                 refused.append(ctypes.get_errno())
+        # a page of two megabytes stays whole while a pipe has four kilobytes of it
+        if library.vmsplice(os.pipe()[1], (ctypes.c_char * 16)(), 1, 0) == -1:
+            refused.append(ctypes.get_errno())
         print(refused)
         """,
     )
-    assert (outcome.status, outcome.stdout) == ("ok", "[1, 1, 1, 1]\n"), outcome
+    assert (outcome.status, outcome.stdout) == ("ok", "[1, 1, 1, 1, 1]\n"), outcome
+
+
+def test_what_sockets_hold_counts_as_memory(sandbox: Sandbox) -> None:
+    outcome = run(
+        sandbox,
+        """
+        import os, socket, time
+        for _ in range(4):
+            os.fork()
+        kept = []
+        try:
+            while True:
+                kept += socket.socketpair()
+                kept[-1].setblocking(False)
+                kept[-1].send(bytes(1 << 16))
+        except OSError:
+            time.sleep(60)
+        """,
+        limits=Limits(seconds=30, memory_bytes=192 * MIB),
+    )
+    assert (outcome.status, outcome.code) == ("memory", None)
+
+
+def test_sockets_cannot_hold_more_than_they_are_counted_for(sandbox: Sandbox) -> None:
+    outcome = run(
+        sandbox,
+        """
+        import asyncio, socket
+        one, other = socket.socketpair()
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF, 32, 33):
+            try:
+                one.setsockopt(socket.SOL_SOCKET, option, 1 << 30)
+                print("set")
+            except PermissionError:
+                pass
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        asyncio.run(asyncio.sleep(0))
+        """,
+    )
+    assert (outcome.status, outcome.stdout) == ("ok", ""), outcome
+
+
+def test_sockets_in_messages_count(sandbox: Sandbox) -> None:
+    outcome = run(
+        sandbox,
+        """
+        import socket, time
+        one, other = socket.socketpair()
+        for _ in range(28):  # no more descriptors may be on their way than can be open
+            pair = socket.socketpair()
+            socket.send_fds(one, [b"x"], [each.fileno() for each in pair])
+            for each in pair:
+                each.close()
+        time.sleep(60)
+        """,
+        limits=Limits(seconds=30, memory_bytes=18 * MIB),
+    )
+    assert outcome.status == "memory", outcome
 
 
 def test_empty_files_without_end_count_as_memory(sandbox: Sandbox) -> None:
@@ -585,6 +650,44 @@ def test_the_environment_is_not_ours_without_a_sandbox(monkeypatch: pytest.Monke
         assert "hidden-value" not in run(unsafe, "import os; print(os.environ, os.getcwd())").stdout
 
 
+def landlock_version() -> int:
+    return int(ctypes.CDLL(None).syscall(444, None, 0, 1))
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or landlock_version() < 2, reason="the kernel has no Landlock that hides it"
+)
+def test_proc_does_not_name_folders_of_the_machine(sandbox: Sandbox) -> None:
+    outcome = run(
+        sandbox,
+        """
+        import os
+        tasks = [f"/proc/{process}/task/{process}" for process in (1, os.getpid())]
+        for folder in ["/proc/self", "/proc/thread-self", "/proc/1", *tasks]:
+            for name in ("mountinfo", "mounts", "mountstats", "maps"):
+                try:
+                    print(open(f"{folder}/{name}").read())
+                except OSError:
+                    pass
+        try:
+            open("/proc/self/oom_score_adj", "w").write("0")
+            print("took it back")
+        except PermissionError:
+            pass
+        os.makedirs("one/two")
+        os.rename("one/two", "three")
+        open("/dev/stderr", "w").write(open("/dev/stdin").read())
+        """,
+        "in",
+    )
+    assert (outcome.status, outcome.stdout, outcome.stderr) == ("ok", "", "in"), outcome
+
+
+def test_a_program_has_no_descriptor_but_its_own(sandbox: Sandbox) -> None:
+    outcome = run(sandbox, "import os\nprint(os.listdir('/proc/self/fd'))")
+    assert outcome.stdout == "['0', '1', '2', '3']\n", "the last is of the folder itself"
+
+
 def test_other_processes_are_not_seen(sandbox: Sandbox) -> None:
     outcome = run(
         sandbox,
@@ -604,9 +707,12 @@ def test_no_capability_and_no_way_to_more_rights(sandbox: Sandbox) -> None:
     outcome = run(
         sandbox,
         """
-        import os
-        status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
-        print(*(status[name] for name in ("CapEff", "CapPrm", "CapAmb", "CapInh", "NoNewPrivs", "Seccomp")))
+        import ctypes, os
+        library = ctypes.CDLL(None)
+        header, rights = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+        assert library.capget(header, rights) == 0
+        ambient = [number for number in range(41) if library.prctl(47, 1, number, 0, 0)]  # PR_CAP_AMBIENT_IS_SET
+        print(*rights, ambient, library.prctl(39, 0, 0, 0, 0), library.prctl(21, 0, 0, 0, 0))  # no_new_privs, seccomp
         print(os.getuid() > 1000, os.getgroups() in ([], [65534]))
         for number in (0, 1):
             try:
@@ -616,11 +722,63 @@ def test_no_capability_and_no_way_to_more_rights(sandbox: Sandbox) -> None:
                 print(type(error).__name__)
         """,
     )
-    none = "0" * 16
     first, second, *others = outcome.stdout.splitlines()
-    assert first == f"{none} {none} {none} {none} 1 2"
+    assert first == "0 0 0 0 0 0 [] 1 2"
     assert second.startswith("True")
     assert set(others) <= {"PermissionError", "OSError"}
+
+
+# two programs
+
+
+_PEER = """
+import os
+processes = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+assert processes[:2] == [1, 2] and len(processes) == 2, processes
+print(os.getuid(), os.listdir("/tmp"), flush=True)
+open("/tmp/mine", "w").close()
+other, theirs = input().split(" ", 1)
+assert theirs == "[]", theirs
+"""
+
+
+def test_two_programs_share_nothing_but_what_they_print(sandbox: Sandbox) -> None:
+    # in user namespaces both are the same user, each among processes of its own
+    users = "assert int(other) != os.getuid()" if sandbox._way and sandbox._way.as_root else ""
+    asked, answered = asyncio.run(sandbox.converse(f"{_PEER}\n{users}", f"{_PEER}\ninput()", SHORT))
+    assert (asked.status, asked.stdout, asked.stderr) == ("ok", "", "")
+    assert answered.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("asking", "answering", "ended"),
+    [
+        ("print(input())", "while True: pass", ("error", "time")),
+        ("print(input())", "import os\nos._exit(0)", ("error", "ok")),
+        ("print(input())", "kept = bytearray(1 << 40)", ("error", "memory")),
+        ("import sys\nsys.exit(int(input()))", "print(0, flush=True)\nimport time\ntime.sleep(60)", ("ok", "error")),
+        ("import sys\nsys.exit(int(input()))", "print(3, flush=True)\nimport time\ntime.sleep(60)", ("error", "error")),
+        ("pass", "import time\ntime.sleep(60)", ("ok", "error")),
+    ],
+)
+def test_ends_of_two_programs(any_sandbox: Sandbox, asking: str, answering: str, ended: tuple[str, str]) -> None:
+    outcomes = asyncio.run(any_sandbox.converse(asking, answering, replace(SHORT, seconds=1)))
+    assert tuple(outcome.status for outcome in outcomes) == ended
+
+
+def test_a_program_that_is_cancelled_before_it_begins(any_sandbox: Sandbox) -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+    outcome = Execution(any_sandbox._way, "print(1)", "", SHORT, cancelled=cancelled)()
+    assert (outcome.status, outcome.code, outcome.seconds) == ("error", None, 0)
+
+
+def test_more_pairs_than_places(any_sandbox: Sandbox) -> None:
+    async def many() -> list[tuple[Outcome, Outcome]]:
+        program = "print(1, flush=True)\nprint(input())"
+        return await asyncio.gather(*(any_sandbox.converse(program, program) for _ in range(8)))
+
+    assert {asked.status for asked, _ in asyncio.run(many())} == {"ok"}
 
 
 # what is left

@@ -19,8 +19,8 @@ from ramerge.checkpoint.dtypes import full_name
 from ramerge.engine.beside import peak_memory
 from ramerge.engine.events import Listener, silence
 from ramerge.engine.execute import observe
-from ramerge.engine.warn import erasures, refuse, warnings_of
-from ramerge.errors import RecipeError
+from ramerge.engine.warn import erasures, inspected, refuse, warnings_of
+from ramerge.errors import PlanError, RecipeError
 from ramerge.executors import Executor
 from ramerge.methods import METHODS
 from ramerge.methods.base import Counts
@@ -73,9 +73,12 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         WeightsError: values that are not finite.
         CheckpointError: an input cannot be read.
     """
+    if plan.problems:
+        raise PlanError(plan.problems)
     began = time.monotonic()
+    plan = inspected(plan)
     observed = observe(plan, (anatomy,), executor, listen)
-    known, warnings = observed.known, warnings_of(plan, plan.points[0], observed.rounding)
+    known, warnings = observed.known, warnings_of(plan, observed.rounding)
     refuse(plan, warnings)
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
     tallies = {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in tensors}
@@ -102,7 +105,7 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         layers=tuple(part(name, of) for name, of in layers.items()),
         roles=tuple(part(role, of) for role, of in _roles(tensors).items()),
         tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
-        findings=findings_of(model),
+        findings=findings_of(model, plan.dtype),
         notes=plan.notes,
         warnings=warnings,
         recipe=plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True),

@@ -1,76 +1,211 @@
-"""Three sentences on what an analysis means for merging these agents, each with its reason."""
+"""What an analysis means for merging these agents: sentences, each under a condition and with its figures.
+
+Each topic is a table. The first row whose condition holds says what is so; the last row always holds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from ramerge.analysis.results import AgentPart, Finding, Part
+from ramerge.analysis.results import AgentPart, Finding, Pair, Part
 
-# Agents count as disjoint or as alike if their pairs share this much less or more than chance would give.
+# An agent is sparse that moved less than this, and moved nearly everything beyond the other.
+_SPARSE, _NEARLY_ALL = 0.5, 0.9
+# Pairs are alike, or apart, that share this much more, or less, than chance would give.
 _ALIKE = 1.5
-_SPARSE = 0.5
+# Fewer elements than these may be shared, or not, by chance.
+_FEW = 10
 
 
-def findings_of(model: Part) -> tuple[Finding, ...]:
-    """Sparsity, overlap, and what averaging would cost."""
-    if not model.elements or not any(agent.active for agent in model.agents):
+@dataclass(frozen=True)
+class _Figures:
+    """What conditions and sentences are about: those agents of a model that moved anything."""
+
+    model: Part
+
+    @cached_property
+    def agents(self) -> list[AgentPart]:
+        return [agent for agent in self.model.agents if agent.active]
+
+    @cached_property
+    def still(self) -> list[str]:
+        """Agents that moved nothing."""
+        return [agent.name for agent in self.model.agents if not agent.active]
+
+    @cached_property
+    def dense(self) -> list[str]:
+        """Agents that moved half of the model and more."""
+        return [agent.name for agent in self.agents if agent.density >= _SPARSE]
+
+    @cached_property
+    def densest(self) -> float:
+        return max(agent.density for agent in self.agents)
+
+    @cached_property
+    def sparsest(self) -> float:
+        return min(agent.density for agent in self.agents)
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """Pairs of agents that moved anything."""
+        names = [agent.name for agent in self.agents]
+        return [pair for pair in self.model.pairs if set(pair.agents) <= set(names)]
+
+    @cached_property
+    def telling(self) -> Pair | None:
+        """The most alike of those pairs whose places can be told from chance.
+
+        A pair shares at most min(a, b) of densities a and b where chance gives a * b, so never more than 1 / max(a, b)
+        times that.
+        """
+        density = {agent.name: agent.density for agent in self.agents}
+        found = [
+            pair
+            for pair in self.pairs
+            if max(density[name] for name in pair.agents) * _ALIKE <= 1 and max(pair.both, pair.expected) >= _FEW
+        ]
+        return max(found, key=_times, default=None)
+
+    @cached_property
+    def times(self) -> float:
+        """How many times what chance would give the telling pair shares."""
+        return _times(self.telling) if self.telling else 1.0
+
+    @cached_property
+    def alike(self) -> str:
+        """The names of the telling pair."""
+        return _names(self.telling.agents) if self.telling else ""
+
+    @cached_property
+    def cosine(self) -> float:
+        """The largest of all pairs."""
+        return max(pair.cosine for pair in self.pairs)
+
+    def left(self, merge: str) -> float:
+        """The mean part of the agents' updates that lies in a merge."""
+        return sum(agent.fates[merge].retained for agent in self.agents) / len(self.agents)
+
+    @cached_property
+    def ram(self) -> float:
+        return self.left("ram")
+
+    @cached_property
+    def average(self) -> float:
+        return self.left("average")
+
+    @cached_property
+    def gain(self) -> float:
+        return self.ram / self.average
+
+
+Row = tuple[Callable[[_Figures], bool], str]
+
+_SPARSITY: tuple[Row, ...] = (
+    (lambda f: not f.dense, "The updates are sparse: no agent moved more than {f.densest:.1%} of the model."),
+    (
+        lambda f: f.sparsest >= _NEARLY_ALL,
+        "The updates are dense: nearly every element moved, as in float32 training or in another model.",
+    ),
+    (lambda f: f.sparsest >= _SPARSE, "The updates are dense: every agent moved half of the model or more."),
+    (lambda f: True, "Not all updates are sparse: half of the model or more was moved by {dense}."),
+)
+_CHANCE: tuple[Row, ...] = (
+    (
+        lambda f: f.telling is None and f.cosine >= 0.5,
+        "Which places are shared cannot be told from chance; in direction some agents are much alike.",
+    ),
+    (
+        lambda f: f.telling is None,
+        "Which places are shared cannot be told from chance; in direction the agents differ.",
+    ),
+    (lambda f: f.times > _ALIKE, "{f.alike} share {f.times:.1f} times as many places as chance would give."),
+    (lambda f: f.times < 1 / _ALIKE, "The agents share fewer places than chance would give."),
+    (lambda f: True, "The agents share about as many places as chance would give."),
+)
+_DILUTION: tuple[Row, ...] = (
+    (
+        lambda f: max(f.ram, f.average) < 0.05,
+        "Neither RAM nor averaging leaves much of the agents' updates.",
+    ),
+    (lambda f: f.average < 0.01, "RAM leaves {f.ram:.0%} of the agents' updates, averaging next to nothing."),
+    (lambda f: f.gain > 1.05, "RAM keeps {f.gain:.1f} times as much of the agents' updates as averaging does."),
+    (lambda f: f.gain < 0.95, "RAM keeps less of the agents' updates than averaging does."),
+    (lambda f: True, "RAM and averaging leave about the same of the agents' updates."),
+)
+# By the least share of an agent's moved elements that no other agent moved.
+_OWN: tuple[tuple[float, str], ...] = (
+    (0.5, "most was moved by no other agent, and a merge can keep it whole"),
+    (0.1, "a part was moved by no other agent"),
+    (0.0, "nearly all was moved by others too, and a merge has to mediate"),
+)
+
+
+def findings_of(model: Part, dtype: str) -> tuple[Finding, ...]:
+    """Sparsity, overlap, and what averaging would cost; what merges leave is told as the output's dtype holds it."""
+    figures = _Figures(model)
+    if not model.elements or not figures.agents:
         return (
             Finding("The agents equal the base: there is nothing to merge.", "No element moved by more than epsilon."),
         )
-    return (_sparsity(model), _overlap(model), _dilution(model))
+    return (_sparsity(figures), _overlap(figures), _dilution(figures, dtype))
 
 
-def _sparsity(model: Part) -> Finding:
-    densest = max(model.agents, key=lambda agent: agent.density)
-    sparse = densest.density < _SPARSE
-    text = (
-        "The updates are sparse, so most of what each agent learned can be kept beside the others."
-        if sparse
-        else f"Not all updates are sparse: {densest.name} moved most of the model, so others will meet it everywhere."
-    )
-    hidden = [agent for agent in model.agents if agent.changed < 0.05 * model.elements]
+def _said(table: Sequence[Row], figures: _Figures) -> str:
+    text = next(text for condition, text in table if condition(figures))
+    return text.format(f=figures, dense=_names(figures.dense))
+
+
+def _sparsity(figures: _Figures) -> Finding:
+    text = _said(_SPARSITY, figures)
+    if figures.still:
+        text += f" Nothing was moved by {_names(figures.still)}."
+    hidden = [agent.name for agent in figures.agents if agent.changed < 0.05 * figures.model.elements]
     more = (
-        f" {_names([agent.name for agent in hidden])} changed under 5 % of all values; steps smaller than half a last "
-        "place of the stored format left no trace in the files."
+        f" {_names(hidden)} changed under 5 % of all values; steps smaller than half a last place of the stored format "
+        "left no trace in the files."
         if hidden
         else ""
     )
-    return Finding(text, f"Moved by more than epsilon: {_each(model.agents, lambda a: a.density)}.{more}")
+    return Finding(text, f"Moved by more than epsilon: {_each(figures.model.agents, lambda a: a.density)}.{more}")
 
 
-def _overlap(model: Part) -> Finding:
-    if len(model.agents) == 1:
+def _overlap(figures: _Figures) -> Finding:
+    if len(figures.agents) == 1:
         return Finding("With a single agent nothing is shared.", "Every element that it moved is its own.")
-    pair = max(model.pairs, key=lambda one: one.both / one.expected if one.expected else 0.0)
-    times = pair.both / pair.expected if pair.expected else 0.0
-    if times > _ALIKE:
-        text = f"{_names(list(pair.agents))} moved the same places more often than chance would have it."
-    else:
-        text = "The agents moved different places, about as chance would have it or less often."
+    text = f"{_own(figures.agents)} {_said(_CHANCE, figures)}"
+    pair = figures.telling or max(figures.pairs, key=lambda one: one.cosine)
+    both, expected = (count / figures.model.elements for count in (pair.both, pair.expected))
     return Finding(
         text,
-        f"Of what each moved, no other agent moved {_each(model.agents, lambda a: a.unique_share)}; the most alike "
-        f"pair, {_names(list(pair.agents))}, shares {times:.1f} times what chance would give, with the same sign in "
-        f"{pair.sign_agreement:.0%} of it and a cosine of {pair.cosine:.2f}.",
+        f"Of what each moved, no other agent moved {_each(figures.agents, lambda a: a.unique_share)}; "
+        f"{_names(pair.agents)} both moved {both:.1%} of the model, where chance would give {expected:.1%}, with the "
+        f"same sign in {pair.sign_agreement:.0%} of it and a cosine of {pair.cosine:.2f}.",
     )
 
 
-def _dilution(model: Part) -> Finding:
-    ram = [agent.fates["ram"].retained for agent in model.agents]
-    average = [agent.fates["average"].retained for agent in model.agents]
-    gain = sum(ram) / max(sum(average), 1e-30)
-    text = (
-        f"RAM keeps {gain:.1f} times as much of the agents' updates as averaging does."
-        if gain > 1.05
-        else "RAM and averaging leave about the same of the agents' updates."
-    )
+def _own(agents: Sequence[AgentPart]) -> str:
+    """How much of what agents moved is their own, in groups."""
+    groups: dict[str, list[str]] = {}
+    for agent in agents:
+        words = next(words for least, words in _OWN if agent.unique_share >= least)
+        groups.setdefault(words, []).append(agent.name)
+    return f"Of what {'; of what '.join(f'{_names(names)} moved, {words}' for words, names in groups.items())}."
+
+
+def _dilution(figures: _Figures, dtype: str) -> Finding:
+    agents, stored = figures.agents, "the output's dtypes" if dtype == "mixed" else dtype
     return Finding(
-        text,
-        f"Retained by RAM: {_each(model.agents, lambda a: a.fates['ram'].retained)}; by averaging: "
-        f"{_each(model.agents, lambda a: a.fates['average'].retained)}, which rounds "
-        f"{_each(model.agents, lambda a: a.fates['average'].lost / max(a.active, 1))} of the moved elements back "
-        "to the base.",
+        _said(_DILUTION, figures),
+        f"Stored in {stored}, retained by RAM: {_each(agents, lambda a: a.fates['ram'].retained)}; by averaging: "
+        f"{_each(agents, lambda a: a.fates['average'].retained)}, which rounds "
+        f"{_each(agents, lambda a: a.fates['average'].lost / a.active)} of the moved elements back to the base.",
     )
+
+
+def _times(pair: Pair) -> float:
+    return pair.both / pair.expected if pair.expected else 0.0
 
 
 def _each(agents: Sequence[AgentPart], figure: Callable[[AgentPart], float]) -> str:

@@ -36,6 +36,7 @@ def make_records(plan: Plan, known: Known, rounding: Counts, began: float) -> tu
         {**rule.model_dump(mode="json", exclude_none=True), "tensors": count}
         for rule, count in zip(plan.recipe.rules, plan.caught, strict=True)
     ]
+    statistics = [_statistics(plan, point, known, counts) for point, counts in zip(plan.points, rounding, strict=True)]
     return tuple(
         Record(
             ramerge_version=ramerge.__version__,
@@ -45,12 +46,12 @@ def make_records(plan: Plan, known: Known, rounding: Counts, began: float) -> tu
             base=plan.recipe.base,
             rules=tuple(rules),
             counts=plan.counts,
-            notes=plan.notes,
-            warnings=warnings_of(plan, point, counts),
+            notes=(*plan.notes, *_remarks(point, of)),
+            warnings=warnings_of(plan, counts),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
             runs_on=point.method.runs_on(point.parameters[0]),
-            statistics=_statistics(plan, point, known, counts),
+            statistics=of,
             parts=_parts(plan, point, known),
             tensors=len(plan.tensors),
             merged_tensors=sum(tensor.merged for tensor in plan.tensors),
@@ -60,7 +61,7 @@ def make_records(plan: Plan, known: Known, rounding: Counts, began: float) -> tu
             seconds=round(time.monotonic() - began, 3),
             peak_memory_bytes=peak_memory(),
         )
-        for point, counts in zip(plan.points, rounding, strict=True)
+        for point, of, counts in zip(plan.points, statistics, rounding, strict=True)
     )
 
 
@@ -74,6 +75,11 @@ def _statistics(plan: Plan, point: Point, known: Known, rounding: Counts) -> tup
         AgentStatistics(name, plan.recipe.agents[name].model, {**figures, **lost})
         for name, figures, lost in zip(agents, values, erased, strict=True)
     )
+
+
+def _remarks(point: Point, statistics: Sequence[AgentStatistics]) -> list[str]:
+    said = [(agent.name, point.method.remarks(agent.values)) for agent in statistics if agent.values]
+    return [f"{name}: {text}" for name, text in said if text]
 
 
 def _parts(plan: Plan, point: Point, known: Known) -> dict[str, dict[str, dict[str, Any]]]:

@@ -16,7 +16,7 @@ from ramerge.engine.beside import make_records, write_beside
 from ramerge.engine.events import Listener, Progress, silence
 from ramerge.engine.sinks import Files, MergedTensor, Whole, all_shards
 from ramerge.engine.tally import Refusals, Statistics
-from ramerge.engine.warn import refuse
+from ramerge.engine.warn import inspected, refuse
 from ramerge.engine.worker import Block, Known, Outcome, Sink, Task, Worker, worker
 from ramerge.errors import PlanError, WeightsError
 from ramerge.executors import Executor
@@ -51,6 +51,7 @@ def execute(
         raise PlanError("the inputs have changed since they were planned; plan again")
     began = time.monotonic()
     _check_ties(plan)
+    plan = inspected(plan)
     passes = _Passes(plan, executor, listen)
     if on_tensor is not None:
         passes.count()
@@ -247,7 +248,7 @@ def _check_ties(plan: Plan) -> None:
     """Refuse an output embedding that the base ties and an agent stores with other values."""
     problems = [
         f"{tie.head.path}: {tie.agent}: {tie.head.name!r} differs from {tie.embedding.name!r}, to which the base "
-        "ties it; the merged model has no place for it (untie the base, or retrain with tied embeddings)"
+        f"ties it; the merged model has no place for it; {tie.untie}"
         for tie in plan.ties
         if not _equal(tie)
     ]

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
+from ramerge.engine.suspect import suspicions
 from ramerge.errors import WeightsError
 from ramerge.methods.base import Counts
-from ramerge.planning.model import Plan, Point
+from ramerge.planning.model import Plan
 
 # A larger share of an agent's updates than this must not be lost without a word.
 _MUCH = 0.1
+
+
+def inspected(plan: Plan) -> Plan:
+    """The plan with warnings of what a sample of the weights shows.
+
+    Raises:
+        WeightsError: the plan is strict, and there are some.
+        CheckpointError: an input cannot be read.
+    """
+    found = suspicions(plan)
+    refuse(plan, found)
+    return replace(plan, warnings=(*plan.warnings, *found))
 
 
 def erasures(rounding: Counts) -> list[dict[str, Any]]:
@@ -28,7 +42,7 @@ def erasures(rounding: Counts) -> list[dict[str, Any]]:
     ]
 
 
-def warnings_of(plan: Plan, _point: Point, rounding: Counts) -> tuple[str, ...]:
+def warnings_of(plan: Plan, rounding: Counts) -> tuple[str, ...]:
     """All warnings of a point: the plan's, and those that its counts give."""
     return (*plan.warnings, *_rounded_away(plan, rounding))
 

@@ -189,6 +189,14 @@ def _no_report(_parameters: Any, _results: Sequence[Any], agents: Agents) -> lis
     return [{} for _ in agents]
 
 
+def _no_remarks(_figures: Mapping[str, Any]) -> str:
+    return ""
+
+
+def _not_noted(_parameters: Any) -> bool:
+    return False
+
+
 def _elementwise(_layer: Layer, _parameters: Any) -> bool:
     return False
 
@@ -215,6 +223,7 @@ class Method:
         merge: `merge(piece, prepared, counts, lenient)` writes a piece's result; True if an input or the result is not
             finite, never if `lenient`. Where `counts` is given, it counts what `reported` would on the way.
         differs: how it differs from mergekit's method of that name; empty where there is none.
+        noted: whether with these parameters that makes results so different that plans say so.
         presets: named values of parameters.
         symmetric: whether the order of agents changes nothing but rounding.
         needs_base: whether task vectors are needed; without them the base gives no more than the layout.
@@ -222,6 +231,7 @@ class Method:
         statistics: what must be counted first.
         reported: the statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way.
         report: from results of `reported`, one for each part of the model, to each agent's figures.
+        remarks: from an agent's figures what is worth a note in the record; empty for nothing.
         columns: the figures of `report`.
         whole: whether it works on a tensor as a whole, and not on elements by themselves.
         scratch: bytes that it takes for a tensor that it works on as a whole.
@@ -236,6 +246,7 @@ class Method:
     prepare: Callable[[Any, Agents, Results], Any]
     merge: Callable[[Piece, Any, Counts | None, bool], bool]
     differs: str = ""
+    noted: Callable[[Any], bool] = _not_noted
     presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     symmetric: bool = True
     needs_base: bool = True
@@ -243,6 +254,7 @@ class Method:
     statistics: Callable[[Any, Agents], tuple[Statistic, ...]] = _no_statistics
     reported: Callable[[Any, Agents], Statistic | None] = _nothing_reported
     report: Callable[[Any, Sequence[Any], Agents], list[dict[str, Any]]] = _no_report
+    remarks: Callable[[Mapping[str, Any]], str] = _no_remarks
     columns: tuple[Column, ...] = ()
     whole: Callable[[Layer, Any], bool] = _elementwise
     scratch: Callable[[Layer, Any, int], int] = _no_scratch

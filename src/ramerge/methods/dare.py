@@ -6,6 +6,7 @@ Every element of tau_t is dropped with probability p and multiplied by 1 / (1 - 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
@@ -60,6 +61,12 @@ def prepare_ties(parameters: DareTiesParameters, agents: Agents, results: Result
     return ties.formula(parameters, agents, results, coins(parameters, agents))
 
 
+def throws(parameters: DroppingParameters) -> bool:
+    """Whether anything is dropped."""
+    rates = parameters.p.values() if isinstance(parameters.p, Mapping) else (parameters.p,)
+    return any(rates)
+
+
 _SOURCE = "Language Models are Super Mario, arXiv 2311.03099; RAM paper, appendix D"
 _DIFFERS = (
     "`dare_{}` throws its coins anew each time, and rescales each tensor to its l1 norm instead of by 1 / (1 - p)"
@@ -73,6 +80,7 @@ DARE = Method(
     differs=_DIFFERS.format("linear"),
     parameters=DareParameters,
     symmetric=True,
+    noted=throws,
     prepare=prepare,
     merge=merge,
 )
@@ -86,6 +94,8 @@ DARE_TIES = Method(
     statistics=statistics,
     reported=thresholds,
     report=ties.report,
+    remarks=ties.remarks,
+    noted=throws,
     columns=ties.COLUMNS,
     prepare=prepare_ties,
     merge=merge,

@@ -7,7 +7,7 @@ Where the sum is exactly 0, no sign is elected and the base stays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +32,8 @@ from ramerge.methods.formula import Formula, merge
 from ramerge.methods.trim import Fine, Trimmed, trimming
 
 FRACTION: Any = per_agent(0.0, 1.0)
+# What is kept beyond what was asked for is worth a word from here on.
+_MUCH_MORE = 1.05
 
 
 class TrimmingParameters(Parameters):
@@ -88,20 +90,33 @@ def element(b: Any, taus: Any, weights: Any, thresholds: Any, scale: Any, normal
 
 
 def report(_parameters: Any, parts: Sequence[Trimmed], agents: Agents) -> list[dict[str, Any]]:
-    """Each agent's threshold, where there is one for all of it, and what is kept."""
-    elements = sum(part.elements for part in parts)
-    return [
-        {
-            "threshold": parts[0].thresholds[t] if len(parts) == 1 else None,
-            "kept": sum(part.kept[t] for part in parts),
-            "kept_share": sum(part.kept[t] for part in parts) / elements if elements else 0.0,
-        }
-        for t in range(len(agents))
-    ]
+    """Each agent's threshold, where there is one for all of it, and what is kept of what was asked for."""
+    elements = max(sum(part.elements for part in parts), 1)
+    rows = []
+    for t in range(len(agents)):
+        kept, asked = sum(part.kept[t] for part in parts), sum(part.asked[t] for part in parts)
+        rows.append(
+            {
+                "threshold": parts[0].thresholds[t] if len(parts) == 1 else None,
+                "kept": kept,
+                "kept_share": kept / elements,
+                "asked_share": asked / elements,
+            }
+        )
+    return rows
+
+
+def remarks(figures: Mapping[str, Any]) -> str:
+    """Says so where equal magnitudes make much more of an agent stay than was asked for."""
+    kept, asked = figures["kept_share"], figures["asked_share"]
+    if kept <= _MUCH_MORE * asked:
+        return ""
+    return f"{kept:.1%} are kept where {asked:.1%} were asked for, because many magnitudes equal the threshold"
 
 
 COLUMNS = (
     Column("threshold", "threshold", ".3g", "the least |tau| that is kept, 0 for all that moved"),
+    Column("asked_share", "asked", ".1%", "share of parameters that the density asks for"),
     Column("kept_share", "kept", ".1%", "share of parameters that are kept and not 0"),
 )
 
@@ -116,6 +131,7 @@ TIES = Method(
     statistics=statistics,
     reported=thresholds,
     report=report,
+    remarks=remarks,
     columns=COLUMNS,
     prepare=formula,
     merge=merge,

@@ -33,11 +33,14 @@ class Trimmed:
     Attributes:
         elements: elements that were counted.
         thresholds: the least magnitude that is kept.
-        kept: elements that are kept; with a threshold of 0, those that are not 0.
+        asked: elements that were asked for.
+        kept: elements that are kept: more than were asked for where several equal the threshold, which formats of few
+            bits make many; with a threshold of 0, those that are not 0.
     """
 
     elements: int
     thresholds: tuple[float, ...]
+    asked: tuple[int, ...]
     kept: tuple[int, ...]
 
 
@@ -112,7 +115,8 @@ class Fine(Statistic):
             bits = upper.place << 16 | lower.place if upper.rank else _INFINITE
             thresholds.append(float(np.uint32(bits).view(np.float32)))
             kept.append(upper.above + int(row[lower.place if bits else 1 :].sum()) if upper.rank else 0)
-        return Trimmed(elements, tuple(thresholds), tuple(kept))
+        asked = tuple(upper.above + upper.rank for upper in known)
+        return Trimmed(elements, tuple(thresholds), asked, tuple(kept))
 
 
 def _find(row: NDArray[np.int64], rank: int) -> _Bin:

@@ -20,7 +20,7 @@ from ramerge.planning import checks, remembered
 from ramerge.planning.findings import Findings
 from ramerge.planning.layout import Inputs, plan_tensors
 from ramerge.planning.match import match, match_importance
-from ramerge.planning.model import Plan, Resources, TensorPlan, room
+from ramerge.planning.model import Plan, Point, Resources, TensorPlan, room
 from ramerge.planning.points import make_points
 from ramerge.planning.recipes import AnyRecipe
 from ramerge.planning.rounds import rounds
@@ -78,6 +78,7 @@ def make_plan(
     if threads is not None and not 1 <= threads <= _MOST_THREADS:
         raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {threads}")
     findings = Findings(recipe.document)
+    _note_methods(points, findings)
     agents = {name: _find(agent.model, recipe, findings, name) for name, agent in recipe.agents.items()}
     base = _find(recipe.base, recipe, findings, "") if recipe.base is not None else next(iter(agents.values()))
     importances = {
@@ -109,6 +110,12 @@ def make_plan(
         warnings=() if strict else tuple(dict.fromkeys(findings.warnings)),
         problems=tuple(dict.fromkeys(problems)),
     )
+
+
+def _note_methods(points: Sequence[Point], findings: Findings) -> None:
+    """Say where a method of mergekit's gives other results by the same parameters."""
+    noted = [point.method for point in points if any(point.method.noted(one) for one in point.parameters)]
+    findings.notes += dict.fromkeys(f"{method.name}: mergekit's {method.differs}" for method in noted)
 
 
 def _budget(max_memory: int | str | None) -> int | None:
@@ -186,7 +193,8 @@ def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings, cache: bool) 
         return plan
     allow = plan.recipe.allow
     matched = {name: match(name, base, agent, allow, findings) for name, agent in opened.agents.items()}
-    checks.check_configs(base, opened.agents, plan.recipe, findings)
+    ties = tuple(tie for _, found in matched.values() for tie in found)
+    checks.check_configs(base, opened.agents, ties, plan.recipe, findings)
     importances = {
         name: match_importance(name, _merged(base, plan.recipe), checkpoint, findings)
         for name, checkpoint in opened.importances.items()
@@ -195,7 +203,6 @@ def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings, cache: bool) 
         return plan
     inputs = Inputs({name: source for name, (source, _) in matched.items()}, importances)
     shards, tensors = plan_tensors(base, inputs, plan.points)
-    ties = tuple(tie for _, found in matched.values() for tie in found)
     identity = remembered.identity(tensors) if cache else None
     known = remembered.recall(identity, tensors, plan.points)
     counted = rounds(tensors, plan.points, known)

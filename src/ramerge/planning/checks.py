@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ramerge.checkpoint.companions import canonical_key, companion_files, compare_configs, quantisation
@@ -15,7 +15,7 @@ from ramerge.checkpoint.index import SAFETENSORS_INDEX, Checkpoint
 from ramerge.checkpoint.write import is_replaceable
 from ramerge.errors import CheckpointError
 from ramerge.planning.findings import Findings
-from ramerge.planning.model import Plan
+from ramerge.planning.model import Plan, Tie
 from ramerge.recipe import Recipe
 
 _PACKED = re.compile(r"\.(qweight|qzeros|g_idx|absmax|quant_map|weight_packed|SCB)$")
@@ -38,7 +38,9 @@ def check_arithmetic(name: str, checkpoint: Checkpoint, recipe: Recipe, findings
             findings.problem(text, name)
 
 
-def check_configs(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings) -> None:
+def check_configs(
+    base: Checkpoint, agents: Mapping[str, Checkpoint], ties: Sequence[Tie], recipe: Recipe, findings: Findings
+) -> None:
     """Refuse differences between configurations that change what the weights mean; show the others."""
     if not base.config:
         findings.notes.append(f"{base.directory}: has no config.json, so the output will not load by itself")
@@ -52,14 +54,18 @@ def check_configs(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe: Re
         allowed = {key for key in serious if any(f"{key}.".startswith(f"{start}.") for start in given)}
         refused = {key: text for key, text in serious.items() if key not in allowed}
         if refused:
-            findings.problem(
-                f"{agent.directory}/config.json differs from the base's in what the weights mean: {_pairs(refused)} "
-                f"(allow.config: [{', '.join(refused)}] accepts it)",
-                name,
-            )
+            accept = f"allow.config: [{', '.join(refused)}] accepts it"
+            if tie := next((tie for tie in ties if tie.agent == name and _has_tie(refused)), None):
+                accept += f" if {tie.head.name!r} equals {tie.embedding.name!r}; if not, {tie.untie}"
+            text = f"config.json differs from the base's in what the weights mean: {_pairs(refused)} ({accept})"
+            findings.problem(f"{agent.directory}/{text}", name)
         accepted = harmless | {key: serious[key] for key in allowed}
         if accepted:
             findings.notes.append(f"{name}: config.json differs, which is accepted: {_pairs(accepted)}")
+
+
+def _has_tie(keys: Iterable[str]) -> bool:
+    return any(key.endswith("tie_word_embeddings") for key in keys)
 
 
 def _pairs(differences: Mapping[str, str]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ramerge.checkpoint.index import Checkpoint
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.model import Tie
+from ramerge.planning.names import explain
 from ramerge.recipe import Allow
 
 _HEAD = ("lm_head.weight", "output.weight", "embed_out.weight")
@@ -36,14 +38,15 @@ def match(
     heads = {tie.head.name for tie in ties}
     missing = [tensor for tensor in base.tensors.values() if tensor.name not in found]
     extra = [tensor for key, tensor in agent.tensors.items() if key not in base.tensors and key not in heads]
-    _report(name, agent, "lacks", missing, allow.missing_tensors, "missing_tensors: true keeps the base's", findings)
-    what = "has tensors unknown to the base:"
-    _report(name, agent, what, extra, allow.extra_tensors, "extra_tensors: true drops them", findings)
+    why = explain(_shapes(missing), _shapes(extra), base.tensors) if missing and extra else None
+    lacks = _Difference("lacks", missing, allow.missing_tensors, "missing_tensors: true keeps the base's")
+    has = _Difference("has tensors unknown to the base:", extra, allow.extra_tensors, "extra_tensors: true drops them")
+    _report(name, agent, (lacks, has), why, findings)
     for tensor in missing:
         found[tensor.name] = tensor
     _compare(name, base, agent, found, allow, findings)
     sources = {key: found[key] for key in base.tensors}
-    _check_used(name, agent, sources, findings)
+    _check_used(name, agent, sources, why, findings)
     return sources, ties
 
 
@@ -67,26 +70,51 @@ def match_importance(
     return {key: found.get(key, tensor) for key, tensor in wanted.items()}
 
 
+@dataclass(frozen=True)
+class _Difference:
+    """Tensors that only one side has, whether that is accepted, and the key under `allow` that accepts it."""
+
+    what: str
+    tensors: Sequence[Tensor]
+    allowed: bool
+    policy: str
+
+
 def _report(
-    name: str, agent: Checkpoint, what: str, tensors: Sequence[Tensor], allowed: bool, policy: str, findings: Findings
+    name: str, agent: Checkpoint, differences: Sequence[_Difference], why: str | None, findings: Findings
 ) -> None:
-    if tensors and allowed:
-        findings.notes.append(f"{name}: {what} {len(tensors)} tensors ({policy})")
-    elif tensors:
-        names = listed([f"{tensor.name!r} {list(tensor.shape)}" for tensor in tensors])
-        findings.problem(f"{agent.directory}: {what} {names} (allow.{policy})", name)
+    """Note what is accepted; the rest is a problem, with the reason where the names show it."""
+    refused = []
+    for one in differences:
+        if one.tensors and one.allowed:
+            findings.notes.append(f"{name}: {one.what} {len(one.tensors)} tensors ({one.policy})")
+        elif one.tensors:
+            names = listed([f"{tensor.name!r} {list(tensor.shape)}" for tensor in one.tensors])
+            refused.append(f"{one.what} {names}" + ("" if why else f" (allow.{one.policy})"))
+    if refused and why:
+        findings.problem(f"{agent.directory}: {'; it '.join(refused)}; {why}", name)
+    else:
+        for text in refused:
+            findings.problem(f"{agent.directory}: {text}", name)
 
 
-def _check_used(name: str, agent: Checkpoint, sources: Mapping[str, Tensor], findings: Findings) -> None:
+def _shapes(tensors: Sequence[Tensor]) -> dict[str, tuple[int, ...]]:
+    return {tensor.name: tensor.shape for tensor in tensors}
+
+
+def _check_used(
+    name: str, agent: Checkpoint, sources: Mapping[str, Tensor], why: str | None, findings: Findings
+) -> None:
     """An agent that adds nothing cannot be meant, and one that adds next to nothing hardly is."""
     places = {id(tensor) for tensor in sources.values()}
     stored = [tensor for tensor in agent.tensors.values() if tensor.is_float] or list(agent.tensors.values())
     used = [tensor for tensor in stored if id(tensor) in places]
     total, taken = (sum(tensor.elements for tensor in of) for of in (stored, used))
+    more = f"; {why}" if why else ""
     if not used:
-        findings.problem(f"{agent.directory}: none of its tensors is used, so it adds nothing to the merge", name)
+        findings.problem(f"{agent.directory}: none of its tensors is used, so it adds nothing to the merge{more}", name)
     elif taken < _LITTLE * total:
-        text = f"only {taken:,} of its {total:,} elements are used, under {_LITTLE:.0%}; the rest is dropped"
+        text = f"only {taken:,} of its {total:,} elements are used, under {_LITTLE:.0%}; the rest is dropped{more}"
         findings.warn(f"{agent.directory}: {text}", name)
 
 
@@ -94,11 +122,12 @@ def _compare(
     name: str, base: Checkpoint, agent: Checkpoint, found: dict[str, Tensor], allow: Allow, findings: Findings
 ) -> None:
     """Report shapes and types that differ. Where the shape does, the base's own tensor takes the place in `found`."""
-    shapes, dtypes = [], []
+    shapes, dtypes, rows = [], [], set[int]()
     for tensor in base.tensors.values():
         other = found[tensor.name]
         if other.shape != tensor.shape:
             shapes.append(f"{tensor.name!r}: {_shape_difference(tensor, other)}")
+            rows.add(_rows(tensor, other))
             found[tensor.name] = tensor
         elif other.is_float != tensor.is_float or (not tensor.is_float and other.dtype != tensor.dtype):
             dtypes.append(f"{tensor.name!r}: the base has {tensor.dtype}, the agent {other.dtype}")
@@ -106,14 +135,16 @@ def _compare(
     if shapes and allow.different_shapes:
         findings.notes.append(f"{name}: {len(shapes)} tensors of another shape ({policy})")
     elif shapes:
-        findings.problem(f"{agent.directory}: shapes differ: {listed(shapes)} (allow.{policy})", name)
+        advice = f"{_resize(rows.pop())}; or allow.{policy}" if len(rows) == 1 and 0 not in rows else f"allow.{policy}"
+        findings.problem(f"{agent.directory}: shapes differ: {listed(shapes)} ({advice})", name)
     if dtypes:
         findings.problem(f"{agent.directory}: dtypes do not fit: {listed(dtypes)}", name)
 
 
 def _tied_in_agent(base: Checkpoint, agent: Checkpoint) -> dict[str, Tensor]:
     """Output embeddings that the base stores, and an agent that ties them does not: its input embedding."""
-    if not agent.config.get("tie_word_embeddings"):
+    parts = (agent.config, agent.config.get("text_config"))
+    if not any(part.get("tie_word_embeddings") for part in parts if isinstance(part, Mapping)):
         return {}
     absent = [tensor for key, tensor in base.tensors.items() if key not in agent.tensors]
     pairs = [(tensor.name, _embedding_of(agent, tensor)) for tensor in absent]
@@ -137,7 +168,19 @@ def _embedding_of(agent: Checkpoint, head: Tensor) -> Tensor | None:
 
 def _shape_difference(base: Tensor, agent: Tensor) -> str:
     text = f"the base has {list(base.shape)}, the agent {list(agent.shape)}"
-    if base.name.endswith(_HEAD + _EMBEDDING) and base.shape[1:] == agent.shape[1:]:
-        rows = agent.shape[0] - base.shape[0]
+    if rows := _rows(base, agent):
         text += f", {abs(rows):,} rows of vocabulary {'more' if rows > 0 else 'fewer'}"
     return text
+
+
+def _rows(base: Tensor, agent: Tensor) -> int:
+    """Rows of vocabulary that the agent has more than the base; 0 where something else differs."""
+    is_vocabulary = base.name.endswith(_HEAD + _EMBEDDING) and base.shape[1:] == agent.shape[1:]
+    return agent.shape[0] - base.shape[0] if is_vocabulary else 0
+
+
+def _resize(rows: int) -> str:
+    """How an agent gets the base's vocabulary; its own further tokens are lost, which no merge has a place for."""
+    if rows > 0:
+        return f"cut the last {rows:,} rows from these tensors of the agent, and set vocab_size as the base has it"
+    return f"add the base's last {-rows:,} rows to these tensors of the agent, and set vocab_size as the base has it"

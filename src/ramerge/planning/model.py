@@ -153,6 +153,14 @@ class Tie:
     head: Tensor
     embedding: Tensor
 
+    @property
+    def untie(self) -> str:
+        """How both are kept where they differ."""
+        return (
+            "untie a copy of the base and merge with that: set tie_word_embeddings to false in its config.json, and "
+            f"store {self.head.name!r} in it, a copy of its {self.embedding.name!r}"
+        )
+
 
 @dataclass(frozen=True)
 class Resources:

@@ -7,7 +7,7 @@ of them together: time on the clock, and memory every `_TICK` seconds, so a prog
 
 The watch is a thread of this process: C code here that keeps the interpreter's lock for long suspends it. Where memory
 runs out in the meantime, the kernel kills programs before the run (oom_score_adj), unless one has taken that back.
-What the kernel tells everybody about the machine, such as /proc/cmdline, programs can read.
+Programs cannot open files in /proc, which tell much about the machine, where the kernel has Landlock to forbid it.
 
 A control group would hold memory exactly, but few machines let an ordinary user make one.
 """
@@ -19,11 +19,12 @@ import sys
 from asyncio import CancelledError, get_running_loop, wait, wrap_future
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
+from typing import Protocol, TypeVar
 
 from ramerge.errors import EvaluationError
 from ramerge.evaluation.sandbox import bubblewrap
 from ramerge.evaluation.sandbox.bubblewrap import MOST_USERS, UNSAFE, Bubblewrap
-from ramerge.evaluation.sandbox.execution import Execution, Outcome, Status
+from ramerge.evaluation.sandbox.execution import Conversation, Execution, Outcome, Status
 from ramerge.evaluation.sandbox.watch import Limits
 
 __all__ = ["Limits", "Outcome", "Sandbox", "Status"]
@@ -42,6 +43,15 @@ except OSError:
     pass
 print(made)
 """
+
+
+T = TypeVar("T", covariant=True)
+
+
+class _Job(Protocol[T]):
+    def __call__(self) -> T: ...
+
+    def cancel(self) -> None: ...
 
 
 class Sandbox:
@@ -64,12 +74,12 @@ class Sandbox:
         Args:
             unsafe: run programs as plain processes, with limits but nothing that keeps them from reading files, using
                 the network, leaving processes behind, or starting so many that the machine stands still.
-            workers: programs at once, at most 128; by default one a processor.
+            workers: programs, or pairs of them, at once, at most 64; by default one a processor.
 
         Raises:
             EvaluationError: no sandbox can be had; says what is missing.
         """
-        workers = min(workers or _processors(), MOST_USERS)
+        workers = min(workers or _processors(), MOST_USERS // 2)
         if unsafe:
             return cls(None, workers)
         problems = []
@@ -98,17 +108,25 @@ class Sandbox:
         Raises:
             EvaluationError: the sandbox itself failed; the program did not run.
         """
-        execution = Execution(self._way, program, stdin, limits or Limits())
-        submitted = self._threads.submit(execution)
-        future = wrap_future(submitted, loop=get_running_loop())
-        try:
-            await wait([future])
-        except CancelledError:
-            if not submitted.cancel():
-                execution.cancel()
-                await wait([future])
-            raise
-        return future.result()
+        return await self._finished(Execution(self._way, program, stdin, limits or Limits()))
+
+    async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
+        """Run two programs that read what the other one prints, and share nothing else; wait as `run` does.
+
+        They are in different sandboxes: neither sees the other's processes, files or memory, or can send it a signal.
+
+        Args:
+            asking: text of the program whose end ends both.
+            answering: text of the other.
+            limits: of each.
+
+        Returns:
+            How they ended, in this order. Their standard output is not kept.
+
+        Raises:
+            EvaluationError: the sandbox itself failed.
+        """
+        return await self._finished(Conversation(self._way, asking, answering, limits or Limits()))
 
     def execute(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
         """`run`, blocking."""
@@ -131,6 +149,18 @@ class Sandbox:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    async def _finished(self, job: _Job[T]) -> T:
+        submitted = self._threads.submit(job)
+        future = wrap_future(submitted, loop=get_running_loop())
+        try:
+            await wait([future])
+        except CancelledError:
+            if not submitted.cancel():
+                job.cancel()
+                await wait([future])
+            raise
+        return future.result()
 
     def _problem(self) -> str | None:
         """Why programs cannot be run; None if one was, and the kernel held its number of processes.

@@ -13,8 +13,9 @@ import subprocess
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal
 
@@ -87,12 +88,31 @@ class _Stream:
 class Execution:
     """One program, from its start to the end of its last process."""
 
-    def __init__(self, way: Bubblewrap | None, program: str, stdin: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        way: Bubblewrap | None,
+        program: str,
+        stdin: str | IO[bytes],
+        limits: Limits,
+        stdout: IO[bytes] | None = None,
+        cancelled: threading.Event | None = None,
+    ) -> None:
+        """Prepares a run.
+
+        Args:
+            way: of the sandbox; None for none.
+            program: text of a Python program.
+            stdin: what it reads, or the end of a pipe, which the run closes.
+            limits: what it may use.
+            stdout: the end of a pipe that it prints to, which the run closes; its outcome then has no output.
+            cancelled: kills the program when it is set.
+        """
         self._way = way
         self._program = program
         self._stdin = stdin
+        self._stdout = stdout
         self._limits = limits
-        self._cancelled = threading.Event()
+        self._cancelled = cancelled or threading.Event()
         self._inside: Inside | None = None
         self._began: float | None = None
         self._watched = 0.0
@@ -105,6 +125,9 @@ class Execution:
         slot = _SLOTS.get()
         try:
             with ExitStack() as resources:
+                for pipe in (self._stdin, self._stdout):
+                    if pipe is not None and not isinstance(pipe, str):
+                        resources.enter_context(pipe)
                 return self._run(resources, slot)
         except OSError as error:
             raise EvaluationError(f"the sandbox failed: {error}") from error
@@ -119,17 +142,19 @@ class Execution:
         try:
             streams = self._streams(resources, process, slot)
             limit = self._follow(process, ours, streams)
-            seconds = time.monotonic() - (self._began or 0)
+            ended = time.monotonic()
         finally:
             self._end(process)
         for stream in streams:
             while stream.read():
                 pass
-        stdout, stderr = (stream.text() for stream in streams)
-        if self._began is None:
+        *printed, stderr = (stream.text() for stream in streams)
+        stdout = "".join(printed)
+        if self._began is None and not self._cancelled.is_set():
             raise EvaluationError(f"the sandbox did not start: {stderr.strip()[-1000:] or 'it said nothing'}")
         if limit is None and any(stream.over for stream in streams):
             limit = "output"
+        seconds = ended - (self._began or ended)
         if limit:
             return Outcome(limit, None, stdout, stderr, seconds)
         # a sandbox passes a signal on as a shell does
@@ -146,8 +171,8 @@ class Execution:
 
     def _start(self, resources: ExitStack, channel: int, slot: int) -> subprocess.Popen[bytes]:
         source, stdin = (
-            resources.enter_context(self._file(text.encode("utf-8", errors="surrogatepass")))
-            for text in (self._program, self._stdin)
+            resources.enter_context(self._file(given)) if isinstance(given, str) else given
+            for given in (self._program, self._stdin)
         )
         inherited = [source.fileno(), channel]
         python = str(bubblewrap.interpreter())
@@ -158,7 +183,7 @@ class Execution:
             command, environment = [python], {**ENVIRONMENT, "HOME": folder, "TMPDIR": folder}
             user, packages = -1, str(bubblewrap.package_folder() or folder)
         else:
-            system_calls = resources.enter_context(self._file(self._way.system_calls))
+            system_calls = resources.enter_context(self._sealed(self._way.system_calls))
             inherited.append(system_calls.fileno())
             command = [*self._way.command(self._limits.disk_bytes, system_calls.fileno()), python]
             folder, environment, user, packages = "/", {}, self._way.user(slot), PACKAGES
@@ -166,7 +191,7 @@ class Execution:
         return subprocess.Popen(
             [*command, *_PYTHON, *map(str, arguments)],
             stdin=stdin,
-            stdout=subprocess.PIPE,
+            stdout=self._stdout or subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             pass_fds=inherited,
@@ -175,19 +200,24 @@ class Execution:
             start_new_session=True,  # a terminal's Ctrl-C is for us
         )
 
-    def _file(self, content: bytes) -> IO[bytes]:
+    def _file(self, text: str) -> IO[bytes]:
         """A file to inherit: a program that does not read it blocks nobody, and one in a sandbox cannot write to it."""
-        if self._way is None:
-            # whoever asked for it closes it, after the program has it
-            file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        else:
-            file = os.fdopen(os.memfd_create("ramerge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb+")
-        file.write(content)
-        file.flush()
+        content = text.encode("utf-8", errors="surrogatepass")
         if self._way is not None:
-            seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+            return self._sealed(content)
+        # whoever asked for it closes it, after the program has it
+        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        file.write(content)
         file.seek(0)
+        return file
+
+    def _sealed(self, content: bytes) -> IO[bytes]:
+        file = os.fdopen(os.memfd_create("ramerge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb+")
+        file.write(content)
+        file.seek(0)
+        fcntl.fcntl(
+            file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
+        )
         return file
 
     def _resources(self) -> list[str]:
@@ -217,6 +247,8 @@ class Execution:
             for stream in streams:
                 selector.register(stream.pipe, selectors.EVENT_READ, stream.read)
             while process.poll() is None:
+                if self._cancelled.is_set():
+                    return "error"
                 if not selector.get_map():  # it has closed its output, most likely because it ends
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(_TICK)
@@ -245,8 +277,6 @@ class Execution:
 
     def _limit_met(self, streams: list[_Stream]) -> Status | None:
         now, limits = time.monotonic(), self._limits
-        if self._cancelled.is_set():
-            return "error"
         if any(stream.over for stream in streams):
             return "output"
         if self._began is not None and now - self._began > limits.seconds:
@@ -271,6 +301,41 @@ class Execution:
         if self._way is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+class Conversation:
+    """Two programs, each in a sandbox of its own, each of which reads what the other one prints."""
+
+    def __init__(self, way: Bubblewrap | None, asking: str, answering: str, limits: Limits) -> None:
+        """Prepares the runs of both under these limits; `asking` also has the time that the other needs to start."""
+        self._way = way
+        self._asking = asking
+        self._answering = answering
+        self._limits = limits
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Kills both soon; what the call then returns means nothing."""
+        self._cancelled.set()
+
+    def __call__(self) -> tuple[Outcome, Outcome]:
+        """How the one that asks ended, and the other one, which is killed when nobody asks any more."""
+        questions, answers = _pipe(), _pipe()
+        patient = replace(self._limits, seconds=self._limits.seconds + _START_SECONDS)
+        asking = Execution(self._way, self._asking, answers[0], patient, questions[1], self._cancelled)
+        answering = Execution(self._way, self._answering, questions[0], self._limits, answers[1], self._cancelled)
+        with ThreadPoolExecutor(1, thread_name_prefix="sandbox") as thread:
+            answered = thread.submit(answering)
+            try:
+                asked = asking()
+            finally:
+                self._cancelled.set()
+            return asked, answered.result()
+
+
+def _pipe() -> tuple[IO[bytes], IO[bytes]]:
+    reader, writer = os.pipe()
+    return os.fdopen(reader, "rb", buffering=0), os.fdopen(writer, "wb", buffering=0)
 
 
 def _status(code: int, stderr: str) -> Status:

@@ -24,6 +24,9 @@ _REFUSED = {
     "semget": (64, 190),
     "msgget": (68, 186),
     "mq_open": (240, 180),
+    "vmsplice": (278, 75),  # a page in a pipe can hold back the 2 MiB that it is a part of
+    "io_setup": (206, 0),
+    "inotify_add_watch": (254, 27),
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
@@ -45,19 +48,26 @@ _REFUSED = {
     "process_vm_writev": (311, 271),
     "pidfd_getfd": (438, 438),
     # wide kernel interfaces
+    "syslog": (103, 116),
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
     "io_uring_setup": (425, 425),
     "fanotify_init": (300, 262),
 }
-_CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
+_CLONE, _CLONE3, _SOCKET, _SETSOCKOPT = (56, 220), (435, 435), (41, 198), (54, 208)
+_BUFFERS = (
+    7,
+    8,
+    32,
+    33,
+)  # SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE: `watch` counts sockets by their default
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _X32 = 0x40000000  # the first number of another table of x86_64
 
 # linux/bpf_common.h, linux/seccomp.h; offsets are those of struct seccomp_data
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 32
 _ALLOW, _KILL, _FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 
 _Instruction = tuple[int, int, int, int]
@@ -87,6 +97,9 @@ def seccomp_filter(machine: str) -> bytes:
     program += _when(
         _EQUAL, _SOCKET[column], [argument, *_when(_EQUAL, int(socket.AF_UNIX), [_answer(_ALLOW)]), refuse]
     )
+    option = (_LOAD, 0, 0, _THIRD_ARGUMENT)
+    buffers = [instruction for each in _BUFFERS for instruction in _when(_EQUAL, each, [refuse])]
+    program += _when(_EQUAL, _SETSOCKOPT[column], [option, *buffers])
     program.append(_answer(_ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO
 
 _INODE_BYTES = 1024  # what an empty file in a tmpfs costs the kernel, about
+_SOCKET_BYTES = 212_992  # a usual /proc/sys/net/core/wmem_default
 
 
 @dataclass(frozen=True)
@@ -14,7 +18,8 @@ class Limits:
 
     Attributes:
         seconds: on the clock; whole seconds, rounded up, of processor time a process.
-        memory_bytes: memory of all its processes together, resident or swapped, shared pages counted once.
+        memory_bytes: memory of all its processes together, resident or swapped, shared pages counted once; each socket
+            counts as a full one.
         processes: processes and threads at once, with itself.
         output_bytes: of standard output, and of standard error; beyond it, the program is killed.
         disk_bytes: of all files in its folder, which is all that it can write to.
@@ -56,22 +61,43 @@ class Inside:
         """
         disk = os.fstatvfs(self.disk)
         files = (disk.f_files - disk.f_ffree) * _INODE_BYTES
-        held = files + sum(map(self._held, processes))
-        return held if held <= enough else files + sum(map(self._proportional, processes))
+        kernel = files + self._sockets() * socket_bytes()
+        held = kernel + sum(map(self._held, processes))
+        return held if held <= enough else kernel + sum(map(self._proportional, processes))
+
+    def _sockets(self) -> int:
+        """Those in messages between sockets too: a process that has sent one can close it."""
+        try:
+            with self._open("1/net/sockstat") as file:
+                return int(file.readline().split()[2])
+        except (OSError, IndexError, ValueError):  # its first process has ended
+            return 0
 
     def _held(self, process: str) -> int:
         try:
-            return self._sum(f"{process}/status", b"VmRSS:", b"VmSwap:")
+            return self._sum(f"{process}/status", b"VmRSS:", b"VmSwap:", b"HugetlbPages:")
         except OSError:  # it has ended
             return 0
 
     def _proportional(self, process: str) -> int:
         try:
-            return self._sum(f"{process}/smaps_rollup", b"Pss:", b"SwapPss:")
+            return self._sum(f"{process}/smaps_rollup", b"Pss:", b"SwapPss:", b"Shared_Hugetlb:", b"Private_Hugetlb:")
         except OSError:
             return self._held(process)
 
     def _sum(self, path: str, *names: bytes) -> int:
         """Of the lines with these names, which are in KiB."""
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.proc), "rb") as file:
+        with self._open(path) as file:
             return sum(int(line.split()[1]) << 10 for line in file if line.startswith(names))
+
+    def _open(self, path: str) -> IO[bytes]:
+        return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.proc), "rb")
+
+
+@cache
+def socket_bytes() -> int:
+    """What a socket can hold in the kernel, of memory that is nobody's. The filter of system calls keeps it so."""
+    try:
+        return int(Path("/proc/sys/net/core/wmem_default").read_text())
+    except (OSError, ValueError):
+        return _SOCKET_BYTES

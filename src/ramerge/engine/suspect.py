@@ -1,0 +1,221 @@
+"""Inputs that are probably not what the recipe takes them for, told from a sample of their weights.
+
+Three things are looked at, in blocks of tensors all over the model:
+
+- Equal values. An agent that equals the base or another agent does so in every tensor, which is then read to be sure.
+- The correlation of weights. What was trained from a model keeps close to it: an update that is as large as the weights
+  and has nothing to do with them leaves 0.71. Between models that were initialised apart it is 0.
+- Where the paths part. Agents of one base share values and directions only by chance and by similar training, seen from
+  there. Seen from elsewhere, from one of them or from another model, all share the way to where they were trained from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import combinations
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.checkpoint.dtypes import itemsize
+from ramerge.checkpoint.read import Reader
+from ramerge.checkpoint.tensor import Tensor
+from ramerge.planning.findings import key_of
+from ramerge.planning.model import Plan, TensorPlan
+
+# A quarter of a million elements of each input: 26 moved ones of an agent that moved a ten-thousandth.
+_PLACES = 32
+_ELEMENTS = 1 << 13
+# A correlation needs some values; fewer elements of a tensor say nothing.
+_ENOUGH = 256
+# Of an update 1.7 times as large as the weights themselves, in no direction of theirs.
+_FOREIGN = 0.5
+# Others hold an agent's value so many times as often as the base's, where the two differ.
+_VOTES = 4
+_FEW = 10  # votes that may be chance
+# Cosines of task vectors: of agents that share most of their way, of such that share a part of it, and that share none.
+_COMMON, _PARTLY, _APART = 0.9, 0.4, 0.2
+
+Values = NDArray[np.float32] | NDArray[np.float64]
+
+
+def suspicions(plan: Plan) -> tuple[str, ...]:
+    """What is said of agents that are probably not of this base, or not what they were thought to be.
+
+    Raises:
+        CheckpointError: an input cannot be read.
+    """
+    tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
+    if not tensors or not plan.method.needs_base:
+        return ()
+    names = tuple(plan.agents)
+    sample = _Sample.of(tensors, len(names))
+    found: list[str] = []
+    for t, name in enumerate(names, 1):
+        if sample.equal[0, t] and _equal(tensors, 0, t):
+            text = "every merged tensor equals the base's, so it adds nothing; is it the right checkpoint?"
+            found.append(_of(plan, name, text))
+        elif sample.correlations[t - 1] < _FOREIGN:
+            text = f"its weights correlate with the base's by only {sample.correlations[t - 1]:.2f}"
+            text += ", and by nearly 1 if it was trained from this base; is it an agent of another model?"
+            found.append(_of(plan, name, text))
+    if found:
+        return tuple(found)  # what else they have in common says nothing
+    for s, t in combinations(range(1, len(names) + 1), 2):
+        if sample.equal[s, t] and not _are_one(tensors, s, t) and _equal(tensors, s, t):
+            found.append(
+                f"{names[s - 1]} and {names[t - 1]} hold the same values; is one of them the wrong checkpoint?"
+            )
+    apart = [0, *(t for t in range(1, len(names) + 1) if not any(sample.equal[s, t] for s in range(1, t)))]
+    return (*found, *_wrong_base(plan, sample, apart))
+
+
+def _of(plan: Plan, name: str, text: str) -> str:
+    return plan.recipe.document.where(key_of(name), f"{plan.agents[name].place}: {text}")
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """What a sample of N agents says. Models are numbered: the base is 0, agents are 1 to N.
+
+    Attributes:
+        equal: shape (N + 1, N + 1): whether all values are equal.
+        for_agent: shape (N + 1, N + 1): values of model j that equal those of another model k, and not the base's.
+        for_base: likewise: that equal the base's, and not those of k.
+        dots: shape (N + 1, N + 1): products of task vectors; the base's is 0.
+        correlations: of each agent's weights with the base's, the median of matrices; 1 without any.
+    """
+
+    equal: NDArray[np.bool_]
+    for_agent: NDArray[np.int64]
+    for_base: NDArray[np.int64]
+    dots: NDArray[np.float64]
+    correlations: NDArray[np.float64]
+
+    @staticmethod
+    @np.errstate(all="ignore")  # values that are not finite are refused when all are read
+    def of(tensors: Sequence[TensorPlan], agents: int) -> _Sample:
+        """A sample of tensors."""
+        models = agents + 1
+        total, same, unmoved = 0, np.zeros((models, models), np.int64), np.zeros((models, models), np.int64)
+        dots, correlations = np.zeros((models, models)), []
+        for tensor, values in _blocks(tensors, agents):
+            still = (values == values[0]).astype(np.float32)  # counts up to 2^24 are exact, and products are fast
+            unmoved += (still @ still.T).astype(np.int64)
+            same += np.array([[np.count_nonzero(one == other) for other in values] for one in values])
+            tau = (values - values[0]).astype(np.float64)
+            dots += tau @ tau.T
+            total += values.shape[1]
+            if len(tensor.base.shape) > 1 and values[0].min() < values[0].max():
+                correlations.append(np.nan_to_num(np.corrcoef(values)[0, 1:]))
+        return _Sample(
+            equal=same == total,
+            for_agent=(same - unmoved) * ~np.eye(models, dtype=bool),
+            for_base=same[:, :1] - unmoved,
+            dots=dots,
+            correlations=np.median(correlations, axis=0) if correlations else np.ones(agents),
+        )
+
+
+def _blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
+    """Tensors and values of all models, shape (N + 1, elements), at places that are drawn alike in every run."""
+    draw = Random(0)
+    large = [tensor for tensor in tensors if tensor.base.elements >= _ENOUGH] or list(tensors)
+    with ExitStack() as stack:
+        readers = [stack.enter_context(Reader()) for _ in range(agents + 1)]
+        for place in sorted(draw.sample(range(len(large)), min(_PLACES, len(large)))):
+            tensor = large[place]
+            size = min(tensor.base.elements, _ELEMENTS)
+            start = draw.randint(0, tensor.base.elements - size)
+            sources = zip(tensor.sources, readers, strict=False)  # importances come last
+            yield tensor, np.array([_numbers(source.tensor, reader, start, size) for source, reader in sources])
+
+
+def _numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
+    """So many elements of a tensor from `start` on; exact, in float32 or float64."""
+    width = itemsize(tensor.dtype)
+    raw = np.empty(size * width, np.uint8)
+    reader.read(tensor, start * width, raw)
+    if tensor.dtype == "BF16":
+        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    kind = {"F16": np.float16, "F32": np.float32, "F64": np.float64}[tensor.dtype]
+    numbers = raw.view(kind)
+    return numbers.astype(np.float32) if tensor.dtype == "F16" else numbers
+
+
+def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
+    """Whether two models hold the same values in all tensors; reads until they differ."""
+    size = 1 << 20
+    with Reader() as left, Reader() as right:
+        for tensor in tensors:
+            if tensor.sources[first].tensor is tensor.sources[second].tensor:
+                continue
+            for start in range(0, tensor.base.elements, size):
+                stop = min(size, tensor.base.elements - start)
+                one = _numbers(tensor.sources[first].tensor, left, start, stop)
+                if not np.array_equal(one, _numbers(tensor.sources[second].tensor, right, start, stop)):
+                    return False
+    return True
+
+
+def _are_one(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
+    """Whether two agents are the same files, which the plan notes."""
+    return all(tensor.sources[first].tensor == tensor.sources[second].tensor for tensor in tensors)
+
+
+def _wrong_base(plan: Plan, sample: _Sample, apart: Sequence[int]) -> Iterator[str]:
+    """Whether agents that differ among each other look as if they were trained from somewhere else than the base.
+
+    Args:
+        plan: gives names.
+        sample: of all models.
+        apart: the models that differ from those before them; the base first.
+    """
+    if len(apart) < 3:
+        return
+    names = tuple(plan.agents)
+    votes = {k: _votes(sample, k, [j for j in apart if j not in (0, k)]) for k in apart[1:]}
+    cosines = {k: _mean_cosine(sample, k, [j for j in apart if j != k]) for k in apart}
+    likely = max(votes, key=lambda k: votes[k])
+    straight = min(apart[1:], key=lambda k: cosines[k])
+    by_angles = not _is_start(sample)
+    if (cosines[0] > _COMMON and by_angles) or all(share > _VOTES for share in votes.values()):
+        text = "the agents differ from the base in the same way, and little from each other"
+        text += f" (mean cosine of task vectors {cosines[0]:.2f}); unless they are checkpoints of one run, they were"
+        yield _of_base(plan, f"{text} probably trained from another model, or the base is swapped with an agent")
+    elif votes[likely] > _VOTES:
+        text = f"where {names[likely - 1]} differs from the base, the other agents hold its values and not the base's"
+        yield _of_base(plan, f"{text}; are the two swapped?")
+    elif cosines[0] > _PARTLY and cosines[straight] < _APART and by_angles:
+        text = f"seen from {names[straight - 1]} the other models go ways of their own"
+        text += f" (mean cosine {cosines[straight]:.2f}), seen from the base they share one ({cosines[0]:.2f})"
+        yield _of_base(plan, f"{text}; are the two swapped?")
+
+
+def _is_start(sample: _Sample) -> bool:
+    """Whether agents hold the base's values where another agent has moved them, which only its own agents do."""
+    return bool(sample.for_base[1:, 1:].sum() > max(_VOTES * sample.for_agent[1:, 1:].sum(), _FEW))
+
+
+def _of_base(plan: Plan, text: str) -> str:
+    return plan.recipe.document.where(key_of(""), f"{plan.base.place}: {text}")
+
+
+def _votes(sample: _Sample, k: int, voters: Sequence[int]) -> float:
+    """How many times as often others hold an agent's value as the base's, where the two differ."""
+    for_agent, for_base = (int(counts[voters, k].sum()) for counts in (sample.for_agent, sample.for_base))
+    return for_agent / max(for_base, _FEW)
+
+
+def _mean_cosine(sample: _Sample, k: int, others: Sequence[int]) -> float:
+    """The mean cosine of the ways from one model to pairs of others."""
+    dots = sample.dots
+    found = []
+    for i, j in combinations(others, 2):
+        lengths = [dots[i, i] - 2 * dots[i, k] + dots[k, k], dots[j, j] - 2 * dots[j, k] + dots[k, k]]
+        product = dots[i, j] - dots[i, k] - dots[j, k] + dots[k, k]
+        found.append(product / np.sqrt(max(lengths[0] * lengths[1], 1e-300)))
+    return float(sum(found) / len(found))

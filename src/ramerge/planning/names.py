@@ -1,0 +1,125 @@
+"""Why the names of an agent's tensors differ from the base's, found by looking at the names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import product
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+# Parts of names that wrappers add, and how to save without them.
+_WRAPPERS: Mapping[str, str] = {
+    "base_model": "PEFT adds it; save what merge_and_unload() returns",
+    "base_layer": "PEFT adds it; save what merge_and_unload() returns",
+    "_orig_mod": "torch.compile adds it; save model._orig_mod",
+    "module": "DistributedDataParallel and DeepSpeed add it; save model.module",
+    "_fsdp_wrapped_module": "FSDP adds it; save a full state dict",
+    "_checkpoint_wrapped_module": "activation checkpointing adds it; save the model without it",
+    "actor": "RL trainers add it to the policy; save the policy by itself",
+    "language_model": "models with a vision tower have it",
+}
+# Tensors that some models store as one, and what others store in their place.
+_FUSED: Mapping[str, tuple[str, ...]] = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "query_key_value": ("q_proj", "k_proj", "v_proj"),
+    "W_pack": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
+_EXPERT = re.compile(r"(.*\.experts)\.\d+\..*")
+_EXPERTS = re.compile(r"(.*\.experts)\.\D.*")
+
+_RENAME = "rename the tensors of the checkpoint"
+_SAVE_ALIKE = "convert the agent to the base's layout: load and save it with the library version that wrote the base"
+# Real names have a dozen parts; the ends of a name with thousands would take the square of that.
+_MOST_PARTS = 40
+# An end that many names share, such as `weight`, says nothing about how they begin.
+_MOST_ALIKE = 8
+
+
+def explain(missing: Shapes, extra: Shapes, base: Iterable[str]) -> str | None:
+    """What the names of an agent have that the base's have not, and what to do about it; None if nothing is seen.
+
+    Args:
+        missing: shapes by name of the base's tensors that the agent lacks.
+        extra: likewise of the agent's that the base lacks.
+        base: all names of the base.
+    """
+    missing, extra = _usual(missing), _usual(extra)
+    count, text = max(_other_beginning(missing, extra), _more_parts(missing, extra, base), key=lambda found: found[0])
+    if count and 2 * count >= min(len(missing), len(extra)):  # fewer are chance
+        return f"{text} (then {count:,} of {len(missing):,} missing tensors are there)"
+    return _fused(missing, extra) or _experts(missing, extra)
+
+
+def _usual(shapes: Shapes) -> Shapes:
+    return {name: shape for name, shape in shapes.items() if name.count(".") < _MOST_PARTS}
+
+
+def _other_beginning(missing: Shapes, extra: Shapes) -> tuple[int, str]:
+    """How many tensors match with another beginning, the one that serves most; and what to do."""
+    by_end: dict[str, list[str]] = {}
+    for name in missing:
+        for end in _ends(name):
+            by_end.setdefault(end, []).append(name)
+    votes: Counter[tuple[str, str]] = Counter()
+    for name, shape in extra.items():
+        end = next((end for end in _ends(name) if end in by_end), "")
+        alike = by_end.get(end, [])
+        if len(alike) <= _MOST_ALIKE:
+            same = [other for other in alike if missing[other] == shape]
+            votes.update((name.removesuffix(end), other.removesuffix(end)) for other in same)
+    if not votes:
+        return 0, ""
+    (theirs, ours), count = votes.most_common(1)[0]
+    where = f"where the base's begin with {ours!r}" if ours else "where the base's do not"
+    begin = f"begin with {theirs!r} {where}" if theirs else f"lack the {ours!r} that the base's begin with"
+    return count, f"its names {begin}: {_cure(theirs, ours)}"
+
+
+def _ends(name: str) -> list[str]:
+    """The ends of a name from each of its parts on, the longest first."""
+    parts = name.split(".")
+    return [".".join(parts[place:]) for place in range(len(parts))]
+
+
+def _more_parts(missing: Shapes, extra: Shapes, base: Iterable[str]) -> tuple[int, str]:
+    """How many tensors match without the parts of names that the base does not know; and what to do."""
+    known = {part for name in base for part in name.split(".")}
+    matched = [
+        name
+        for name, shape in extra.items()
+        if missing.get(".".join(part for part in name.split(".") if part in known)) == shape
+    ]
+    added = sorted({part for name in matched for part in name.split(".")} - known)
+    quoted = " and ".join(f"'{part}.'" for part in added)
+    return len(matched), f"its names have {quoted} inside, the base's do not: {_cure('.'.join(added), '')}"
+
+
+def _cure(theirs: str, ours: str) -> str:
+    """What to do about parts of names: save without the wrapper that adds them, or rename."""
+    added = [part for part in theirs.split(".") if part not in ours.split(".")]
+    known = [_WRAPPERS[part] for part in added if part in _WRAPPERS]
+    return f"{known[0]}, or {_RENAME}" if known else _RENAME
+
+
+def _fused(missing: Shapes, extra: Shapes) -> str | None:
+    """Tensors that one side stores as one, and the other in parts."""
+    for (one, several, whole, split), (fused, parts) in product(
+        ((extra, missing, "agent", "base"), (missing, extra, "base", "agent")), _FUSED.items()
+    ):
+        for name in one:
+            if fused in name.split(".") and all(name.replace(fused, part) in several for part in parts):
+                return f"the {whole} has {fused} as one tensor, the {split} has {', '.join(parts)}: {_SAVE_ALIKE}"
+    return None
+
+
+def _experts(missing: Shapes, extra: Shapes) -> str | None:
+    """Experts that one side stores one by one, and the other as one tensor."""
+    for one, several, whole, split in ((extra, missing, "agent", "base"), (missing, extra, "base", "agent")):
+        stacked = {found[1] for name in one if (found := _EXPERTS.fullmatch(name))}
+        single = {found[1] for name in several if (found := _EXPERT.fullmatch(name))}
+        if both := sorted(stacked & single):
+            return f"the {whole} has all experts of {both[0]!r} in one tensor, the {split} each its own: {_SAVE_ALIKE}"
+    return None

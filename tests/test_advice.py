@@ -1,0 +1,96 @@
+"""What is advised for embeddings that do not fit is followed here, and works."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ramerge
+from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
+from tests.reference import Stored
+
+EMBEDDING, HEAD, LAYER = "model.embed_tokens.weight", "lm_head.weight", "model.layers.0.weight"
+Tensors = dict[str, Stored]
+
+
+def tensors(rows: int = 12, shift: float = 0.0, head: bool = False) -> Tensors:
+    values = np.arange(rows * 4.0).reshape(rows, 4) / 64
+    found = {EMBEDDING: floats(values + shift), LAYER: floats(np.arange(8.0).reshape(2, 4) / 8 + shift)}
+    return found | ({HEAD: floats(values + 2 * shift)} if head else {})
+
+
+def config(tied: bool, rows: int = 12, nested: bool = False) -> dict[str, object]:
+    values = {"tie_word_embeddings": tied, "vocab_size": rows}
+    return {"model_type": "test", "text_config": values} if nested else {"model_type": "test", **values}
+
+
+def problems(source: dict[str, object], out: Path) -> str:
+    with pytest.raises(ramerge.errors.InputError) as caught:
+        ramerge.merge(source, out)
+    return "\n".join(caught.value.problems)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("says_so", [False, True])
+def test_an_untied_head(nested: bool, says_so: bool, tmp_path: Path) -> None:
+    """`a` stores a head of its own, whether its configuration says so or not; `b` ties it, as the base does."""
+    out, key = tmp_path / "out", "text_config.tie_word_embeddings" if nested else "tie_word_embeddings"
+    write_checkpoint(tmp_path / "base", tensors(), config=config(True, nested=nested))
+    write_checkpoint(tmp_path / "a", tensors(shift=0.5, head=True), config=config(not says_so, nested=nested))
+    write_checkpoint(tmp_path / "b", tensors(shift=0.25), config=config(True, nested=nested))
+    source = recipe(tmp_path, ["a", "b"], "ram")
+    untie = "set tie_word_embeddings to false in its config.json, and store 'lm_head.weight' in it, a copy of its"
+    text = problems(source, out)
+    assert untie in text
+    if says_so:  # to accept it does not help, because the heads differ, which is said then
+        assert f"allow.config: [{key}] accepts it if 'lm_head.weight' equals" in text
+        assert untie in problems({**source, "allow": {"config": [key]}}, out)
+    # as advised
+    write_checkpoint(tmp_path / "untied", tensors(head=True), config=config(False, nested=nested))
+    source["base"] = str(tmp_path / "untied")
+    text = problems(source, out)
+    assert f"allow.config: [{key}] accepts it" in text and untie not in text
+    ramerge.merge({**source, "allow": {"config": [key]}}, out)
+    merged, first, second = (read_checkpoint(tmp_path / name) for name in ("out", "a", "b"))
+    mean = (first[HEAD].numbers(np.float64) + second[EMBEDDING].numbers(np.float64)) / 2
+    assert merged[HEAD].bits.tobytes() == floats(mean).bits.tobytes()
+    assert merged[EMBEDDING].bits.tobytes() != merged[HEAD].bits.tobytes()
+
+
+def test_an_equal_head_is_accepted_as_advised(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", tensors(), config=config(True))
+    agent = tensors(shift=0.5)
+    write_checkpoint(tmp_path / "a", agent | {HEAD: agent[EMBEDDING]}, config=config(False))
+    source = recipe(tmp_path, ["a"], "ram")
+    assert "allow.config: [tie_word_embeddings] accepts it" in problems(source, tmp_path / "out")
+    ramerge.merge({**source, "allow": {"config": ["tie_word_embeddings"]}}, tmp_path / "out")
+    assert read_checkpoint(tmp_path / "out")[EMBEDDING].bits.tobytes() == agent[EMBEDDING].bits.tobytes()
+
+
+@pytest.mark.parametrize("rows", [9, 15])
+@pytest.mark.parametrize("head", [False, True])
+def test_a_vocabulary_of_another_size(rows: int, head: bool, tmp_path: Path) -> None:
+    base = tensors(head=head)
+    write_checkpoint(tmp_path / "base", base, config=config(not head))
+    agent = tensors(rows, 0.5, head)
+    write_checkpoint(tmp_path / "a", agent, config=config(not head, rows))
+    source = recipe(tmp_path, ["a"], "ram")
+    text = problems(source, tmp_path / "out")
+    assert "3 rows of vocabulary" in text
+    # the one advice: keep the base's
+    assert "or allow.different_shapes: true keeps the base's" in text and "allow.config: [vocab_size]" in text
+    ramerge.merge({**source, "allow": {"different_shapes": True, "config": ["vocab_size"]}}, tmp_path / "kept")
+    kept = read_checkpoint(tmp_path / "kept")
+    assert kept[EMBEDDING].bits.tobytes() == base[EMBEDDING].bits.tobytes()
+    assert kept[LAYER].bits.tobytes() == agent[LAYER].bits.tobytes()
+    # the other: give the agent the base's rows
+    words = "cut the last 3 rows from these" if rows > 12 else "add the base's last 3 rows to these"
+    assert f"{words} tensors of the agent, and set vocab_size as the base has it" in text
+    for name in (EMBEDDING, HEAD) if head else (EMBEDDING,):
+        bits = agent[name].bits
+        agent[name] = Stored("BF16", bits[:12] if rows > 12 else np.concatenate([bits, base[name].bits[rows:]]))
+    write_checkpoint(tmp_path / "a", agent, config=config(not head))
+    ramerge.merge(source, tmp_path / "out")
+    assert read_checkpoint(tmp_path / "out")[EMBEDDING].bits.tobytes() == agent[EMBEDDING].bits.tobytes()
+    assert json.loads((tmp_path / "out/config.json").read_text())["vocab_size"] == 12
