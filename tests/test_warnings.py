@@ -101,7 +101,8 @@ def test_the_table_is_complete() -> None:
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_suspect_agents_are_named(kind: str, dtype: str, tmp_path: Path) -> None:
     names = write_family(tmp_path, kind, dtype)
-    found = ramerge.merge(recipe(tmp_path, names, "ram"), tmp_path / "out").warnings
+    source = recipe(tmp_path, names, "ram", dtype="float32")  # nothing is rounded away, which would be warned of too
+    found = ramerge.merge(source, tmp_path / "out").warnings
     if kind in PLAUSIBLE:
         assert found == ()
     else:
