@@ -61,6 +61,13 @@ _SECONDS = _Seconds()
 @click.option(
     "--retries", type=click.IntRange(0, 100), default=4, show_default=True, help="Further tries of a request."
 )
+@click.option(
+    "--answer-megabytes",
+    type=click.FloatRange(0.001, 1000),
+    default=8.0,
+    show_default=True,
+    help="Size above which an answer counts as a failed request, after unpacking.",
+)
 @click.option("--retry-failed", is_flag=True, help="Ask samples again that failed in an earlier run.")
 @click.option("--most-failures", type=click.IntRange(0), default=64, show_default=True, help="In a row; 0: no bound.")
 @click.option("--unsafe-execution", is_flag=True, help="Run model-written programs without a sandbox.")
@@ -162,6 +169,7 @@ def _access(options: Mapping[str, Any]) -> tuple[Any, Any]:
         key_variable=options["key_env"],
         timeout=options["timeout"],
         retries=options["retries"],
+        most_bytes=int(1e6 * options["answer_megabytes"]),
         concurrency=options["concurrency"] or (_LOCAL_CONCURRENCY if serve == "transformers" else _CONCURRENCY),
     )
     try:

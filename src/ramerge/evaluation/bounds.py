@@ -1,12 +1,13 @@
 """Bounds on what strangers send: bytes of a body after unpacking, nesting of JSON, and the number of its values.
 
-A body of a megabyte can unpack to a gigabyte, and each `[],` of three bytes takes seventy as an object of Python. So both
-are bounded before anything is parsed.
+A body of a megabyte can unpack to a gigabyte, and each `[],` of three bytes takes seventy as an object of Python. So
+both are bounded before anything is parsed.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from asyncio import Semaphore
 from collections.abc import AsyncIterator, Callable
@@ -14,6 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from ramerge.errors import EndpointError
+from ramerge.evaluation.plain import clean
 
 MOST_BYTES = 8_000_000
 """Of an answer. The longest that a model gives are a tenth of it."""
@@ -25,6 +27,7 @@ _DEEPEST = 100
 _MOST_VALUES = 1_000_000
 _SMALL = 1 << 16
 _GZIP = 31
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 class RefusedError(EndpointError):
@@ -96,35 +99,31 @@ def _unpacker(packing: str) -> Callable[[bytes, int], bytes]:
     return unpack
 
 
-def read_json(text: bytes | str, *, most_values: int | None = _MOST_VALUES) -> Any:
-    """JSON in UTF-8, nested at most 100 deep.
+def read_json(text: bytes | str, *, of_user: bool = False) -> Any:
+    """JSON in UTF-8, nested at most 100 deep, of a million values at most, and with `?` for lone surrogates.
 
     Args:
-        most_values: values that it may hold; None for any number, where the text's length is bound enough.
+        of_user: a file that the user gives, which may hold any number of values and keeps lone surrogates.
 
     Raises:
         ValueError: it is no JSON, or beyond a bound; says which.
     """
     whole = text.decode("utf-8") if isinstance(text, bytes) else text
-    _refuse_heavy(whole.encode("utf-8", "surrogatepass"), most_values)
+    refuse_heavy(whole, None if of_user else _MOST_VALUES)
     try:
-        return json.loads(whole.removeprefix("\ufeff"))
+        value = json.loads(whole.removeprefix("\ufeff"))
     except json.JSONDecodeError:
         raise
     except ValueError as error:  # Python's limit of digits
         raise ValueError("a number has thousands of digits") from error
+    if of_user or not _HALF.search(whole):
+        return value
+    return json.loads(clean(json.dumps(value, ensure_ascii=False)))
 
 
-def is_heavy(text: str) -> bool:
-    """Whether `read_json` would refuse a JSON text for its nesting or its number of values."""
-    try:
-        _refuse_heavy(text.encode("utf-8", "surrogatepass"), _MOST_VALUES)
-    except ValueError:
-        return True
-    return False
-
-
-def _refuse_heavy(data: bytes, most_values: int | None) -> None:
+def refuse_heavy(text: str, most_values: int | None = _MOST_VALUES) -> None:
+    """Raises `ValueError` where `read_json` would refuse a JSON text for its nesting or its number of values."""
+    data = text.encode("utf-8", "surrogatepass")
     # what stands outside strings: pairs of backslashes go first, then quotes that are part of a string
     plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
     if most_values is not None and plain.count(b'"') > 2 * most_values:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation import bounds
-from ramerge.evaluation.plain import clean, printable
+from ramerge.evaluation.plain import clean, shown
 from ramerge.evaluation.suite import Message, Reply
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ _MOST_CHARACTERS = 4_000_000
 _PING_SECONDS = 5.0
 _CONNECT_SECONDS = 10.0
 _BACKOFF_SECONDS = 10.0
-_SHOWN = 200
 _SHORTEST_SECRET = 6
 _MOST_TOKENS = 1 << 53
 
@@ -108,8 +107,8 @@ class Endpoint:
         """
         served = await self._served()
         if served and model not in served:
-            shown = ", ".join(_short(name) for name in served[:20]) + (", ..." if len(served) > 20 else "")
-            raise GoneError(f"{self.access.url}: does not serve {model!r}; it serves {shown}; see --served-name")
+            names = ", ".join(shown(name) for name in served[:20]) + (", ..." if len(served) > 20 else "")
+            raise GoneError(f"{self.access.url}: does not serve {model!r}; it serves {names}; see --served-name")
 
     async def _served(self) -> list[str]:
         """Names of the models that the endpoint lists; none where it keeps no list."""
@@ -149,7 +148,7 @@ class Endpoint:
             if self.stopped:
                 raise self.stopped
             began = time.monotonic()
-            answer = _parsed(await self._post(body))
+            answer = parsed(await self._post(body))
             return read(answer, time.monotonic() - began)
 
     async def _post(self, body: Mapping[str, Any]) -> str:
@@ -209,7 +208,7 @@ class Endpoint:
         text = str(body or error.message)
         where = error.response.headers.get("location")
         text += f" (to {where})" if where else ""
-        return _short(text.replace(self._secret, "...") if len(self._secret) >= _SHORTEST_SECRET else text)
+        return shown(text.replace(self._secret, "...") if len(self._secret) >= _SHORTEST_SECRET else text)
 
     def _refused(self, error: Any) -> str:
         return (
@@ -218,11 +217,11 @@ class Endpoint:
         )
 
 
-def _parsed(body: str) -> Any:
+def parsed(body: str) -> Any:
     try:
         return bounds.read_json(body)
     except ValueError as error:
-        raise EndpointError(f"answered what is no JSON ({error}): {_short(body) or 'nothing'}") from error
+        raise EndpointError(f"answered what is no JSON ({error}): {shown(body) or 'nothing'}") from error
 
 
 def read(answer: Any, seconds: float) -> Reply:
@@ -242,7 +241,7 @@ def read(answer: Any, seconds: float) -> Reply:
         usage = usage if isinstance(usage, dict) else {}
         prompt, completion = (_count(usage.get(f"{part}_tokens")) for part in ("prompt", "completion"))
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise EndpointError(f"answered what is no chat completion: {_short(answer)}") from error
+        raise EndpointError(f"answered what is no chat completion: {shown(answer)}") from error
     if len(text) > _MOST_CHARACTERS:
         raise EndpointError(f"answered {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
     reason = finish_reason if isinstance(finish_reason, str) else None
@@ -284,12 +283,7 @@ def _reason(error: BaseException) -> str:
     """The innermost cause of a failed connection, which is the one with a name."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return _short(str(error) or type(error).__name__)
-
-
-def _short(value: object) -> str:
-    text = " ".join(printable(clean(str(value)[: 10 * _SHOWN])).split())
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return shown(str(error) or type(error).__name__)
 
 
 def request(

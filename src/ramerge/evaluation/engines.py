@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation import bounds
 from ramerge.evaluation.data import read_records, refuse
+from ramerge.evaluation.plain import shown
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -210,7 +211,7 @@ class Retriever:
         except bounds.RefusedError as error:
             raise EndpointError(f"{self._url}: answered a search with what cannot be read: {error}") from error
         except (aiohttp.ClientError, TimeoutError, asyncio.TimeoutError) as error:
-            raise _PassingError(f"{self._url}: the search failed: {str(error) or type(error).__name__}") from error
+            raise _PassingError(f"{self._url}: the search failed: {shown(error) or type(error).__name__}") from error
         if status != 200:
             kind = _PassingError if status >= _SERVER_ERROR else EndpointError
             raise kind(f"{self._url}: answered a search with status {status}")

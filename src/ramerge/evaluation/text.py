@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ramerge.evaluation.plain import shown
 from ramerge.terminal import table
 
 _HEAD = ("model", "task", "metric", "score", "95 % interval", "samples", "failed")
@@ -44,7 +45,7 @@ def _notes(name: str, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _reasons(counts: Mapping[str, int]) -> Iterator[str]:
-    yield from (f"    {count:,}: {reason}" for reason, count in list(counts.items())[:_MOST_REASONS])
+    yield from (f"    {count:,}: {shown(reason)}" for reason, count in list(counts.items())[:_MOST_REASONS])
 
 
 def _samples(count: int) -> str:

@@ -279,8 +279,14 @@ def _csv(table: Table, intervals: bool) -> str:
             of = (column.suite, column.task, column.metric)
             failed = None if cell.samples is None else cell.failed
             numbers = (cell.value, low, high, cell.samples, failed, cell.difference)
-            writer.writerow([*map(_plain, (*where, *of)), *numbers])
+            writer.writerow([*map(_no_formula, (*where, *of)), *numbers])
     return out.getvalue()
+
+
+def _no_formula(text: str) -> str:
+    """Text that a spreadsheet does not compute."""
+    plain = _plain(text)
+    return f"'{plain}" if plain.startswith(("=", "+", "-", "@")) else plain
 
 
 FORMATS: dict[str, Callable[[Table, bool], str]] = {
