@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -270,7 +272,8 @@ def table_command(results: Path, form: str, out: Path | None, debug: bool, **opt
         if not first or not second:
             raise EvaluationError(f"--compare {pair}: must be two names, such as --compare ram+,ram")
         made = compare(models, first, second, options["layout"], ut=options["ut"])
-    text = render(made, form, intervals=intervals)
+    width = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else None
+    text = render(made, form, intervals=intervals, width=width)
     if out is None:
         click.echo(text, nl=not text.endswith("\n"))
     else:
