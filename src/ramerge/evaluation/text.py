@@ -15,13 +15,13 @@ _MOST_REASONS = 3
 def summary_text(summary: Mapping[str, Any], models: Sequence[str], suites: Sequence[str]) -> str:
     """Scores of the given models and suites as a table, with a line for everything that is not as it should be."""
     tasks = [
-        (f"{name} {task}", [name, task], values)
+        (shown(f"{name} {task}"), [shown(name), shown(task)], values)
         for name in models
         for task, values in summary["models"][name]["tasks"].items()
         if task.partition("/")[0] in suites
     ]
     rows = [
-        [*named, metric, *_figures(score), f"{values['samples']:,}", f"{values['failed']:,}"]
+        [*named, shown(metric), *_figures(score), f"{values['samples']:,}", f"{values['failed']:,}"]
         for _, named, values in tasks
         for metric, score in values["metrics"].items()
     ]
