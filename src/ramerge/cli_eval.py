@@ -53,14 +53,14 @@ _SECONDS = _Seconds()
     default="RAMERGE_API_KEY",
     show_default=True,
     metavar="VARIABLE",
-    help="Environment variable with the endpoint's key.",
+    help="Variable with the endpoint's key.",
 )
 @click.option(
     "--task",
     "tasks",
     metavar="SUITE/TASK",
     multiple=True,
-    help="A task instead of the suite's default ones, or SUITE/all.",
+    help="Instead of the default tasks; also SUITE/all.",
 )
 @click.option("--limit", type=click.IntRange(1, 10**9), help="Ask only the first items of each task.")
 @click.option("--data", metavar="NAME=PATH", multiple=True, help="Your copy of a data set; repeat for each.")
@@ -86,7 +86,7 @@ _SECONDS = _Seconds()
     type=click.IntRange(0),
     default=64,
     show_default=True,
-    help="Failed samples in a row after which the run stops; 0: never.",
+    help="Failed samples in a row until it stops; 0: never.",
 )
 @click.option("--unsafe-execution", is_flag=True, help="Run model-written programs without a sandbox.")
 @click.option("--quiet", is_flag=True, help="Show errors only.")
@@ -254,12 +254,10 @@ def suites_command(names: tuple[str, ...], as_json: bool) -> None:
     show_default=True,
 )
 @click.option(
-    "--model", "models", metavar="NAME", multiple=True, help="A model to show; repeat for more. Default: all."
+    "--model", "models", metavar="NAME", multiple=True, help="A model to show; repeat for more; default: all."
 )
 @click.option("--base", metavar="NAME", help="The base model, where merge records do not say it.")
-@click.option(
-    "--specialist", "specialists", metavar="SUITE=NAME", multiple=True, help="The agent that was trained for a suite."
-)
+@click.option("--specialist", "specialists", metavar="SUITE=NAME", multiple=True, help="The agent trained for a suite.")
 @click.option("--merged", metavar="NAME", multiple=True, help="A model that is a merge, though it has no merge record.")
 @click.option("--reference", type=click.Choice(["paper"]), help="Add the rows of the paper's table, marked as quoted.")
 @click.option("--rank-reference", is_flag=True, help="Rank quoted rows too.")

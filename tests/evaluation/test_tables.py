@@ -701,6 +701,7 @@ def test_tasks_without_samples_are_as_if_not_run(tmp_path: Path) -> None:
         ('{"key": "a", "metrics": {"x": [1]}}\n', "line 1: metrics, x: must be a numerator"),
         ('{"key": "a", "metrics": {"x": [NaN, 1]}}\n', "must be a numerator"),
         ('{"key": "a", "metrics": {"x": [1, -1]}}\n', "must be a numerator"),
+        ('{"key": "a", "metrics": {"x": [1e99, 1e-300]}}\n', "must be a numerator"),
         ('{"key": "a", "metrics": {"x": [true, 1]}}\n', "must be a numerator"),
         (f'{{"key": "a", "metrics": {{"x": [1{"0" * 400}, 1]}}}}\n', "must be a numerator"),
         ('{"key": "a", "metrics": {"x": [' + "9" * 5000 + ", 1]}}\n", "line 1: is not JSON (a number has thousands"),

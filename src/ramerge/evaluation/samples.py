@@ -301,7 +301,7 @@ def _line_problem(line: Any) -> str | None:
     for name, pair in metrics.items():
         if len(name) > _LONGEST_NAME:
             return f"metrics, {shown(name, 40)}: names have at most {_LONGEST_NAME} characters"
-        if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(map(_is_number, pair)) or pair[1] < 0:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not _is_ratio(*pair):
             return f"metrics, {name}: must be a numerator and a denominator, not {shown(pair, 100)}"
     for key in ("failure", "problem"):
         if not isinstance(line.get(key), str | None):
@@ -310,6 +310,11 @@ def _line_problem(line: Any) -> str | None:
         if not _is_number(line.get(key, 0)):
             return f"{key}: must be a number"
     return None
+
+
+def _is_ratio(numerator: Any, denominator: Any) -> bool:
+    """Whether they are numbers whose quotient is one."""
+    return _is_number(numerator) and _is_number(denominator) and (denominator == 0 or denominator > 1 / _LARGEST)
 
 
 def _is_number(value: Any) -> bool:
