@@ -380,6 +380,20 @@ class TestDocuments:
         with pytest.raises(EvaluationError, match="absent"):
             bm25(tmp_path / "absent")
 
+    @pytest.mark.parametrize(
+        ("value", "problem"),
+        [
+            ("[" * 900 + "]" * 900, "line 1: is not JSON; .*nested more than 100 deep"),
+            ("9" * 5000, "line 1: is not JSON; .*thousands of digits"),
+            ('"\\ud800"', "line 1: holds half a character"),
+        ],
+    )
+    def test_odd_documents_are_refused_by_line(self, tmp_path: Path, value: str, problem: str) -> None:
+        path = tmp_path / "documents.jsonl"
+        path.write_text(f'{{"contents": "x", "more": {value}}}\n')
+        with pytest.raises(EvaluationError, match=problem):
+            read_documents(path)
+
     def test_an_index_is_made_again_only_for_other_documents(self, tmp_path: Path) -> None:
         path = lines(tmp_path / "documents.jsonl", DOCUMENTS)
         index = bm25(path)
