@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ _SECONDS = _Seconds()
 @click.command("eval")
 @click.argument("results", type=click.Path(path_type=Path))
 @click.option("--model", "models", metavar="NAME=MODEL", multiple=True, help="A model to score; repeat for each.")
-@click.option("--suite", "suites", metavar="NAME,...", multiple=True, help="Suites to run; see below.")
+@click.option("--suite", "suites", metavar="NAME,...", multiple=True, help="Suites to run, of those above.")
 @click.option(
     "--serve", type=click.Choice(["transformers", "vllm"]), help="Start a server for each model, and stop it."
 )
@@ -45,12 +47,22 @@ _SECONDS = _Seconds()
     "--serve-timeout", type=_SECONDS, default=900.0, show_default=True, help="Seconds until the server must be ready."
 )
 @click.option("--endpoint", metavar="URL", help="An OpenAI-compatible endpoint that runs already, up to /v1.")
-@click.option("--served-name", "served_names", metavar="NAME", multiple=True, help="The model's name there.")
+@click.option("--served-name", "served_names", metavar="NAME", multiple=True, help="What the endpoint calls the model.")
 @click.option(
-    "--key-env", default="RAMERGE_API_KEY", show_default=True, metavar="VARIABLE", help="Where the endpoint's key is."
+    "--key-env",
+    default="RAMERGE_API_KEY",
+    show_default=True,
+    metavar="VARIABLE",
+    help="Variable with the endpoint's key.",
 )
-@click.option("--task", "tasks", metavar="SUITE/TASK", multiple=True, help="Instead of headline tasks; SUITE/all.")
-@click.option("--limit", type=click.IntRange(1, 10**9), help="Items a task, from its first.")
+@click.option(
+    "--task",
+    "tasks",
+    metavar="SUITE/TASK",
+    multiple=True,
+    help="Instead of the default tasks; also SUITE/all.",
+)
+@click.option("--limit", type=click.IntRange(1, 10**9), help="Ask only the first items of each task.")
 @click.option("--data", metavar="NAME=PATH", multiple=True, help="Your copy of a data set; repeat for each.")
 @click.option("--set", "settings", metavar="SUITE.KEY=VALUE", multiple=True, help="A setting, such as math.fewshot=8.")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="The model's tokenizer.json or its folder.")
@@ -61,8 +73,21 @@ _SECONDS = _Seconds()
 @click.option(
     "--retries", type=click.IntRange(0, 100), default=4, show_default=True, help="Further tries of a request."
 )
+@click.option(
+    "--answer-megabytes",
+    type=click.FloatRange(0.001, 1000),
+    default=8.0,
+    show_default=True,
+    help="Size above which an answer counts as a failed request, after unpacking.",
+)
 @click.option("--retry-failed", is_flag=True, help="Ask samples again that failed in an earlier run.")
-@click.option("--most-failures", type=click.IntRange(0), default=64, show_default=True, help="In a row; 0: no bound.")
+@click.option(
+    "--most-failures",
+    type=click.IntRange(0),
+    default=64,
+    show_default=True,
+    help="Failed samples in a row until it stops; 0: never.",
+)
 @click.option("--unsafe-execution", is_flag=True, help="Run model-written programs without a sandbox.")
 @click.option("--quiet", is_flag=True, help="Show errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
@@ -162,6 +187,7 @@ def _access(options: Mapping[str, Any]) -> tuple[Any, Any]:
         key_variable=options["key_env"],
         timeout=options["timeout"],
         retries=options["retries"],
+        most_bytes=int(1e6 * options["answer_megabytes"]),
         concurrency=options["concurrency"] or (_LOCAL_CONCURRENCY if serve == "transformers" else _CONCURRENCY),
     )
     try:
@@ -227,26 +253,31 @@ def suites_command(names: tuple[str, ...], as_json: bool) -> None:
     default="text",
     show_default=True,
 )
-@click.option("--model", "models", metavar="NAME", multiple=True, help="A row; repeat for more. Default: all.")
+@click.option(
+    "--model", "models", metavar="NAME", multiple=True, help="A model to show; repeat for more; default: all."
+)
 @click.option("--base", metavar="NAME", help="The base model, where merge records do not say it.")
-@click.option("--specialist", "specialists", metavar="SUITE=NAME", multiple=True, help="The agent of a suite.")
-@click.option("--merged", metavar="NAME", multiple=True, help="A merge without a merge record.")
-@click.option("--reference", type=click.Choice(["paper"]), help="Add the paper's own rows, marked as quoted.")
-@click.option("--rank-reference", is_flag=True, help="Let quoted rows count for best and second best.")
+@click.option("--specialist", "specialists", metavar="SUITE=NAME", multiple=True, help="The agent trained for a suite.")
+@click.option("--merged", metavar="NAME", multiple=True, help="A model that is a merge, though it has no merge record.")
+@click.option("--reference", type=click.Choice(["paper"]), help="Add the rows of the paper's table, marked as quoted.")
+@click.option("--rank-reference", is_flag=True, help="Rank quoted rows too.")
 @click.option("--differences/--no-differences", default=None, help="Differences to the base; default: in table3.")
-@click.option("--intervals", is_flag=True, help="Show 95 % bootstrap intervals.")
+@click.option("--intervals", is_flag=True, help="Show 95 % bootstrap intervals of the scores.")
 @click.option(
     "--ut",
     type=click.Choice(["accumulated", "ut", "ut_accumulated"]),
     default="accumulated",
     show_default=True,
-    help="Coding's metric in columns UT.",
+    help="The metric that the columns UT of coding show.",
 )
 @click.option("--compare", metavar="NAME,NAME", help="Paired bootstrap tests between two models instead.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write to a file.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def table_command(results: Path, form: str, out: Path | None, debug: bool, **options: Any) -> None:
-    """Put the models of RESULTS side by side, in the columns of the paper's tables."""
+    """Put the models of RESULTS side by side, in the columns of the paper's tables.
+
+    On a terminal a wide table goes on below, domain by domain; a file or a pipe gets all columns beside each other.
+    """
     from ramerge.evaluation.tables import build, compare, read, render
     from ramerge.files import write_text
 
@@ -262,7 +293,8 @@ def table_command(results: Path, form: str, out: Path | None, debug: bool, **opt
         if not first or not second:
             raise EvaluationError(f"--compare {pair}: must be two names, such as --compare ram+,ram")
         made = compare(models, first, second, options["layout"], ut=options["ut"])
-    text = render(made, form, intervals=intervals)
+    width = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else None
+    text = render(made, form, intervals=intervals, width=width)
     if out is None:
         click.echo(text, nl=not text.endswith("\n"))
     else:

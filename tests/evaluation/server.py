@@ -15,8 +15,8 @@ Body = dict[str, Any]
 
 @dataclass
 class Answer:
-    """What is sent back. `cut` closes the connection in the middle of the body, `silent` before anything is sent, and
-    `drip` is the time between two bytes.
+    """What is sent back. `cut` closes the connection in the middle of the body, `silent` before anything is sent,
+    `drip` is the time between two bytes, and `endless` sends the body again and again.
     """
 
     status: int = 200
@@ -26,6 +26,8 @@ class Answer:
     silent: bool = False
     drip: float = 0.0
     seconds: float = 0.0
+    endless: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 def completion(text: str | None, **choice: Any) -> Answer:
@@ -46,7 +48,7 @@ class Server:
     """A server that runs: its URL, and what it was asked."""
 
     answer: Callable[[Body], Answer]
-    models: list[str] | None = field(default_factory=lambda: ["stand-in"])
+    models: list[str] | Answer | None = field(default_factory=lambda: ["stand-in"])
     asked: list[Body] = field(default_factory=list)
     headers: list[str] = field(default_factory=list)
     port: int = 0
@@ -79,6 +81,8 @@ class Server:
         if head.startswith("GET"):
             if self.models is None:
                 return refusal(404, "no such page")
+            if isinstance(self.models, Answer):
+                return self.models
             return Answer(body=json.dumps({"data": [{"id": name} for name in self.models]}).encode())
         self.headers.append(head)
         self.asked.append(json.loads(body))
@@ -86,7 +90,9 @@ class Server:
 
 
 async def _send(writer: asyncio.StreamWriter, answer: Answer) -> bool:
-    fields = f"Content-Type: {answer.content_type}\r\nContent-Length: {len(answer.body)}\r\n"
+    length = {} if answer.endless else {"Content-Length": str(len(answer.body))}
+    headers = {"Content-Type": answer.content_type, **length, **answer.headers}
+    fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     sent = answer.body[: len(answer.body) // 2] if answer.cut else answer.body
     writer.write(f"HTTP/1.1 {answer.status} X\r\n{fields}\r\n".encode())
     for byte in sent if answer.drip else b"":
@@ -94,6 +100,9 @@ async def _send(writer: asyncio.StreamWriter, answer: Answer) -> bool:
         writer.write(bytes([byte]))
     writer.write(b"" if answer.drip else sent)
     await writer.drain()
+    while answer.endless:
+        writer.write(sent)
+        await writer.drain()
     return not answer.cut
 
 

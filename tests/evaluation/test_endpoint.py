@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import tracemalloc
+import zlib
 from typing import Any
 
 import pytest
@@ -27,9 +30,9 @@ def ask(server: Server, **options: Any) -> Reply:
     return asyncio.run(run())
 
 
-def check(server: Server, model: str = "stand-in") -> None:
+def check(server: Server, model: str = "stand-in", **options: Any) -> None:
     async def run() -> None:
-        async with Endpoint(Access(server.url, retries=0)) as endpoint:
+        async with Endpoint(Access(server.url, retries=0, **options)) as endpoint:
             await endpoint.check(model)
 
     asyncio.run(run())
@@ -94,6 +97,66 @@ def test_rubbish_of_another_content_type_is_an_error() -> None:
 def test_enormous_answers_are_an_error() -> None:
     with serving("x" * 5_000_000) as server, pytest.raises(EndpointError, match="5,000,000 characters"):
         ask(server)
+
+
+SMALL = 1_000_000
+ZEROS = gzip.compress(bytes(100 * SMALL))
+PACKED = {"Content-Encoding": "gzip"}
+HEAVY = {
+    "gzip that unpacks to a hundred times as much": Answer(body=ZEROS, headers=PACKED),
+    "an error of gzip": Answer(400, ZEROS, headers=PACKED),
+    "gzip in gzip": Answer(body=gzip.compress(ZEROS), headers={"Content-Encoding": "gzip, gzip"}),
+    "deflate": Answer(body=zlib.compress(bytes(100 * SMALL)), headers={"Content-Encoding": "deflate"}),
+    "a codec of Python that unpacks": Answer(
+        body=zlib.compress(bytes(100 * SMALL)), content_type="text/plain; charset=zip"
+    ),
+    "no gzip": Answer(body=b"{}", headers=PACKED),
+    "no end": Answer(body=b" " * 65536, endless=True),
+    "an error without end": Answer(400, b" " * 65536, endless=True),
+    "gzip of nothing without end": Answer(body=gzip.compress(b"") * 999, headers=PACKED, endless=True),
+    "many values": Answer(body=b"[" + b"[]," * SMALL + b"0]"),
+    "many strings": Answer(body=b"[" + b'"",' * (SMALL + 1) + b"0]"),
+    "deep values": Answer(body=b"[" * 500 + b"]" * 500),
+    "deep parts": Answer(
+        body=b'{"choices": [{"message": {"content": [{"type": "text", "text": %s}]}}]}' % (b"[" * 900 + b"]" * 900)
+    ),
+    "a number of many digits": Answer(body=b'{"choices": %s}' % (b"9" * 5000)),
+    "too many bytes": Answer(body=completion("x" * 5 * SMALL).body),
+}
+
+
+@pytest.mark.parametrize("answer", HEAVY.values(), ids=HEAVY)
+@pytest.mark.parametrize("where", ["an answer", "the list of models"])
+def test_what_is_heavy_is_refused_before_it_takes_memory(answer: Answer, where: str) -> None:
+    with serving(lambda _: answer) as server:
+        server.models = answer
+        tracemalloc.start()
+        try:
+            if where == "an answer":
+                with pytest.raises(EndpointError) as caught:
+                    ask(server, retries=2, most_bytes=5 * SMALL)
+                assert not isinstance(caught.value, GoneError)
+                assert len(str(caught.value)) < 500
+                assert len(server.asked) == 1
+            else:
+                check(server, most_bytes=5 * SMALL)
+            assert tracemalloc.get_traced_memory()[1] < 40 * SMALL
+        finally:
+            tracemalloc.stop()
+
+
+def test_an_answer_that_is_packed_is_read() -> None:
+    body = gzip.compress(completion("four").body)
+    with serving(lambda _: Answer(body=body, headers=PACKED)) as server:
+        assert ask(server).text == "four"
+    assert "accept-encoding: gzip\r" in server.headers[0].lower()
+
+
+def test_answers_have_the_bytes_that_are_asked_for() -> None:
+    with serving("x" * 100_000) as server:
+        assert len(ask(server, most_bytes=101_000).text) == 100_000
+        with pytest.raises(EndpointError, match="more than 99,000 bytes"):
+            ask(server, most_bytes=99_000)
 
 
 def test_answers_that_are_cut_off_are_tried_again() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ import pytest
 pytest.importorskip("openai", reason="needs the extra eval")
 
 from ramerge.errors import EndpointError, EvaluationError
-from ramerge.evaluation import Request, evaluate
+from ramerge.evaluation import Request, evaluate, samples
 from ramerge.evaluation.endpoint import Access, GoneError
+from ramerge.evaluation.results import task_file
 from ramerge.evaluation.suites import SUITES
 from ramerge.evaluation.tally import Progress
 from ramerge.evaluation.targets import Target, read_targets
@@ -377,6 +380,7 @@ def test_targets_that_make_no_sense(models: list[str], served: list[str], serve:
 
 _PROGRAM = """
 import sys
+from ramerge.evaluation.results import task_file
 from ramerge.evaluation.suites import SUITES
 SUITES["toy"] = ("tests.evaluation.toy", "ToySuite")
 from ramerge.cli import main
@@ -483,6 +487,55 @@ def test_a_run_without_an_answer_fails(tmp_path: Path) -> None:
         done = subprocess.run(command(tmp_path, server), capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "error: m toy/easy: no sample got an answer: answered 400: wrong model" in done.stderr
+
+
+def test_an_answer_that_is_too_long_fails_its_sample_and_nothing_else(tmp_path: Path) -> None:
+    def answer(body: Body) -> Answer:
+        return completion("x" * 30_000) if word(body) == "word3" else right(body)
+
+    with serving(answer) as server:
+        done = subprocess.run(
+            [*command(tmp_path, server), "--answer-megabytes", "0.02"], capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode == 0
+    assert "1: the answer has more than 20,000 bytes" in done.stdout
+    failures = [line["failure"] for line in lines(tmp_path) if line["failure"]]
+    assert failures == ["the answer has more than 20,000 bytes"]
+
+
+@pytest.mark.parametrize("most", [4_000, 1_000])
+def test_what_is_written_can_be_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Also where answers are longer than a line may be, and nested more deeply than is read."""
+    monkeypatch.setattr(samples, "MOST_BYTES", most)
+    parsed: Any = []
+    for _ in range(300):
+        parsed = [parsed]
+    sample = {"key": "a", "metrics": {"x": (1.0, 1.0)}, "failure": None, "parsed": parsed, "calls": ["y" * 3_000]}
+    with task_file(tmp_path, "toy", "easy") as file:
+        file.append(sample)
+    with task_file(tmp_path, "toy", "easy") as file:
+        assert list(file.done) == ["a"]
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_a_terminal_gets_tables_of_its_width_and_a_pipe_all_columns(tmp_path: Path, columns: int) -> None:
+    with serving(right) as server:
+        run(tmp_path, server, tasks=["toy/all"])
+    words = [sys.executable, "-m", "ramerge.cli", "table", str(tmp_path), "--table", "all", "--intervals"]
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(words, stdout=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the end of what a terminal is sent
+        while part := os.read(ours, 4096):
+            shown += part
+    os.close(ours)
+    assert process.wait(60) == 0
+    piped = subprocess.run(words, capture_output=True, text=True, env=environment, check=True, timeout=60).stdout
+    assert piped.count("Model") == 1
+    assert shown.count(b"Model") == (2 if columns == 60 else 1)
+    assert columns == 200 or max(map(len, shown.decode().splitlines())) <= 60
 
 
 def test_a_table_does_not_replace_results(tmp_path: Path) -> None:

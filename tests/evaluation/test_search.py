@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import re
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -377,6 +380,20 @@ class TestDocuments:
         with pytest.raises(EvaluationError, match="absent"):
             bm25(tmp_path / "absent")
 
+    @pytest.mark.parametrize(
+        ("value", "problem"),
+        [
+            ("[" * 900 + "]" * 900, "line 1: is not JSON; .*nested more than 100 deep"),
+            ("9" * 5000, "line 1: is not JSON; .*thousands of digits"),
+            ('"\\ud800"', "line 1: holds half a character"),
+        ],
+    )
+    def test_odd_documents_are_refused_by_line(self, tmp_path: Path, value: str, problem: str) -> None:
+        path = tmp_path / "documents.jsonl"
+        path.write_text(f'{{"contents": "x", "more": {value}}}\n')
+        with pytest.raises(EvaluationError, match=problem):
+            read_documents(path)
+
     def test_an_index_is_made_again_only_for_other_documents(self, tmp_path: Path) -> None:
         path = lines(tmp_path / "documents.jsonl", DOCUMENTS)
         index = bm25(path)
@@ -421,6 +438,7 @@ class Server(HTTPServer):
     status = 200
     failures: int | None = None
     body = b""
+    packing = ""
     received: list[Any]
 
 
@@ -436,8 +454,10 @@ def server() -> Iterator[Server]:
             recovered = self.server.failures is not None and self.server.failures < 0
             self.send_response(200 if recovered else self.server.status)
             self.send_header("Content-Length", str(len(self.server.body)))
+            self.send_header("Content-Encoding", self.server.packing)
             self.end_headers()
-            self.wfile.write(self.server.body)
+            with suppress(ConnectionError):  # who asked may have heard enough
+                self.wfile.write(self.server.body)
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -494,6 +514,8 @@ class TestRetriever:
             (200, b'{"result": [[{"document": "x"}]]}', "something else"),
             (200, b"\xff\xfe\x00", "something else"),
             (200, b"[" * 100_000, "something else"),
+            (200, b" " * 9_000_000, "more than 8,000,000 bytes"),
+            (200, b'{"result": ' + b"[" * 500 + b"]" * 500 + b"}", "something else"),
         ],
     )
     def test_what_is_no_answer_fails_the_sample(self, server: Server, status: int, body: bytes, problem: str) -> None:
@@ -503,6 +525,17 @@ class TestRetriever:
         assert len(server.received) == 1
         with pytest.raises(EvaluationError, match=problem):
             Retriever(address(server)).check()
+
+    def test_answers_are_unpacked_within_a_bound(self, server: Server) -> None:
+        server.packing = "gzip"
+        server.body = gzip.compress(json.dumps({"result": [[{"document": DOCUMENTS[0]}]]}).encode())
+        assert len(search_once(address(server), "x", 5)) == 1
+        server.body = gzip.compress(bytes(50_000_000))
+        tracemalloc.start()
+        with pytest.raises(EndpointError, match="more than 8,000,000 bytes"):
+            search_once(address(server), "x", 5)
+        assert tracemalloc.get_traced_memory()[1] < 40_000_000
+        tracemalloc.stop()
 
     def test_a_server_that_fails_is_asked_again(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ramerge.evaluation.engines._FIRST_WAIT", 0.001)

@@ -20,6 +20,8 @@ _FAKE = """#!{python}
 import http.server, os, signal, subprocess, sys, time
 mode = {mode!r}
 print("loading", *sys.argv[1:], flush=True)
+if mode == "rude":
+    sys.exit("\\x1b[2J" + "x" * 100_000 + "\\n\\x1b[2Jready")
 if mode == "broken":
     sys.exit("no such model: " + sys.argv[2])
 if mode == "stubborn":
@@ -28,6 +30,24 @@ worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 print("worker", worker.pid, flush=True)
 if mode == "slow":
     time.sleep(60)
+if mode == "no http":
+    import socket
+    listening = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
+    while True:
+        talk = listening.accept()[0]
+        talk.sendall(b"\\x1b[2J" * 9 + b"\\r\\n\\r\\n")
+        talk.close()
+if mode == "drip":
+    import socket
+    listening = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
+    while True:
+        talk = listening.accept()[0]
+        try:
+            for byte in b"HTTP/1.1 200 OK" * 9:
+                time.sleep(0.1)
+                talk.sendall(bytes([byte]))
+        except OSError:
+            pass
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
@@ -87,8 +107,20 @@ def test_a_server_that_ends_is_an_error_with_what_it_said(tmp_path: Path, monkey
         pass
 
 
-def test_a_server_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, tmp_path, "slow")
+def test_what_a_server_printed_is_shown_without_what_a_terminal_would_obey(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, tmp_path, "rude")
+    server = Server("vllm", timeout=30)
+    with pytest.raises(EndpointError) as caught, serving(server, "MODEL", "merged", tmp_path / "log"):
+        pass
+    assert "?[2Jready" in str(caught.value) and "\x1b" not in str(caught.value) and len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("mode", ["slow", "no http", "drip"])
+def test_a_server_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    install(monkeypatch, tmp_path, mode)
+    monkeypatch.setattr(module, "_SECONDS_TO_SAY", 0.5)
     server = Server("vllm", timeout=2)
     said = "not ready within 2 seconds"
     with pytest.raises(EndpointError, match=said), serving(server, "MODEL", "merged", tmp_path / "log"):

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from ramerge.errors import EvaluationError
-from ramerge.evaluation import bootstrap
+from ramerge.evaluation import bootstrap, samples
 from ramerge.evaluation.samples import model
+from ramerge.evaluation.summary import write_summary
 from ramerge.evaluation.tables import (
     FORMATS,
     Cell,
@@ -33,6 +34,7 @@ from ramerge.evaluation.tables import (
     scores,
 )
 from ramerge.evaluation.tables.build import _quoted
+from ramerge.evaluation.text import summary_text
 
 PAPER_TABLES = [f"table{number}" for number in range(1, 10)]
 
@@ -144,7 +146,7 @@ def test_the_papers_differences_to_the_base() -> None:
 def test_second_best_as_underlined_in_the_papers_table_5() -> None:
     """Marks of merged rows, Avg last, as the paper prints them."""
     plan = layouts.find("table5", [], "accumulated")
-    columns = scores.with_averages(plan.columns, domains=False)
+    columns = scores.with_averages(plan, domains=False)
     entries = [_quoted(quoted, plan, columns, True) for quoted in paper.rows("paper", "table5")]
     second = {
         entry.name: [place for place, cell in enumerate(entry.cells) if Mark.SECOND in cell.marks]
@@ -214,6 +216,29 @@ def test_nothing_to_count_is_no_score() -> None:
     table = build([model({"name": "m"}, {("coding", "livebench"): empty})], "table4", ut="ut")
     assert set(values(table, "m").values()) == {None}
     assert all("–" in line for line in render(table, "markdown").splitlines() if line.startswith("| m "))
+
+
+def rubbish() -> Model:
+    """A model that never calls a function."""
+    tasks = {("tool", column.task): column for column in layouts.find("table8", [], "accumulated").columns}
+    return model(
+        {"name": "rubbish"},
+        {place: lines("accuracy", [float(place[1] in layouts.REFUSALS)] * 2) for place in tasks},
+    )
+
+
+def test_rubbish_has_nothing_in_averages() -> None:
+    """BFCL counts every answer that is no call as right in its irrelevance tasks."""
+    main = build([rubbish()])
+    assert (values(main, "rubbish")["Tool use irrelevance"], values(main, "rubbish")["Avg"]) == (100, 0)
+    assert any(note.startswith("Avg leaves out irrelevance and live_irrelevance: BFCL counts") for note in main.notes)
+    as_paper = build([rubbish()], "table8", reference="paper")
+    assert values(as_paper, "rubbish")["Avg"] == pytest.approx(200 / 13)
+    assert values(as_paper, "rubbish")["Avg of calls"] == 0
+    assert values(as_paper, "RAM (paper)")["Avg"] == 77.51
+    assert any("Avg is over all columns, as in the paper" in note for note in as_paper.notes)
+    refusals = {("tool", task): lines("accuracy", [1, 1]) for task in layouts.REFUSALS}
+    assert "Avg" not in values(build([model({"name": "m"}, refusals)]), "m")
 
 
 @pytest.mark.parametrize("ut", ["accumulated", "ut", "ut_accumulated"])
@@ -605,6 +630,29 @@ def test_cells_without_a_value() -> None:
     assert r"\textendash{}" in render(table, "latex")
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_tables_keep_to_the_width_of_a_terminal(width: int) -> None:
+    table = build(family(), "table1", reference="paper")
+    whole, folded = render(table, "text"), render(table, "text", width=width)
+    assert max(map(len, folded.splitlines())) <= width
+    scores_of = re.compile(r"(?<!\d)\d{1,3}\.\d\d(?!\d)|–")
+    assert sorted(scores_of.findall(whole)) == sorted(scores_of.findall(folded))
+    assert render(table, "text", width=1000).split() == whole.split()
+
+
+def test_a_domain_stays_whole_where_a_line_has_room_for_it() -> None:
+    table = build(family(), "table1", models=["base"], reference="paper")
+    folded = render(table, "text", width=100)
+    heads = [line.split() for line in folded.splitlines() if line.split()[:1] in (["Coding"], ["Memory"])]
+    assert heads == [["Coding", "Tool", "use"], ["Memory", "Avg"]]
+
+
+def test_what_a_spreadsheet_would_compute_is_text() -> None:
+    table = build([made("=1+1", [1, 0]), made("@x", [1, 0])])
+    rows = list(csv.DictReader(io.StringIO(render(table, "csv"))))
+    assert {row["row"] for row in rows} == {"'=1+1", "'@x"}
+
+
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -653,8 +701,13 @@ def test_tasks_without_samples_are_as_if_not_run(tmp_path: Path) -> None:
         ('{"key": "a", "metrics": {"x": [1]}}\n', "line 1: metrics, x: must be a numerator"),
         ('{"key": "a", "metrics": {"x": [NaN, 1]}}\n', "must be a numerator"),
         ('{"key": "a", "metrics": {"x": [1, -1]}}\n', "must be a numerator"),
+        ('{"key": "a", "metrics": {"x": [1e99, 1e-300]}}\n', "must be a numerator"),
         ('{"key": "a", "metrics": {"x": [true, 1]}}\n', "must be a numerator"),
         (f'{{"key": "a", "metrics": {{"x": [1{"0" * 400}, 1]}}}}\n', "must be a numerator"),
+        ('{"key": "a", "metrics": {"x": [' + "9" * 5000 + ", 1]}}\n", "line 1: is not JSON (a number has thousands"),
+        ('{"key": "a", "calls": ' + "[" * 900 + "]" * 900 + "}\n", "line 1: is not JSON (it is nested more than 100"),
+        (json.dumps({"key": "a", "metrics": {"x" * 300: [1, 1]}}) + "\n", "names have at most 200 characters"),
+        (json.dumps({"key": "a", "metrics": {f"{n}": [1, 1] for n in range(200)}}) + "\n", "one to 100 metrics"),
         ('{"key": "a", "metrics": {"x": [1, 1]}, "failure": 3}\n', "failure: must be a sentence or null"),
         (
             sample("a", 1) + '{"key": "b", "metrics": {"x": [1, 1]}}\n',
@@ -683,6 +736,29 @@ def test_broken_lines(tmp_path: Path, text: str | bytes, problem: str) -> None:
 def test_broken_descriptions(tmp_path: Path, description: Any, problem: str) -> None:
     write(tmp_path, "m", sample("a", 1), description)
     with pytest.raises(EvaluationError, match=re.escape(problem)):
+        read(tmp_path)
+
+
+def test_text_that_cannot_be_written_is_read_with_question_marks(tmp_path: Path) -> None:
+    line = sample("a", 0, "\ud800").replace("accuracy", "accu\\ud800racy")
+    write(tmp_path, "m", line, {"name": "\udfff", "suites": {"\ud800": {}}})
+    summary = write_summary(tmp_path)["models"]["?"]
+    assert list(summary["tasks"]["tool/parallel"]["metrics"]) == ["accu?racy"]
+    assert summary["tasks"]["tool/parallel"]["failures"] == {"?": 1}
+
+
+def test_a_summary_shows_nothing_that_a_terminal_would_obey(tmp_path: Path) -> None:
+    write(tmp_path, "m", sample("a", 0, "\x1b[2Jready\nramerge: done" + "x" * 10_000))
+    summary = write_summary(tmp_path)
+    shown = summary_text(summary, ["m"], ["tool"]).splitlines()
+    assert shown[-2].startswith("    1: ?[2Jready ramerge: done") and len(shown[-2]) < 300
+    assert "\x1b" not in "".join(shown)
+
+
+def test_lines_are_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "MOST_BYTES", 100)
+    write(tmp_path, "m", "x" * 200 + "\n")
+    with pytest.raises(EvaluationError, match="line 1: has more than 100 bytes"):
         read(tmp_path)
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.errors import EvaluationError
-from ramerge.evaluation.plain import is_unicode
+from ramerge.evaluation import bounds
+from ramerge.evaluation.plain import is_unicode, shown
 
 _MOST_PROBLEMS = 10
 _BLOCK = 1 << 20
@@ -78,7 +79,7 @@ def from_hub(repository: str, pattern: str, *, task: str, instead: str) -> Path:
     try:
         folder = Path(snapshot_download(repository, repo_type="dataset", allow_patterns=pattern))
     except Exception as error:  # whatever a network, a proxy or the hub can answer
-        reason = str(error).strip().partition("\n")[0]
+        reason = shown(str(error).strip().partition("\n")[0])
         raise EvaluationError(f"{task}: {repository} cannot be had from the hub ({reason}); {instead}") from error
     files = sorted(folder.glob(pattern))
     if len(files) != 1:
@@ -133,8 +134,8 @@ def _parsed(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _json(path: Path, where: str, text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return bounds.read_json(text, of_user=True)
+    except ValueError as error:
         form = "is not JSON; it must be one object a line, or a list of objects"
         raise EvaluationError(f"{path}, {where}: {form} ({error})") from error
 
@@ -146,7 +147,7 @@ def _problems(record: Any, fields: Mapping[str, type | tuple[type, ...]]) -> Ite
         yield "must be an object" + (f" with {', '.join(fields)}" if fields else "")
         return
     if absent := [name for name in fields if name not in record]:
-        yield f"lacks {', '.join(absent)}; has {', '.join(map(str, record)) or 'nothing'}"
+        yield f"lacks {', '.join(absent)}; has {shown(', '.join(record)) or 'nothing'}"
     for name, types in fields.items():
         if name in record and not isinstance(record[name], types):
             allowed = types if isinstance(types, tuple) else (types,)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ramerge.errors import EndpointError, EvaluationError
-from ramerge.evaluation.plain import clean, printable
+from ramerge.evaluation import bounds
+from ramerge.evaluation.plain import clean, shown
 from ramerge.evaluation.suite import Message, Reply
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ _MOST_CHARACTERS = 4_000_000
 _PING_SECONDS = 5.0
 _CONNECT_SECONDS = 10.0
 _BACKOFF_SECONDS = 10.0
-_SHOWN = 200
 _SHORTEST_SECRET = 6
 _MOST_TOKENS = 1 << 53
 
@@ -43,6 +43,7 @@ class Access:
         timeout: seconds that one request may take.
         retries: further tries after time-outs, dropped connections and answers 408, 409, 429 and 5xx.
         concurrency: requests under way at once.
+        most_bytes: of an answer, unpacked; longer ones are failed requests.
     """
 
     url: str
@@ -50,6 +51,7 @@ class Access:
     timeout: float = 600.0
     retries: int = 4
     concurrency: int = 32
+    most_bytes: int = bounds.MOST_BYTES
 
 
 class GoneError(EndpointError):
@@ -69,6 +71,8 @@ class Endpoint:
     async def __aenter__(self) -> Endpoint:
         import openai
 
+        from ramerge.evaluation.client import BoundedClient
+
         key = self._key()
         self._client = openai.AsyncOpenAI(
             base_url=self.access.url,
@@ -76,7 +80,7 @@ class Endpoint:
             timeout=openai.Timeout(self.access.timeout, connect=_CONNECT_SECONDS),
             max_retries=self.access.retries,
             # its own transport takes three times as long a request when dozens are under way
-            http_client=openai.DefaultAioHttpClient(follow_redirects=False, trust_env=not _is_local(self.access.url)),
+            http_client=BoundedClient(self.access.most_bytes, trust_env=not _is_local(self.access.url)),
         )
         return self
 
@@ -103,8 +107,8 @@ class Endpoint:
         """
         served = await self._served()
         if served and model not in served:
-            shown = ", ".join(_short(name) for name in served[:20]) + (", ..." if len(served) > 20 else "")
-            raise GoneError(f"{self.access.url}: does not serve {model!r}; it serves {shown}; see --served-name")
+            names = ", ".join(shown(name) for name in served[:20]) + (", ..." if len(served) > 20 else "")
+            raise GoneError(f"{self.access.url}: does not serve {model!r}; it serves {names}; see --served-name")
 
     async def _served(self) -> list[str]:
         """Names of the models that the endpoint lists; none where it keeps no list."""
@@ -112,23 +116,23 @@ class Endpoint:
         from aiohttp import ClientError
 
         try:
-            answer = await self._get_models()
+            answer = bounds.read_json(await self._get_models())
         except (openai.APIConnectionError, TimeoutError, ClientError) as error:
             raise GoneError(f"{self.access.url}: cannot be reached ({_reason(error)})") from error
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
             raise GoneError(self._refused(error)) from error
-        except (openai.OpenAIError, ValueError, RecursionError):
+        except (openai.OpenAIError, bounds.RefusedError, ValueError):
             return []
         listed = answer.get("data") if isinstance(answer, dict) else None
         names = [each.get("id") for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
         return [name for name in names if isinstance(name, str)]
 
-    async def _get_models(self) -> object:
+    async def _get_models(self) -> str:
         from anyio import fail_after
 
         client = self._client.with_options(max_retries=1, timeout=_PING_SECONDS)
         with fail_after(3 * _PING_SECONDS):
-            return await client.get("/models", cast_to=object)
+            return await client.get("/models", cast_to=str)
 
     async def complete(self, body: Mapping[str, Any]) -> Reply:
         """One chat completion.
@@ -144,9 +148,10 @@ class Endpoint:
             if self.stopped:
                 raise self.stopped
             began = time.monotonic()
-            return read(await self._post(body), time.monotonic() - began)
+            answer = parsed(await self._post(body))
+            return read(answer, time.monotonic() - began)
 
-    async def _post(self, body: Mapping[str, Any]) -> object:
+    async def _post(self, body: Mapping[str, Any]) -> str:
         import openai
         from aiohttp import ClientError
         from anyio import fail_after
@@ -155,7 +160,7 @@ class Endpoint:
             # the client's time-out is for silence; a server that drips goes on for ever
             longest = (self.access.timeout + _BACKOFF_SECONDS) * (1 + self.access.retries)
             with fail_after(longest):
-                return await self._client.post("/chat/completions", cast_to=object, body=dict(body))
+                return await self._client.post("/chat/completions", cast_to=str, body=dict(body))
         except TimeoutError as error:
             raise EndpointError(f"no answer that came to an end within {longest:g} seconds") from error
         except ClientError as error:  # what the transport does not translate, such as a broken status line
@@ -173,8 +178,8 @@ class Endpoint:
             ) from error
         except openai.APIStatusError as error:
             raise EndpointError(f"answered {error.status_code}: {self._said(error)}") from error
-        except (openai.OpenAIError, ValueError, RecursionError) as error:
-            raise EndpointError(f"answered what is no JSON: {_reason(error)}") from error
+        except openai.OpenAIError as error:
+            raise EndpointError(f"no answer that can be used: {_reason(error)}") from error
 
     async def _is_there(self) -> bool:
         """Whether anything at all answers, after a request found nobody."""
@@ -187,7 +192,7 @@ class Endpoint:
             return True
         except (openai.APIConnectionError, ClientError) as error:
             return _is_silence(error)
-        except (openai.OpenAIError, ValueError, RecursionError):
+        except (openai.OpenAIError, bounds.RefusedError):
             return True
         return True
 
@@ -203,13 +208,20 @@ class Endpoint:
         text = str(body or error.message)
         where = error.response.headers.get("location")
         text += f" (to {where})" if where else ""
-        return _short(text.replace(self._secret, "...") if len(self._secret) >= _SHORTEST_SECRET else text)
+        return shown(text.replace(self._secret, "...") if len(self._secret) >= _SHORTEST_SECRET else text)
 
     def _refused(self, error: Any) -> str:
         return (
             f"{self.access.url}: refuses the key ({error.status_code}: {self._said(error)}); "
             f"it is taken from the environment variable {self.access.key_variable}"
         )
+
+
+def parsed(body: str) -> Any:
+    try:
+        return bounds.read_json(body)
+    except ValueError as error:
+        raise EndpointError(f"answered what is no JSON ({error}): {shown(body) or 'nothing'}") from error
 
 
 def read(answer: Any, seconds: float) -> Reply:
@@ -229,7 +241,7 @@ def read(answer: Any, seconds: float) -> Reply:
         usage = usage if isinstance(usage, dict) else {}
         prompt, completion = (_count(usage.get(f"{part}_tokens")) for part in ("prompt", "completion"))
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise EndpointError(f"answered what is no chat completion: {_short(answer)}") from error
+        raise EndpointError(f"answered what is no chat completion: {shown(answer)}") from error
     if len(text) > _MOST_CHARACTERS:
         raise EndpointError(f"answered {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
     reason = finish_reason if isinstance(finish_reason, str) else None
@@ -271,12 +283,7 @@ def _reason(error: BaseException) -> str:
     """The innermost cause of a failed connection, which is the one with a name."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return _short(str(error) or type(error).__name__)
-
-
-def _short(value: object) -> str:
-    text = " ".join(printable(clean(str(value))).split())
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return shown(str(error) or type(error).__name__)
 
 
 def request(

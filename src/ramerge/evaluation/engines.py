@@ -8,7 +8,6 @@ query, and Pyserini needs Java.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ramerge.errors import EndpointError, EvaluationError
+from ramerge.evaluation import bounds
 from ramerge.evaluation.data import read_records, refuse
+from ramerge.evaluation.plain import shown
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _COMPILED_FROM = 50_000  # documents; fewer do not win back the seconds that compiling takes
 _SECONDS = 60.0
 _TRIES = 4
+_LARGE_AT_ONCE = 4
 _FIRST_WAIT = 1.0  # seconds, which double
 _SERVER_ERROR = 500
 
@@ -151,6 +153,7 @@ class Retriever:
     def __init__(self, url: str) -> None:
         self._url = url
         self._session: ClientSession | None = None
+        self._places: asyncio.Semaphore
 
     def check(self) -> None:
         """Make sure that the server answers a query, tried once.
@@ -191,14 +194,24 @@ class Retriever:
     async def _search(self, query: str, k: int) -> Sequence[Document]:
         import aiohttp
 
-        self._session = self._session or aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_SECONDS))
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(_SECONDS),
+                headers={"Accept-Encoding": bounds.PACKING},
+                auto_decompress=False,
+            )
+            self._places = asyncio.Semaphore(_LARGE_AT_ONCE)
         # Search-R1's server fails without return_scores
         request = {"queries": [query], "topk": k, "return_scores": True}
         try:
             async with self._session.post(self._url, json=request) as response:
-                status, body = response.status, await response.read()
+                status, packing = response.status, response.headers.get("Content-Encoding", "")
+                chunks = aiter(response.content.iter_any())
+                body = await bounds.read_body(chunks, packing, bounds.MOST_BYTES, self._places)
+        except bounds.RefusedError as error:
+            raise EndpointError(f"{self._url}: answered a search with what cannot be read: {error}") from error
         except (aiohttp.ClientError, TimeoutError, asyncio.TimeoutError) as error:
-            raise _PassingError(f"{self._url}: the search failed: {str(error) or type(error).__name__}") from error
+            raise _PassingError(f"{self._url}: the search failed: {shown(error) or type(error).__name__}") from error
         if status != 200:
             kind = _PassingError if status >= _SERVER_ERROR else EndpointError
             raise kind(f"{self._url}: answered a search with status {status}")
@@ -206,8 +219,8 @@ class Retriever:
 
     def _read(self, body: bytes) -> list[Document]:
         try:
-            return [_document(found["document"]) for found in json.loads(body)["result"][0]]
-        except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+            return [_document(found["document"]) for found in bounds.read_json(body)["result"][0]]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise EndpointError(
                 f"{self._url}: answered a search with something else than Search-R1's format, "
                 '{"result": [[{"document": {"contents": ...}}, ...]]}'

@@ -13,6 +13,13 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() or character.isspace() else "?" for character in text)
 
 
+def shown(value: object, most: int = 200) -> str:
+    """The beginning of a text, or of what anything says of itself, in one line that a terminal can show."""
+    text = str(value)
+    line = " ".join(printable(clean(text[: 10 * most])).split())
+    return line if len(line) <= most and len(text) <= 10 * most else f"{line[:most]}..."
+
+
 def is_unicode(text: str) -> bool:
     """Whether it can be written to a file or a pipe: lone halves of surrogate pairs cannot."""
     return clean(text) == text

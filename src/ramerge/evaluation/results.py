@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.errors import EvaluationError, OutputError
-from ramerge.evaluation import samples
-from ramerge.evaluation.plain import clean
+from ramerge.evaluation import bounds, samples
+from ramerge.evaluation.plain import clean, shown
 from ramerge.files import write_text
 
 SCHEMA = "ramerge.evaluation/1"
@@ -69,12 +69,29 @@ class TaskFile:
 
 
 def _encoded(sample: Mapping[str, Any]) -> bytes:
-    """A line of JSON; what a checker found and JSON cannot hold goes in as text."""
+    """A line of JSON; what a checker found and JSON cannot hold, or no one would read back, goes in as text."""
     try:
-        text = json.dumps(sample, ensure_ascii=False, default=str)
+        data = _line_of(sample)
     except (TypeError, ValueError, RecursionError):
-        text = json.dumps({**sample, "parsed": repr(sample["parsed"])[:1000]}, ensure_ascii=False, default=str)
-    return f"{clean(text)}\n".encode()
+        data = _line_of({**sample, "parsed": _described(sample["parsed"]), "details": None})
+    if len(data) > samples.MOST_BYTES:
+        left_out = f"left out: {len(data):,} bytes"
+        data = _line_of({**sample, "parsed": _described(sample["parsed"]), "details": None, "calls": left_out})
+    return data
+
+
+def _described(value: object) -> str:
+    try:
+        return repr(value)[:1000]
+    except (ValueError, RecursionError) as error:  # a number of too many digits, a list in itself
+        return f"{type(value).__name__} that cannot be shown ({shown(error)})"
+
+
+def _line_of(sample: Mapping[str, Any]) -> bytes:
+    """Raises `ValueError` where it could not be read again."""
+    text = clean(json.dumps(sample, ensure_ascii=False, default=str))
+    bounds.refuse_heavy(text)
+    return f"{text}\n".encode()
 
 
 def check_name(name: str) -> str:
@@ -142,7 +159,7 @@ def _joined(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     problems = []
     if before.get("identity") != about["identity"]:
         problems.append(
-            f"{folder}: holds results of another model ({before.get('model') or before.get('served_name')})"
+            f"{folder}: holds results of another model ({shown(before.get('model') or before.get('served_name'))})"
         )
     for name, suite in about["suites"].items():
         for part, now in suite.items() if name in suites else ():
@@ -185,14 +202,14 @@ def note_task(folder: Path, suite: str, task: str, about: Mapping[str, Any]) -> 
 
 def _changes(folder: Path, what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [
-        f"{folder}: {what} was run with {key} = {_shown(then.get(key))}, and now with {_shown(now.get(key))}"
+        f"{folder}: {what} was run with {shown(key)} = {_value(then.get(key))}, and now with {_value(now.get(key))}"
         for key in {**then, **now}
         if then.get(key) != now.get(key)
     ]
 
 
-def _shown(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)[:200]
+def _value(value: object) -> str:
+    return shown(json.dumps(value, ensure_ascii=False))
 
 
 @contextmanager

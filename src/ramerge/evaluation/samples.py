@@ -6,7 +6,6 @@ RESULTS/MODEL/SUITE/TASK.jsonl      a line a sample: key, metrics (name → nume
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.errors import EvaluationError
-from ramerge.evaluation import bootstrap
-from ramerge.evaluation.data import read_text, refuse
-from ramerge.evaluation.plain import is_unicode
+from ramerge.evaluation import bootstrap, bounds
+from ramerge.evaluation.data import refuse
+from ramerge.evaluation.plain import shown
 
 Place = tuple[str, str]
 """A suite and a task."""
@@ -26,6 +25,11 @@ Place = tuple[str, str]
 Lines = Iterable[tuple[str, Mapping[str, Any]]]
 """Samples as they were written, each with where it stands."""
 
+MOST_BYTES = 32_000_000
+"""Of a line, and of a `model.json`."""
+
+_MOST_METRICS = 100
+_LONGEST_NAME = 200
 _LARGEST = 1e100
 """Numbers above it are no scores, and their sums might overflow."""
 
@@ -162,7 +166,8 @@ def gather(lines: Lines) -> Samples:
     names = list(next(iter(last.values()))[1]["metrics"]) if last else []
     for where, line in last.values():
         if set(line["metrics"]) != set(names):
-            problems.append(f"{where}: has the metrics {', '.join(line['metrics'])}, others have {', '.join(names)}")
+            own, others = shown(", ".join(line["metrics"])), shown(", ".join(names))
+            problems.append(f"{where}: has the metrics {own}, others have {others}")
     refuse(problems)
     keys = tuple(sorted(last))
     metrics = {name: np.array([last[key][1]["metrics"][name] for key in keys], dtype=np.float64) for name in names}
@@ -192,12 +197,14 @@ def lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES + 1), b""), 1):
+                if len(line) > MOST_BYTES:
+                    raise EvaluationError(f"{path}, line {number}: has more than {MOST_BYTES:,} bytes")
                 if not line.strip():
                     continue
                 try:
-                    yield f"{path}, line {number}", json.loads(line)
-                except (ValueError, RecursionError) as error:
+                    yield f"{path}, line {number}", bounds.read_json(line)
+                except ValueError as error:
                     if line.endswith(b"\n"):
                         raise EvaluationError(f"{path}, line {number}: is not JSON ({error})") from error
     except OSError as error:
@@ -223,8 +230,14 @@ def read_description(path: Path) -> dict[str, Any]:
         EvaluationError: it cannot be read, or holds something else.
     """
     try:
-        description = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise EvaluationError(f"{path}: has more than {MOST_BYTES:,} bytes")
+        description = bounds.read_json(text)
+    except OSError as error:
+        raise EvaluationError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
         raise EvaluationError(f"{path}: is not JSON ({error})") from error
     if problems := [f"{path}: {problem}" for problem in _description_problems(description)]:
         raise EvaluationError(problems)
@@ -236,18 +249,18 @@ def _description_problems(description: Any) -> Iterator[str]:
     if not isinstance(description, dict):
         yield "must be an object with name, model, record and suites"
         return
-    if not isinstance(description.get("name"), str) or not description["name"]:
-        yield "name: must be a text"
-    for name, kind in (("model", str), ("record", dict)):
-        if not isinstance(description.get(name), kind | None):
-            yield f"{name}: must be {kind.__name__} or null"
+    if not isinstance(name := description.get("name"), str) or not 0 < len(name) <= _LONGEST_NAME:
+        yield f"name: must be a text of at most {_LONGEST_NAME} characters"
+    for key, kind in (("model", str), ("record", dict)):
+        if not isinstance(description.get(key), kind | None):
+            yield f"{key}: must be {kind.__name__} or null"
     if isinstance(record := description.get("record"), dict) and not is_merge_record(record):
         yield "record: must be the ramerge.json of a merge, with base and statistics of the agents"
     yield from _parts_problems(description, "suites", ("settings", "versions"))
     yield from _parts_problems(description, "tasks", ("data", "about"))
     for name, task in _objects(description.get("tasks")).items():
         if type(task.get("items")) is not int:
-            yield f"tasks, {name}: items must be a number"
+            yield f"tasks, {shown(name, 40)}: items must be a number"
 
 
 def _parts_problems(description: Mapping[str, Any], part: str, fields: Sequence[str]) -> Iterator[str]:
@@ -256,9 +269,8 @@ def _parts_problems(description: Mapping[str, Any], part: str, fields: Sequence[
     if not isinstance(values, dict) or not all(isinstance(value, dict) for value in values.values()):
         yield f"{part}: must be an object of objects"
     for name, value in _objects(values).items():
-        yield from (
-            f"{part}, {name}, {key}: must be an object" for key in fields if not isinstance(value.get(key, {}), dict)
-        )
+        wrong = [key for key in fields if not isinstance(value.get(key, {}), dict)]
+        yield from (f"{part}, {shown(name, 40)}, {key}: must be an object" for key in wrong)
 
 
 def _objects(values: Any) -> dict[str, dict[str, Any]]:
@@ -284,13 +296,13 @@ def _line_problem(line: Any) -> str | None:
     if not isinstance(line, dict) or not isinstance(line.get("key"), str):
         return "must be an object with a key"
     metrics = line.get("metrics")
-    if not isinstance(metrics, dict) or not metrics:
-        return "metrics: must be an object with a metric at least"
+    if not isinstance(metrics, dict) or not 0 < len(metrics) <= _MOST_METRICS:
+        return f"metrics: must be an object with one to {_MOST_METRICS} metrics"
     for name, pair in metrics.items():
-        if not is_unicode(name):
-            return "metrics: a name holds half a character"
-        if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(map(_is_number, pair)) or pair[1] < 0:
-            return f"metrics, {name}: must be a numerator and a denominator, not {str(pair)[:100]}"
+        if len(name) > _LONGEST_NAME:
+            return f"metrics, {shown(name, 40)}: names have at most {_LONGEST_NAME} characters"
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not _is_ratio(*pair):
+            return f"metrics, {name}: must be a numerator and a denominator, not {shown(pair, 100)}"
     for key in ("failure", "problem"):
         if not isinstance(line.get(key), str | None):
             return f"{key}: must be a sentence or null"
@@ -298,6 +310,11 @@ def _line_problem(line: Any) -> str | None:
         if not _is_number(line.get(key, 0)):
             return f"{key}: must be a number"
     return None
+
+
+def _is_ratio(numerator: Any, denominator: Any) -> bool:
+    """Whether they are numbers whose quotient is one."""
+    return _is_number(numerator) and _is_number(denominator) and (denominator == 0 or denominator > 1 / _LARGEST)
 
 
 def _is_number(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import shlex
@@ -11,8 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,11 +19,15 @@ from functools import partial
 from pathlib import Path
 
 from ramerge.errors import EndpointError, EvaluationError
+from ramerge.evaluation.plain import printable
+from ramerge.evaluation.stopping import stoppable
 
 SERVERS = ("transformers", "vllm")
 _INSTALL = {"transformers": "pip install 'ramerge[eval-serve]'", "vllm": "pip install vllm"}
 _SECONDS_TO_STOP = 20.0
+_SECONDS_TO_SAY = 5.0
 _SHOWN_LINES = 15
+_SHOWN_BYTES = 1 << 16
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -113,21 +116,35 @@ def _dies_with_parent() -> Callable[[], object] | None:
 
 def _wait(process: subprocess.Popen[bytes], url: str, server: Server, command: Sequence[str], log: Path) -> None:
     """Until it says that it is well."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     until = time.monotonic() + server.timeout
     while process.poll() is None:
-        with suppress(urllib.error.URLError, OSError), direct.open(f"{url}/health", timeout=5) as answer:
-            if answer.status == 200:
-                return
+        if asyncio.run(_is_well(url)):
+            return
         if time.monotonic() > until:
             raise EndpointError(_failed(f"was not ready within {server.timeout:g} seconds", command, log))
         time.sleep(0.25)
     raise EndpointError(_failed(f"ended with exit code {process.returncode}", command, log))
 
 
+async def _is_well(url: str) -> bool:
+    """Whether it says so within a few seconds; nothing but the status is read."""
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(_SECONDS_TO_SAY)
+    with stoppable(), suppress(aiohttp.ClientError, TimeoutError, asyncio.TimeoutError, OSError, ValueError):
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"{url}/health", allow_redirects=False) as answer,
+        ):
+            return answer.status == 200
+    return False
+
+
 def _failed(what: str, command: Sequence[str], log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
-    said = "".join(f"\n    {line[:300]}" for line in lines)
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _SHOWN_BYTES))
+        lines = file.read(_SHOWN_BYTES).decode("utf-8", "replace").splitlines()[-_SHOWN_LINES:]
+    said = "".join(f"\n    {printable(line[:300])}" for line in lines)
     return f"{shlex.join(command)}: {what}; all that it printed is in {log}:{said}"
 
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import ramerge
 from ramerge.errors import EvaluationError
+from ramerge.evaluation import bounds
 from ramerge.evaluation.results import check_name
 from ramerge.evaluation.samples import is_merge_record
 
 RECORD_FILE = "ramerge.json"
 TOKENIZER_FILE = "tokenizer.json"
-_MOST_BYTES = 50_000_000
+_MOST_BYTES = 32_000_000
 _NO_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
@@ -138,7 +139,7 @@ def _record(folder: Path | None) -> Any:
     if path is None or not path.is_file() or path.stat().st_size > _MOST_BYTES:
         return None
     try:
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        record = bounds.read_json(path.read_bytes())
+    except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) and is_merge_record(record) else None

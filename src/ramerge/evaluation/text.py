@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ramerge.evaluation.plain import shown
 from ramerge.terminal import table
 
 _HEAD = ("model", "task", "metric", "score", "95 % interval", "samples", "failed")
@@ -14,13 +15,13 @@ _MOST_REASONS = 3
 def summary_text(summary: Mapping[str, Any], models: Sequence[str], suites: Sequence[str]) -> str:
     """Scores of the given models and suites as a table, with a line for everything that is not as it should be."""
     tasks = [
-        (f"{name} {task}", [name, task], values)
+        (shown(f"{name} {task}"), [shown(name), shown(task)], values)
         for name in models
         for task, values in summary["models"][name]["tasks"].items()
         if task.partition("/")[0] in suites
     ]
     rows = [
-        [*named, metric, *_figures(score), f"{values['samples']:,}", f"{values['failed']:,}"]
+        [*named, shown(metric), *_figures(score), f"{values['samples']:,}", f"{values['failed']:,}"]
         for _, named, values in tasks
         for metric, score in values["metrics"].items()
     ]
@@ -44,7 +45,7 @@ def _notes(name: str, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _reasons(counts: Mapping[str, int]) -> Iterator[str]:
-    yield from (f"    {count:,}: {reason}" for reason, count in list(counts.items())[:_MOST_REASONS])
+    yield from (f"    {count:,}: {shown(reason)}" for reason, count in list(counts.items())[:_MOST_REASONS])
 
 
 def _samples(count: int) -> str:

@@ -58,7 +58,7 @@ def build(
     plan = layouts.find(layout, shown, ut)
     require_columns(plan, shown)
     who = roles.find(shown, base, specialists or {}, merged, list(dict.fromkeys(c.suite for c in plan.columns)))
-    columns = scores.with_averages(plan.columns, domain_averages) if plan.average else plan.columns
+    columns = scores.with_averages(plan, domain_averages)
 
     ordered = _ordered(plan, shown, who)
     entries = [_measured(model, columns, who, seed) for model in ordered]
@@ -145,7 +145,7 @@ def _quoted(row: paper.Quoted, layout: Layout, columns: Sequence[Column], ranked
             values[column]
             if column.task
             else row.average
-            if not column.suite
+            if not column.suite and not column.without
             else fmean(values[member] for member in scores.members(column, columns))
         )
         for column in columns

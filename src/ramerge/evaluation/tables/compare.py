@@ -46,7 +46,7 @@ def compare(
     require_columns(plan, models)
     _refuse_other_data(models, plan.columns)
     pair = scores.common(*models)
-    columns = scores.with_averages(plan.columns, domain_averages) if plan.average else plan.columns
+    columns = scores.with_averages(plan, domain_averages)
     drawn = scores.drawn(pair, plan.columns, seed)
     rows = []
     for column in columns:
@@ -64,6 +64,7 @@ def compare(
         "its 95 % interval.",
         f"p: two-sided paired bootstrap test, {bootstrap.RESAMPLES:,} resamples (Koehn 2004), not corrected for the "
         "number of rows.",
+        *notes.averages(columns),
         *_left_out(models, pair[0], plan.columns),
         *notes.run_notes(pair, [column for column in plan.columns if column in drawn]),
     ]

@@ -27,6 +27,9 @@ DOMAINS = {
 GENERAL = "instruct"
 """What no agent is trained for, so that it has no specialist."""
 
+REFUSALS = frozenset({"irrelevance", "live_irrelevance"})
+"""Tasks in which BFCL counts every answer that is no call as right, so that rubbish scores 100 %."""
+
 MAIN, ALL = "main", "all"
 UNIT_TESTS = ("accumulated", "ut", "ut_accumulated")
 """What the columns UT can show. The paper does not say which it means."""
@@ -46,6 +49,7 @@ class Layout:
 
     Attributes:
         average: whether there are averages; the columns of a layout without them have no common scale.
+        all_count: whether averages are over all columns, as the paper's are; then there is one without `REFUSALS` too.
         differences: whether scores come with their difference to the base model.
         ablation: whether it shows merges alone, in the order of RAM's `r`.
     """
@@ -54,6 +58,7 @@ class Layout:
     title: str
     columns: tuple[Column, ...]
     average: bool = True
+    all_count: bool = True
     differences: bool = False
     ablation: bool = False
 
@@ -167,7 +172,7 @@ def _whole(name: str, results: Sequence[Model]) -> Layout:
     if not columns:
         raise EvaluationError("the results hold no scored sample")
     title = "All tasks, every metric" if name == ALL else "All tasks, main metrics"
-    return Layout(name, title, tuple(columns), average=name == MAIN)
+    return Layout(name, title, tuple(columns), average=name == MAIN, all_count=False)
 
 
 def _main(suite: str, metrics: Sequence[str]) -> str:

@@ -20,7 +20,8 @@ class Mark(Enum):
 class Column:
     """A column: what it shows, and its titles from the widest group down to its own.
 
-    An average has no task; it is over the columns before it that have its suite, or over all where it has none.
+    An average has no task; it is over the columns that have its suite, or over all where it has none, less the tasks
+    that it leaves out.
     """
 
     titles: tuple[str, ...]
@@ -28,6 +29,7 @@ class Column:
     task: str = ""
     metric: str = ""
     decimals: int = 2
+    without: frozenset[str] = frozenset()
 
     @property
     def title(self) -> str:

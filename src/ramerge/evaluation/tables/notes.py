@@ -19,6 +19,7 @@ def of(models: Sequence[Model], columns: Sequence[Column], rows: Sequence[Row], 
     yield "Scores in per cent." + (
         " Avg is the mean over the columns." if any(not column.task for column in columns) else ""
     )
+    yield from averages(columns)
     if any(column.titles[-1] == "UT" for column in columns):
         yield f"UT is the metric {ut}; the paper does not say which figure its UT is."
     if 0 < sum(model.name in who.merged for model in models) < len(models):
@@ -26,6 +27,19 @@ def of(models: Sequence[Model], columns: Sequence[Column], rows: Sequence[Row], 
     yield from run_notes(models, columns)
     if any(cell.value is None for row in rows for cell in row.cells):
         yield "– is what was not run or has nothing to count; averages over rows with gaps are left out."
+
+
+def averages(columns: Sequence[Column]) -> Iterator[str]:
+    """What averages leave out, and why."""
+    tasks = [column.task for column in columns if column.task in layouts.REFUSALS]
+    over = [column for column in columns if not column.task]
+    leaving = list(dict.fromkeys(column.titles[-1] for column in over if column.without))
+    if tasks and leaving:
+        yield (
+            f"{leaving[0]} leaves out {' and '.join(tasks)}: BFCL counts every answer that is no call as right there, "
+            "so that a model which answers rubbish scores 100."
+            + (" Avg is over all columns, as in the paper." if any(not column.without for column in over) else "")
+        )
 
 
 def run_notes(models: Sequence[Model], columns: Sequence[Column]) -> Iterator[str]:

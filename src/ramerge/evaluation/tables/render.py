@@ -6,12 +6,13 @@ import csv
 import html
 import io
 import re
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
-from ramerge import terminal
 from ramerge.errors import EvaluationError
 from ramerge.evaluation.tables.model import Cell, Column, Mark, Row, Table
 
@@ -19,20 +20,21 @@ NOTHING = "–"
 _INTERVALS = "In brackets: 95 % percentile bootstrap intervals."
 
 
-def render(table: Table, form: str, *, intervals: bool = False) -> str:
+def render(table: Table, form: str, *, intervals: bool = False, width: int | None = None) -> str:
     """A table's text, ending in a line end.
 
     Args:
         form: text, markdown, latex (a `table` environment with booktabs), html (a whole page) or csv (a line a cell,
             plain numbers, with intervals).
         intervals: whether cells show their intervals; csv always does.
+        width: of a terminal, which the format text keeps to; None for all columns beside each other.
 
     Raises:
         EvaluationError: there is no such format.
     """
     if form not in FORMATS:
         raise EvaluationError(f"there is no format {form!r}; there are {', '.join(FORMATS)}")
-    return FORMATS[form](table, intervals)
+    return _text(table, intervals, width) if form == "text" else FORMATS[form](table, intervals)
 
 
 class _Style(ABC):
@@ -131,26 +133,85 @@ class _Html(_Style):
         return tags.get(mark) or f'<span class="top">{text}‡</span>'
 
 
-def _text(table: Table, intervals: bool) -> str:
+def _text(table: Table, intervals: bool, width: int | None = None) -> str:
+    """Aligned columns. Beyond a width the columns go on below, domain by domain, beside the names again."""
     style = _Text(intervals)
-    last = len(table.levels) - 1
-    head = [
-        [style.escape(table.first) if number == last else "", *_spread(_groups(table.levels, number), style)]
-        for number in range(last + 1)
-    ]
-    body: list[list[str]] = []
-    for section, rows in table.sections():
-        body += [[style.escape(section), *("" for _ in table.columns)]] if section else []
-        body += [[f"  {name}" if section else name, *cells] for name, cells in _cells(rows, table, style)]
-    lines = [line.rstrip() for line in terminal.table(head[0], head[1:] + body)]
-    return "\n".join([style.escape(table.title), "", *lines, "", *style.notes(table)]) + "\n"
+    sections = [(style.escape(title), list(_cells(rows, table, style))) for title, rows in table.sections()]
+    grid = _Grid(style.escape(table.first), [list(map(style.escape, level)) for level in table.levels], sections)
+    blocks = _blocks(table.columns, grid, width) if width else [list(range(len(table.columns)))]
+    notes = [textwrap.fill(note, width, subsequent_indent="  ") if width else note for note in style.notes(table)]
+    lines = [line for block in blocks for line in ["", *grid.lines(block)]]
+    return "\n".join([style.escape(table.title), *lines, "", *notes]) + "\n"
 
 
-def _spread(groups: Sequence[tuple[str, int]], style: _Style) -> Iterator[str]:
-    """Each title above the first of its columns."""
-    for title, span in groups:
-        yield style.escape(title)
-        yield from ("" for _ in range(span - 1))
+@dataclass(frozen=True)
+class _Grid:
+    """A table's texts: titles of columns from the widest group down, and rows by section."""
+
+    first: str
+    levels: Sequence[Sequence[str]]
+    sections: Sequence[tuple[str, Sequence[tuple[str, Sequence[str]]]]]
+
+    def width(self, block: Sequence[int]) -> int:
+        """Characters of a line with the given columns."""
+        return self._name_width() + sum(2 + width for width in self._widths(block))
+
+    def lines(self, block: Sequence[int]) -> list[str]:
+        """The names and the given columns."""
+        names, widths = self._name_width(), self._widths(block)
+        found = [self._title(number, block, widths) for number in range(len(self.levels))]
+        for section, rows in self.sections:
+            found += [section] if section else []
+            for name, cells in rows:
+                texts = (cells[place].rjust(width) for place, width in zip(block, widths, strict=True))
+                found.append("  ".join([self._name(section, name).ljust(names), *texts]))
+        return [line.rstrip() for line in found]
+
+    def _title(self, number: int, block: Sequence[int], widths: Sequence[int]) -> str:
+        """A line of titles, each to the left above all of its columns, the last line's to the right."""
+        is_last = number == len(self.levels) - 1
+        texts, start = [(self.first if is_last else "").ljust(self._name_width())], 0
+        for title, span in self._groups(number, block):
+            room = sum(widths[start : start + span]) + 2 * (span - 1)
+            texts.append(title.rjust(room) if is_last else title.ljust(room))
+            start += span
+        return "  ".join(texts)
+
+    def _groups(self, number: int, block: Sequence[int]) -> list[tuple[str, int]]:
+        return _groups([[level[place] for place in block] for level in self.levels], number)
+
+    def _widths(self, block: Sequence[int]) -> list[int]:
+        """Each column's, so that its cells fit, and the titles above its group."""
+        rows = [cells for _, rows in self.sections for _, cells in rows]
+        widths = [max(len(texts[place]) for texts in (self.levels[-1], *rows)) for place in block]
+        for number in range(len(self.levels) - 1):
+            start = 0
+            for title, span in self._groups(number, block):
+                end = start + span
+                widths[end - 1] += max(0, len(title) - sum(widths[start:end]) - 2 * (span - 1))
+                start = end
+        return widths
+
+    def _name_width(self) -> int:
+        names = [self._name(section, name) for section, rows in self.sections for name, _ in rows]
+        return max(map(len, [self.first, *names]))
+
+    def _name(self, section: str, name: str) -> str:
+        return f"  {name}" if section else name
+
+
+def _blocks(columns: Sequence[Column], grid: _Grid, width: int) -> list[list[int]]:
+    """Columns that stand beside each other: domains stay whole where they can, and a column alone where it must."""
+    blocks: list[list[int]] = [[]]
+    for _, group in groupby(range(len(columns)), key=lambda place: columns[place].titles[0]):
+        domain = list(group)
+        if blocks[-1] and grid.width(blocks[-1] + domain) > width:
+            blocks.append([])
+        for place in domain:
+            if blocks[-1] and grid.width([*blocks[-1], place]) > width:
+                blocks.append([])
+            blocks[-1].append(place)
+    return blocks
 
 
 def _markdown(table: Table, intervals: bool) -> str:
@@ -279,8 +340,14 @@ def _csv(table: Table, intervals: bool) -> str:
             of = (column.suite, column.task, column.metric)
             failed = None if cell.samples is None else cell.failed
             numbers = (cell.value, low, high, cell.samples, failed, cell.difference)
-            writer.writerow([*map(_plain, (*where, *of)), *numbers])
+            writer.writerow([*map(_no_formula, (*where, *of)), *numbers])
     return out.getvalue()
+
+
+def _no_formula(text: str) -> str:
+    """Text that a spreadsheet does not compute."""
+    plain = _plain(text)
+    return f"'{plain}" if plain.startswith(("=", "+", "-", "@")) else plain
 
 
 FORMATS: dict[str, Callable[[Table, bool], str]] = {

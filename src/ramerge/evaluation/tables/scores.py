@@ -12,29 +12,46 @@ import numpy as np
 from ramerge.evaluation import bootstrap
 from ramerge.evaluation.bootstrap import Floats
 from ramerge.evaluation.samples import Model, Samples
+from ramerge.evaluation.tables.layouts import REFUSALS, Layout
 from ramerge.evaluation.tables.model import Cell, Column
 
 AVERAGE = "Avg"
+AVERAGE_OF_CALLS = "Avg of calls"
 
 PER_CENT = np.array([100.0, 1.0])
 """Times a numerator and a denominator."""
 
 
-def with_averages(columns: Sequence[Column], domains: bool) -> tuple[Column, ...]:
-    """A layout's columns, an average behind each domain if there are several, and one over all columns at the end."""
-    suites = list(dict.fromkeys(column.suite for column in columns))
+def with_averages(layout: Layout, domains: bool) -> tuple[Column, ...]:
+    """A layout's columns, an average behind each domain if there are several, and those over all columns at the end."""
+    if not layout.average:
+        return layout.columns
+    suites = list(dict.fromkeys(column.suite for column in layout.columns))
+    without = frozenset[str]() if layout.all_count else REFUSALS
     found: list[Column] = []
     for suite in suites:
-        own = [column for column in columns if column.suite == suite]
+        own = [column for column in layout.columns if column.suite == suite]
         found += own
-        if domains and len(suites) > 1 and len(own) > 1:
-            found.append(Column((own[0].titles[0], AVERAGE), suite))
-    return (*found, Column((AVERAGE,))) if len(columns) > 1 else tuple(columns)
+        if domains and len(suites) > 1:
+            found += _average_over(own, Column((own[0].titles[0], AVERAGE), suite, without=without))
+    found += _average_over(layout.columns, Column((AVERAGE,), without=without))
+    if layout.all_count and any(column.task in REFUSALS for column in layout.columns):
+        found += _average_over(layout.columns, Column((AVERAGE_OF_CALLS,), without=REFUSALS))
+    return tuple(found)
+
+
+def _average_over(columns: Sequence[Column], average: Column) -> list[Column]:
+    """The average, if it is over more than one column."""
+    return [average] if len(members(average, columns)) > 1 else []
 
 
 def members(average: Column, columns: Sequence[Column]) -> list[Column]:
     """The columns that an average is over."""
-    return [column for column in columns if column.task and average.suite in ("", column.suite)]
+    return [
+        column
+        for column in columns
+        if column.task and average.suite in ("", column.suite) and column.task not in average.without
+    ]
 
 
 def cells(model: Model, columns: Sequence[Column], seed: int) -> list[Cell]:
