@@ -11,6 +11,7 @@ import pytest
 
 from ramerge import report
 from ramerge.errors import OutputError, RecipeError
+from ramerge.extras import install
 from tests.report.analyses import HOSTILE, NAMES, hostile, large, shipped
 
 for library in ("altair", "itables", "jinja2", "vl_convert"):
@@ -218,5 +219,5 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("write", [report.render, lambda values: report.write_figures(values, Path("unused"))])
 def test_a_missing_library_is_named(write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "find_spec", lambda name: None if name == "vl_convert" else object())
-    with pytest.raises(RecipeError, match=r"\(vl-convert\): pip install 'ramerge\[report\]'"):
+    with pytest.raises(RecipeError, match=re.escape(f"(vl-convert): {install('report')}")):
         write(shipped())

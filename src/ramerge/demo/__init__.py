@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ramerge.api import merge
 from ramerge.demo.tasks import TASKS
+from ramerge.extras import install
 from ramerge.record import Record
 
 AGENTS = Path(__file__).with_name("agents")
@@ -71,7 +72,7 @@ def _say_statistics(records: Mapping[str, Record], say: Print) -> None:
 
 def _say_scores(models: Mapping[str, Path], say: Print) -> None:
     if find_spec("torch") is None or find_spec("transformers") is None:
-        say("\nScores need torch and transformers: pip install 'ramerge[demo]'")
+        say(f"\nScores need torch and transformers: {install('demo')}")
         return
     # only here, because torch and transformers take seconds to import
     from ramerge.demo.scoring import score

@@ -27,6 +27,7 @@ from ramerge.checkpoint.hub import resolve
 from ramerge.checkpoint.index import Checkpoint, open_checkpoint
 from ramerge.checkpoint.write import Writer, staged
 from ramerge.errors import CheckpointError, RecipeError
+from ramerge.extras import install
 from ramerge.importance import jsonl
 from ramerge.importance.output import check_out, place_of, shards_of, write_index, write_tensor
 from ramerge.importance.record import FisherRecord, Outcome, Settings
@@ -141,8 +142,7 @@ def _require_extras() -> None:
     missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
     if missing:
         raise RecipeError(
-            f"the Fisher information needs torch and transformers: pip install 'ramerge[torch]' "
-            f"(missing here: {', '.join(missing)})"
+            f"the Fisher information needs libraries that are not here ({', '.join(missing)}): {install('torch')}"
         )
 
 
