@@ -218,7 +218,8 @@ def test_a_terminal_gets_a_live_bar(tmp_path: Path) -> None:
         shown += part
     os.close(ours)
     assert process.wait() == 0
-    assert b"counting" in shown and b"merging" in shown and b"kB" in shown and b"/s" in shown
+    assert b"counting" in shown and b"merging" in shown and b"kB of" in shown
+    assert b"/s" not in shown  # of so short a merge it would be a guess
 
 
 @pytest.mark.parametrize("stream", ["2>&-", "2>/dev/full"])

@@ -45,12 +45,12 @@ def test_a_folder_that_was_installed(elsewhere: Path, monkeypatch: pytest.Monkey
     [
         (None, "pip install 'ramerge[torch]'"),
         (
-            {"url": "https://example.org/r.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
-            "pip install 'ramerge[torch] @ git+https://example.org/r.git@abc'",
+            {"url": "https://e.org/r.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "pip install 'ramerge[torch] @ git+https://e.org/r.git@abc'",
         ),
         (
-            {"url": "https://example.org/r.git", "vcs_info": {"vcs": "hg", "commit_id": "a", "requested_revision": "v1"}},
-            "pip install 'ramerge[torch] @ hg+https://example.org/r.git@v1'",
+            {"url": "https://e.org/r.git", "vcs_info": {"vcs": "hg", "commit_id": "a", "requested_revision": "v1"}},
+            "pip install 'ramerge[torch] @ hg+https://e.org/r.git@v1'",
         ),
         ({"url": "file:///w/r.whl", "archive_info": {}}, "pip install 'ramerge[torch] @ file:///w/r.whl'"),
         (["odd"], "pip install 'ramerge[torch]'"),

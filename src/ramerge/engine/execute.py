@@ -16,7 +16,7 @@ from ramerge.engine.events import Listener, Progress, silence
 from ramerge.engine.sinks import Files, MergedTensor, Whole, all_shards
 from ramerge.engine.tally import Refusals, Statistics
 from ramerge.engine.warn import inspected, refuse
-from ramerge.engine.worker import Block, Known, Outcome, Sink, Task, Worker, worker
+from ramerge.engine.worker import Block, Compiling, Known, Outcome, Sink, Task, Worker, worker
 from ramerge.errors import PlanError, WeightsError
 from ramerge.executors import Executor
 from ramerge.methods.base import Statistic
@@ -108,6 +108,7 @@ class _Passes:
         self._executor = executor
         self._listen = listen
         self._by_tensor: dict[tuple[Statistic, str], Any] = {}
+        self._kernels_begun = self._kernels_done = 0
 
     def count(self) -> None:
         """All that must be known before merging: one read for each round."""
@@ -140,7 +141,7 @@ class _Passes:
         self,
         stage: str,
         blocks: Sequence[Block],
-        work: Callable[[Worker, Block], Outcome],
+        work: Callable[[Worker, Block], Outcome | Compiling],
         wanted: Wanted,
         sink: Sink | None = None,
     ) -> None:
@@ -150,9 +151,12 @@ class _Passes:
         total = sum(plan.tensors[place].bytes_read for place in {block.tensor for block in blocks})
         self._listen(Progress(stage, 0, total))
         # closed here and not by the garbage collector: no worker may write once the output is being taken away
-        with closing(self._executor.map(lambda: worker(plan), work, blocks)) as outcomes:
+        with closing(self._executor.map(lambda tell: worker(plan, tell), work, blocks)) as outcomes:
             try:
                 for outcome in outcomes:
+                    if isinstance(outcome, Compiling):
+                        self._compiling(outcome)
+                        continue
                     statistics.add(outcome)
                     refusals.add(outcome)
                     done += outcome.bytes_read
@@ -167,6 +171,11 @@ class _Passes:
         assert done == total, f"{stage} read {done:,} bytes of {total:,}"
         self.known |= statistics.results
         self._by_tensor |= statistics.by_tensor
+
+    def _compiling(self, kernel: Compiling) -> None:
+        self._kernels_begun += not kernel.done
+        self._kernels_done += kernel.done
+        self._listen(Progress("compiling kernels", self._kernels_done, self._kernels_begun, "kernels"))
 
 
 def _in_order(plan: Plan, tensors: Sequence[int] | Mapping[int, object], number: int) -> list[Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from ramerge.checkpoint.dtypes import FLOATS, itemsize
 from ramerge.checkpoint.read import Reader
 from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS
+from ramerge.kernels.native import told_of_compiling
 from ramerge.kernels.piece import Piece, Words, count_negative, words_of
 from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Plan, TensorPlan, room
@@ -80,11 +81,19 @@ class Task:
     on_the_way: Statistic | None
 
 
+@dataclass(frozen=True)
+class Compiling:
+    """A kernel is being compiled, or `done`."""
+
+    done: bool
+
+
 @contextmanager
-def worker(plan: Plan) -> Iterator[Worker]:
-    """A worker with open files of its own."""
+def worker(plan: Plan, tell: Callable[[Compiling], None]) -> Iterator[Worker]:
+    """A worker with open files of its own, which tells of kernels that it has to compile."""
     most = max((len(tensor.sources) for tensor in plan.tensors), default=0)
     with ExitStack() as stack:
+        stack.enter_context(told_of_compiling(lambda done: tell(Compiling(done))))
         yield Worker(plan, [stack.enter_context(Reader()) for _ in range(most)])
 
 
