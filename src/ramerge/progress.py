@@ -26,9 +26,11 @@ def shown(*, quiet: bool) -> Iterator[Listener]:
         yield lambda _: None
     elif sys.stderr.isatty():
         with Bar(
-            TextColumn("{task.description}", table_column=Column(justify="right")),
+            TextColumn("{task.description}", markup=False, table_column=Column(justify="right")),
             BarColumn(),
-            TextColumn("{task.fields[figures]}", style="progress.download", table_column=Column(no_wrap=True)),
+            TextColumn(
+                "{task.fields[figures]}", markup=False, style="progress.download", table_column=Column(no_wrap=True)
+            ),
             console=Console(stderr=True),
         ) as bar:
             yield _Live(bar)

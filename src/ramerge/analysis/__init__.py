@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ramerge
@@ -132,8 +133,7 @@ def _for_analysis(document: Document) -> tuple[Document, float]:
         values["rules"] = [_without_parameters(rule) for rule in values["rules"]]
     if isinstance(values.get("agents"), Mapping):
         values["agents"] = {name: _without_importance(agent) for name, agent in values["agents"].items()}
-    made = Document(values, document.source, document.folder, document.lines, document.text, document.flags)
-    return made, float(epsilon) if isinstance(epsilon, int | float) else _USUAL_EPSILON
+    return replace(document, values=values), float(epsilon) if isinstance(epsilon, int | float) else _USUAL_EPSILON
 
 
 def _without_parameters(rule: Any) -> Any:

@@ -194,6 +194,7 @@ def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings, cache: bool) 
     allow = plan.recipe.allow
     matched = {name: match(name, base, agent, allow, findings) for name, agent in opened.agents.items()}
     ties = tuple(tie for _, found in matched.values() for tie in found)
+    checks.check_layers(base, findings)
     checks.check_configs(base, opened.agents, ties, plan.recipe, findings)
     importances = {
         name: match_importance(name, _merged(base, plan.recipe), checkpoint, findings)
@@ -220,6 +221,7 @@ def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings, cache: bool) 
         bytes_written=sum(shard.file_bytes for shard in shards) * len(plan.points),
     )
     checks.check_rules(plan, findings)
+    checks.check_shards(plan, findings)
     return replace(plan, companions=checks.companions(plan, findings))
 
 
