@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -309,7 +309,7 @@ def fisher(out: Path, quiet: bool, as_json: bool, debug: bool, **options: Any) -
 @click.argument("names", nargs=-1, metavar="[METHOD]...")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def methods(names: tuple[str, ...], as_json: bool) -> None:
-    """List the merging methods, or those named, with their parameters, defaults and source."""
+    """List the merging methods, or describe those named: formula, parameters, defaults, presets and source."""
     from ramerge.methods import METHODS, describe
     from ramerge.recipe import unknown
 
@@ -318,7 +318,17 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
     described = {name: describe(METHODS[name]) for name in names or METHODS}
     if as_json:
         click.echo(json.dumps(described, indent=2))
-        return
+    elif names:
+        _describe_methods(described)
+    else:
+        click.echo(f"{'method':<16}reads  what it is")
+        for name, method in described.items():
+            click.echo(f"{name:<16}{method['reads']:>5}  {method['title']}")
+        click.echo("\nreads: of all inputs, with default parameters")
+        click.echo("`ramerge methods ram+` shows formula, parameters, presets and source of a method.")
+
+
+def _describe_methods(described: Mapping[str, Mapping[str, Any]]) -> None:
     for name, method in described.items():
         click.echo(f"{name}: {method['title']}\n    {method['formula']}\n    {method['source']}")
         if method["differs"]:
@@ -400,8 +410,9 @@ def _points_text(records: Sequence[Record], out: Path) -> str:
 def _plan_text(made: Plan) -> str:
     """A plan for people."""
     values = made.as_dict()
+    default = "" if "method" in made.recipe.model_fields_set else ", the default"
     rows = [
-        ("method", f"{values['method']} ({', '.join(f'{k} = {v}' for k, v in values['parameters'].items())})"),
+        ("method", f"{values['method']}{default} ({', '.join(f'{k} = {v}' for k, v in values['parameters'].items())})"),
         ("base", values["base"] if made.recipe.base is not None else "none needed"),
         *[(f"agent {name}", folder) for name, folder in values["agents"].items()],
     ]

@@ -194,6 +194,7 @@ def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings, cache: bool) 
     allow = plan.recipe.allow
     matched = {name: match(name, base, agent, allow, findings) for name, agent in opened.agents.items()}
     ties = tuple(tie for _, found in matched.values() for tie in found)
+    checks.note_one_agent(plan, findings)
     checks.check_layers(base, findings)
     checks.check_configs(base, opened.agents, ties, plan.recipe, findings)
     importances = {

@@ -88,6 +88,12 @@ def check_rules(plan: Plan, findings: Findings) -> None:
         findings.notes.append("the rules leave nothing to merge")
 
 
+def note_one_agent(plan: Plan, findings: Findings) -> None:
+    """Say what is unusual about a merge of one agent."""
+    if len(plan.agents) == 1:
+        findings.notes.append(f"{next(iter(plan.agents))} is the only agent: {plan.method.alone}")
+
+
 def check_layers(base: Checkpoint, findings: Findings) -> None:
     """Refuse slices that are not of all layers of the base."""
     asked = findings.document.layers
