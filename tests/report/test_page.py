@@ -121,12 +121,45 @@ def test_layers_of_several_stacks_stay_apart() -> None:
 def test_the_table_of_tensors_is_that_of_the_analysis() -> None:
     values = shipped()
     table = embedded(report.render(values))["tensors"]
+    values["tensors"].sort(key=lambda tensor: table["name"].index(tensor["name"]))
     assert table["name"] == [tensor["name"] for tensor in values["tensors"]]
     assert table["shape"] == [tensor["shape"] for tensor in values["tensors"]]
     assert [table["roles"][role] for role in table["role"]] == [tensor["role"] for tensor in values["tensors"]]
     for t in range(len(NAMES)):
         densities = [active / elements for active, elements in zip(table["active"][t], table["elements"], strict=True)]
         assert densities == [tensor["agents"][t]["density"] for tensor in values["tensors"]]
+
+
+def test_tensors_are_in_their_natural_order() -> None:
+    values = large(61, 2)
+    for place, tensor in enumerate(values["tensors"]):
+        tensor["name"] = f"model.layers.{place}.mlp.up_proj.weight"
+    values["tensors"].sort(key=lambda tensor: tensor["name"])
+    table = embedded(report.render(values))["tensors"]
+    assert table["name"] == [f"model.layers.{place}.mlp.up_proj.weight" for place in range(61)]
+
+
+@pytest.mark.parametrize("name", ["rho", "lambda", "ulps"])
+def test_lines_that_coincide_can_be_told_apart(name: str) -> None:
+    spec = embedded(report.render(shipped()))["figures"][name]
+    [dash] = [layer["encoding"]["strokeDash"] for layer in spec["layer"] if "strokeDash" in layer.get("encoding", {})]
+    assert dash["scale"]["domain"] == list(NAMES)
+    first, *others = dash["scale"]["range"]
+    assert first == [1, 0]  # whole, below the others
+    assert len({tuple(one) for one in others}) == len(others) and all(min(one[1::2]) > 1 for one in others)
+
+
+def test_warnings_and_precision_are_shown_where_there_are_some() -> None:
+    values = shipped()
+    assert "Precision" not in Elements(report.render(values | {"input_dtypes": {}, "warnings": []})).text
+    more = {
+        "warnings": ["code: 94 % of its updates are <lost>"],
+        "input_dtypes": {"base": "bfloat16", "add": "float32", "sort": "float64"},
+        "rounding": {"add": {"updates": 1_234_567, "erased": 1_160_493, "erased_share": 0.94}},
+    }
+    text = Elements(report.render(values | more)).text
+    for words in ("Warning:", "94 % of its updates are <lost>", "Precision", "float64", "1,160,493", "94.0%"):
+        assert words in text
 
 
 def test_findings_summary_recipe_and_glossary_are_plain_html() -> None:

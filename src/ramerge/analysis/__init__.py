@@ -97,7 +97,10 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         findings=findings_of(model),
         notes=plan.notes,
         warnings=plan.warnings,
-        recipe=plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
+        recipe={
+            "method": plan.recipe.method,
+            **plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
+        },
         bytes_read=plan.bytes_read,
         seconds=round(time.monotonic() - began, 3),
         peak_memory_bytes=peak_memory(),
