@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import ramerge
+from ramerge import completion as complete
 from ramerge.cli_eval import eval_command, suites_command, table_command
 from ramerge.errors import RamergeError, RecipeError, StoppedError
 
@@ -38,27 +39,46 @@ def cli() -> None:
     """Merge RL-trained agents of one base model into one checkpoint.
 
     \b
-    ramerge merge recipe.yaml OUT
-    ramerge merge --method ram+ --base BASE --agent code=PATH --agent tool=PATH OUT
     ramerge demo
+    ramerge plan --base BASE --agent code=PATH --agent tool=PATH
+    ramerge merge --base BASE --agent code=PATH --agent tool=PATH OUT
+    ramerge merge recipe.yaml OUT
+
+    \b
+    Completion, by a line in ~/.bashrc, ~/.zshrc or ~/.config/fish/config.fish:
+    eval "$(_RAMERGE_COMPLETE=bash_source ramerge)"
+    eval "$(_RAMERGE_COMPLETE=zsh_source ramerge)"
+    _RAMERGE_COMPLETE=fish_source ramerge | source
     """
 
 
 _Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 _AGENTS: tuple[_Decorator, ...] = (
-    click.option("--base", metavar="MODEL", help="Folder or hub id of the base model."),
-    click.option("--agent", "agents", metavar="NAME=MODEL", multiple=True, help="An agent; repeat for each."),
+    click.option(
+        "--base", metavar="MODEL", shell_complete=complete.folders, help="Folder or hub id of the base model."
+    ),
+    click.option(
+        "--agent",
+        "agents",
+        metavar="NAME=MODEL",
+        multiple=True,
+        shell_complete=complete.named_folders,
+        help="An agent: a name of your choice, and its folder or hub id; repeat for each.",
+    ),
     click.option(
         "--set",
         "settings",
         metavar="KEY=VALUE",
         multiple=True,
+        shell_complete=complete.keys,
         help="Override any key of the recipe, such as parameters.r=0.05; repeatable.",
     ),
 )
 _MACHINE: tuple[_Decorator, ...] = (
-    click.option("--threads", type=click.IntRange(1, 1024), help="Worker threads; default: one a processor and two."),
+    click.option(
+        "--threads", type=click.IntRange(1, 1024), help="Worker threads; default: one for each processor, and two more."
+    ),
     click.option("--max-memory", metavar="SIZE", help="What the process may take, such as 2GB."),
     click.option(
         "--no-cache",
@@ -72,18 +92,34 @@ _MACHINE: tuple[_Decorator, ...] = (
     click.option("--debug", is_flag=True, help="Show tracebacks."),
 )
 _RECIPE: tuple[_Decorator, ...] = (
-    click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]"),
-    click.option("--method", metavar="NAME", help="A method that `ramerge methods` lists; default: ram+."),
+    click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", shell_complete=complete.files),
+    click.option(
+        "--method",
+        metavar="NAME",
+        shell_complete=complete.methods,
+        help="A method that `ramerge methods` lists; default: the recipe's, or ram+.",
+    ),
     *_AGENTS,
     click.option(
         "--importance",
         "importances",
         metavar="NAME=MODEL",
         multiple=True,
+        shell_complete=complete.named_folders,
         help="An agent's importances, for the method fisher; repeat for each.",
     ),
-    click.option("--preset", metavar="NAME", help="Its parameters from a named set, such as paper."),
-    click.option("--dtype", metavar="DTYPE", help="Output dtype, such as bfloat16; default: each tensor's own."),
+    click.option(
+        "--preset",
+        metavar="NAME",
+        shell_complete=complete.presets,
+        help="A named set of parameters, such as paper, instead of the recipe's.",
+    ),
+    click.option(
+        "--dtype",
+        metavar="DTYPE",
+        shell_complete=complete.dtypes,
+        help="Output dtype, such as bfloat16; default: each base tensor's own.",
+    ),
     click.option("--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."),
     *_MACHINE,
     click.option("--overwrite", is_flag=True, help="Replace the folder OUT and all that is in it, at the end."),
@@ -110,7 +146,7 @@ def _options(*decorators: _Decorator) -> _Decorator:
     return decorate
 
 
-@cli.command()
+@cli.command(short_help="Merge agents into a checkpoint.")
 @_options(*_RECIPE)
 def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
     """Merge agents into a checkpoint at OUT, which appears complete or not at all."""
@@ -131,12 +167,13 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) ->
         click.echo(_summary(record, out))
 
 
-@cli.command()
+@cli.command(short_help="Merge with many parameters at once.")
 @_options(*_RECIPE)
 @click.option(
     "--vary",
     metavar="KEY=V,V,...",
     multiple=True,
+    shell_complete=complete.parameters,
     required=True,
     help="Values of a parameter, such as parameters.r=0,0.1,0.2; repeat for all combinations.",
 )
@@ -158,7 +195,7 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
         click.echo(_points_text(records, out))
 
 
-@cli.command()
+@cli.command(short_help="Show what a merge would do, and what would make it fail.")
 @_options(*_RECIPE)
 def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
     """Show what a merge would read, write and take, and all that would make it fail.
@@ -179,8 +216,8 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> 
         _fail(made.problems, 2)
 
 
-@cli.command()
-@_options(click.argument("paths", nargs=-1, metavar="[RECIPE]"), *_AGENTS)
+@cli.command(short_help="Show what RL changed in the agents.")
+@_options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=complete.files), *_AGENTS)
 @click.option("--epsilons", metavar="E,E,...", help="Thresholds of `moved` to compare; default: 1e-4,1e-5,1e-6,0.")
 @_options(*_PAGES, *_MACHINE)
 def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **options: Any) -> None:
@@ -203,7 +240,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **options
         click.echo(summary(analysis))
 
 
-@cli.command()
+@cli.command(short_help="Make an HTML page of a finished merge.")
 @_options(click.argument("out", type=click.Path(path_type=Path)), *_PAGES, *_MACHINE)
 def report(out: Path, quiet: bool, **options: Any) -> None:
     """Make the page of `analyze --html` for a finished merge at OUT, with its record; by default OUT/report.html."""
@@ -266,9 +303,11 @@ def _write_pages(
             write_figures(values, options["figures"])
 
 
-@cli.command()
+@cli.command(short_help="Estimate importances for the method fisher.")
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--model", required=True, metavar="MODEL", help="Folder or hub id of the agent.")
+@click.option(
+    "--model", required=True, metavar="MODEL", shell_complete=complete.folders, help="Folder or hub id of the agent."
+)
 @click.option("--data", required=True, metavar="FILE", help="JSON lines with prompt and completion, messages, or text.")
 @click.option("--examples", default=256, show_default=True, help="Lines that are used, from the first.")
 @click.option(
@@ -305,8 +344,8 @@ def fisher(out: Path, quiet: bool, as_json: bool, debug: bool, **options: Any) -
         )
 
 
-@cli.command()
-@click.argument("names", nargs=-1, metavar="[METHOD]...")
+@cli.command(short_help="List the merging methods, or describe some.")
+@click.argument("names", nargs=-1, metavar="[METHOD]...", shell_complete=complete.methods)
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def methods(names: tuple[str, ...], as_json: bool) -> None:
     """List the merging methods, or describe those named: formula, parameters, defaults, presets and source."""
@@ -342,7 +381,7 @@ def _describe_methods(described: Mapping[str, Mapping[str, Any]]) -> None:
         click.echo()
 
 
-@cli.command()
+@cli.command(short_help="Merge and score three tiny agents.")
 @click.option("--out", type=click.Path(path_type=Path), help="Keep the merged checkpoints in this folder.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def demo(out: Path | None, debug: bool) -> None:

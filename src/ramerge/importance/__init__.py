@@ -31,6 +31,7 @@ from ramerge.extras import install
 from ramerge.importance import jsonl
 from ramerge.importance.output import check_out, place_of, shards_of, write_index, write_tensor
 from ramerge.importance.record import FisherRecord, Outcome, Settings
+from ramerge.recipe import full_dtype
 
 if TYPE_CHECKING:
     from ramerge import Progress
@@ -105,7 +106,7 @@ def estimate(
         OutputError: the output cannot be written.
     """
     began = time.monotonic()
-    settings = Settings(examples, labels, max_length, device, "float32" if dtype is None else dtype, seed)
+    settings = Settings(examples, labels, max_length, device, "float32" if dtype is None else full_dtype(dtype), seed)
     if problems := settings.problems():
         raise RecipeError(problems)
     _require_extras()
