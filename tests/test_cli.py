@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ramerge.methods import METHODS
 from tests.checkpoints import floats, simple, write_checkpoint, write_simple
 
 COMMAND = [sys.executable, "-m", "ramerge.cli"]
@@ -91,6 +92,31 @@ def test_plan_needs_no_output_and_says_what_it_takes(tmp_path: Path) -> None:
     assert planned["disk_free"] > 0
 
 
+def test_plan_says_which_method_is_the_default(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    assert "ram+, the default (epsilon = 1e-05" in ramerge("plan", *flags(tmp_path, names)).stdout
+    assert "the default" not in ramerge("plan", "--method", "ram+", *flags(tmp_path, names)).stdout
+
+
+def test_hints_on_the_command_line(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    assert "float16" in ramerge("plan", *flags(tmp_path, names), "--dtype", "fp16").stdout
+    done = ramerge("plan", *flags(tmp_path, names), "--set", "r=0.1", "--shard-size", "5", "--dtype", "bfloat61")
+    assert "--set r=0.1: unknown key 'r'; did you mean 'parameters.r'?" in done.stderr
+    assert "--shard-size: '5' is not a size that anything fits in: 5 bytes; did you mean 5GB?" in done.stderr
+    assert "--dtype: unknown value 'bfloat61'; did you mean 'bfloat16'?" in done.stderr
+    done = ramerge("sweep", *flags(tmp_path, names), tmp_path / "out", "--vary", "r=0,0.1")
+    assert "--vary r: only parameters can be varied; did you mean parameters.r?" in done.stderr
+
+
+def test_a_merge_of_one_agent_says_what_it_is(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    for method, words in (("ram+", "is the agent itself"), ("ties", "nothing to merge it with")):
+        done = ramerge("merge", "--method", method, *flags(tmp_path, names[:1]), tmp_path / method)
+        assert f"note: {names[0]} is the only agent: " in done.stdout and words in done.stdout
+    assert "the only agent" not in ramerge("plan", *flags(tmp_path, names)).stdout
+
+
 def test_plan_lists_every_problem_and_fails(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     (tmp_path / "tool/model.safetensors").unlink()
@@ -136,6 +162,13 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 
 def test_methods_are_listed_with_parameters_and_source() -> None:
     text = ramerge("methods").stdout
+    head, *lines = text.splitlines()
+    assert head.split() == ["method", "reads", "what", "it", "is"]
+    rows = {line.split()[0]: line.split()[1] for line in lines[: lines.index("")]}
+    assert list(rows) == list(METHODS)
+    assert (rows["ram"], rows["ram+"], rows["ties"], rows["dare_ties"]) == ("1", "2", "3", "3")
+    assert "alpha" not in text and "`ramerge methods ram+` shows" in text
+    text = ramerge("methods", "ram+", "ram+s").stdout
     for words in ("ram+s", "alpha = 2.0", "preset official", "arXiv 2601.13572", "epsilon = 1e-05"):
         assert words in text
     assert json.loads(ramerge("methods", "--json").stdout)["ram+"]["parameters"]["r"]["default"] == 0.1
@@ -218,7 +251,8 @@ def test_a_terminal_gets_a_live_bar(tmp_path: Path) -> None:
         shown += part
     os.close(ours)
     assert process.wait() == 0
-    assert b"counting" in shown and b"merging" in shown and b"kB" in shown and b"/s" in shown
+    assert b"counting" in shown and b"merging" in shown and b"kB of" in shown
+    assert b"/s" not in shown  # of so short a merge it would be a guess
 
 
 @pytest.mark.parametrize("stream", ["2>&-", "2>/dev/full"])

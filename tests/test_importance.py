@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ import ramerge
 from ramerge import importance
 from ramerge.checkpoint.index import open_checkpoint
 from ramerge.errors import CheckpointError, InputError, OutputError, PlanError, RecipeError, WeightsError
+from ramerge.extras import install
 from ramerge.importance import estimate, jsonl, output
 from ramerge.importance.encode import Encoded, Encoder
 
@@ -591,7 +593,7 @@ def test_without_torch_it_says_what_to_install(
     code = "import ramerge.importance, sys; sys.exit(bool({'torch', 'transformers', 'numba'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     monkeypatch.setattr(importance, "find_spec", lambda _: None)
-    with pytest.raises(RecipeError, match=r"pip install 'ramerge\[torch\]'"):
+    with pytest.raises(RecipeError, match=re.escape(install("torch"))):
         estimate(model, data, tmp_path / "out")
 
 

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ramerge
 from ramerge.errors import RecipeError
 from ramerge.methods import METHODS
 from ramerge.planning.mergekit import is_mergekit, translate
 from ramerge.planning.recipes import load_recipe
 from ramerge.recipe import Document, read_document
+from tests.checkpoints import floats, write_checkpoint
 
 MODELS = [{"model": "org/code", "parameters": {"weight": 0.5}}, {"model": "./tool", "parameters": {"weight": 1}}]
 
@@ -192,6 +194,7 @@ def test_agents_have_the_names_of_their_models(models: list[Any], names: list[st
         ({"dtype": "float32", "out_dtype": "float16"}, "float16"),
         ({"dtype": "torch.float64", "out_dtype": "auto"}, "float64"),
         ({"dtype": "auto", "out_dtype": None}, None),
+        ({"dtype": "bf16"}, "bfloat16"),
     ],
 )
 def test_dtypes(given: dict[str, Any], dtype: str | None) -> None:
@@ -204,6 +207,7 @@ def test_dtypes(given: dict[str, Any], dtype: str | None) -> None:
         {"tokenizer_source": "base"},
         {"tokenizer_source": None, "tokenizer": None, "chat_template": None, "slices": None, "modules": {}},
         {"tokenizer": {"source": "base"}},
+        {"chat_template": "auto"},
         {"tokenizer": {"source": "base", "tokens": {}, "pad_to_multiple_of": None}},
     ],
 )
@@ -244,12 +248,12 @@ parameters:
   int8_mask: 5
   lamda: 0.5
   epsilon: 0.1
-  density: {value: 0.5}
-dtype: bf16
+  density: {filter: mlp, value: 0.5}
+dtype: bf17
 out_dtype: int64
 tokenizer_source: union
 tokenizer: {source: base, tokens: {x: {source: base}}}
-chat_template: auto
+chat_template: chatml
 slices: [{sources: []}]
 modules: {text: {}}
 method: ties
@@ -280,12 +284,12 @@ def test_everything_at_once_and_with_its_line(tmp_path: Path) -> None:
         (25, "unknown parameter of ties 'lamda'; did you mean 'lambda'?"),
         (26, "(epsilon belongs to ram, ramplus_tl)"),
         (27, "parameters.density: a value that depends on the tensor"),
-        (28, "unknown dtype 'bf16'; did you mean 'bfloat16'?"),
+        (28, "unknown dtype 'bf17'"),
         (29, "unknown dtype 'int64'"),
         (30, "tokenizer_source: 'union' is not supported"),
         (31, "tokenizer: is not supported"),
         (32, "chat_template: is not supported"),
-        (33, "slices: is not supported"),
+        (33, "slices: sources must be a list"),
         (34, "modules: is not supported"),
         (35, "method: does not go with a recipe of mergekit's form: it has merge_method"),
     ):
@@ -295,9 +299,66 @@ def test_everything_at_once_and_with_its_line(tmp_path: Path) -> None:
     assert not found
 
 
+def sliced(first: object = (0, 4), second: object = (0, 4), **more: Any) -> dict[str, Any]:
+    """A recipe whose models stand in one slice."""
+    spans = [{"layer_range": list(one) if isinstance(one, tuple) else one} for one in (first, second)]
+    sources = [{**model, **span} for model, span in zip(MODELS, spans, strict=True)]
+    return {"merge_method": "ties", "base_model": "base", "slices": [{"sources": sources, **more}]}
+
+
+def test_a_slice_of_all_layers_is_the_models() -> None:
+    assert said(sliced()) == said(recipe())
+    assert translate(Document(sliced())).layers == 4
+    assert said(sliced(parameters={"density": 0.3})) == said(recipe(parameters={"density": 0.3}))
+    both = sliced(parameters={"density": 0.3}) | {"parameters": {"density": 0.9, "lambda": 2}}
+    assert said(both) == said(recipe(parameters={"density": 0.3, "lambda": 2}))
+    # to the models of a slice mergekit does not add the base
+    assert list(said(sliced() | {"merge_method": "linear"})["agents"]) == ["code", "tool"]
+
+
+def test_slices_are_checked_against_the_base(tmp_path: Path) -> None:
+    for name in ("base", "a"):
+        config = {"model_type": "test", "num_hidden_layers": 2}
+        write_checkpoint(tmp_path / name, {"w": floats([0.5])}, config=config)
+    path = tmp_path / "recipe.yaml"
+    for stop, problems in ((2, ()), (1, ("slices: take layers 0 to 1, and the base has 2",))):
+        source = f"{{model: ./a, layer_range: [0, {stop}], parameters: {{weight: 1}}}}"
+        path.write_text(f"merge_method: ties\nbase_model: ./base\nslices:\n  - sources: [{source}]\n")
+        found = ramerge.plan(path).problems
+        assert len(found) == len(problems) and all(words in one for one, words in zip(found, problems, strict=True))
+        assert all("recipe.yaml:3" in one for one in found)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [0.5],
+        [0.5, 0.5, 0.5],
+        [{"value": 0.5}],
+        {"value": 0.5},
+        [{"filter": "mlp", "value": 0.5}, {"value": 0.5}],
+        [{"filter": "mlp", "value": [0.5, 0.5]}, {"filter": "*", "value": 0.5}, {"filter": "attn", "value": 1}],
+    ],
+)
+def test_values_that_are_the_same_everywhere(value: object) -> None:
+    assert said(recipe(parameters={"density": value})) == said(recipe(parameters={"density": 0.5}))
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        (recipe(parameters={"density": [0.5, 0.6]}), "a gradient over layers"),
+        (recipe(parameters={"density": []}), "a gradient over layers"),
+        (recipe(parameters={"density": [{"filter": "mlp", "value": 0.5}]}), "depends on the tensor"),
+        (recipe(parameters={"density": [{"filter": "mlp", "value": 0.5}, {"value": 1}]}), "depends on the tensor"),
+        (recipe(parameters={"density": [{"value": 0.5, "odd": 1}]}), "depends on the tensor"),
+        (sliced((0, 4), (0, 3)), "slices: of different layers are not supported; models are merged whole"),
+        (sliced((1, 4), (1, 4)), "layer_range [1, 4] is not supported"),
+        (sliced(None, None), "layer_range None is not supported"),
+        (sliced((0, True), (0, True)), "layer_range [0, True] is not supported"),
+        (sliced(residual_scale=0.5), "slices: are not supported"),
+        (sliced() | {"slices": sliced()["slices"] * 2}, "slices: are not supported"),
+        (sliced() | {"models": MODELS}, "slices: goes instead of models"),
         (recipe(merge_method=None), "merge_method: is missing; supported: linear, task_arithmetic, ties"),
         (recipe("slerp"), "mergekit's slerp is not supported; supported: linear"),
         (recipe("tis"), "unknown method 'tis'; did you mean 'ties'? supported: linear"),

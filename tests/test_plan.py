@@ -256,3 +256,27 @@ def test_parts_have_their_own_lambdas_in_the_record(tmp_path: Path) -> None:
     assert list(parts) == [f"model.layers.{layer}" for layer in range(3)]
     assert all(1 < figures["lambda"] <= 1.2 for agents in parts.values() for figures in agents.values())
     assert all(agent.lambda_ is None for agent in record.statistics)
+
+
+def test_a_size_of_shards_that_misses_its_unit(tmp_path: Path) -> None:
+    base = write_checkpoint(tmp_path / "base", {"w": floats(np.zeros((3000, 2000)))})
+    made = plan({"base": str(base), "agents": {"a": str(base)}, "shard_size": 1000})
+    assert any("1,000 bytes a shard are too few for 12,000,000 bytes" in problem for problem in made.problems)
+
+
+def test_values_beside_the_recipe_go_on_top_of_it(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    values = recipe(tmp_path, names, parameters={"r": 0.3, "alpha": 1.0})
+    made = plan(values, dtype="float32", parameters={"r": 0.05}, method="ram+")
+    assert (made.dtype, made.points[0].parameters[0].r, made.points[0].parameters[0].alpha) == ("float32", 0.05, 1.0)
+    assert values["parameters"] == {"r": 0.3, "alpha": 1.0}
+    record = ramerge.merge(ramerge.Recipe(**values), tmp_path / "out", dtype="fp32")
+    assert (record.method, record.dtype) == ("ram+", "float32")
+    assert "dtype: float32" in (tmp_path / "out/ramerge.yaml").read_text()
+    records = ramerge.sweep(values, tmp_path / "swept", dtype="float16", vary={"parameters.r": [0, 0.1]})
+    assert {one.dtype for one in records} == {"float16"}
+    assert ramerge.analyze(values, parameters={"epsilon": 1e-3}).epsilon == 1e-3
+    with pytest.raises(ramerge.RecipeError, match="dtype=float61: unknown value"):
+        plan(values, dtype="float61")
+    with pytest.raises(ramerge.RecipeError, match=r"parameters\.r=much"):
+        plan(values, parameters={"r": "much"})

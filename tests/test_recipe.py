@@ -63,7 +63,7 @@ parameters:
   r: strong
   epsilon: -1
   alhpa: 2
-dtype: bf16
+dtype: float61
 allow: {nonfinite: true}
 """
     found = "\n".join(problems(tmp_path, text))
@@ -74,7 +74,7 @@ allow: {nonfinite: true}
         (7, "not 'strong'"),
         (8, "greater than or equal to 0, not -1"),
         (9, "unknown parameter of ram+ 'alhpa'; did you mean 'alpha'?"),
-        (10, "not 'bf16'"),
+        (10, "unknown value 'float61'; did you mean 'float64'?"),
         (11, "unknown key 'nonfinite'; did you mean 'non_finite'?"),
     ):
         assert f"recipe.yaml:{line}: " in found
@@ -111,6 +111,10 @@ allow: {nonfinite: true}
         ("method: ram\nbase: b\nagents: {a: x}\npreset: official", "known: paper"),
         ("method: ram\nbase: b\nagents: {a: x}\nshard_size: 5 apples", "not a size"),
         ("method: ram\nbase: b\nagents: {a: x}\nshard_size: -5", "shard_size"),
+        ("base: b\nagents: {a: x}\nshard_size: 5", "5 bytes; did you mean 5GB?"),
+        ("base: b\nagents: {a: x}\ndtype: bfloat61", "unknown value 'bfloat61'; did you mean 'bfloat16'?"),
+        ("base: b\nagents: {a: x}\ndtype: int8", "known: bfloat16, float16, float32, float64"),
+        ("base: b\nagents: {a: x}\nr: 0.2", "unknown key 'r'; did you mean 'parameters.r'?"),
         ("method: ram\nbase: b\nagents: {a: x}\ncompanions: c", "unknown agent 'c'"),
         ("method: ram\nbase: b\nagents: {a: x}\nallow: yes please", "allow"),
         ("!!python/object/apply:os.system [echo]", "is a mapping"),
@@ -161,13 +165,31 @@ def test_settings_override_any_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("5GB", 5 * 10**9), ("500MiB", 500 * 2**20), ("1.5k", 1500), ("77", 77), ("2 GB", 2 * 10**9)]
+    ("text", "name"),
+    [
+        *[(text, "bfloat16") for text in ("bf16", "BF16", "torch.bfloat16")],
+        *[("half", "float16"), ("fp32", "float32"), ("F64", "float64"), ("Float32", "float32")],
+    ],
+)
+def test_dtypes_have_short_names(text: str, name: str) -> None:
+    assert Recipe(base="b", agents={"a": "x"}, dtype=text).dtype == name
+
+
+def test_ram_plus_is_the_default(tmp_path: Path) -> None:
+    assert Recipe(base="b", agents={"a": "x"}).method == "ram+"
+    recipe = load_recipe(write(tmp_path, "base: b\nagents: {a: x}\nparameters: {r: 0.2}"))
+    assert recipe.method == "ram+"
+    assert "method: ram+" in recipe.to_yaml()  # what was merged must not depend on a default
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("5GB", 5 * 10**9), ("500MiB", 500 * 2**20), ("1.5k", 1500), ("1000", 1000), ("2 GB", 2 * 10**9)]
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GB", "-1GB", "5PB", "0", "1e9"])
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "5PB", "0", "1e9", "5", "999B", "0.5k"])
 def test_not_sizes(text: str) -> None:
     with pytest.raises(ValueError, match="not a size"):
         parse_size(text)

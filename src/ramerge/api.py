@@ -17,7 +17,7 @@ from ramerge.errors import RecipeError
 from ramerge.executors.threads import ThreadExecutor
 from ramerge.planning.build import make_plan
 from ramerge.planning.model import Plan
-from ramerge.planning.recipes import AnyRecipe
+from ramerge.planning.recipes import AnyRecipe, with_values
 from ramerge.record import Record
 
 
@@ -25,6 +25,9 @@ def plan(
     recipe: AnyRecipe,
     out: str | Path | None = None,
     *,
+    method: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     threads: int | None = None,
     max_memory: int | str | None = None,
@@ -37,6 +40,9 @@ def plan(
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
         out: the output folder, if the plan is to check it and the free disk.
+        method: instead of the recipe's.
+        parameters: on top of the recipe's, such as `{"r": 0.05}`.
+        dtype: instead of the recipe's, such as `float32`.
         vary: as for `sweep`.
         threads: worker threads; by default one a processor and two more.
         max_memory: what the process may take, in bytes or as `2GB`.
@@ -51,7 +57,7 @@ def plan(
         RecipeError: the recipe is wrong; every problem of it.
     """
     return make_plan(
-        recipe,
+        _changed(recipe, method, parameters, dtype),
         _place(out) if out is not None else None,
         vary=vary,
         threads=threads,
@@ -60,6 +66,14 @@ def plan(
         cache=cache,
         strict=strict,
     )
+
+
+def _changed(
+    recipe: AnyRecipe, method: str | None, parameters: Mapping[str, Any] | None, dtype: str | None
+) -> AnyRecipe:
+    """The recipe with what was given besides on top of it, as the command line has it."""
+    given = {f"parameters.{name}": value for name, value in (parameters or {}).items()}
+    return with_values(recipe, {"method": method, "dtype": dtype, **given})
 
 
 def _place(out: str | Path) -> Path:
@@ -76,6 +90,9 @@ def merge(
     recipe: AnyRecipe,
     out: str | Path,
     *,
+    method: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
@@ -88,6 +105,9 @@ def merge(
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
         out: the output folder; it must not exist unless `overwrite`.
+        method: as for `plan`.
+        parameters: as for `plan`.
+        dtype: as for `plan`.
         threads: worker threads; by default one a processor and two more. Results do not depend on it.
         max_memory: what the process may take, in bytes or as `2GB`; refused if it cannot be kept.
         overwrite: replace an existing checkpoint at `out`, at the end.
@@ -106,7 +126,8 @@ def merge(
         CheckpointError: an input cannot be read.
         OutputError: the disk is full or fails.
     """
-    made = plan(recipe, out, threads=threads, max_memory=max_memory, overwrite=overwrite, cache=cache, strict=strict)
+    changed = _changed(recipe, method, parameters, dtype)
+    made = plan(changed, out, threads=threads, max_memory=max_memory, overwrite=overwrite, cache=cache, strict=strict)
     return execute(made, ThreadExecutor(made.resources.workers), on_progress or silence)[0]
 
 
@@ -114,6 +135,9 @@ def sweep(
     recipe: AnyRecipe,
     out: str | Path | None = None,
     *,
+    method: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     on_tensor: Callable[[MergedTensor], None] | None = None,
     threads: int | None = None,
@@ -128,6 +152,9 @@ def sweep(
     Args:
         recipe: as for `merge`.
         out: a folder that gets one checkpoint for each point, named by what varies, and `sweep.json`.
+        method: as for `plan`.
+        parameters: as for `plan`.
+        dtype: as for `plan`.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
         on_tensor: instead of `out`: takes the merged tensors, one after another, from this thread; for each tensor the
             points in order. Two tensors of all points are in memory at a time.
@@ -150,7 +177,7 @@ def sweep(
     if out is not None and not vary:
         raise RecipeError("nothing varies: give keys and values, such as parameters.r=0,0.1,0.2")
     made = make_plan(
-        recipe,
+        _changed(recipe, method, parameters, dtype),
         _place(out) if out is not None else None,
         vary=vary,
         threads=threads,
@@ -166,6 +193,9 @@ def sweep(
 def analyze(
     recipe: AnyRecipe,
     *,
+    method: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
     epsilons: Sequence[float] = EPSILONS,
     threads: int | None = None,
     max_memory: int | str | None = None,
@@ -180,6 +210,9 @@ def analyze(
 
     Args:
         recipe: as for `merge`.
+        method: as for `plan`.
+        parameters: as for `plan`.
+        dtype: as for `plan`.
         epsilons: further thresholds of "moved" that are compared.
         threads: as for `merge`.
         max_memory: as for `merge`.
@@ -193,7 +226,8 @@ def analyze(
     Raises:
         RecipeError, PlanError, WeightsError, CheckpointError: as for `merge`.
     """
+    changed = _changed(recipe, method, parameters, dtype)
     plan, anatomy = plan_analysis(
-        recipe, epsilons=epsilons, threads=threads, max_memory=max_memory, cache=cache, strict=strict
+        changed, epsilons=epsilons, threads=threads, max_memory=max_memory, cache=cache, strict=strict
     )
     return carry_out(plan, anatomy, ThreadExecutor(plan.resources.workers), on_progress or silence)

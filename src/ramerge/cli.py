@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import ramerge
+from ramerge import completion as complete
 from ramerge.cli_eval import eval_command, suites_command, table_command
 from ramerge.errors import RamergeError, RecipeError, StoppedError, reason
 from ramerge.limits import check_limits
@@ -42,9 +43,16 @@ def cli() -> None:
     """Merge RL-trained agents of one base model into one checkpoint.
 
     \b
-    ramerge merge recipe.yaml OUT
-    ramerge merge --method ram+ --base BASE --agent code=PATH --agent tool=PATH OUT
     ramerge demo
+    ramerge plan --base BASE --agent code=PATH --agent tool=PATH
+    ramerge merge --base BASE --agent code=PATH --agent tool=PATH OUT
+    ramerge merge recipe.yaml OUT
+
+    \b
+    Completion, by a line in ~/.bashrc, ~/.zshrc or ~/.config/fish/config.fish:
+    eval "$(_RAMERGE_COMPLETE=bash_source ramerge)"
+    eval "$(_RAMERGE_COMPLETE=zsh_source ramerge)"
+    _RAMERGE_COMPLETE=fish_source ramerge | source
     """
     check_limits()
 
@@ -52,18 +60,30 @@ def cli() -> None:
 _Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 _AGENTS: tuple[_Decorator, ...] = (
-    click.option("--base", metavar="MODEL", help="Folder or hub id of the base model."),
-    click.option("--agent", "agents", metavar="NAME=MODEL", multiple=True, help="An agent; repeat for each."),
+    click.option(
+        "--base", metavar="MODEL", shell_complete=complete.folders, help="Folder or hub id of the base model."
+    ),
+    click.option(
+        "--agent",
+        "agents",
+        metavar="NAME=MODEL",
+        multiple=True,
+        shell_complete=complete.named_folders,
+        help="An agent: a name of your choice, and its folder or hub id; repeat for each.",
+    ),
     click.option(
         "--set",
         "settings",
         metavar="KEY=VALUE",
         multiple=True,
+        shell_complete=complete.keys,
         help="Override any key of the recipe, such as parameters.r=0.05; repeatable.",
     ),
 )
 _MACHINE: tuple[_Decorator, ...] = (
-    click.option("--threads", type=click.IntRange(1, 1024), help="Worker threads; default: one a processor and two."),
+    click.option(
+        "--threads", type=click.IntRange(1, 1024), help="Worker threads; default: one for each processor, and two more."
+    ),
     click.option("--max-memory", metavar="SIZE", help="What the process may take, such as 2GB."),
     click.option(
         "--no-cache",
@@ -77,18 +97,34 @@ _MACHINE: tuple[_Decorator, ...] = (
     click.option("--debug", is_flag=True, help="Show tracebacks."),
 )
 _RECIPE: tuple[_Decorator, ...] = (
-    click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]"),
-    click.option("--method", metavar="NAME", help="A method that `ramerge methods` lists; default: ram+."),
+    click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", shell_complete=complete.files),
+    click.option(
+        "--method",
+        metavar="NAME",
+        shell_complete=complete.methods,
+        help="A method that `ramerge methods` lists; default: the recipe's, or ram+.",
+    ),
     *_AGENTS,
     click.option(
         "--importance",
         "importances",
         metavar="NAME=MODEL",
         multiple=True,
+        shell_complete=complete.named_folders,
         help="An agent's importances, for the method fisher; repeat for each.",
     ),
-    click.option("--preset", metavar="NAME", help="Its parameters from a named set, such as paper."),
-    click.option("--dtype", metavar="DTYPE", help="Output dtype, such as bfloat16; default: each tensor's own."),
+    click.option(
+        "--preset",
+        metavar="NAME",
+        shell_complete=complete.presets,
+        help="A named set of parameters, such as paper, instead of the recipe's.",
+    ),
+    click.option(
+        "--dtype",
+        metavar="DTYPE",
+        shell_complete=complete.dtypes,
+        help="Output dtype, such as bfloat16; default: each base tensor's own.",
+    ),
     click.option("--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."),
     *_MACHINE,
     click.option("--overwrite", is_flag=True, help="Replace the folder OUT and all that is in it, at the end."),
@@ -115,7 +151,7 @@ def _options(*decorators: _Decorator) -> _Decorator:
     return decorate
 
 
-@cli.command()
+@cli.command(short_help="Merge agents into a checkpoint.")
 @_options(*_RECIPE)
 def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
     """Merge agents into a checkpoint at OUT, which appears complete or not at all."""
@@ -136,12 +172,13 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) ->
         click.echo(_summary(record, out))
 
 
-@cli.command()
+@cli.command(short_help="Merge with many parameters at once.")
 @_options(*_RECIPE)
 @click.option(
     "--vary",
     metavar="KEY=V,V,...",
     multiple=True,
+    shell_complete=complete.parameters,
     required=True,
     help="Values of a parameter, such as parameters.r=0,0.1,0.2; repeat for all combinations.",
 )
@@ -163,7 +200,7 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
         click.echo(_points_text(records, out))
 
 
-@cli.command()
+@cli.command(short_help="Show what a merge would do, and what would make it fail.")
 @_options(*_RECIPE)
 def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
     """Show what a merge would read, write and take, and all that would make it fail.
@@ -184,8 +221,8 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> 
         raise click.exceptions.Exit(_fail(made.problems, 2))
 
 
-@cli.command()
-@_options(click.argument("paths", nargs=-1, metavar="[RECIPE]"), *_AGENTS)
+@cli.command(short_help="Show what RL changed in the agents.")
+@_options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=complete.files), *_AGENTS)
 @click.option("--epsilons", metavar="E,E,...", help="Thresholds of `moved` to compare; default: 1e-4,1e-5,1e-6,0.")
 @_options(*_PAGES, *_MACHINE)
 def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **options: Any) -> None:
@@ -208,7 +245,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **options
         click.echo(summary(analysis))
 
 
-@cli.command()
+@cli.command(short_help="Make an HTML page of a finished merge.")
 @_options(click.argument("out", type=click.Path(path_type=Path)), *_PAGES, *_MACHINE)
 def report(out: Path, quiet: bool, **options: Any) -> None:
     """Make the page of `analyze --html` for a finished merge at OUT, with its record; by default OUT/report.html."""
@@ -271,9 +308,11 @@ def _write_pages(
             write_figures(values, options["figures"])
 
 
-@cli.command()
+@cli.command(short_help="Estimate importances for the method fisher.")
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--model", required=True, metavar="MODEL", help="Folder or hub id of the agent.")
+@click.option(
+    "--model", required=True, metavar="MODEL", shell_complete=complete.folders, help="Folder or hub id of the agent."
+)
 @click.option("--data", required=True, metavar="FILE", help="JSON lines with prompt and completion, messages, or text.")
 @click.option("--examples", default=256, show_default=True, help="Lines that are used, from the first.")
 @click.option(
@@ -310,11 +349,11 @@ def fisher(out: Path, quiet: bool, as_json: bool, debug: bool, **options: Any) -
         )
 
 
-@cli.command()
-@click.argument("names", nargs=-1, metavar="[METHOD]...")
+@cli.command(short_help="List the merging methods, or describe some.")
+@click.argument("names", nargs=-1, metavar="[METHOD]...", shell_complete=complete.methods)
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def methods(names: tuple[str, ...], as_json: bool) -> None:
-    """List the merging methods, or those named, with their parameters, defaults and source."""
+    """List the merging methods, or describe those named: formula, parameters, defaults, presets and source."""
     from ramerge.methods import METHODS, describe
     from ramerge.recipe import unknown
 
@@ -323,7 +362,17 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
     described = {name: describe(METHODS[name]) for name in names or METHODS}
     if as_json:
         click.echo(json.dumps(described, indent=2))
-        return
+    elif names:
+        _describe_methods(described)
+    else:
+        click.echo(f"{'method':<16}reads  what it is")
+        for name, method in described.items():
+            click.echo(f"{name:<16}{method['reads']:>5}  {method['title']}")
+        click.echo("\nreads: of all inputs, with default parameters")
+        click.echo("`ramerge methods ram+` shows formula, parameters, presets and source of a method.")
+
+
+def _describe_methods(described: Mapping[str, Mapping[str, Any]]) -> None:
     for name, method in described.items():
         click.echo(f"{name}: {method['title']}\n    {method['formula']}\n    {method['source']}")
         if method["differs"]:
@@ -337,7 +386,7 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
         click.echo()
 
 
-@cli.command()
+@cli.command(short_help="Merge and score three tiny agents.")
 @click.option("--out", type=click.Path(path_type=Path), help="Keep the merged checkpoints in this folder.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def demo(out: Path | None, debug: bool) -> None:
@@ -410,8 +459,9 @@ def _points_text(records: Sequence[Record], out: Path) -> str:
 def _plan_text(made: Plan) -> str:
     """A plan for people."""
     values = made.as_dict()
+    default = "" if "method" in made.recipe.model_fields_set else ", the default"
     rows = [
-        ("method", f"{values['method']} ({', '.join(f'{k} = {v}' for k, v in values['parameters'].items())})"),
+        ("method", f"{values['method']}{default} ({', '.join(f'{k} = {v}' for k, v in values['parameters'].items())})"),
         ("base", values["base"] if made.recipe.base is not None else "none needed"),
         *[(f"agent {name}", folder) for name, folder in values["agents"].items()],
     ]

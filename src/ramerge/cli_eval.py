@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from ramerge import completion as complete
 from ramerge.errors import EndpointError, EvaluationError, OutputError, StoppedError
 
 _LOCAL_CONCURRENCY = 4
@@ -35,10 +36,24 @@ class _Seconds(click.FloatRange):
 _SECONDS = _Seconds()
 
 
-@click.command("eval")
+@click.command("eval", short_help="Score models on benchmarks.")
 @click.argument("results", type=click.Path(path_type=Path))
-@click.option("--model", "models", metavar="NAME=MODEL", multiple=True, help="A model to score; repeat for each.")
-@click.option("--suite", "suites", metavar="NAME,...", multiple=True, help="Suites to run, of those above.")
+@click.option(
+    "--model",
+    "models",
+    metavar="NAME=MODEL",
+    multiple=True,
+    shell_complete=complete.named_folders,
+    help="A model to score; repeat for each.",
+)
+@click.option(
+    "--suite",
+    "suites",
+    metavar="NAME,...",
+    multiple=True,
+    shell_complete=complete.suites,
+    help="Suites to run, of those above.",
+)
 @click.option(
     "--serve", type=click.Choice(["transformers", "vllm"]), help="Start a server for each model, and stop it."
 )
@@ -63,7 +78,12 @@ _SECONDS = _Seconds()
     help="Instead of the default tasks; also SUITE/all.",
 )
 @click.option("--limit", type=click.IntRange(1, 10**9), help="Ask only the first items of each task.")
-@click.option("--data", metavar="NAME=PATH", multiple=True, help="Your copy of a data set; repeat for each.")
+@click.option(
+    "--data",
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Your copy of a data set; `ramerge suites` says which; repeat for each.",
+)
 @click.option("--set", "settings", metavar="SUITE.KEY=VALUE", multiple=True, help="A setting, such as math.fewshot=8.")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="The model's tokenizer.json or its folder.")
 @click.option(
@@ -218,8 +238,8 @@ def _say_settings(settings: Mapping[str, Mapping[str, Any]]) -> None:
         click.echo(f"{suite}: {text}", err=True)
 
 
-@click.command("suites")
-@click.argument("names", nargs=-1, metavar="[SUITE]...")
+@click.command("suites", short_help="List the benchmarks of `ramerge eval`.")
+@click.argument("names", nargs=-1, metavar="[SUITE]...", shell_complete=complete.suites)
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def suites_command(names: tuple[str, ...], as_json: bool) -> None:
     """List the suites of `ramerge eval`, or those named, with their tasks, data and settings."""
@@ -243,7 +263,7 @@ def suites_command(names: tuple[str, ...], as_json: bool) -> None:
         click.echo()
 
 
-@click.command("table")
+@click.command("table", short_help="Put scores of models side by side.")
 @click.argument("results", type=click.Path(path_type=Path))
 @click.option("--table", "layout", default="main", help="main (default), all, or table1 to table9 of the paper.")
 @click.option(

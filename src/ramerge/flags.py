@@ -9,8 +9,6 @@ from typing import Any
 from ramerge.errors import RecipeError
 from ramerge.recipe import Document, parse_scalar, read_document, unknown
 
-_DEFAULT_METHOD = "ram+"
-
 
 def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
     """The document of `[RECIPE]` and flags, for commands that write no checkpoint.
@@ -22,7 +20,7 @@ def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
         raise RecipeError(f"at most a recipe is expected, got {', '.join(paths)}")
     if not paths and not (options["base"] or options["agents"]):
         raise RecipeError("give a recipe's path, or --base and --agent")
-    document = read_document(Path(paths[0])) if paths else Document({"method": _DEFAULT_METHOD})
+    document = read_document(Path(paths[0])) if paths else Document({})
     _apply(document, options)
     return document
 
@@ -55,7 +53,7 @@ def read_inputs(paths: Sequence[str], options: Mapping[str, Any]) -> tuple[Docum
     if len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
         document, rest = read_document(Path(paths[0])), paths[1:]
     elif by_flags:
-        document, rest = Document({"method": _DEFAULT_METHOD}), paths
+        document, rest = Document({}), paths
     else:
         raise RecipeError("give a recipe's path, or --base and --agent")
     _apply(document, options)

@@ -9,22 +9,14 @@ from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import (
-    BarColumn,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import (
-    Progress as Bar,
-)
-from rich.text import Text
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Column
 
 from ramerge.engine.events import Listener, Progress
+from ramerge.pace import Pace
 
-_SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_BETWEEN_LINES = 30.0
 
 
 @contextmanager
@@ -34,10 +26,11 @@ def shown(*, quiet: bool) -> Iterator[Listener]:
         yield lambda _: None
     elif sys.stderr.isatty():
         with Bar(
-            TextColumn("{task.description:>8}"),
+            TextColumn("{task.description}", markup=False, table_column=Column(justify="right")),
             BarColumn(),
-            _Done(),
-            TimeRemainingColumn(),
+            TextColumn(
+                "{task.fields[figures]}", markup=False, style="progress.download", table_column=Column(no_wrap=True)
+            ),
             console=Console(stderr=True),
         ) as bar:
             yield _Live(bar)
@@ -45,19 +38,24 @@ def shown(*, quiet: bool) -> Iterator[Listener]:
         yield _Lines()
 
 
-def _rate(rate: float, unit: str) -> str:
-    return f"{decimal(int(rate))}/s" if unit == "bytes" else f"{rate:.1f} {unit}/s"
+class _Figures:
+    """How much of each stage is done, how fast, and how long the rest will take."""
 
+    def __init__(self) -> None:
+        self._paces: dict[str, Pace] = {}
 
-class _Done(ProgressColumn):
-    """How much is done, in bytes or whatever is counted."""
-
-    def render(self, task: Task) -> Text:
-        """Done, of how many, and how fast."""
-        unit = str(task.fields["unit"])
-        sized = decimal if unit == "bytes" else "{:,}".format
-        text = f"{sized(int(task.completed))}/{sized(int(task.total or 0))} {_rate(task.speed or 0, unit)}"
-        return Text(text, style="progress.download")
+    def __call__(self, event: Progress) -> str:
+        sized = decimal if event.unit == "bytes" else "{:,}".format
+        unit = "" if event.unit == "bytes" else f" {event.unit}"
+        parts = [f"{sized(event.done)} of {sized(event.total)}{unit}"]
+        # from the first block on: before it kernels may have been compiled
+        if event.done and event.stage not in self._paces:
+            self._paces[event.stage] = Pace(event.done)
+        pace = self._paces.get(event.stage)
+        if pace is not None and (rate := pace.rate(event.done)) is not None:
+            parts.append(f"{decimal(int(rate))}/s" if event.unit == "bytes" else f"{rate:.1f} {event.unit}/s")
+            parts.append(pace.left(event.done, event.total))
+        return ", ".join(filter(None, parts))
 
 
 class _Live:
@@ -66,32 +64,27 @@ class _Live:
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
         self._tasks: dict[str, TaskID] = {}
+        self._figures = _Figures()
 
     def __call__(self, event: Progress) -> None:
+        figures = self._figures(event)
         if event.stage not in self._tasks:
-            self._tasks[event.stage] = self._bar.add_task(event.stage, total=event.total, unit=event.unit)
-        self._bar.update(self._tasks[event.stage], completed=event.done)
+            self._tasks[event.stage] = self._bar.add_task(event.stage, total=event.total, figures=figures)
+        self._bar.update(self._tasks[event.stage], completed=event.done, total=event.total, figures=figures)
 
 
 class _Lines:
-    """A line every few seconds, and one when a stage is done."""
+    """A line when a stage is done, and one now and then."""
 
     def __init__(self) -> None:
-        self._stage = ""
-        self._began = self._last = 0.0
+        self._last = time.monotonic()
+        self._figures = _Figures()
 
     def __call__(self, event: Progress) -> None:
-        now = time.monotonic()
-        if event.stage != self._stage:
-            self._stage, self._began, self._last = event.stage, now, now
-        finished = event.done >= event.total
-        if not finished and now - self._last < _SECONDS_BETWEEN_LINES:
+        now, figures = time.monotonic(), self._figures(event)
+        if event.done < event.total and now - self._last < _SECONDS_BETWEEN_LINES:
             return
         self._last = now
-        rate = event.done / max(now - self._began, 1e-9)
-        sized = decimal if event.unit == "bytes" else "{:,}".format
-        left = "" if finished else f", {(event.total - event.done) / max(rate, 1):.0f} s left"
-        line = f"{event.stage}: {sized(event.done)} of {sized(event.total)}, {_rate(rate, event.unit)}{left}"
         # nobody may be listening any more, which is no reason to stop merging
         with suppress(OSError):
-            print(line, file=sys.stderr, flush=True)
+            print(f"{event.stage}: {figures}", file=sys.stderr, flush=True)

@@ -34,12 +34,22 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from ramerge.errors import RecipeError
 
+DEFAULT_METHOD = "ram+"
 MAX_AGENTS = 16
 _MAX_BYTES = 1_000_000
 _MAX_NODES = 10_000
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 _LAYER_NUMBER = re.compile(r"(?:^|\.)(\d+)\.")
+
+_NO_SIZE_BYTES = 1000
+# Short names of dtypes, as flags of training and serving tools have them.
+_SHORT_DTYPES = {
+    **dict.fromkeys(("bf16",), "bfloat16"),
+    **dict.fromkeys(("fp16", "f16", "half"), "float16"),
+    **dict.fromkeys(("fp32", "f32", "float"), "float32"),
+    **dict.fromkeys(("fp64", "f64", "double"), "float64"),
+}
 
 # What a value must be, in words of recipes and not of Python, by pydantic's type of error.
 _FORMS = {
@@ -57,7 +67,7 @@ def parse_size(text: str | int) -> int:
     """Bytes of `5GB` (10^9), `500MiB` (2^20) or a plain number.
 
     Raises:
-        ValueError: not a size, or not above zero.
+        ValueError: not a size, not above zero, or so few bytes that a unit must be missing.
     """
     found = _SIZE.fullmatch(str(text).strip())
     if not found:
@@ -66,6 +76,9 @@ def parse_size(text: str | int) -> int:
     size = int(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " "))
     if size <= 0:
         raise ValueError(f"{text!r} is not a size above zero")
+    if size < _NO_SIZE_BYTES:
+        hint = "" if unit else f"; did you mean {number}GB?"
+        raise ValueError(f"{text!r} is not a size that anything fits in: {size} bytes{hint}")
     return size
 
 
@@ -178,14 +191,20 @@ def _as_agent(value: Any) -> Any:
 
 
 def _as_size(value: Any) -> Any:
-    return parse_size(value) if isinstance(value, str) else value
+    return parse_size(value) if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
+def full_dtype(value: Any) -> Any:
+    """The full name of a dtype: `bfloat16` for `bf16`, `BF16` and `torch.bfloat16`; what is none stays as it is."""
+    name = value.lower().removeprefix("torch.") if isinstance(value, str) else value
+    return _SHORT_DTYPES.get(name, name) if isinstance(name, str) else value
 
 
 class Recipe(_Strict):
     """A checked recipe. Relative paths are relative to the recipe's file, or to the working directory without one.
 
     Attributes:
-        method: a name of `ramerge methods`.
+        method: a name of `ramerge methods`; by default `ram+`.
         base: folder or hub id of the base model; methods that merge agents and not task vectors do without.
         agents: name to agent, in the order in which sums run; 1 to 16.
         parameters: the method's parameters; what is not given has the preset's or the default value.
@@ -201,12 +220,14 @@ class Recipe(_Strict):
         RecipeError: the structure is wrong; every problem.
     """
 
-    method: str
+    method: str = DEFAULT_METHOD
     base: Annotated[Annotated[str, Field(min_length=1)] | None, BeforeValidator(_as_text)] = None
     agents: dict[str, Annotated[Agent, BeforeValidator(_as_agent)]] = Field(min_length=1, max_length=MAX_AGENTS)
     parameters: dict[str, Any] = Field(default_factory=dict)
     preset: str | None = None
-    dtype: Literal["bfloat16", "float16", "float32", "float64", "widest"] | None = None
+    dtype: Annotated[
+        Literal["bfloat16", "float16", "float32", "float64", "widest"] | None, BeforeValidator(full_dtype)
+    ] = None
     companions: str | None = None
     shard_size: Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_as_size)] = None
     rules: tuple[Rule, ...] = Field(default=(), strict=False)
@@ -244,7 +265,8 @@ class Recipe(_Strict):
 
     def to_yaml(self) -> str:
         """The recipe as YAML, with everything that is not a default."""
-        values = self.model_dump(mode="json", exclude_defaults=True)
+        # what a merge was made by must not depend on a default
+        values = {"method": self.method} | self.model_dump(mode="json", exclude_defaults=True)
         values["agents"] = {
             name: agent.model if agent.importance is None else agent.model_dump() for name, agent in self.agents.items()
         }
@@ -266,6 +288,7 @@ class Document:
         lines: path of keys to line number, counted from 1.
         text: the file's lines.
         flags: paths of keys that came from the command line, with the flag as written.
+        layers: how many layers a recipe of mergekit's form says the models have, under `slices`; None if it does not.
     """
 
     values: dict[str, Any]
@@ -274,6 +297,7 @@ class Document:
     lines: dict[Key, int] = field(default_factory=dict)
     text: list[str] = field(default_factory=list)
     flags: dict[Key, str] = field(default_factory=dict)
+    layers: int | None = None
 
     def where(self, key: Key, message: str) -> str:
         """`message` about the value at `key`, with the file, the line and its text."""
@@ -383,10 +407,10 @@ def parse_scalar(text: str) -> Any:
         return text
 
 
-def check(document: Document) -> tuple[Recipe | None, list[str]]:
-    """The recipe of a document, or the problems of its structure."""
+def check(document: Document, without: Container[str] = ()) -> tuple[Recipe | None, list[str]]:
+    """The recipe of a document, `without` some of its keys, or the problems of its structure."""
     try:
-        recipe = Recipe(**document.values)
+        recipe = Recipe(**{key: value for key, value in document.values.items() if key not in without})
     except RecipeError as error:
         cause = error.__cause__
         return None, describe(cause, document, Recipe) if isinstance(cause, ValidationError) else list(error.problems)
@@ -424,6 +448,8 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
         return "is missing"
     if kind == "value_error":
         return str(item["ctx"]["error"])
+    if kind == "literal_error" and isinstance(value, str):
+        return unknown("value", value, re.findall(r"'([^']*)'", item["ctx"]["expected"]))
     if kind in _FORMS:
         return f"must be {_FORMS[kind]}, not {value!r}"
     if kind == "too_long":

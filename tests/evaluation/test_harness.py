@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.suite import Context, Suite
 from ramerge.evaluation.suites.instruct import InstructSettings, InstructSuite
 from ramerge.evaluation.suites.math import MathSettings, MathSuite
+from ramerge.extras import install
 from tests.evaluation.chats import Scripted, attempt, main_metric
 
 for package in ("lm_eval", "math_verify", "langdetect", "immutabledict", "nltk"):
@@ -647,7 +649,7 @@ def test_packages_that_are_not_there(
     task: str, extra: str, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requirements, "find_spec", lambda _name: None)
-    with pytest.raises(EvaluationError, match=rf"pip install 'ramerge\[{extra}\]'"):
+    with pytest.raises(EvaluationError, match=re.escape(install(extra))):
         suite(task, data)
 
 

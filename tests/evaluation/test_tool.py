@@ -28,10 +28,11 @@ from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.suite import Context, Item, Reply
 from ramerge.evaluation.suites import tool
 from ramerge.evaluation.suites.tool import ToolSettings, ToolSuite, bfcl, gold
+from ramerge.extras import install
 from tests.evaluation.chats import Scripted, attempt, main_metric
 
 ABSENT = [name for name in bfcl._MODULES if find_spec(name) is None]
-needs_bfcl = pytest.mark.skipif(bool(ABSENT), reason=f"needs {', '.join(ABSENT)}: {bfcl._INSTALL}")
+needs_bfcl = pytest.mark.skipif(bool(ABSENT), reason=f"needs {', '.join(ABSENT)}: {bfcl._install()}")
 
 TASKS = {
     "live_multiple": 1053,
@@ -667,7 +668,7 @@ def test_absent_packages_are_named_with_what_installs_them(monkeypatch: pytest.M
     with pytest.raises(EvaluationError) as caught:
         suite_in("prompting").check(["parallel"])
     assert "bfcl_eval, tenacity" in str(caught.value)
-    assert "pip install 'ramerge[eval-tool]' && pip install --no-deps bfcl-eval" in str(caught.value)
+    assert f"{install('eval-tool')} && pip install --no-deps bfcl-eval" in str(caught.value)
 
 
 @needs_bfcl

@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -8,7 +8,7 @@ from ramerge.executors.threads import ThreadExecutor
 
 
 @contextmanager
-def own() -> Iterator[list[int]]:
+def own(_tell: Callable[[int], None]) -> Iterator[list[int]]:
     yield []
 
 
@@ -23,7 +23,7 @@ def test_workers_own_what_they_open_and_let_go_of_it() -> None:
     open_now: set[int] = set()
 
     @contextmanager
-    def worker() -> Iterator[int]:
+    def worker(_tell: Callable[[bool], None]) -> Iterator[int]:
         me = threading.get_ident()
         open_now.add(me)
         yield me
@@ -49,6 +49,18 @@ def test_a_consumer_that_stops_early_stops_the_workers() -> None:
     next(results)
     results.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ramerge-")]
+
+
+def test_a_worker_may_say_more_than_its_results() -> None:
+    @contextmanager
+    def worker(tell: Callable[[int], None]) -> Iterator[Callable[[int], None]]:
+        yield tell
+
+    def work(tell: Callable[[int], None], block: int) -> int:
+        tell(-block)
+        return block
+
+    assert list(ThreadExecutor(1).map(worker, work, [1, 2])) == [-1, 1, -2, 2]
 
 
 def test_no_blocks() -> None:

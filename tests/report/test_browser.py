@@ -190,6 +190,31 @@ def test_it_fits_and_can_be_read(width: int, scheme: str, open_page: Open) -> No
         assert _contrast(paper, found) > 4.5
 
 
+def test_on_a_phone_no_figure_is_off_the_screen(open_page: Open) -> None:
+    values = large(60, 8) | {"input_dtypes": {"base": "bfloat16"}, "warnings": ["one"]}
+    page = open_page(values, viewport={"width": 420, "height": 900}).page
+    page.get_by_text("Figures of all pairs").click()
+    beyond = (
+        "[...document.querySelectorAll('td, .plain tbody th')].filter(one => one.getBoundingClientRect().right > 420)"
+    )
+    assert page.evaluate(f"{beyond}.map(one => one.textContent)") == []
+    # each figure has the name of its column beside it
+    cells = "[...document.querySelectorAll('#agents td, #tensor-table tbody td:not(.name)')]"
+    assert page.evaluate(f"{cells}.every(one => one.dataset.label)")
+
+
+def test_names_sort_by_their_numbers(open_page: Open) -> None:
+    values = large(60, 2)
+    for place, tensor in enumerate(values["tensors"]):
+        tensor["name"] = f"model.layers.{place}.weight"
+    opened = open_page(values)
+    names = [f"model.layers.{place}.weight" for place in range(60)]
+    assert opened.column(0) == names
+    opened.page.locator("#tensor-table thead th").first.click()
+    opened.page.wait_for_selector("#tensor-table th[aria-sort=ascending]")
+    assert opened.column(0) == names
+
+
 def test_paper_is_white_even_in_the_dark(open_page: Open) -> None:
     page = open_page(shipped(), color_scheme="dark").page
     page.emulate_media(media="print", color_scheme="dark")

@@ -11,6 +11,7 @@ import pytest
 
 from ramerge import report
 from ramerge.errors import OutputError, RecipeError
+from ramerge.extras import install
 from tests.report.analyses import HOSTILE, NAMES, hostile, large, shipped
 
 for library in ("altair", "itables", "jinja2", "vl_convert"):
@@ -120,12 +121,48 @@ def test_layers_of_several_stacks_stay_apart() -> None:
 def test_the_table_of_tensors_is_that_of_the_analysis() -> None:
     values = shipped()
     table = embedded(report.render(values))["tensors"]
+    values["tensors"].sort(key=lambda tensor: table["name"].index(tensor["name"]))
     assert table["name"] == [tensor["name"] for tensor in values["tensors"]]
     assert table["shape"] == [tensor["shape"] for tensor in values["tensors"]]
     assert [table["roles"][role] for role in table["role"]] == [tensor["role"] for tensor in values["tensors"]]
     for t in range(len(NAMES)):
         densities = [active / elements for active, elements in zip(table["active"][t], table["elements"], strict=True)]
         assert densities == [tensor["agents"][t]["density"] for tensor in values["tensors"]]
+
+
+def test_tensors_are_in_their_natural_order() -> None:
+    values = large(61, 2)
+    for place, tensor in enumerate(values["tensors"]):
+        tensor["name"] = f"model.layers.{place}.mlp.up_proj.weight"
+    values["tensors"].sort(key=lambda tensor: tensor["name"])
+    table = embedded(report.render(values))["tensors"]
+    assert table["name"] == [f"model.layers.{place}.mlp.up_proj.weight" for place in range(61)]
+
+
+@pytest.mark.parametrize("name", ["rho", "lambda", "ulps"])
+def test_lines_that_coincide_can_be_told_apart(name: str) -> None:
+    spec = embedded(report.render(shipped()))["figures"][name]
+    [dash] = [layer["encoding"]["strokeDash"] for layer in spec["layer"] if "strokeDash" in layer.get("encoding", {})]
+    assert dash["scale"]["domain"] == list(NAMES)
+    first, *others = dash["scale"]["range"]
+    assert first == [1, 0]  # whole, below the others
+    assert len({tuple(one) for one in others}) == len(others) and all(min(one[1::2]) > 1 for one in others)
+
+
+def test_warnings_and_precision_are_shown_where_there_are_some() -> None:
+    values = shipped()
+    section = '<section id="precision"'
+    assert section not in report.render(values | {"input_dtypes": {}, "warnings": []})
+    more = {
+        "warnings": ["code: 94 % of its updates are <lost>"],
+        "input_dtypes": {"base": "bfloat16", "add": "float32", "sort": "float64"},
+        "rounding": {"add": {"updates": 1_234_567, "erased": 1_160_493, "erased_share": 0.94}},
+    }
+    html = report.render(values | more)
+    assert section in html
+    text = Elements(html).text
+    for words in ("Warning:", "94 % of its updates are <lost>", "float64", "1,160,493", "94.0%"):
+        assert words in text
 
 
 def test_findings_summary_recipe_and_glossary_are_plain_html() -> None:
@@ -218,5 +255,5 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("write", [report.render, lambda values: report.write_figures(values, Path("unused"))])
 def test_a_missing_library_is_named(write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "find_spec", lambda name: None if name == "vl_convert" else object())
-    with pytest.raises(RecipeError, match=r"\(vl-convert\): pip install 'ramerge\[report\]'"):
+    with pytest.raises(RecipeError, match=re.escape(f"(vl-convert): {install('report')}")):
         write(shipped())

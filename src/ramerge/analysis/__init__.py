@@ -108,7 +108,10 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         findings=findings_of(model, plan.dtype),
         notes=plan.notes,
         warnings=warnings,
-        recipe=plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
+        recipe={
+            "method": plan.recipe.method,
+            **plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
+        },
         bytes_read=plan.bytes_read,
         seconds=round(time.monotonic() - began, 3),
         peak_memory_bytes=peak_memory(),
@@ -155,9 +158,8 @@ def _for_analysis(document: Document) -> tuple[Document, float, list[str]]:
         values["rules"] = [_without_parameters(rule) for rule in values["rules"]]
     if isinstance(values.get("agents"), Mapping):
         values["agents"] = {name: _without_importance(agent) for name, agent in values["agents"].items()}
-    made = Document(values, document.source, document.folder, document.lines, document.text, document.flags)
     notes = [] if name is None else [f"what {name} itself leaves of the agents is not measured; all figures are RAM's"]
-    return made, threshold, notes
+    return replace(document, values=values), threshold, notes
 
 
 def _is_measured(name: Any) -> bool:

@@ -15,6 +15,7 @@ from ramerge.checkpoint.identity import Identity, identify
 from ramerge.checkpoint.paths import climbs_out, leads_outside
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.errors import CheckpointError
+from ramerge.extras import install
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 TORCH_INDEX = "pytorch_model.bin.index.json"
@@ -232,6 +233,6 @@ def _torch_reader() -> Callable[[Path], tuple[list[Tensor], int]]:
     except ImportError as error:
         raise CheckpointError(
             "pytorch_model.bin is a pickle, which only torch can read safely: install it with "
-            "pip install 'ramerge[torch]', or convert the checkpoint to safetensors"
+            f"{install('torch')}, or convert the checkpoint to safetensors"
         ) from error
     return read_pickled

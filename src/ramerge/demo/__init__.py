@@ -11,6 +11,8 @@ from pathlib import Path
 
 from ramerge.api import merge
 from ramerge.demo.tasks import TASKS
+from ramerge.engine.events import Progress
+from ramerge.extras import install
 from ramerge.record import Record
 
 AGENTS = Path(__file__).with_name("agents")
@@ -36,13 +38,31 @@ def run(out: Path | None, say: Print) -> None:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ramerge-demo-")))
         models = {"base": AGENTS / "base", **{f"agent {task.name}": AGENTS / task.name for task in TASKS}}
         records = {}
+        compiling = _Compiling(say)
         for method in METHODS:
             models[method] = folder / method
-            records[method] = merge(_recipe(method), models[method], overwrite=True)
+            records[method] = merge(_recipe(method), models[method], overwrite=True, on_progress=compiling)
         _say_statistics(records, say)
         _say_scores(models, say)
-        if out is not None:
-            say(f"\nThe merged checkpoints are in {out}.")
+        kept = (
+            f"The merged checkpoints are in {out}."
+            if out
+            else "`ramerge demo --out FOLDER` keeps the merged checkpoints."
+        )
+        say(f"\n{kept}")
+
+
+class _Compiling:
+    """Says once why the first merge takes seconds."""
+
+    def __init__(self, say: Print) -> None:
+        self._say = say
+        self._said = False
+
+    def __call__(self, event: Progress) -> None:
+        if event.unit == "kernels" and not self._said:
+            self._said = True
+            self._say("\ncompiling kernels, which later merges find in the cache")
 
 
 def _recipe(method: str) -> dict[str, object]:
@@ -71,7 +91,7 @@ def _say_statistics(records: Mapping[str, Record], say: Print) -> None:
 
 def _say_scores(models: Mapping[str, Path], say: Print) -> None:
     if find_spec("torch") is None or find_spec("transformers") is None:
-        say("\nScores need torch and transformers: pip install 'ramerge[demo]'")
+        say(f"\nScores need torch and transformers: {install('demo')}")
         return
     # only here, because torch and transformers take seconds to import
     from ramerge.demo.scoring import score

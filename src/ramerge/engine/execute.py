@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from ramerge.engine.events import Listener, Progress, silence
 from ramerge.engine.sinks import Files, MergedTensor, Whole, all_shards
 from ramerge.engine.tally import Refusals, Statistics
 from ramerge.engine.warn import inspected, refuse
-from ramerge.engine.worker import Block, Known, Outcome, Sink, Task, Worker
+from ramerge.engine.worker import Block, Compiling, Known, Outcome, Sink, Task, Worker, worker
 from ramerge.errors import PlanError, WeightsError
 from ramerge.executors import Executor
 from ramerge.methods.base import Counts, Statistic
@@ -126,6 +126,7 @@ class _Passes:
         self._executor = executor
         self._listen = listen
         self._by_tensor: dict[tuple[Statistic, str], Any] = {}
+        self._kernels_begun = self._kernels_done = 0
         check_unchanged(plan.files)
         self._reader = Reader(plan.files)
         _check_ties(plan, self._reader)
@@ -172,7 +173,7 @@ class _Passes:
         self,
         stage: str,
         blocks: Sequence[Block],
-        work: Callable[[Worker, Block], Outcome],
+        work: Callable[[Worker, Block], Outcome | Compiling],
         wanted: Wanted,
         sink: Sink | None = None,
     ) -> None:
@@ -185,9 +186,12 @@ class _Passes:
         total = sum(plan.tensors[place].bytes_read for place in {block.tensor for block in blocks})
         self._listen(Progress(stage, 0, total))
         # closed here and not by the garbage collector: no worker may write once the output is being taken away
-        with closing(self._executor.map(lambda: nullcontext(Worker(plan, self._reader)), work, blocks)) as outcomes:
+        with closing(self._executor.map(lambda tell: worker(plan, self._reader, tell), work, blocks)) as outcomes:
             try:
                 for outcome in outcomes:
+                    if isinstance(outcome, Compiling):
+                        self._compiling(outcome)
+                        continue
                     statistics.add(outcome)
                     refusals.add(outcome)
                     if outcome.rounding is not None:
@@ -205,6 +209,11 @@ class _Passes:
         assert done == total, f"{stage} read {done:,} bytes of {total:,}"
         self.known |= statistics.results
         self._by_tensor |= statistics.by_tensor
+
+    def _compiling(self, kernel: Compiling) -> None:
+        self._kernels_begun += not kernel.done
+        self._kernels_done += kernel.done
+        self._listen(Progress("compiling kernels", self._kernels_done, self._kernels_begun, "kernels"))
 
 
 def _in_order(plan: Plan, tensors: Sequence[int] | Mapping[int, object], number: int) -> list[Block]:

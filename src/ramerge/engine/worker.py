@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from ramerge.checkpoint.dtypes import FLOATS, itemsize
 from ramerge.checkpoint.read import Reader
 from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS
+from ramerge.kernels.native import told_of_compiling
 from ramerge.kernels.piece import Piece, Words, count_negative, words_of
 from ramerge.kernels.rounding import Rounding
 from ramerge.methods.base import Counts, Statistic
@@ -81,6 +83,20 @@ class Task:
 
     prepared: Any
     on_the_way: Statistic | None
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """A kernel is being compiled, or `done`."""
+
+    done: bool
+
+
+@contextmanager
+def worker(plan: Plan, reader: Reader, tell: Callable[[Compiling], None]) -> Iterator[Worker]:
+    """A worker that tells of kernels that it has to compile."""
+    with told_of_compiling(lambda done: tell(Compiling(done))):
+        yield Worker(plan, reader)
 
 
 class Worker:

@@ -30,6 +30,7 @@ from ramerge.evaluation.suite import Context
 from ramerge.evaluation.summary import write_summary
 from ramerge.evaluation.tally import Listener
 from ramerge.evaluation.targets import Target
+from ramerge.extras import install
 
 __all__ = ["Access", "Request", "Server", "Target", "evaluate"]
 
@@ -82,7 +83,7 @@ def evaluate(
         EndpointError: the endpoint is gone, or too many samples failed in a row; what is scored is kept.
         OutputError: results cannot be written.
     """
-    problems = requirements.missing(["openai", "aiohttp"], who="ramerge eval", install="pip install 'ramerge[eval]'")
+    problems = requirements.missing(["openai", "aiohttp"], who="ramerge eval", install=install("eval"))
     problems += server.check() if server else []
     if problems:
         raise EvaluationError(problems)

@@ -27,6 +27,7 @@ from ramerge.evaluation.data import all_of
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.requirements import missing, versions
 from ramerge.evaluation.suite import Chat, Context, Item, Message, Reply, Score, Settings, Suite
+from ramerge.extras import install
 
 NO_FILTER = "none"
 """lm-eval's name for the answer as it is, where a task has no filters."""
@@ -208,8 +209,7 @@ class HarnessSuite(Suite[H]):
 
     def _task(self, task: str) -> HarnessTask:
         if task not in self._loaded:
-            who, install = f"the suite {self.name}", f"pip install 'ramerge[{self.extra}]'"
-            if absent := missing(self.needs, who=who, install=install):
+            if absent := missing(self.needs, who=f"the suite {self.name}", install=install(self.extra)):
                 raise EvaluationError(absent)
             self._loaded[task] = self.load(task)
         return self._loaded[task]

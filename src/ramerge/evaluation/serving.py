@@ -21,9 +21,9 @@ from pathlib import Path
 from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation.plain import printable
 from ramerge.evaluation.stopping import stoppable
+from ramerge.extras import install
 
 SERVERS = ("transformers", "vllm")
-_INSTALL = {"transformers": "pip install 'ramerge[eval-serve]'", "vllm": "pip install vllm"}
 _SECONDS_TO_STOP = 20.0
 _SECONDS_TO_SAY = 5.0
 _SHOWN_LINES = 15
@@ -49,7 +49,8 @@ class Server:
         """A sentence where it is not installed."""
         if _program(self.kind):
             return []
-        return [f"--serve {self.kind}: there is no program {self.kind!r}: {_INSTALL[self.kind]}"]
+        command = install("eval-serve") if self.kind == "transformers" else "pip install vllm"
+        return [f"--serve {self.kind}: there is no program {self.kind!r}: {command}"]
 
 
 @contextmanager

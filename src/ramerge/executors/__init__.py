@@ -16,11 +16,13 @@ class Executor(Protocol):
 
     def map(
         self,
-        worker: Callable[[], AbstractContextManager[Worker]],
+        worker: Callable[[Callable[[Result], None]], AbstractContextManager[Worker]],
         work: Callable[[Worker, Block], Result],
         blocks: Iterable[Block],
     ) -> Generator[Result, None, None]:
         """Results as they come, in any order.
+
+        A worker is given a function that hands over further results from its thread, even in the middle of a block.
 
         The first error ends it, and so does closing it: every worker has then stopped and let go of its own.
         """

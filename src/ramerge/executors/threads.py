@@ -23,7 +23,7 @@ class ThreadExecutor:
 
     def map(
         self,
-        worker: Callable[[], AbstractContextManager[Worker]],
+        worker: Callable[[Callable[[Result], None]], AbstractContextManager[Worker]],
         work: Callable[[Worker, Block], Result],
         blocks: Iterable[Block],
     ) -> Generator[Result, None, None]:
@@ -37,7 +37,7 @@ class ThreadExecutor:
 
         def run() -> None:
             try:
-                with worker() as own:
+                with worker(results.put) as own:
                     while not stop.is_set() and (taken := take()) is not None:
                         results.put(work(own, taken[0]))
             except BaseException as error:

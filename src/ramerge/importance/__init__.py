@@ -27,9 +27,11 @@ from ramerge.checkpoint.hub import resolve
 from ramerge.checkpoint.index import Checkpoint, open_checkpoint
 from ramerge.checkpoint.write import Writer, staged
 from ramerge.errors import CheckpointError, RecipeError
+from ramerge.extras import install
 from ramerge.importance import jsonl
 from ramerge.importance.output import check_out, place_of, shards_of, write_index, write_tensor
 from ramerge.importance.record import FisherRecord, Outcome, Settings
+from ramerge.recipe import full_dtype
 
 if TYPE_CHECKING:
     from ramerge import Progress
@@ -104,7 +106,7 @@ def estimate(
         OutputError: the output cannot be written.
     """
     began = time.monotonic()
-    settings = Settings(examples, labels, max_length, device, "float32" if dtype is None else dtype, seed)
+    settings = Settings(examples, labels, max_length, device, "float32" if dtype is None else full_dtype(dtype), seed)
     if problems := settings.problems():
         raise RecipeError(problems)
     _require_extras()
@@ -141,8 +143,7 @@ def _require_extras() -> None:
     missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
     if missing:
         raise RecipeError(
-            f"the Fisher information needs torch and transformers: pip install 'ramerge[torch]' "
-            f"(missing here: {', '.join(missing)})"
+            f"the Fisher information needs libraries that are not here ({', '.join(missing)}): {install('torch')}"
         )
 
 

@@ -12,7 +12,8 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dis import get_instructions
 from functools import cache
 from importlib.util import find_spec
@@ -41,6 +42,7 @@ _DTYPES = {f"{code}[]": np.dtype(f"{code[0]}{int(code[1:]) // 8}") for code in (
 _TOOLS = [(Path(__file__).parent / f"{name}.py").read_bytes() for name in ("native", "compiler", "intrinsics")]
 
 _lock = threading.Lock()
+_listeners = threading.local()
 _loaded: dict[bytes, Kernel] = {}
 # An engine owns the memory that its code lies in.
 _engines: list[Any] = []
@@ -78,10 +80,30 @@ def load(
         if key not in _loaded:
             payload = store.read("kernels", key)
             if payload is None:
+                tell = getattr(_listeners, "tell", _nobody)
+                tell(False)
                 payload = _compile(name, source, arguments, returns, scope)
+                tell(True)
                 store.write("kernels", key, payload)
             _loaded[key] = _callable(name, _link(payload), arguments, returns)
         return _loaded[key]
+
+
+@contextmanager
+def told_of_compiling(tell: Callable[[bool], None]) -> Iterator[None]:
+    """While the block lasts, `tell` hears of each kernel that this thread compiles: False first, True once it is done.
+
+    Compiling takes seconds, and other threads may wait for it.
+    """
+    _listeners.tell = tell
+    try:
+        yield
+    finally:
+        del _listeners.tell
+
+
+def _nobody(_done: bool) -> None:
+    """Nobody wants to know."""
 
 
 def _compile(

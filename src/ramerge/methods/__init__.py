@@ -27,12 +27,14 @@ def complete(method: Method, preset: str | None, given: Mapping[str, Any]) -> di
 
 
 def describe(method: Method) -> dict[str, Any]:
-    """A method as plain values: title, formula, source, presets, and each parameter's default, range and meaning."""
+    """A method as plain values: title, formula, source, reads of the inputs that a merge with default parameters takes,
+    presets, and each parameter's default, range and meaning."""
     schema = method.parameters.model_json_schema()["properties"]
     return {
         "title": method.title,
         "formula": method.formula,
         "source": method.source,
+        "reads": _reads(method),
         "differs": method.differs,
         "parameters": {
             name: {
@@ -45,6 +47,11 @@ def describe(method: Method) -> dict[str, Any]:
         },
         "presets": {name: dict(values) for name, values in method.presets.items()},
     }
+
+
+def _reads(method: Method) -> int:
+    statistics = method.statistics(method.parameters(), ("code", "tool"))
+    return 1 + max((statistic.reads for statistic in statistics), default=0)
 
 
 def _range(field: Mapping[str, Any]) -> str:

@@ -222,6 +222,7 @@ class Method:
         prepare: from parameters, agents and results of statistics to what `merge` takes; called once for each part.
         merge: `merge(piece, prepared, counts, lenient)` writes a piece's result; True if an input or the result is not
             finite, never if `lenient`. Where `counts` is given, it counts what `reported` would on the way.
+        alone: what a merge of one agent is.
         differs: how it differs from mergekit's method of that name; empty where there is none.
         noted: whether with these parameters that makes results so different that plans say so.
         presets: named values of parameters.
@@ -245,6 +246,7 @@ class Method:
     parameters: type[Any]
     prepare: Callable[[Any, Agents, Results], Any]
     merge: Callable[[Piece, Any, Counts | None, bool], bool]
+    alone: str = "there is nothing to merge it with"
     differs: str = ""
     noted: Callable[[Any], bool] = _not_noted
     presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)

@@ -251,6 +251,10 @@ _COLUMNS = (
     Column("rho", "rho", ".3f", "shared / unique"),
     Column("lambda", "lambda", ".4f", "factor of unique elements"),
 )
+_ALONE = (
+    "what RAM makes of it is the agent itself, rounded to the output's dtype, and the base where it moved by no more "
+    "than epsilon; all that it moved is unique (100 %), rho is 0 and lambda 1"
+)
 _MEAN: dict[str, object] = {"epsilon": 1e-5, "shared": "mean"}
 
 
@@ -268,6 +272,7 @@ def _ram(
         title=title,
         source=f"{SOURCE}, {equations}",
         formula=formula,
+        alone=_ALONE,
         differs=differs,
         parameters=parameters,
         presets=presets,

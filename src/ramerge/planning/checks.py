@@ -19,6 +19,8 @@ from ramerge.planning.model import Plan, Tie
 from ramerge.recipe import Recipe
 
 _PACKED = re.compile(r"\.(qweight|qzeros|g_idx|absmax|quant_map|weight_packed|SCB)$")
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_MOST_SHARDS = 10_000
 _ADVICE = "merge the unquantised checkpoints and quantise the result"
 
 
@@ -84,6 +86,33 @@ def check_rules(plan: Plan, findings: Findings) -> None:
         findings.problems.append(problem)
     if plan.recipe.rules and plan.tensors and not any(tensor.merged for tensor in plan.tensors):
         findings.notes.append("the rules leave nothing to merge")
+
+
+def note_one_agent(plan: Plan, findings: Findings) -> None:
+    """Say what is unusual about a merge of one agent."""
+    if len(plan.agents) == 1:
+        findings.notes.append(f"{next(iter(plan.agents))} is the only agent: {plan.method.alone}")
+
+
+def check_layers(base: Checkpoint, findings: Findings) -> None:
+    """Refuse slices that are not of all layers of the base."""
+    asked = findings.document.layers
+    if asked is None:
+        return
+    configs = [base.config, *(part for part in base.config.values() if isinstance(part, Mapping))]
+    stated = {config[key] for config in configs for key in _LAYERS if isinstance(config.get(key), int)}
+    if asked not in stated:
+        known = f"the base has {', '.join(map(str, sorted(stated)))}" if stated else "config.json states no number"
+        text = f"take layers 0 to {asked}, and {known}; only whole models can be merged"
+        findings.problems.append(findings.document.where(("slices",), text))
+
+
+def check_shards(plan: Plan, findings: Findings) -> None:
+    """Refuse a size of shards that no file system is meant for, such as bytes where gigabytes were."""
+    size, total = plan.recipe.shard_size, sum(tensor.bytes_written for tensor in plan.tensors)
+    if size is not None and total > _MOST_SHARDS * size:
+        text = f"{size:,} bytes a shard are too few for {total:,} bytes of weights; give a size such as 5GB"
+        findings.problems.append(findings.document.where(("shard_size",), text))
 
 
 def companions(plan: Plan, findings: Findings) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
     merge_method, base_model    method, base
     models                      agents, named after the last part of each path or hub id
+    slices                      the same, if there is one, with all layers of every model
     parameters                  parameters; of a model go before those of the whole recipe
     out_dtype, else dtype       dtype
 
@@ -22,7 +23,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from ramerge.errors import RecipeError
-from ramerge.recipe import Document, Key, unknown
+from ramerge.recipe import Document, Key, full_dtype, unknown
 
 # a value, and where it was written
 _Given = Mapping[str, tuple[Any, Key]]
@@ -47,6 +48,7 @@ _OTHER_METHODS = {
     *("multislerp", "nearswap", "nuslerp", "passthrough", "sce", "slerp"),
 }
 
+_WHOLE = "models are merged whole: list them under models, or in one slice with all layers of every model"
 _RULES = "give one value, or use the rules of ramerge's own form"
 
 _READERS: Mapping[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (float, bool, int)}
@@ -197,11 +199,15 @@ class _Translation:
         self.given = document
         self.values = {str(key): value for key, value in document.values.items()}
         self.problems: list[str] = []
+        self.entries: Any = self.values.get("models")
+        self.place: Key = ("models",)
+        self.slice_parameters: Any = None
         self.result = Document({}, document.source, document.folder, {}, document.text, {})
 
     def run(self) -> Document:
         """The document in ramerge's form."""
         self.check_keys()
+        self.open_slice()
         method = self.read_method()
         base = self.read_model(self.values["base_model"], ("base_model",)) if self.values.get("base_model") else None
         agents = self.choose_agents(method, self.read_models(method), base)
@@ -243,8 +249,8 @@ class _Translation:
     def check_keys(self) -> None:
         """Report keys that are unknown, not supported, or of the other form."""
         for key, value in self.values.items():
-            if key in ("slices", "modules") and value:
-                self.problem((key,), "is not supported; models are merged whole, and listed under models")
+            if key == "modules" and value:
+                self.problem((key,), f"is not supported; {_WHOLE}")
             elif key in _OWN_KEYS:
                 place = next((place for place in self.given.flags if place[0] == key), (key,))
                 self.problem(place, f"does not go with a recipe of mergekit's form: {_OWN_KEYS[key]}")
@@ -271,9 +277,26 @@ class _Translation:
 
     # --- models ---
 
+    def open_slice(self) -> None:
+        """Take the models of a slice that holds all layers, which is what mergekit itself makes of `models`."""
+        slices = self.values.get("slices")
+        if not slices:
+            return
+        try:
+            sources, layers, self.slice_parameters = _whole_slice(slices)
+        except ValueError as error:
+            self.problem(("slices",), f"{error}; {_WHOLE}")
+            return
+        if self.entries:
+            self.problem(("slices",), "goes instead of models, not beside them")
+        self.entries, self.place = sources, ("slices", "0", "sources")
+        self.mark(("slices",), ("slices",))
+        # whether these are all layers is seen when the base is opened
+        self.result.layers = layers
+
     def read_models(self, method: _Method | None) -> list[_Model]:
         """The models as listed; what is wrong with any is reported."""
-        entries = self.values.get("models")
+        entries = self.entries
         if not entries and (self.values.get("slices") or self.values.get("modules")):
             return []  # reported with these
         if entries is None:
@@ -282,7 +305,7 @@ class _Translation:
         if not isinstance(entries, list | tuple) or not entries:
             self.problem(("models",), f"must be a list such as [{{model: ./coder}}], not {_shown(entries)}")
             return []
-        read = [self.read_entry(entry, ("models", str(place)), method) for place, entry in enumerate(entries)]
+        read = [self.read_entry(entry, (*self.place, str(place)), method) for place, entry in enumerate(entries)]
         models = [model for model in read if model is not None]
         for place, model in enumerate(models):
             if any(model.is_same(other) for other in models[:place]):
@@ -319,8 +342,9 @@ class _Translation:
             if listed and not agents:
                 self.problem(("models",), "only the base model is listed; there is nothing to merge into it")
             return _named(agents)
-        added = [base] if base is not None and not any(model.is_same(base) for model in listed) else []
-        return _named([*listed, *added])
+        # to a slice mergekit adds nothing
+        counted = self.place == ("models",) and base is not None and not any(model.is_same(base) for model in listed)
+        return _named([*listed, *([base] if counted and base is not None else [])])
 
     def write_models(self, method: _Method | None, base: _Model | None, agents: Mapping[str, _Model]) -> None:
         """Base and agents."""
@@ -328,7 +352,7 @@ class _Translation:
             self.put(("base",), base.written, base.key)
         elif method is not None and not method.averages and not self.values.get("base_model"):
             self.problem(("base_model",), f"is missing; {self.values['merge_method']} needs it")
-        self.put(("agents",), {}, ("models",))
+        self.put(("agents",), {}, self.place)
         for name, model in agents.items():
             self.put(("agents", name), model.written, model.key)
 
@@ -346,10 +370,10 @@ class _Translation:
             place = (*key, name)
             found[name] = None, place
             try:
-                _check_scalar(value)
+                constant = _constant(value)
                 if method is not None:
-                    setting = self.setting(method, name, for_all=key == ("parameters",))
-                    found[name] = setting.convert(_read(value, setting.kind)), place
+                    setting = self.setting(method, name, for_all=key[:-2] != self.place)
+                    found[name] = setting.convert(_read(constant, setting.kind)), place
             except ValueError as error:
                 self.problem(place, str(error))
         return found
@@ -366,7 +390,10 @@ class _Translation:
 
     def write_parameters(self, method: _Method | None, agents: Mapping[str, _Model]) -> None:
         """Every parameter that ramerge's method has."""
-        shared = self.read_parameters(self.values.get("parameters"), ("parameters",), method)
+        shared = {
+            **self.read_parameters(self.values.get("parameters"), ("parameters",), method),
+            **self.read_parameters(self.slice_parameters, ("slices", "0", "parameters"), method),
+        }
         if method is None:
             return
         self.put(("parameters",), {}, ("parameters",))
@@ -376,7 +403,7 @@ class _Translation:
             if setting.ours is None:
                 continue
             if any(name in agent.own for agent in agents.values()):
-                self.mark(("parameters", setting.ours), ("models",))
+                self.mark(("parameters", setting.ours), self.place)
                 for agent, model in agents.items():
                     self.write_setting(("parameters", setting.ours, agent), name, setting, {**shared, **model.own})
             else:
@@ -417,7 +444,7 @@ class _Translation:
         value = self.values.get(key)
         if value is None or value in ("", "auto"):
             return None
-        name = value.removeprefix("torch.") if isinstance(value, str) else _shown(value)
+        name = full_dtype(value) if isinstance(value, str) else _shown(value)
         if not isinstance(value, str) or name not in _DTYPES:
             self.problem((key,), unknown("dtype", name, list(_DTYPES)))
             return None
@@ -438,7 +465,8 @@ class _Translation:
             parts = {"source": "union", **tokenizer} if isinstance(tokenizer, Mapping) else {"source": "?"}
             if not is_base(parts.pop("source")) or any(parts.values()):
                 self.problem(("tokenizer",), f"is not supported, but for {{source: base}}: {advice}")
-        if self.values.get("chat_template"):
+        # agents of one base share its template, which mergekit would find by a vote
+        if self.values.get("chat_template") not in (None, "", "auto"):
             self.problem(("chat_template",), f"is not supported: {advice}")
 
     def keep_own_keys(self) -> None:
@@ -476,11 +504,69 @@ def _located(value: Any) -> tuple[str, str | None]:
     return path, revision
 
 
-def _check_scalar(value: Any) -> None:
-    if isinstance(value, list | tuple) and not any(isinstance(part, Mapping) for part in value):
-        raise ValueError(f"a gradient over layers is not supported; {_RULES}")
-    if isinstance(value, list | tuple | Mapping):
-        raise ValueError(f"a value that depends on the tensor (filter) is not supported; {_RULES}")
+def _whole_slice(slices: Any) -> tuple[list[Any], int, Any]:
+    """Sources without their range, the number of layers that all of them have, and the parameters of the one slice.
+
+    Raises:
+        ValueError: it is not one slice, or not of the first layers of every model.
+    """
+    one = slices[0] if isinstance(slices, list | tuple) and len(slices) == 1 else None
+    if not isinstance(one, Mapping) or not set(one) <= {"sources", "parameters"}:
+        raise ValueError("are not supported")
+    sources = one.get("sources")
+    if not isinstance(sources, list | tuple) or not sources or not all(isinstance(part, Mapping) for part in sources):
+        raise ValueError("sources must be a list such as [{model: ./coder, layer_range: [0, 24]}]")
+    stops = {_stop_of(part.get("layer_range")) for part in sources}
+    if len(stops) > 1:
+        raise ValueError("of different layers are not supported")
+    entries = [{key: value for key, value in part.items() if key != "layer_range"} for part in sources]
+    return entries, stops.pop(), one.get("parameters")
+
+
+def _stop_of(span: Any) -> int:
+    """N of the layers [0, N].
+
+    Raises:
+        ValueError: something else.
+    """
+    if isinstance(span, list | tuple) and len(span) == 2:
+        start, stop = span
+        if start == 0 and isinstance(stop, int) and not isinstance(stop, bool) and stop > 0:
+            return stop
+    raise ValueError(f"layer_range {_shown(span)} is not supported")
+
+
+def _constant(value: Any) -> Any:
+    """The value of a list over layers or of filters over tensors that say the same for all of them.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if isinstance(value, Mapping):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return value
+    if any(isinstance(part, Mapping) for part in value):
+        text = "a value that depends on the tensor (filter) is not supported"
+        value = _first_for_all(value)
+    else:
+        text = "a gradient over layers is not supported"
+    found = [_constant(part) for part in value]
+    if not found or any(one != found[0] for one in found):
+        raise ValueError(f"{text}; {_RULES}")
+    return found[0]
+
+
+def _first_for_all(entries: Sequence[Any]) -> list[Any]:
+    """Values up to the first that no filter limits, behind which mergekit looks at nothing; empty if there is none."""
+    values = []
+    for entry in entries:
+        if not isinstance(entry, Mapping) or not set(entry) <= {"filter", "value"}:
+            return []
+        values.append(entry.get("value"))
+        if entry.get("filter") in (None, "*"):
+            return values
+    return []
 
 
 def _read(value: Any, kind: type) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -16,6 +17,7 @@ from ramerge.recipe import Document, Recipe
 
 MOST_POINTS = 1000
 _LONGEST_NAME = 200  # in bytes; file systems take 255
+_PARAMETERS = {name for method in METHODS.values() for name in method.parameters.model_fields}
 _VARIED = re.compile(r"parameters\.\w+(\..+)?")
 
 
@@ -57,7 +59,8 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
     problems = []
     for key, values in vary.items():
         if not _VARIED.fullmatch(key):
-            problems.append(f"--vary {key}: only parameters can be varied, such as parameters.r")
+            hint = f"did you mean parameters.{key}?" if key in _PARAMETERS else "such as parameters.r"
+            problems.append(f"--vary {key}: only parameters can be varied; {hint}")
         if isinstance(values, str) or not len(values):
             problems.append(f"--vary {key}: needs values, such as 0,0.1,0.2")
         elif any(value in values[:place] for place, value in enumerate(values)):
@@ -79,9 +82,7 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
 
 def _changed(document: Document, varied: Mapping[str, Any]) -> Document:
     """The document with other values."""
-    changed = Document(
-        deepcopy(document.values), document.source, document.folder, document.lines, document.text, dict(document.flags)
-    )
+    changed = replace(document, values=deepcopy(document.values), flags=dict(document.flags))
     for key, value in varied.items():
         changed.set(tuple(key.split(".")), value, f"--vary {key}={value}")
     return changed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from ramerge.errors import RecipeError
 from ramerge.methods import METHODS, Method, complete
 from ramerge.methods.base import names_agent
 from ramerge.planning.mergekit import is_mergekit, translate
-from ramerge.recipe import Document, Key, Recipe, check, describe, read_document, unknown
+from ramerge.recipe import DEFAULT_METHOD, Document, Key, Recipe, check, describe, read_document, unknown
 
 AnyRecipe = Recipe | Mapping[str, Any] | str | Path | Document
 
@@ -24,8 +26,9 @@ def load_recipe(source: AnyRecipe) -> Recipe:
         RecipeError: every problem of structure, method and parameters.
     """
     document = as_document(source)
-    recipe, problems = (source, []) if isinstance(source, Recipe) else check(document)
-    problems = [*problems, *_method_problems(document), *_agent_problems(document)]
+    misplaced = _misplaced(document)
+    recipe, problems = (source, []) if isinstance(source, Recipe) else check(document, without=misplaced)
+    problems = [*misplaced.values(), *problems, *_method_problems(document), *_agent_problems(document)]
     if recipe is None or problems:
         raise RecipeError(dict.fromkeys(problems))
     return recipe
@@ -37,6 +40,12 @@ def as_document(source: AnyRecipe) -> Document:
     Raises:
         RecipeError: it cannot be read, or is a recipe of mergekit's that has no counterpart.
     """
+    document = _written(source)
+    return translate(document) if is_mergekit(document.values) else document
+
+
+def _written(source: AnyRecipe) -> Document:
+    """The document of a recipe, in the form in which it was written."""
     if isinstance(source, Recipe):
         written, _ = check(source.document)
         # a copy with other values (`model_copy`) still carries the text that it no longer is
@@ -44,15 +53,42 @@ def as_document(source: AnyRecipe) -> Document:
             return source.document
         return Document(source.model_dump(exclude_none=True), folder=source.folder)
     if isinstance(source, str | Path):
-        source = read_document(Path(source))
-    document = source if isinstance(source, Document) else Document(dict(source))
-    return translate(document) if is_mergekit(document.values) else document
+        return read_document(Path(source))
+    return source if isinstance(source, Document) else Document(dict(source))
+
+
+def with_values(source: AnyRecipe, values: Mapping[str, Any]) -> Document:
+    """The document of a recipe with other values, as flags set them.
+
+    Args:
+        source: a recipe in any form.
+        values: keys, such as `dtype` or `parameters.r`, to values; None leaves the recipe's.
+
+    Raises:
+        RecipeError: the recipe cannot be read.
+    """
+    document = _written(source)
+    changed = replace(document, values=deepcopy(document.values), flags=dict(document.flags))
+    for key, value in values.items():
+        if value is not None:
+            changed.set(tuple(key.split(".")), value, f"{key}={value}")
+    return changed
+
+
+def _misplaced(document: Document) -> dict[str, str]:
+    """What to say of parameters that stand beside the recipe's own keys, by key."""
+    parameters = {name for method in METHODS.values() for name in method.parameters.model_fields}
+    return {
+        key: document.where((key,), f"unknown key {key!r}; did you mean 'parameters.{key}'?")
+        for key in document.values
+        if key in parameters - set(Recipe.model_fields)
+    }
 
 
 def _method_problems(document: Document) -> list[str]:
     """What is wrong with method, preset and parameters. Values of a wrong type were reported by the structure."""
     values = document.values
-    name, preset, given = values.get("method"), values.get("preset"), values.get("parameters") or {}
+    name, preset, given = values.get("method", DEFAULT_METHOD), values.get("preset"), values.get("parameters") or {}
     problems = []
     if not isinstance(name, str) or not isinstance(given, dict):
         return []
@@ -125,7 +161,7 @@ def _agent_problems(document: Document) -> list[str]:
             problems.append(document.where(("rules", str(place), "take"), unknown("agent", taken, list(agents))))
         if isinstance(rule, dict) and rule.get("keep") is not None and values.get("base") is None:
             problems.append(document.where(("rules", str(place), "keep"), "the recipe has no base; give one"))
-    method = METHODS.get(str(values.get("method")))
+    method = METHODS.get(str(values.get("method", DEFAULT_METHOD)))
     weighted = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get("importance")}
     for name in agents:
         if method is not None and method.needs_importance and name not in weighted:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.errors import OutputError, RecipeError
+from ramerge.extras import install
 
 _LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
 
@@ -70,6 +71,4 @@ def require_extra() -> None:
     """Raise RecipeError if a library is missing."""
     missing = [name.replace("_", "-") for name in _LIBRARIES if find_spec(name) is None]
     if missing:
-        raise RecipeError(
-            f"the report needs libraries that are not here ({', '.join(missing)}): pip install 'ramerge[report]'"
-        )
+        raise RecipeError(f"the report needs libraries that are not here ({', '.join(missing)}): {install('report')}")

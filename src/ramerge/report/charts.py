@@ -35,6 +35,7 @@ AGENT_COLOURS = [BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY, YELLOW]
 # A column of a two-column paper, 3.33 inches, in CSS pixels; PNG at four times that, 384 dots an inch.
 _COLUMN, _SCALE = 320, 4
 _INK = "currentColor"
+_DASHES = [[1, 0], [8, 4], [4, 4], [2, 3], [12, 6], [8, 3, 2, 3], [6, 8], [1, 4]]
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ def _ulps(analysis: Values) -> Figure:
     lines = _on("rows").encode(
         x=x,
         y=alt.Y("share:Q", title="share of changed elements", scale=room, axis=_percents()),
-        color=_colours("agent", names, AGENT_COLOURS),
+        color=_colours("agent", names, AGENT_COLOURS, "stroke"),
         tooltip=_tips("agent:N", "bin:Q", "share:Q", "elements:Q"),
     )
     boundary = alt.Chart(alt.InlineData(values=[{"middle": -1, "from": first, "words": "half a unit"}]))
@@ -255,7 +256,7 @@ def _ulps(analysis: Values) -> Figure:
         boundary.mark_rect(opacity=0.08, color=_INK).encode(x=alt.X("from:Q"), x2="middle"),
         boundary.mark_rule(strokeDash=[4, 3]).encode(x="middle:Q"),
         boundary.mark_text(align="left", dx=4, baseline="top").encode(x="middle:Q", y=alt.value(2), text="words:N"),
-        lines.mark_line(interpolate="step"),
+        lines.mark_line(interpolate="step").encode(strokeDash=_dashes(names)),
         lines.mark_point(size=60, opacity=0.01),
     ).properties(height=220)
     return Figure(
@@ -339,12 +340,13 @@ def _by_epsilon(analysis: Values, field: str, title: str, choose: Any = None) ->
             axis=alt.Axis(labelAngle=0, labelAlign="center", labelBaseline="top"),
         ),
         y=alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=5)),
-        color=_colours("agent", rows.agents_of(analysis), AGENT_COLOURS),
+        color=_colours("agent", rows.agents_of(analysis), AGENT_COLOURS, "stroke"),
         tooltip=_tips("agent:N", "epsilon:N", f"{field}:Q"),
     )
     used = alt.Chart(alt.InlineData(values=[{"epsilon": rows.epsilon_label(analysis["epsilon"])}]))
     points = lines.mark_point() if choose is None else lines.mark_point().add_params(choose)
-    layers = used.mark_rule(strokeDash=[4, 3], opacity=0.6).encode(x="epsilon:O"), lines.mark_line(), points
+    drawn = lines.mark_line().encode(strokeDash=_dashes(rows.agents_of(analysis)))
+    layers = used.mark_rule(strokeDash=[4, 3], opacity=0.6).encode(x="epsilon:O"), drawn, points
     return alt.layer(*layers).properties(height=200)
 
 
@@ -429,11 +431,22 @@ def _by_agent(names: Sequence[str]) -> alt.Y:
     )
 
 
-def _colours(field: str, labels: Sequence[str], colours: Sequence[str]) -> alt.Color:
-    """A colour a label, and a legend of as many columns as a phone has room for."""
+def _colours(field: str, labels: Sequence[str], colours: Sequence[str], symbol: str = "square") -> alt.Color:
+    """A colour a label."""
     scale = alt.Scale(domain=list(labels), range=[colours[t % len(colours)] for t in range(len(labels))])
+    return alt.Color(f"{field}:N", scale=scale, legend=_legend(labels, symbol))
+
+
+def _legend(labels: Sequence[str], symbol: str) -> alt.Legend:
+    """As many columns as a phone has room for."""
     columns = 240 // (28 + min(7 * max(map(len, labels)), 96))
-    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(columns=min(columns, len(labels))))
+    return alt.Legend(columns=min(columns, len(labels)), symbolType=symbol)
+
+
+def _dashes(names: Sequence[str]) -> alt.StrokeDash:
+    """A pattern a line. The first is drawn first, whole: where lines coincide, it shows in the gaps of the others."""
+    scale = alt.Scale(domain=list(names), range=[_DASHES[t % len(_DASHES)] for t in range(len(names))])
+    return alt.StrokeDash("agent:N", scale=scale, legend=_legend(names, "stroke"))
 
 
 def _percents() -> alt.Axis:

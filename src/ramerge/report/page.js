@@ -49,9 +49,12 @@ function table(DataTable) {
     unique: (row, t) => share(tensors.unique[t][row], tensors.active[t][row]),
   };
   const text = DataTable.render.text();
+  // layer 2 before layer 10
+  const name = (value, type) =>
+    type === "sort" ? value.replace(/\d{1,9}/g, (digits) => digits.padStart(9, "0")) : type in text ? text[type](value) : value;
   const shown = (form) => (value, type) => (type === "display" ? form(value) : type === "sort" ? (value ?? -1) : value);
   const columns = [
-    { data: (row) => tensors.name[row], render: text, className: "name" },
+    { data: (row) => tensors.name[row], render: name, className: "name" },
     { data: (row) => tensors.layer[row], render: shown((layer) => layer ?? "–"), type: "num" },
     { data: (row) => tensors.roles[tensors.role[row]], render: text },
     { data: (row) => tensors.shape[row].join(" × ") || "scalar", render: text, orderable: false },
@@ -63,8 +66,11 @@ function table(DataTable) {
       searchable: false,
     })),
   ];
+  const titles = [...document.querySelectorAll("#tensor-table thead th")].map((cell) => cell.textContent);
   const made = new DataTable("#tensor-table", {
     data: tensors.name.map((_, row) => row),
+    // on a phone each figure stands beside the heading of its column
+    createdRow: (line) => [...line.cells].slice(1).forEach((cell, t) => (cell.dataset.label = titles[t + 1])),
     columns,
     order: [],
     pageLength: 25,

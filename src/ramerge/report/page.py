@@ -41,6 +41,7 @@ def page(analysis: Values, record: Values | None, recipe: str | None) -> str:
             analysis=analysis,
             agents=analysis["model"]["agents"],
             pairs=rows.pairs(analysis),
+            precision=rows.precision(analysis),
             figures=figures,
             record=_plain(record) if record else None,
             notes=(record or {}).get("notes", []),

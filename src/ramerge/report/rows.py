@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -164,9 +165,24 @@ def fates(analysis: Values) -> list[Row]:
     ]
 
 
+def precision(analysis: Values) -> list[Row]:
+    """Every model's dtype, and what rounding to the output's erases of an agent's updates where that was counted."""
+    rounding = analysis.get("rounding", {})
+    return [
+        {"name": name, "dtype": dtype, "erased": None, "erased_share": None, **rounding.get(name, {})}
+        for name, dtype in analysis.get("input_dtypes", {}).items()
+    ]
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """A key that sorts layer 2 before layer 10."""
+    parts = re.split(r"([0-9]{1,9})", name)
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
+
+
 def tensors(analysis: Values) -> Row:
     """The table of tensors: columns as arrays, shares as the integers that they are made of, to stay small."""
-    table = analysis["tensors"]
+    table = sorted(analysis["tensors"], key=lambda tensor: _natural(tensor["name"]))
     count = range(len(analysis["model"]["agents"]))
     return {
         **{key: [tensor[key] for tensor in table] for key in ("name", "layer", "elements", "shape")},

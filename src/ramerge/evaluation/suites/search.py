@@ -35,6 +35,7 @@ from ramerge.evaluation.data import all_of, from_hub, read_records, refuse, refu
 from ramerge.evaluation.engines import Document, Engine, Retriever, bm25
 from ramerge.evaluation.requirements import missing, versions
 from ramerge.evaluation.suite import Chat, Item, Message, Reply, Score, Settings, Suite, Task
+from ramerge.extras import install
 
 PROMPT = (
     "Answer the given question. "
@@ -54,7 +55,6 @@ NOTHING_FOUND = "No information available"
 
 _HUB = "RUC-NLPIR/FlashRAG_datasets"
 _HUB_FILES = {"nq": "nq/test.jsonl", "2wiki": "2wikimultihopqa/dev.jsonl"}
-_INSTALL = "pip install 'ramerge[eval-search]'"
 _STOP = ("</search>",)
 _WITH_USER = re.compile("https?://[^/?#]*@")
 # as vLLM and SGLang name it
@@ -154,7 +154,8 @@ class SearchSuite(Suite[SearchSettings]):
 
     def _check_engine(self) -> None:
         local = self.settings.engine == "bm25"
-        problems = missing(["bm25s"] if local else ["aiohttp", "tenacity"], who="the suite search", install=_INSTALL)
+        needed = ["bm25s"] if local else ["aiohttp", "tenacity"]
+        problems = missing(needed, who="the suite search", install=install("eval-search"))
         if local and "documents" not in self.context.data:
             problems.append(
                 "the suite search: has nothing to search in; give --data documents=FILE (JSON lines with contents, or "

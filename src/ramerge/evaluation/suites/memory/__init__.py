@@ -45,6 +45,7 @@ from ramerge.evaluation.suite import Chat, Context, Item, Ratio, Reply, Score, S
 from ramerge.evaluation.suites.memory import prompts, scoring
 from ramerge.evaluation.suites.memory.corpus import Corpus, Question, load
 from ramerge.evaluation.suites.memory.tokens import START, Chunk, Tokens
+from ramerge.extras import install
 
 DOCUMENTS = (50, 100, 200, 400, 800, 1600, 3200, 6400)
 KIBITOKENS = (8, 16, 32, 64, 128)
@@ -52,7 +53,6 @@ KIBITOKENS = (8, 16, 32, 64, 128)
 _HEADLINE = ("hotpotqa_50", "hotpotqa_100", "squad_32k", "squad_64k")
 _ANSWER_TOKENS = 32
 _MOST_TOKENS_A_BYTE = 2  # far more than tokenizers make of any text
-_INSTALL = "pip install 'ramerge[eval-memory]'"
 
 
 class MemorySettings(Settings):
@@ -114,7 +114,7 @@ class MemorySuite(Suite[MemorySettings]):
 
     def check(self, tasks: Sequence[str]) -> None:
         names = list(dict.fromkeys(_name_and_length(task)[0] for task in tasks))
-        if absent := requirements.missing(self._modules(names), who="the suite memory", install=_INSTALL):
+        if absent := requirements.missing(self._modules(names), who="the suite memory", install=install("eval-memory")):
             raise EvaluationError(absent)
         first: list[Callable[[], object]] = [partial(self._corpus, name) for name in names]
         if any(self._needs_tokenizer(name) for name in names):

@@ -28,6 +28,7 @@ from typing import NamedTuple
 from ramerge.errors import EvaluationError
 from ramerge.evaluation.arithmetic import compute
 from ramerge.evaluation.requirements import missing
+from ramerge.extras import install
 
 PACKAGES = ("bfcl-eval", "tree-sitter", "tree-sitter-java", "tree-sitter-javascript")
 PROMPTING, NATIVE = "ramerge", "ramerge-native"
@@ -35,7 +36,6 @@ PROMPTING, NATIVE = "ramerge", "ramerge-native"
 is what OpenAI's API asks for and what the package does for all models that it asks through that API's `tools`."""
 
 _MODULES = ("bfcl_eval", "filelock", "tenacity", "tree_sitter", "tree_sitter_java", "tree_sitter_javascript")
-_INSTALL = "pip install 'ramerge[eval-tool]' && pip install --no-deps bfcl-eval"
 _STUBBED = "bfcl_eval.constants.model_config"
 _ROOT = "BFCL_PROJECT_ROOT"
 
@@ -51,6 +51,11 @@ class Bfcl(NamedTuple):
     checker: ModuleType
 
 
+def _install() -> str:
+    # its own requirements pin what nothing here needs
+    return f"{install('eval-tool')} && pip install --no-deps bfcl-eval"
+
+
 @cache
 def load() -> Bfcl:
     """The package's modules.
@@ -58,7 +63,7 @@ def load() -> Bfcl:
     Raises:
         EvaluationError: something is not installed, or in a version that the package does not work with.
     """
-    if problems := missing(_MODULES, who="the suite tool", install=_INSTALL):
+    if problems := missing(_MODULES, who="the suite tool", install=_install()):
         if sys.version_info >= (3, 13):
             problems.append("the suite tool: tree-sitter 0.21 has no wheels for Python 3.13; use 3.10 to 3.12")
         raise EvaluationError(problems)
@@ -77,7 +82,7 @@ def load() -> Bfcl:
     except Exception as error:  # what a package raises that meets other versions of its dependencies than it knows
         raise EvaluationError(
             f"the suite tool: bfcl-eval cannot be imported ({type(error).__name__}: {error}); "
-            f"install it and what it needs again: {_INSTALL}"
+            f"install it and what it needs again: {_install()}"
         ) from error
     modules.handler.eval = compute  # type: ignore[attr-defined]
     return modules

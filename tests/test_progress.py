@@ -1,0 +1,99 @@
+"""What a person hears of a merge that runs: kernels that are compiled, and figures only where they mean something."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ramerge
+from ramerge import pace, progress
+from ramerge.engine.events import Progress
+from ramerge.kernels import native
+from ramerge.kernels import ram as kernel
+from tests.checkpoints import write_simple
+
+GB = 10**9
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (pace, progress):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def heard(stream: io.StringIO, clock: Clock, events: list[tuple[float, Progress]], patch: pytest.MonkeyPatch) -> str:
+    patch.setattr(sys, "stderr", stream)
+    patch.setenv("COLUMNS", "120")
+    with progress.shown(quiet=False) as listen:
+        for second, event in events:
+            clock.now = 100.0 + second
+            listen(event)
+    return stream.getvalue()
+
+
+def test_lines_are_rare_and_their_figures_mean_something(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    # five seconds of compiling, then a gigabyte a second
+    events = [(0.0, Progress("counting", 0, 101 * GB))]
+    events += [(5.0 + second, Progress("counting", (1 + second) * GB, 101 * GB)) for second in range(101)]
+    lines = heard(io.StringIO(), clock, events, monkeypatch).splitlines()
+    assert lines == [
+        "counting: 26.0 GB of 101.0 GB, 1.0 GB/s, 75 s left",
+        "counting: 56.0 GB of 101.0 GB, 1.0 GB/s, 45 s left",
+        "counting: 86.0 GB of 101.0 GB, 1.0 GB/s, 15 s left",
+        "counting: 101.0 GB of 101.0 GB, 1.0 GB/s",
+    ]
+
+
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_a_short_stage_has_no_rate(
+    stream: Callable[[], io.StringIO], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = [(0.0, Progress("merging", 0, 4)), (0.1, Progress("merging", 1, 4)), (0.2, Progress("merging", 4, 4))]
+    text = heard(stream(), clock, events, monkeypatch)
+    assert "4 bytes of 4 bytes" in text and "/s" not in text and "left" not in text
+
+
+@pytest.mark.parametrize(("total", "left"), [(100, "90 s left"), (1000, "16 min left"), (10_000, "3 h left"), (10, "")])
+def test_time_left_has_the_unit_that_suits(total: int, left: str, clock: Clock) -> None:
+    counted = pace.Pace(0)
+    clock.now += 10
+    assert counted.left(10, total) == left
+
+
+def test_kernels_that_are_compiled_are_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMERGE_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(native, "_loaded", {})
+    kernel._kernel.cache_clear()
+    names = write_simple(tmp_path)
+    agents = {name: str(tmp_path / name) for name in names[:1]}
+    recipe = {"method": "ram", "base": str(tmp_path / "base"), "agents": agents}
+    events: list[Progress] = []
+    ramerge.merge(recipe, tmp_path / "out", on_progress=events.append)
+    compiling = [event for event in events if event.stage == "compiling kernels"]
+    assert compiling[0] == Progress("compiling kernels", 0, 1, "kernels")
+    assert compiling[-1].done == compiling[-1].total
+    assert {event.stage for event in events} == {"compiling kernels", "merging"}
+    events.clear()
+    ramerge.merge(recipe, tmp_path / "again", on_progress=events.append)
+    assert {event.stage for event in events} == {"merging"}
