@@ -21,7 +21,7 @@ import click
 
 import ramerge
 from ramerge.cli_eval import eval_command, suites_command, table_command
-from ramerge.errors import RamergeError, RecipeError, StoppedError
+from ramerge.errors import OutputWarning, RamergeError, RecipeError, StoppedError
 
 if TYPE_CHECKING:
     from ramerge.analysis.results import Analysis
@@ -250,10 +250,10 @@ def _write_pages(
 ) -> None:
     """Whatever was asked for."""
     from ramerge.analysis.tables import write_csv
-    from ramerge.files import write_text
+    from ramerge.files import write_file
 
     if options["json_file"] is not None:
-        write_text(options["json_file"], analysis.to_json())
+        write_file(options["json_file"], analysis.to_json())
     if options["csv"] is not None:
         write_csv(analysis, options["csv"])
     if options["html"] is not None or options["figures"] is not None:
@@ -261,7 +261,7 @@ def _write_pages(
 
         values = analysis.as_dict()
         if options["html"] is not None:
-            write_text(options["html"], render(values, record, recipe))
+            write_file(options["html"], render(values, record, recipe))
         if options["figures"] is not None:
             write_figures(values, options["figures"])
 
@@ -461,11 +461,17 @@ def _stop(number: int, _frame: FrameType | None) -> NoReturn:
     raise StoppedError(number)
 
 
+def _show(message: Warning | str, *_where: object) -> None:
+    click.echo(f"warning: {message}", err=True)
+
+
 def main() -> None:
     """Entry point: errors become messages and exit codes (2: the input, 1: the output, 128 + n: signal n)."""
     debug = "--debug" in sys.argv
     if not (debug or sys.warnoptions):
         warnings.simplefilter("ignore")  # those of libraries are for developers
+        warnings.simplefilter("always", OutputWarning)
+        warnings.showwarning = _show
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     try:

@@ -248,7 +248,7 @@ def suites_command(names: tuple[str, ...], as_json: bool) -> None:
 def table_command(results: Path, form: str, out: Path | None, debug: bool, **options: Any) -> None:
     """Put the models of RESULTS side by side, in the columns of the paper's tables."""
     from ramerge.evaluation.tables import build, compare, read, render
-    from ramerge.files import write_text
+    from ramerge.files import write_file
 
     if out is not None:
         _check_out(out, results)
@@ -266,7 +266,7 @@ def table_command(results: Path, form: str, out: Path | None, debug: bool, **opt
     if out is None:
         click.echo(text, nl=not text.endswith("\n"))
     else:
-        write_text(out, text)
+        write_file(out, text)
 
 
 def _check_out(out: Path, results: Path) -> None:
