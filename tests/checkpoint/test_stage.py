@@ -52,7 +52,7 @@ def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return bool(request.param)
 
 
-# --- an undisturbed run ------------------------------------------------------------------------------------------------
+# --- an undisturbed run -----------------------------------------------------------------------------------------------
 
 
 def test_appears_when_the_block_ends_well(tmp_path: Path) -> None:
@@ -139,11 +139,11 @@ def test_long_names_with_one_beginning_do_not_share_a_place(tmp_path: Path) -> N
     assert len(left(tmp_path)) == 2
 
 
-# --- errors -------------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="disk is full.*nothing was kept"), staged(tmp_path / "out", overwrite=False):
+    with pytest.raises(OutputError, match=r"disk is full.*nothing was kept"), staged(tmp_path / "out", overwrite=False):
         raise OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(OutputError, match="Input/output error"), staged(tmp_path / "out", overwrite=False):
         raise OSError(errno.EIO, "Input/output error")
@@ -228,7 +228,7 @@ def _next_run_is_clean(out: Path) -> None:
     assert left(out.parent) == [out.name]
 
 
-# --- kills --------------------------------------------------------------------------------------------------------------
+# --- kills ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore::ramerge.errors.OutputWarning")
@@ -285,7 +285,7 @@ def test_an_old_output_is_kept_where_something_else_took_its_place(tmp_path: Pat
     fill(out, "theirs")
     with (
         pytest.warns(OutputWarning, match="move it to where you want it"),
-        pytest.raises(OutputError, match="old: is what was at .* before a run was killed"),
+        pytest.raises(OutputError, match=r"old: is what was at .* before a run was killed"),
         staged(out, overwrite=True),
     ):
         pass
@@ -303,7 +303,7 @@ def test_what_a_living_process_builds_is_left_alone(tmp_path: Path) -> None:
         assert content(work / "new") == "theirs"
 
 
-# --- signals ------------------------------------------------------------------------------------------------------------
+# --- signals ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -370,7 +370,7 @@ def test_handlers_are_given_back(tmp_path: Path) -> None:
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
 
 
-# --- what others do to the folder that is built --------------------------------------------------------------------------
+# --- what others do to the folder that is built -----------------------------------------------------------------------
 
 
 def test_an_output_without_what_was_written_does_not_appear(tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ def test_more_files_than_may_be_open(tmp_path: Path) -> None:
         for step in range(3):
             for place, shard in enumerate(shards):
                 writer.write(shard.name, shard.offsets["a"] + step, np.array([(place + step) % 256], np.uint8))
-        assert len(os.listdir("/proc/self/fd")) < MOST_OPEN + 40
+        assert len(list(Path("/proc/self/fd").iterdir())) < MOST_OPEN + 40
         writer.finish()
         writer.close()
     for place, shard in enumerate(shards):

@@ -7,7 +7,6 @@ compares what it says with what is on the disk, then again after a next run. Wha
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import tempfile
@@ -35,7 +34,6 @@ def main() -> int:
 
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ramerge-faults-")))
-        os.environ["RAMERGE_CACHE"] = str(place / "cache")
         folder, log = place / "files", place / "log"
         folder.mkdir()
         return _rounds(stack, shim, folder, log, chosen)
@@ -96,7 +94,8 @@ def _rounds(stack: ExitStack, shim: object, folder: Path, log: Path, chosen: arg
             print("    said: " + ending.said.strip().replace("\n", "\n          ")[-2000:], flush=True)
 
     _print_counts(counted, [command.name for command in commands])
-    print(f"{counted.total():,} faults in {chosen.faults:,} runs, {failures:,} that ended wrongly, {time.monotonic() - began:.0f} s")
+    seconds = time.monotonic() - began
+    print(f"{counted.total():,} faults in {chosen.faults:,} runs, {failures:,} that ended wrongly, {seconds:.0f} s")
     return 1 if failures else 0
 
 
@@ -131,9 +130,9 @@ def _warm_up(folder: Path, *, report: bool, fisher: bool, evaluation: bool) -> N
 
         render(analysis.as_dict())
     if fisher:
-        import ramerge.importance.worker  # noqa: F401
+        import ramerge.importance.worker
     if evaluation:
-        import ramerge.evaluation.run  # noqa: F401
+        import ramerge.evaluation.run
 
 
 def _finished(folder: Path) -> None:

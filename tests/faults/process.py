@@ -97,8 +97,7 @@ def _be_command(shim: ctypes.CDLL, folder: Path, arguments: Sequence[str], fault
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        sys.stdout = open(1, "w", closefd=False)  # noqa: PTH123
-        sys.stderr = open(2, "w", closefd=False)  # noqa: PTH123
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         sys.argv = ["ramerge", *arguments]
         effect, number = _ACTS[fault.kind]
         shim.fault_arm(os.fsencode(folder), fault.place, effect, number, fault.for_good, not fault.exchange)

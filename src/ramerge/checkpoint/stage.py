@@ -183,7 +183,7 @@ class _Place:
         self._made = [folder for folder in self._out.parents if not folder.exists()]
         self._out.parent.mkdir(parents=True, exist_ok=True)
         self._lock = self._own()
-        if self._settle():
+        if self.settle():
             self.notices.append(
                 f"{self._out}: a run that was killed had moved it to {self._old}; it is back in its place"
             )
@@ -254,7 +254,7 @@ class _Place:
                 self.placed = self._is_placed() if self.placed is None else self.placed
             try:
                 if is_at(self._lock_file, self._lock):  # else another program has removed the folder
-                    self._settle()
+                    self.settle()
                     self._leave()
             except OutputError as error:
                 self.notices.append(str(error))
@@ -278,7 +278,7 @@ class _Place:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # as when another process has begun or ended there
                 raise
 
-    def _settle(self) -> bool:
+    def settle(self) -> bool:
         """Put back an old output that nothing has replaced, and remove all else; whether one was put back."""
         back = False
         if _at(self._old) is not None:
