@@ -13,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -461,8 +462,9 @@ def _stop(number: int, _frame: FrameType | None) -> NoReturn:
     raise StoppedError(number)
 
 
-def _show(message: Warning | str, *_where: object) -> None:
-    click.echo(f"warning: {message}", err=True)
+def _show_warning(message: Warning | str, *_where: object, **_more: object) -> None:
+    with suppress(OSError):  # nobody may be listening any more
+        _warn([str(message)])
 
 
 def main() -> None:
@@ -471,7 +473,7 @@ def main() -> None:
     if not (debug or sys.warnoptions):
         warnings.simplefilter("ignore")  # those of libraries are for developers
         warnings.simplefilter("always", OutputWarning)
-        warnings.showwarning = _show
+        warnings.showwarning = _show_warning
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     try:
