@@ -18,6 +18,8 @@ from pathlib import Path
 
 from tests.faults.process import KINDS, Ending, Fault, load, missing, run
 
+_LAST = 80
+
 
 def main() -> int:
     """Exit code 1 if anything was wrong."""
@@ -56,28 +58,29 @@ def _rounds(stack: ExitStack, shim: object, folder: Path, log: Path, chosen: arg
     commands = all_commands.commands(url, report=report, fisher=fisher)
     commands = [command for command in commands if not chosen.only or chosen.only in command.name]
 
-    calls = {}
+    calls: dict[tuple[str, bool], int] = {}  # of all calls, and of those that write
     for command in commands:
         if command.name == "report":
             _finished(folder)
         command.prepare(folder)
-        ending = run(shim, folder, command.words(folder), Fault(exchange=command.exchange), log)
-        assert ending.code == 0, f"{command.name} fails without a fault:\n{ending.said}"
-        command.expect(folder)
-        calls[command.name] = ending.calls
-        print(f"{command.name}: {ending.calls:,} calls on files", flush=True)
+        for kind in ("EIO", "ENOSPC"):
+            ending = run(shim, folder, command.words(folder), Fault(kind, exchange=command.exchange), log)
+            assert ending.code == 0, f"{command.name} fails without a fault:\n{ending.said}"
+            calls[command.name, kind == "ENOSPC"] = ending.calls
+            if kind == "EIO":
+                command.expect(folder)
+                command.prepare(folder)
+        of_all, of_writes = calls[command.name, False], calls[command.name, True]
+        print(f"{command.name}: {of_all:,} calls on files, {of_writes:,} that write", flush=True)
 
     drawn, failures, began = random.Random(chosen.seed), 0, time.monotonic()
     counted: Counter[tuple[str, str]] = Counter()
     for number in range(chosen.faults):
         command = commands[number % len(commands)]
         kind = drawn.choice(KINDS)
-        fault = Fault(
-            kind,
-            drawn.randrange(calls[command.name] // (3 if kind == "ENOSPC" else 1)),
-            for_good=kind in KINDS[:3] and drawn.random() < 0.3,
-            exchange=command.exchange,
-        )
+        for_good = kind in KINDS[:3] and drawn.random() < 0.3
+        place = _place(drawn, calls[command.name, for_good or kind == "ENOSPC"])
+        fault = Fault(kind, place, for_good=for_good, exchange=command.exchange)
         command.prepare(folder)
         words = command.words(folder)
         ending = run(shim, folder, words, fault, log)
@@ -86,6 +89,8 @@ def _rounds(stack: ExitStack, shim: object, folder: Path, log: Path, chosen: arg
             after = run(shim, folder, words, Fault(exchange=command.exchange), log)
             problems += command.wrong_after(folder, after)
         counted[command.name, kind] += ending.calls > fault.place
+        if number % 100 == 99:
+            print(f"{number + 1:,} runs, {failures:,} that ended wrongly", flush=True)
         if problems:
             failures += 1
             print(f"\nFAULT {number}: {command.name}: {fault}; exit code {ending.code}")
@@ -97,6 +102,11 @@ def _rounds(stack: ExitStack, shim: object, folder: Path, log: Path, chosen: arg
     seconds = time.monotonic() - began
     print(f"{counted.total():,} faults in {chosen.faults:,} runs, {failures:,} that ended wrongly, {seconds:.0f} s")
     return 1 if failures else 0
+
+
+def _place(drawn: random.Random, calls: int) -> int:
+    """Half of the faults are among the last calls, with which outputs are moved and leftovers removed."""
+    return drawn.randrange(calls - min(calls, _LAST) if drawn.random() < 0.5 else 0, calls)
 
 
 def _always_wrong(ending: Ending, kind: str) -> list[str]:

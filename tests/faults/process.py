@@ -35,7 +35,10 @@ KINDS = tuple(_ACTS)
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at the `place`-th call on files, counted from 0; `for_good` at all later calls that write too."""
+    """What happens at the `place`-th call on files, counted from 0.
+
+    `for_good`: at all later ones too. A full disk, and what is for good, concerns calls that write, and counts these.
+    """
 
     kind: str = "EIO"
     place: int = _NEVER
