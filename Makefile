@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test browser sandbox lint format bench agents real isolate scores clean
+.PHONY: demo test browser sandbox lint format bench faults agents real isolate scores clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
@@ -38,6 +38,11 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev  ## measure at 0.5B, and write benchmarks/README.md; BENCH=--large adds the tables at 1.5B
 	$(BIN)/python -m benchmarks --write $(BENCH)
+
+# Every command that writes, with an error, a short read or write, a kill or a signal at any of its calls on files. A run is
+# drawn from its seed, and ends with a table; FAULTS="--faults 20000 --seed 7" takes hours.
+faults: $(VENV)/.dev  ## inject 2,000 faults, and compare what is said with what is on the disk: 20 minutes
+	$(BIN)/python -m tests.faults $(FAULTS)
 
 # The real thing: SmolLM2-135M-Instruct and three agents trained from it with GRPO on a CPU. See lab/real/README.md.
 REAL := .real

@@ -24,7 +24,7 @@ import click
 import ramerge
 from ramerge import completion as complete
 from ramerge.cli_eval import eval_command, suites_command, table_command
-from ramerge.errors import RamergeError, RecipeError, StoppedError, reason
+from ramerge.errors import OutputWarning, RamergeError, RecipeError, StoppedError, reason
 from ramerge.limits import check_limits
 from ramerge.start import fill_streams, handle, ignore, stopped
 
@@ -292,10 +292,10 @@ def _write_pages(
 ) -> None:
     """Whatever was asked for."""
     from ramerge.analysis.tables import write_csv
-    from ramerge.files import write_text
+    from ramerge.files import write_file
 
     if options["json_file"] is not None:
-        write_text(options["json_file"], analysis.to_json())
+        write_file(options["json_file"], analysis.to_json())
     if options["csv"] is not None:
         write_csv(analysis, options["csv"])
     if options["html"] is not None or options["figures"] is not None:
@@ -303,7 +303,7 @@ def _write_pages(
 
         values = analysis.as_dict()
         if options["html"] is not None:
-            write_text(options["html"], render(values, record, recipe))
+            write_file(options["html"], render(values, record, recipe))
         if options["figures"] is not None:
             write_figures(values, options["figures"])
 
@@ -521,6 +521,11 @@ def _stop(number: int, _frame: FrameType | None) -> NoReturn:
     raise StoppedError(number)
 
 
+def _show_warning(message: Warning | str, *_where: object, **_more: object) -> None:
+    with suppress(OSError):  # nobody may be listening any more
+        _warn([str(message)])
+
+
 def main() -> NoReturn:
     """Run the command; exit codes: 0 done, 2 the input, 1 the output or the machine, 128 + n signal n."""
     fill_streams()
@@ -529,6 +534,8 @@ def main() -> NoReturn:
     debug = "--debug" in sys.argv
     if not (debug or sys.warnoptions):
         warnings.simplefilter("ignore")  # those of libraries are for developers
+        warnings.simplefilter("always", OutputWarning)
+        warnings.showwarning = _show_warning
     try:
         code = _run(debug)
         ignore()

@@ -299,7 +299,7 @@ def table_command(results: Path, form: str, out: Path | None, debug: bool, **opt
     On a terminal a wide table goes on below, domain by domain; a file or a pipe gets all columns beside each other.
     """
     from ramerge.evaluation.tables import build, compare, read, render
-    from ramerge.files import write_text
+    from ramerge.files import write_file
 
     if out is not None:
         _check_out(out, results)
@@ -318,7 +318,7 @@ def table_command(results: Path, form: str, out: Path | None, debug: bool, **opt
     if out is None:
         click.echo(text, nl=not text.endswith("\n"))
     else:
-        write_text(out, text)
+        write_file(out, text)
 
 
 def _check_out(out: Path, results: Path) -> None:

@@ -11,6 +11,7 @@
     └── OutputError              exit code 1: the output could not be written (full disk, I/O error)
 
     StoppedError                 no Exception: a signal asked the process to end; exit code 128 and the signal's number
+    OutputWarning                a warning: what else was found or left beside an output that was written
 
 Every error of the first tree carries a tuple of problems, and all that are known are reported at once.
 """
@@ -33,11 +34,24 @@ class RamergeError(Exception):
 
 
 class StoppedError(BaseException):
-    """A signal asked the process to end. `kept` says what is left of what it was doing."""
+    """A signal asked the process to end.
+
+    Attributes:
+        finished: all folders and files that this process has put in their places, in order, as keys.
+        kept: says what is left of what it was doing.
+    """
+
+    finished: ClassVar[dict[str, None]] = {}
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.kept = "nothing was kept"
+        done = list(self.finished)
+        names = ", ".join(done[:3]) + (f" and {len(done) - 3} more" if len(done) > 3 else "")
+        self.kept = f"written before that, and complete: {names}" if done else "nothing was kept"
+
+
+class OutputWarning(UserWarning):
+    """What else was found or left beside an output, which the user should know of."""
 
 
 def reason(error: OSError) -> str:

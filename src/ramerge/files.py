@@ -1,30 +1,100 @@
-"""Text files that appear whole."""
+"""Files that appear whole.
+
+A file is written under a hidden name beside its place and moved there. The hidden file is locked while it is written
+and its name is always the same, so what a killed process left is written over by the next one.
+"""
 
 from __future__ import annotations
 
-import secrets
+import errno
+import fcntl
+import hashlib
+import os
 from contextlib import suppress
 from pathlib import Path
 
-from ramerge.errors import OutputError
+from ramerge.errors import OutputError, StoppedError
+from ramerge.signals import held
+
+_LONGEST_NAME = 255
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file beside its place and move it there; its folder is made if it is not there.
+def write_file(path: Path, content: str | bytes) -> None:
+    """Make or replace a file, whole or not at all; its folder is made if it is not there. Text is written as UTF-8.
 
     Raises:
         OutputError: the folder cannot be made, or the file not be written.
     """
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    data = content.encode() if isinstance(content, str) else content
+    partial = hidden_beside(path, "partial")
+    with held():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = lock(partial, wait=True)
+            try:
+                os.ftruncate(descriptor, 0)
+                write_all(descriptor, memoryview(data), 0)
+                os.fsync(descriptor)
+                partial.replace(path)
+            except OSError:
+                with suppress(OSError):
+                    partial.unlink()
+                raise
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+        StoppedError.finished[str(path)] = None
+
+
+def hidden_beside(path: Path, ending: str) -> Path:
+    """`.NAME.ending` beside a path; of a name for which that would be too long, the beginning and a digest."""
+    name, room = os.fsencode(path.name), _LONGEST_NAME - len(f"..{ending}")
+    if len(name) <= room:
+        return path.with_name(f".{path.name}.{ending}")
+    digest = f"~{hashlib.sha256(name).hexdigest()[:12]}"
+    return path.with_name(f".{name[: room - len(digest)].decode(errors='ignore')}{digest}.{ending}")
+
+
+def lock(path: Path, *, wait: bool) -> int:
+    """A descriptor of a file, made if it is not there, that is locked until it is closed.
+
+    Where the file system knows no locks there is none.
+
+    Raises:
+        BlockingIOError: another process holds it, and `wait` is off.
+        OSError: the file cannot be opened or locked.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            if is_at(path, descriptor):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # who held it has moved or removed the file meanwhile
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is the one that has this name."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def write_all(descriptor: int, view: memoryview, offset: int) -> None:
+    """Write all of `view` at `offset`, in as many calls as it takes."""
+    while view:
+        done = os.pwrite(descriptor, view, offset)
+        view, offset = view[done:], offset + done
 
 
 def check_file(path: Path) -> None:
@@ -47,10 +117,14 @@ def check_folder(path: Path) -> None:
 
 
 def _check_beside(file: Path, named: Path) -> None:
-    probe = file.with_name(f".{secrets.token_hex(8)}.partial")
+    probe = hidden_beside(file, "partial")
     try:
-        probe.parent.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        with held():
+            probe.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = lock(probe, wait=True)
+            try:
+                probe.unlink()
+            finally:
+                os.close(descriptor)
     except OSError as error:
         raise OutputError(f"{named}: cannot be written: {error.strerror}") from error

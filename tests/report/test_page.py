@@ -248,7 +248,7 @@ def test_names_of_agents_name_no_other_folder(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="figures cannot be written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         report.write_figures(shipped(), tmp_path / "file")
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ramerge.analysis.results import EXPONENTS, ULPS, AgentPart, Analysis, Part
-from ramerge.errors import OutputError, RecipeError
+from ramerge.errors import RecipeError
+from ramerge.files import write_file
 from ramerge.kernels.anatomy import FATES
 
 Row = dict[str, Any]
@@ -75,17 +77,13 @@ def write_csv(analysis: Analysis, folder: Path) -> list[Path]:
         OutputError: the folder cannot be written.
     """
     written = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, table in rows(analysis).items():
-            path = folder / f"{name}.csv"
-            with path.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, list(table[0]) if table else ["kind", "part"])
-                writer.writeheader()
-                writer.writerows(table)
-            written.append(path)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be written: {error.strerror}") from error
+    for name, table in rows(analysis).items():
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, list(table[0]) if table else ["kind", "part"])
+        writer.writeheader()
+        writer.writerows(table)
+        written.append(folder / f"{name}.csv")
+        write_file(written[-1], text.getvalue())
     return written
 
 

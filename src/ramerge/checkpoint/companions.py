@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from ramerge.checkpoint.dtypes import full_name
 from ramerge.checkpoint.index import read_json
 from ramerge.checkpoint.paths import leads_outside
+from ramerge.checkpoint.stage import Stage
 from ramerge.errors import CheckpointError
 
 # Weights in any format, their indices, and a trainer's state: none of it belongs to the merged model.
@@ -109,23 +109,22 @@ def _is_tokenizer(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in _TOKENIZER_FILES)
 
 
-def copy_companions(files: Mapping[str, Path], target: Path, dtype: str | None) -> None:
+def copy_companions(files: Mapping[str, Path], stage: Stage, folder: str, dtype: str | None) -> None:
     """Copy files byte for byte; `config.json` is rewritten only where the output's dtype differs from what it says.
 
     Args:
         files: relative name to source.
-        target: the output folder.
+        stage: takes them.
+        folder: what their names there begin with, such as `point/`; empty for none.
         dtype: safetensors' name of the one dtype all floats were converted to; None if they keep their own.
     """
     for name, source in files.items():
-        destination = target / name
-        destination.parent.mkdir(parents=True, exist_ok=True)
         if name == "config.json" and dtype is not None:
             config = read_json(source)
             if _set_dtype(config, full_name(dtype)):
-                destination.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+                stage.write(f"{folder}{name}", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
                 continue
-        shutil.copyfile(source, destination)
+        stage.copy(f"{folder}{name}", source)
 
 
 def _set_dtype(config: dict[str, Any], dtype: str) -> bool:

@@ -15,6 +15,7 @@ import ramerge
 from ramerge.card import model_card
 from ramerge.checkpoint.companions import copy_companions
 from ramerge.checkpoint.index import SAFETENSORS_INDEX
+from ramerge.checkpoint.stage import Stage
 from ramerge.engine.warn import erasures, warnings_of
 from ramerge.engine.worker import Known
 from ramerge.methods.base import Counts
@@ -118,18 +119,17 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def write_beside(plan: Plan, records: Sequence[Record], stage: Path) -> None:
+def write_beside(plan: Plan, records: Sequence[Record], stage: Stage) -> None:
     """For every point index, companions, model card, recipe and record; for a sweep `sweep.json` too."""
     for point, record in zip(plan.points, records, strict=True):
-        _write_point(plan, point, record, stage / point.name)
+        _write_point(plan, point, record, stage, f"{point.name}/" if point.name else "")
     if plan.is_sweep:
         points = {point.name: record.as_dict() for point, record in zip(plan.points, records, strict=True)}
         text = as_json({"ramerge_version": ramerge.__version__, "method": plan.method.name, "points": points})
-        (stage / "sweep.json").write_text(text, encoding="utf-8")
+        stage.write("sweep.json", text)
 
 
-def _write_point(plan: Plan, point: Point, record: Record, folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
+def _write_point(plan: Plan, point: Point, record: Record, stage: Stage, folder: str) -> None:
     if [shard.name for shard in plan.shards] != ["model.safetensors"]:
         index = {
             "metadata": {
@@ -138,11 +138,11 @@ def _write_point(plan: Plan, point: Point, record: Record, folder: Path) -> None
             },
             "weight_map": {tensor.name: tensor.shard for tensor in sorted(plan.tensors, key=lambda t: t.name)},
         }
-        (folder / SAFETENSORS_INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-    copy_companions(plan.companions, folder, plan.loads_as)
-    (folder / "README.md").write_text(model_card(plan, point, record), encoding="utf-8")
-    (folder / "ramerge.yaml").write_text(_resolved(plan, point).to_yaml(), encoding="utf-8")
-    (folder / "ramerge.json").write_text(record.to_json(), encoding="utf-8")
+        stage.write(f"{folder}{SAFETENSORS_INDEX}", json.dumps(index, indent=2) + "\n")
+    copy_companions(plan.companions, stage, folder, plan.loads_as)
+    stage.write(f"{folder}README.md", model_card(plan, point, record))
+    stage.write(f"{folder}ramerge.yaml", _resolved(plan, point).to_yaml())
+    stage.write(f"{folder}ramerge.json", record.to_json())
 
 
 def _resolved(plan: Plan, point: Point) -> Recipe:

@@ -12,7 +12,8 @@ import numpy as np
 
 from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.read import Reader
-from ramerge.checkpoint.write import Writer, staged
+from ramerge.checkpoint.stage import staged
+from ramerge.checkpoint.write import Writer
 from ramerge.engine.beside import make_records, write_beside
 from ramerge.engine.events import Listener, Progress, silence
 from ramerge.engine.sinks import Files, MergedTensor, Whole, all_shards

@@ -23,7 +23,7 @@ from typing import Any
 from ramerge.errors import EvaluationError, OutputError
 from ramerge.evaluation import bounds, samples
 from ramerge.evaluation.plain import clean, shown
-from ramerge.files import write_text
+from ramerge.files import write_file
 
 SCHEMA = "ramerge.evaluation/1"
 MODEL_FILE = "model.json"
@@ -144,7 +144,7 @@ def model_folder(root: Path, about: Mapping[str, Any]) -> Iterator[Path]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise EvaluationError(f"{folder}: another evaluation writes there") from error
-        write_text(folder / MODEL_FILE, json.dumps(_joined(folder, about), indent=2, ensure_ascii=False) + "\n")
+        write_file(folder / MODEL_FILE, json.dumps(_joined(folder, about), indent=2, ensure_ascii=False) + "\n")
         yield folder
     finally:
         os.close(descriptor)
@@ -197,7 +197,7 @@ def note_task(folder: Path, suite: str, task: str, about: Mapping[str, Any]) -> 
     if problems and _has_answers([path for path in [folder / suite / f"{task}.jsonl"] if path.exists()]):
         raise EvaluationError([*problems, _OTHER_FOLDER.format(folder)])
     tasks[name] = {**about, "items": max(before["items"], about["items"])}
-    write_text(folder / MODEL_FILE, json.dumps(description, indent=2, ensure_ascii=False) + "\n")
+    write_file(folder / MODEL_FILE, json.dumps(description, indent=2, ensure_ascii=False) + "\n")
 
 
 def _changes(folder: Path, what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

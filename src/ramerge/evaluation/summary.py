@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ramerge.evaluation import bootstrap
 from ramerge.evaluation.results import SCHEMA, SUMMARY_FILE
 from ramerge.evaluation.samples import Model, Samples, read
-from ramerge.files import write_text
+from ramerge.files import write_file
 
 _MOST_REASONS = 5
 
@@ -42,7 +42,7 @@ def write_summary(root: Path) -> dict[str, Any]:
         OutputError: it cannot be written.
     """
     summary = summarize(root)
-    write_text(root / SUMMARY_FILE, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    write_file(root / SUMMARY_FILE, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     return summary
 
 

@@ -25,7 +25,8 @@ from ramerge.checkpoint.companions import quantisation
 from ramerge.checkpoint.dtypes import FLOATS, INTEGERS
 from ramerge.checkpoint.hub import resolve
 from ramerge.checkpoint.index import Checkpoint, open_checkpoint
-from ramerge.checkpoint.write import Writer, staged
+from ramerge.checkpoint.stage import staged
+from ramerge.checkpoint.write import Writer
 from ramerge.errors import CheckpointError, RecipeError
 from ramerge.extras import install
 from ramerge.importance import jsonl
@@ -135,7 +136,7 @@ def estimate(
         write_index(stage, shards, checkpoint)
         tensors = sum(len(shard.offsets) for shard in shards)
         record = _record(str(model), str(data), settings, used, outcome, tensors, time.monotonic() - began)
-        (stage / "fisher.json").write_text(record.to_json(), encoding="utf-8")
+        stage.write("fisher.json", record.to_json())
     return record
 
 

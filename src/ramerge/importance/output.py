@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.index import SAFETENSORS_INDEX, Checkpoint
+from ramerge.checkpoint.stage import Stage, conflict
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.checkpoint.write import Shard, Writer, is_replaceable, lay_out
+from ramerge.checkpoint.write import Shard, Writer, lay_out
 from ramerge.errors import PlanError, RecipeError
 
 SHARD_BYTES = 5_000_000_000
@@ -43,33 +44,8 @@ def check_out(out: Path, overwrite: bool, inputs: Sequence[Path]) -> None:
     Raises:
         PlanError: what is in the way.
     """
-    conflict = _conflict(out, overwrite, [path.resolve() for path in inputs])
-    if conflict is not None:
-        raise PlanError(f"{out}: {conflict}")
-
-
-def _conflict(out: Path, overwrite: bool, inputs: Sequence[Path]) -> str | None:
-    place = out.resolve()
-    if Path.cwd().is_relative_to(place):
-        return "is the working folder, or holds it; choose a folder of its own"
-    if place.is_mount():
-        return "is a mount point, which cannot be replaced; choose a folder inside of it"
-    for path in inputs:
-        if place == path:
-            return "is one of the inputs; choose another folder"
-        if path.is_dir() and place.is_relative_to(path):
-            return f"is inside the input {path}; choose a folder outside of it"
-        if path.is_relative_to(place):
-            return f"holds the input {path}; choose another folder"
-    if not os.path.lexists(out):
-        return None
-    if not out.is_dir():
-        return "is a file; choose a folder"
-    if not overwrite:
-        return "exists; choose another folder or pass --overwrite"
-    if not is_replaceable(out):
-        return "has subfolders, so --overwrite does not replace it; remove it yourself"
-    return None
+    if (text := conflict(out, inputs, overwrite=overwrite)) is not None:
+        raise PlanError(f"{out}: {text}")
 
 
 def shards_of(checkpoint: Checkpoint) -> list[Shard]:
@@ -110,7 +86,7 @@ def write_tensor(writer: Writer, shards: Mapping[str, Shard], name: str, values:
         writer.write(shards[name].name, shards[name].offsets[name], values.reshape(-1).view(np.uint8))
 
 
-def write_index(stage: Path, shards: Sequence[Shard], checkpoint: Checkpoint) -> None:
+def write_index(stage: Stage, shards: Sequence[Shard], checkpoint: Checkpoint) -> None:
     """Write the index, where there is more than one file."""
     if len(shards) == 1:
         return
@@ -119,4 +95,4 @@ def write_index(stage: Path, shards: Sequence[Shard], checkpoint: Checkpoint) ->
         "metadata": {"total_parameters": elements, "total_size": 4 * elements},
         "weight_map": dict(sorted((name, shard.name) for shard in shards for name in shard.offsets)),
     }
-    (stage / SAFETENSORS_INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    stage.write(SAFETENSORS_INDEX, json.dumps(index, indent=2) + "\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 from ramerge.checkpoint.companions import canonical_key, companion_files, compare_configs, quantisation
 from ramerge.checkpoint.dtypes import INTEGERS
 from ramerge.checkpoint.index import SAFETENSORS_INDEX, Checkpoint
-from ramerge.checkpoint.write import is_replaceable
+from ramerge.checkpoint.stage import conflict
 from ramerge.errors import CheckpointError
 from ramerge.planning.findings import Findings
 from ramerge.planning.model import Plan, Tie
@@ -136,8 +136,9 @@ def check_out(plan: Plan, findings: Findings) -> int:
     out = plan.out
     assert out is not None
     place = out.resolve()
-    if (conflict := _conflict(plan, out, place)) is not None:
-        findings.problem(f"{out}: {conflict}")
+    inputs = [model.directory for model in (plan.base, *plan.agents.values()) if model.directory is not None]
+    if (text := conflict(out, inputs, overwrite=plan.overwrite)) is not None:
+        findings.problem(f"{out}: {text}")
     ancestor = next(folder for folder in (place.parent, *place.parent.parents) if folder.exists())
     if not ancestor.is_dir():
         findings.problem(f"{out}: {ancestor} is a file")
@@ -147,30 +148,3 @@ def check_out(plan: Plan, findings: Findings) -> int:
     if plan.bytes_written > free:
         findings.problem(f"{out}: needs {plan.bytes_written:,} bytes of disk, {free:,} are free")
     return free
-
-
-def _conflict(plan: Plan, out: Path, place: Path) -> str | None:
-    """Why the output cannot be where it is wanted, because of what is there."""
-    if place == Path.cwd() or Path.cwd().is_relative_to(place):
-        return "is the working folder, or holds it; choose a folder of its own"
-    if place.is_mount():
-        return "is a mount point, which cannot be replaced; choose a folder inside of it"
-    for model in (plan.base, *plan.agents.values()):
-        if model.directory is None:
-            continue
-        folder = model.directory.resolve()
-        if place == folder:
-            return "is one of the inputs; choose another folder"
-        if place.is_relative_to(folder):
-            return f"is inside the input {folder}; choose a folder outside of it"
-        if folder.is_relative_to(place):
-            return f"holds the input {folder}; choose another folder"
-    if not os.path.lexists(out):
-        return None
-    if not out.is_dir():
-        return "is a file; choose a folder"
-    if not plan.overwrite:
-        return "exists; choose another folder or pass --overwrite"
-    if not is_replaceable(out):
-        return "has subfolders and no merge has made it, so --overwrite does not replace it; remove it yourself"
-    return None

@@ -12,8 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ramerge.errors import OutputError, RecipeError
+from ramerge.errors import RecipeError
 from ramerge.extras import install
+from ramerge.files import write_file
 
 _LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
 
@@ -43,27 +44,23 @@ def write_figures(analysis: Mapping[str, Any], folder: Path) -> list[Path]:
 
     Args:
         analysis: the values of `Analysis.as_dict()`.
-        folder: made if it is not there; files of the same names are replaced.
+        folder: made if it is not there; files of the same names are replaced, each at once.
 
     Returns:
         The paths written.
 
     Raises:
         RecipeError: a library is missing.
-        OutputError: the folder or a file cannot be written.
+        OutputError: the folder or a file cannot be written; those before it are there.
     """
     require_extra()
     from ramerge.report.charts import paper_figures
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        written = []
-        for figure in paper_figures(analysis):
-            for path, content in figure.files(folder):
-                path.write_bytes(content)
-                written.append(path)
-    except OSError as error:
-        raise OutputError(f"{folder}: the figures cannot be written: {error}") from error
+    written = []
+    for figure in paper_figures(analysis):
+        for path, content in figure.files(folder):
+            write_file(path, content)
+            written.append(path)
     return written
 
 

@@ -1,0 +1,403 @@
+"""The output folder: built beside its place, and moved there when it is complete.
+
+While OUT is written there is a hidden folder `.OUT.ramerge-partial` beside it, for one process at a time:
+
+    lock    locked as long as that process lives
+    new     what is being built; or what is to be removed
+    old     what was at OUT, where the file system cannot exchange two folders, until `new` has been moved to OUT
+
+`old` is always whole, and is never removed under this name: it goes back to OUT where there is nothing, and becomes
+`new`, to be removed, once the new one has left that name. `_Place.settle` does this after every run, well or not, and
+before every run for what a killed one left.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ramerge.errors import OutputError, OutputWarning, StoppedError
+from ramerge.files import hidden_beside, is_at, lock, write_all
+from ramerge.signals import Guard
+
+_HERE = -100  # AT_FDCWD
+_RENAME_EXCHANGE = 2
+_PIECE = 1 << 20
+_UNFINISHED = -1
+
+Identity = tuple[int, int]
+"""Device and inode."""
+
+
+@contextmanager
+def staged(out: Path, *, overwrite: bool) -> Iterator[Stage]:
+    """A new folder beside `out`, which takes its place when the block ends well, and is removed when it does not.
+
+    A signal whose handler raises ends the block, but waits while folders are moved or removed.
+
+    Raises:
+        OutputError: `out` exists and `overwrite` is off, another process writes it, or the folder cannot be made,
+            synchronised or moved; it says what is at `out` then.
+    """
+    guard, place = Guard(), _Place(out)
+    failure: BaseException | None = None
+    try:
+        try:
+            guard.install()
+            yield place.open(overwrite)
+            guard.hold()
+            place.publish(overwrite)
+        finally:
+            guard.hold()
+    except BaseException as error:
+        failure = error
+    place.close()
+    if place.placed:
+        StoppedError.finished[str(out)] = None
+    try:
+        guard.release()
+    except BaseException as stop:
+        failure = stop
+    for notice in place.notices:
+        warnings.warn(notice, OutputWarning, stacklevel=3)
+    if isinstance(failure, StoppedError):
+        failure.kept = place.fate()
+    elif isinstance(failure, OSError):
+        raise OutputError(place.words(failure)) from failure
+    elif isinstance(failure, OutputError) and place.is_begun:
+        raise OutputError(f"{failure}; {place.fate()}") from failure
+    if failure is not None:
+        raise failure
+
+
+class Stage:
+    """A folder being built. It knows every file that was written through it, and is published with these only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, tuple[Identity, int]] = {}
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Make a file; text is written as UTF-8.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        data = content.encode() if isinstance(content, str) else content
+        self._fill(name, [data])
+
+    def copy(self, name: str, source: Path) -> None:
+        """Make a file that holds the same bytes as `source`.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        with source.open("rb") as file:
+            self._fill(name, iter(lambda: file.read(_PIECE), b""))
+
+    def _fill(self, name: str, pieces: Sequence[bytes] | Iterator[bytes]) -> None:
+        descriptor, size = self.create(name), 0
+        try:
+            for piece in pieces:
+                write_all(descriptor, memoryview(piece), size)
+                size += len(piece)
+            self.finish(name, descriptor, size)
+        finally:
+            os.close(descriptor)
+
+    def create(self, name: str) -> int:
+        """A descriptor of a new file, to be written and then given to `finish`."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._files[name] = _identity(os.fstat(descriptor)), _UNFINISHED
+        return descriptor
+
+    def reopen(self, name: str) -> int:
+        """Another descriptor of the same file.
+
+        Raises:
+            OSError: it is not there any more.
+        """
+        path = self.folder / name
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if _identity(os.fstat(descriptor)) != self._files[name][0]:
+            os.close(descriptor)
+            raise OSError(errno.ESTALE, "another program has replaced it", str(path))
+        return descriptor
+
+    def finish(self, name: str, descriptor: int, size: int) -> None:
+        """Wait until a file is on the disk, which is to have `size` bytes then."""
+        os.fsync(descriptor)
+        self._files[name] = self._files[name][0], size
+
+    def check(self) -> None:
+        """Refuse what is not exactly what was written, and wait until all folders are on the disk.
+
+        Raises:
+            OutputError: another program has changed it.
+            OSError: the disk fails.
+        """
+        found: dict[str, tuple[Identity, int]] = {}
+        for folder, _folders, files in os.walk(self.folder, onerror=_refuse_all_but_absence):
+            for name in files:
+                path = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    status = path.lstat()
+                    found[path.relative_to(self.folder).as_posix()] = _identity(status), status.st_size
+            _sync(Path(folder))
+        changed = sorted(name for name in found | self._files if found.get(name) != self._files.get(name))
+        if changed or not self.folder.is_dir():
+            what = f"{self.folder / changed[0]}" if changed else f"{self.folder}"
+            raise OutputError(f"{what}: another program has changed or removed it while the output was built")
+
+
+class _Place:
+    """OUT, and the hidden folder beside it.
+
+    Attributes:
+        placed: whether what was built is at OUT; None where that could not be seen.
+        notices: what the user should know of beside the result.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.placed: bool | None = False
+        self.notices: list[str] = []
+        self._out = out
+        self._work = hidden_beside(out, "ramerge-partial")
+        self._new, self._old, self._lock_file = (self._work / name for name in ("new", "old", "lock"))
+        self._lock = -1
+        self._made: list[Path] = []
+        self._stage: Stage | None = None
+        self._built: Identity | None = None
+
+    def open(self, overwrite: bool) -> Stage:
+        """The folder to build in, after making good what a killed run left."""
+        self._made = [folder for folder in self._out.parents if not folder.exists()]
+        self._out.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = self._own()
+        if self.settle():
+            self.notices.append(
+                f"{self._out}: a run that was killed had moved it to {self._old}; it is back in its place"
+            )
+        self._refuse_occupied(overwrite)
+        self._new.mkdir()
+        self._built = _at(self._new)
+        self._stage = Stage(self._new)
+        return self._stage
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there was anything to keep."""
+        return self._built is not None
+
+    def _own(self) -> int:
+        """The lock, for this process alone."""
+        if self._work.is_symlink():
+            raise OutputError(f"{self._work}: is a link, where the output was to be built; remove it")
+        try:
+            while True:
+                with suppress(FileExistsError):
+                    self._work.mkdir(mode=0o700)
+                with suppress(FileNotFoundError):  # its owner has removed the folder just now
+                    return lock(self._lock_file, wait=False)
+        except BlockingIOError as error:
+            raise OutputError(
+                f"{self._out}: another process is writing it, in {self._work}; wait for it, or choose another folder"
+            ) from error
+
+    def _refuse_occupied(self, overwrite: bool) -> None:
+        if _at(self._out) is None:
+            return
+        if not overwrite:
+            raise OutputError(f"{self._out}: exists; choose another folder or pass --overwrite")
+        if not is_replaceable(self._out):
+            raise OutputError(f"{self._out}: has changed meanwhile and is no checkpoint any more")
+
+    def publish(self, overwrite: bool) -> None:
+        """Move what was built to OUT."""
+        assert self._stage is not None
+        self._stage.check()
+        self._refuse_occupied(overwrite)
+        self.placed = None
+        if _at(self._out) is None:
+            self._new.rename(self._out)
+        elif not self._exchanged():
+            self._out.rename(self._old)
+            self._new.rename(self._out)
+        self.placed = self._is_placed()
+        if not self.placed:
+            raise OSError(errno.EIO, "the file system did not move the folder that was built")
+        _sync(self._out.parent)
+
+    def _exchanged(self) -> bool:
+        """Whether the file system has put each of `new` and OUT in the other's place, at once."""
+        with suppress(AttributeError):
+            library = ctypes.CDLL(None, use_errno=True)
+            library.renameat2(_HERE, os.fsencode(self._new), _HERE, os.fsencode(self._out), _RENAME_EXCHANGE)
+        return self._is_placed()  # a server may do what it reports as failed
+
+    def _is_placed(self) -> bool:
+        return self._built is not None and _at(self._out) == self._built
+
+    def close(self) -> None:
+        """Take away or put back whatever is beside OUT."""
+        if self._lock >= 0:
+            with suppress(OSError):
+                self.placed = self._is_placed() if self.placed is None else self.placed
+            try:
+                if is_at(self._lock_file, self._lock):  # else another program has removed the folder
+                    self.settle()
+                    self._leave()
+            except OutputError as error:
+                self.notices.append(str(error))
+            except OSError as error:
+                self.notices.append(
+                    f"{self._work}: is left over and cannot be removed: {error.strerror}; "
+                    f"the next run to {self._out} does it"
+                )
+            finally:
+                os.close(self._lock)
+        with suppress(OSError):
+            if _at(self._out) is None:
+                for folder in self._made:
+                    folder.rmdir()
+
+    def _leave(self) -> None:
+        self._lock_file.unlink()
+        try:
+            self._work.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # as when another process has begun or ended there
+                raise
+
+    def settle(self) -> bool:
+        """Put back an old output that nothing has replaced, and remove all else; whether one was put back."""
+        back = False
+        if _at(self._old) is not None:
+            if _at(self._out) is None:
+                self._old.rename(self._out)
+                _sync(self._out.parent)
+                back = True
+            elif _at(self._new) is None:
+                self._old.rename(self._new)
+            else:
+                raise OutputError(
+                    f"{self._old}: is what was at {self._out} before a run was killed, and something else is there "
+                    "now; move it to where you want it, or remove it"
+                )
+        shutil.rmtree(self._new, ignore_errors=True)
+        if _at(self._new) is not None:
+            shutil.rmtree(self._new)
+        return back
+
+    def words(self, error: OSError) -> str:
+        """What an error of the operating system means for the output."""
+        reason = _reason(error, self._out)
+        if self.placed:
+            return f"{self._out}: is the new one and complete, but the file system reported: {reason}"
+        return f"{self._out}: cannot be written: {reason}; {self.fate()}"
+
+    def fate(self) -> str:
+        """What is at OUT now."""
+        if self.placed:
+            return f"{self._out} is the new one and complete"
+        try:
+            there = _at(self._out) is not None
+            aside = self._lock >= 0 and _at(self._old) is not None
+        except OSError:
+            self.placed = None
+        if self.placed is None:
+            return f"whether {self._out} is the new one cannot be told: look there, and at {self._work}"
+        if aside:
+            back = "" if there else f", and the next run to {self._out} puts it back"
+            return f"what was at {self._out} is in {self._old}{back}"
+        return f"nothing was kept; {self._out} is as it was" if there and self._lock >= 0 else "nothing was kept"
+
+
+def is_replaceable(folder: Path) -> bool:
+    """Whether a folder is what `--overwrite` is meant for, and no home or project that was named by mistake.
+
+    That is what a merge has made, or a flat folder.
+    """
+    made = any(_is_ours(folder / name) for name in ("ramerge.json", "sweep.json"))
+    return folder.is_dir() and (made or not any(entry.is_dir() for entry in folder.iterdir()))
+
+
+def conflict(out: Path, inputs: Sequence[Path], *, overwrite: bool) -> str | None:
+    """Why an output folder cannot be at `out`, because of what is there or is read; None where it can.
+
+    Args:
+        out: the output folder.
+        inputs: files and folders that are read.
+        overwrite: whether a folder that is there would be replaced.
+    """
+    place = out.resolve()
+    if Path.cwd().is_relative_to(place):
+        return "is the working folder, or holds it; choose a folder of its own"
+    if place.is_mount():
+        return "is a mount point, which cannot be replaced; choose a folder inside of it"
+    for path in (each.resolve() for each in inputs):
+        if place == path:
+            return "is one of the inputs; choose another folder"
+        if path.is_dir() and place.is_relative_to(path):
+            return f"is inside the input {path}; choose a folder outside of it"
+        if path.is_relative_to(place):
+            return f"holds the input {path}; choose another folder"
+    if not os.path.lexists(out):
+        return None
+    if not out.is_dir():
+        return "is a file; choose a folder"
+    if not overwrite:
+        return "exists; choose another folder or pass --overwrite"
+    if not is_replaceable(out):
+        return "has subfolders and no merge has made it, so --overwrite does not replace it; remove it yourself"
+    return None
+
+
+def _is_ours(record: Path) -> bool:
+    try:
+        return "ramerge_version" in json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _reason(error: OSError, out: Path) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        with suppress(OSError, StopIteration):
+            folder = next(each for each in out.parents if each.exists())
+            return f"the disk is full ({shutil.disk_usage(folder).free:,} bytes free)"
+    text = error.strerror or str(error)
+    return f"{text}: {error.filename}" if error.filename else text
+
+
+def _at(path: Path) -> Identity | None:
+    """What has this name; None where nothing has it."""
+    try:
+        return _identity(path.lstat())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def _refuse_all_but_absence(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,426 @@
+"""The output folder: what is at OUT and beside it after every way in which writing it can end."""
+
+import errno
+import fcntl
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ramerge.checkpoint import stage as module
+from ramerge.checkpoint.stage import Stage, staged
+from ramerge.checkpoint.write import MOST_OPEN, Writer, lay_out
+from ramerge.errors import OutputError, OutputWarning, StoppedError
+
+MOVES = ("rename", "fsync", "rmdir", "unlink")
+
+
+def fill(folder: Path, content: str = "new") -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "file").write_text(content)
+    (folder / "other").write_text(content)
+
+
+def write(stage: Stage, content: str = "new") -> None:
+    stage.write("file", content)
+    stage.write("other", content)
+
+
+def content(folder: Path) -> str | None:
+    """What `fill` or `write` has put there, whole; None if there is nothing."""
+    if not folder.exists():
+        return None
+    texts = {path.read_text() for path in folder.iterdir()}
+    assert len(texts) == 1 and len(list(folder.iterdir())) == 2, "torn"
+    return texts.pop()
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture(params=[True, False], ids=["exchange", "no exchange"])
+def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the file system can exchange two folders."""
+    if not request.param:
+        monkeypatch.setattr(module._Place, "_exchanged", lambda _: False)
+    return bool(request.param)
+
+
+# --- an undisturbed run -----------------------------------------------------------------------------------------------
+
+
+def test_appears_when_the_block_ends_well(tmp_path: Path) -> None:
+    with staged(tmp_path / "a" / "out", overwrite=False) as stage:
+        write(stage)
+        assert not (tmp_path / "a" / "out").exists()
+    assert content(tmp_path / "a" / "out") == "new"
+    assert left(tmp_path / "a") == ["out"]
+    assert (tmp_path / "a" / "out").stat().st_mode & 0o777 == 0o777 & ~_umask()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_nothing_is_left_when_it_does_not(error: type[BaseException], tmp_path: Path) -> None:
+    with pytest.raises(error), staged(tmp_path / "a" / "out", overwrite=False) as stage:
+        write(stage)
+        raise error
+    assert left(tmp_path) == []
+
+
+def test_the_old_one_stays_until_the_end(exchange: bool, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fill(out, "old")
+    with pytest.raises(ValueError), staged(out, overwrite=True) as stage:
+        write(stage)
+        raise ValueError
+    assert content(out) == "old"
+    with staged(out, overwrite=True) as stage:
+        write(stage)
+        assert content(out) == "old"
+    assert content(out) == "new"
+    assert left(tmp_path) == ["out"]
+
+
+def test_one_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    words = "out: exists.*nothing was kept; .*out is as it was"
+    with pytest.raises(OutputError, match=words), staged(tmp_path / "out", overwrite=False) as stage:
+        write(stage)
+        fill(tmp_path / "out", "theirs")
+    assert content(tmp_path / "out") == "theirs"
+    assert left(tmp_path) == ["out"]
+
+
+def test_the_loser_of_a_race_is_told_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with staged(out, overwrite=False) as stage:
+        write(stage)
+        for overwrite in (False, True):
+            with pytest.raises(OutputError, match="another process is writing it"), staged(out, overwrite=overwrite):
+                pass
+    assert content(out) == "new"
+    assert left(tmp_path) == ["out"]
+
+
+def test_a_folder_that_got_subfolders_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(OutputError, match="has changed meanwhile"), staged(tmp_path / "out", overwrite=True) as stage:
+        write(stage)
+        (tmp_path / "out" / "thesis").mkdir()
+    assert (tmp_path / "out" / "thesis").is_dir()
+    assert left(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "ä" * 127 + "x", "*", "[a]", " "])
+def test_any_name_that_a_folder_can_have(name: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        with staged(tmp_path / name, overwrite=True) as stage:
+            write(stage)
+            (work,) = (path for path in tmp_path.iterdir() if path.name.startswith("."))
+            assert work.name.startswith(f".{name[:20]}") and work.name.endswith(".ramerge-partial")
+        assert left(tmp_path) == [name]
+
+
+def test_long_names_with_one_beginning_do_not_share_a_place(tmp_path: Path) -> None:
+    with staged(tmp_path / ("x" * 254 + "1"), overwrite=False) as one:
+        write(one)
+        with staged(tmp_path / ("x" * 254 + "2"), overwrite=False) as two:
+            write(two)
+    assert len(left(tmp_path)) == 2
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"disk is full.*nothing was kept"), staged(tmp_path / "out", overwrite=False):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OutputError, match="Input/output error"), staged(tmp_path / "out", overwrite=False):
+        raise OSError(errno.EIO, "Input/output error")
+    assert left(tmp_path) == []
+
+
+@contextmanager
+def hooked(before: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Calls `before` with the name of what is called, and which of those calls it is, counted from 0."""
+    count = iter(range(10**6))
+
+    def wrap(name: str) -> Callable[..., object]:
+        real = getattr(os, name)
+
+        def call(*arguments: object, **named: object) -> object:
+            before(name, next(count))
+            return real(*arguments, **named)
+
+        return call
+
+    exchanged = module._Place._exchanged
+
+    def exchange(place: module._Place) -> bool:
+        before("exchange", next(count))
+        return exchanged(place)
+
+    with monkeypatch.context() as patch:
+        for name in MOVES:
+            patch.setattr(os, name, wrap(name))
+        patch.setattr(module._Place, "_exchanged", exchange)
+        yield
+
+
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is called in a run that replaces an old output."""
+    names: list[str] = []
+    (tmp_path / "count").mkdir()
+    fill(tmp_path / "count" / "out", "old")
+    with hooked(lambda name, _: names.append(name), monkeypatch), staged(tmp_path / "count/out", overwrite=True) as one:
+        write(one)
+    shutil.rmtree(tmp_path / "count")
+    return names
+
+
+@pytest.mark.filterwarnings("ignore::ramerge.errors.OutputWarning")
+@pytest.mark.parametrize("for_good", [False, True], ids=["one call", "all calls from there"])
+def test_every_failing_call_is_told_as_it_is(
+    for_good: bool, exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    for place in range(len(calls(tmp_path, monkeypatch))):
+        fill(out, "old")
+
+        def fail(_name: str, number: int, place: int = place) -> None:
+            if number == place or (for_good and number > place):
+                raise OSError(errno.EIO, "Input/output error")
+
+        words = ""
+        with hooked(fail, monkeypatch):
+            try:
+                with staged(out, overwrite=True) as stage:
+                    write(stage)
+            except OutputError as error:
+                words = str(error)
+        aside = tmp_path / ".out.ramerge-partial" / "old"
+        if "is as it was" in words:
+            assert content(out) == "old" and "nothing was kept" in words
+        elif f"what was at {out} is in {aside}, and the next run to {out} puts it back" in words:
+            assert content(aside) == "old" and not out.exists()
+        else:
+            assert content(out) == "new"
+            assert not words or "is the new one and complete" in words
+        _next_run_is_clean(out)
+
+
+def _next_run_is_clean(out: Path) -> None:
+    """A run that fails itself removes what is left, and loses nothing."""
+    before = content(out)
+    with pytest.raises(ValueError), staged(out, overwrite=True):
+        raise ValueError
+    assert content(out) == (before or "old")
+    assert left(out.parent) == [out.name]
+
+
+# --- kills ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::ramerge.errors.OutputWarning")
+def test_every_kill_is_made_good_by_the_next_run_even_if_that_fails(
+    exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    ends = set()
+    for place in range(len(calls(tmp_path, monkeypatch))):
+        fill(out, "old")
+
+        def kill(_name: str, number: int, place: int = place) -> None:
+            if number == place:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        child = os.fork()
+        if not child:
+            try:
+                with hooked(kill, monkeypatch), staged(out, overwrite=True) as stage:
+                    write(stage)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        ends.add(content(out))
+        _next_run_is_clean(out)
+        shutil.rmtree(out)
+    assert ends == ({"old", "new"} if exchange else {"old", "new", None})
+
+
+def test_what_was_put_back_is_said(tmp_path: Path) -> None:
+    out, work = tmp_path / "out", tmp_path / ".out.ramerge-partial"
+    for overwrite in (False, True):
+        shutil.rmtree(out, ignore_errors=True)
+        work.mkdir()
+        fill(work / "old", "old")
+        fill(work / "new", "torn")
+        with pytest.warns(OutputWarning, match="had moved it to .*old; it is back in its place"):
+            if overwrite:
+                with staged(out, overwrite=True) as stage:
+                    assert content(out) == "old"
+                    write(stage)
+            else:
+                with pytest.raises(OutputError, match="exists"), staged(out, overwrite=False):
+                    pass
+        assert content(out) == ("new" if overwrite else "old")
+        assert left(tmp_path) == ["out"]
+
+
+def test_an_old_output_is_kept_where_something_else_took_its_place(tmp_path: Path) -> None:
+    out, work = tmp_path / "out", tmp_path / ".out.ramerge-partial"
+    work.mkdir()
+    fill(work / "old", "old")
+    fill(work / "new")
+    fill(out, "theirs")
+    with (
+        pytest.warns(OutputWarning, match="move it to where you want it"),
+        pytest.raises(OutputError, match=r"old: is what was at .* before a run was killed"),
+        staged(out, overwrite=True),
+    ):
+        pass
+    assert content(work / "old") == "old" and content(out) == "theirs"
+
+
+def test_what_a_living_process_builds_is_left_alone(tmp_path: Path) -> None:
+    work = tmp_path / ".out.ramerge-partial"
+    work.mkdir()
+    fill(work / "new", "theirs")
+    with (work / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(OutputError, match="another process"), staged(tmp_path / "out", overwrite=True):
+            pass
+        assert content(work / "new") == "theirs"
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopping() -> Iterator[None]:
+    """Signals raise as under the command line."""
+
+    def stop(number: int, _frame: object) -> None:
+        raise StoppedError(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    finished = dict(StoppedError.finished)
+    StoppedError.finished.clear()
+    yield
+    signal.signal(signal.SIGTERM, before)
+    StoppedError.finished.update(finished)
+
+
+@pytest.mark.usefixtures("stopping")
+@pytest.mark.parametrize("fails", [False, True], ids=["merge ends well", "merge fails"])
+def test_a_signal_at_any_call_leaves_nothing_and_is_told_as_it_is(
+    fails: bool, exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    kept = set()
+    for place in range(len(calls(tmp_path, monkeypatch)) - 2 * fails):
+        fill(out, "old")
+
+        def stop(_name: str, number: int, place: int = place) -> None:
+            if number == place:
+                signal.raise_signal(signal.SIGTERM)
+
+        with hooked(stop, monkeypatch):
+            try:
+                with staged(out, overwrite=True) as stage:
+                    write(stage)
+                    if fails:
+                        raise ValueError
+            except StoppedError as error:
+                kept.add(error.kept)
+                end = {
+                    f"nothing was kept; {out} is as it was": "old",
+                    f"{out} is the new one and complete": "new",
+                }[error.kept]
+            except ValueError:
+                end = "old"
+        assert content(out) == end
+        assert left(tmp_path) == ["out"]
+    assert len(kept) == 2 - fails
+
+
+@pytest.mark.usefixtures("stopping")
+def test_a_signal_after_the_output_is_in_place_says_so(tmp_path: Path) -> None:
+    assert StoppedError(15).kept == "nothing was kept"
+    with staged(tmp_path / "out", overwrite=False) as stage:
+        write(stage)
+    assert StoppedError(15).kept == f"written before that, and complete: {tmp_path / 'out'}"
+
+
+@pytest.mark.usefixtures("stopping")
+def test_handlers_are_given_back(tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    with staged(tmp_path / "out", overwrite=False) as stage:
+        write(stage)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
+
+
+# --- what others do to the folder that is built -----------------------------------------------------------------------
+
+
+def test_an_output_without_what_was_written_does_not_appear(tmp_path: Path) -> None:
+    out, work = tmp_path / "out", tmp_path / ".out.ramerge-partial"
+
+    def replace(path: Path) -> None:
+        other = path.with_name("another")
+        other.write_text(path.read_text())
+        other.replace(path)
+
+    changes: list[Callable[[], object]] = [
+        lambda: shutil.rmtree(work),
+        lambda: shutil.rmtree(work / "new"),
+        lambda: (work / "new/file").unlink(),
+        lambda: (work / "new/file").write_text("n"),
+        lambda: replace(work / "new/file"),
+        lambda: (work / "new/more").write_text("x"),
+    ]
+    for change in changes:
+        with (
+            pytest.raises(OutputError, match=r"another program has changed or removed it.*nothing was kept"),
+            staged(out, overwrite=False) as stage,
+        ):
+            write(stage)
+            change()
+        assert left(tmp_path) == []
+
+
+def test_a_shard_that_another_program_has_replaced_is_no_output(tmp_path: Path) -> None:
+    shard = lay_out("x.safetensors", [("a", "U8", (3,), 3)])
+    for change in (lambda path: path.unlink(), lambda path: os.truncate(path, 4)):
+        with pytest.raises(OutputError, match="changed or removed"), staged(tmp_path / "out", overwrite=False) as stage:
+            writer = Writer(stage, [shard])
+            writer.write(shard.name, shard.offsets["a"], np.array([1, 2, 3], np.uint8))
+            change(stage.folder / shard.name)
+            writer.finish()
+            writer.close()
+        assert left(tmp_path) == []
+
+
+def test_more_files_than_may_be_open(tmp_path: Path) -> None:
+    shards = [lay_out(f"{place}/x", [("a", "U8", (3,), 3)]) for place in range(3 * MOST_OPEN)]
+    with staged(tmp_path / "out", overwrite=False) as stage:
+        writer = Writer(stage, shards)
+        for step in range(3):
+            for place, shard in enumerate(shards):
+                writer.write(shard.name, shard.offsets["a"] + step, np.array([(place + step) % 256], np.uint8))
+        assert len(list(Path("/proc/self/fd").iterdir())) < MOST_OPEN + 40
+        writer.finish()
+        writer.close()
+    for place, shard in enumerate(shards):
+        data = (tmp_path / "out" / shard.name).read_bytes()
+        assert data == shard.header + bytes((place + step) % 256 for step in range(3))

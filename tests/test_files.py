@@ -1,0 +1,81 @@
+"""Files that appear whole, whatever happens while they are written."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from ramerge import files
+from ramerge.errors import OutputError, StoppedError
+from ramerge.files import check_file, check_folder, write_file
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a.json", "x" * 255, "ä" * 127, ".hidden"])
+def test_text_and_bytes_of_any_name(name: str, tmp_path: Path) -> None:
+    write_file(tmp_path / "made" / name, "ä\r\n")
+    assert (tmp_path / "made" / name).read_bytes() == "ä\r\n".encode()
+    write_file(tmp_path / "made" / name, b"\x00")
+    assert (tmp_path / "made" / name).read_bytes() == b"\x00"
+    assert left(tmp_path / "made") == [name]
+
+
+@pytest.mark.parametrize("call", ["ftruncate", "pwrite", "fsync"])
+@pytest.mark.parametrize("deadly", [False, True])
+def test_a_file_is_old_or_new_and_the_next_write_leaves_nothing(
+    call: str, deadly: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+
+    def fail(*_: object) -> None:
+        if deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OSError(5, "Input/output error")
+
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr(os, call, fail)
+        try:
+            write_file(path, "a longer one that is new")
+        except OutputError as error:
+            os._exit(7 if "a.json: cannot be written: Input/output error" in str(error) else 1)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (-signal.SIGKILL if deadly else 7)
+    assert path.read_text() == "old"
+    assert len(left(tmp_path)) == 1 + deadly
+    write_file(path, "new")
+    assert (path.read_text(), left(tmp_path)) == ("new", ["a.json"])
+
+
+def test_a_check_leaves_nothing_and_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    (tmp_path / ".a.json.partial").touch()
+    check_file(tmp_path / "a.json")
+    check_folder(tmp_path / "tables")
+    assert left(tmp_path) == ["tables"] and left(tmp_path / "tables") == []
+
+
+def test_a_signal_waits_until_the_file_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(number: int, _frame: object) -> None:
+        raise StoppedError(number)
+
+    real = files.write_all
+
+    def interrupted(descriptor: int, view: memoryview, offset: int) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        real(descriptor, view, offset)
+
+    monkeypatch.setattr(files, "write_all", interrupted)
+    monkeypatch.setattr(StoppedError, "finished", {})
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with pytest.raises(StoppedError) as stopped:
+            write_file(tmp_path / "a.json", "new")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped.value.kept == f"written before that, and complete: {tmp_path / 'a.json'}"
+    assert ((tmp_path / "a.json").read_text(), left(tmp_path)) == ("new", ["a.json"])
