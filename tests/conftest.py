@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ramerge.checkpoint import identity
 from ramerge.planning import remembered
 
 settings.register_profile(
@@ -17,6 +18,12 @@ settings.load_profile("ramerge")
 def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests do not meet counts that others have left."""
     monkeypatch.setattr(remembered, "SETTLED_SECONDS", 1e9)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests merge what they have just written."""
+    monkeypatch.setattr(identity, "TICK_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -102,7 +102,7 @@ def test_a_changed_file_is_never_taken_for_the_old_one(change: Any, owner: str, 
     from ramerge.engine.execute import execute
     from ramerge.executors.threads import ThreadExecutor
 
-    with pytest.raises(ramerge.PlanError, match="have changed"):
+    with pytest.raises(ramerge.CheckpointError, match="has changed"):
         execute(plan, ThreadExecutor(1))
 
 

@@ -17,6 +17,7 @@ Every error of the first tree carries a tuple of problems, and all that are know
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -37,6 +38,14 @@ class StoppedError(BaseException):
     def __init__(self, number: int) -> None:
         self.number = number
         self.kept = "nothing was kept"
+
+
+def reason(error: OSError) -> str:
+    """What the operating system says, and what to do about it where that is not in its words."""
+    said = error.strerror or str(error)
+    if error.errno == errno.EMFILE:
+        return f"{said}; raise the limit of open files (ulimit -n)"
+    return said
 
 
 class InputError(RamergeError):

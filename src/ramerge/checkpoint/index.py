@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.header import read_header
+from ramerge.checkpoint.identity import Identity, identify
 from ramerge.checkpoint.paths import climbs_out, leads_outside
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.errors import CheckpointError
@@ -29,6 +30,7 @@ class Checkpoint:
         tensors: name to tensor.
         shards: file names in order, each with the names of its tensors in the order of their bytes.
         config: `config.json`, empty where there is none.
+        files: what lay at the path of every file before it was read.
         resident_bytes: weights that had to be loaded into memory (pickles of the old format).
     """
 
@@ -36,6 +38,7 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     shards: Mapping[str, tuple[str, ...]]
     config: Mapping[str, Any]
+    files: Mapping[Path, Identity]
     resident_bytes: int = 0
 
     @property
@@ -52,6 +55,8 @@ def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Ch
     """
     if not directory.is_dir():
         raise CheckpointError(_not_a_directory(directory))
+    described = (directory / name for name in (SAFETENSORS_INDEX, TORCH_INDEX, "config.json"))
+    identities = identify(path for path in described if path.is_file())
     files, listed = _weight_files(directory)
     problems = [
         f"{directory / name}: {_absence(directory / name, listed is not None)}"
@@ -67,6 +72,7 @@ def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Ch
         ]
     if problems:
         raise CheckpointError(problems)
+    identities |= identify(directory / name for name in files)
     tensors: dict[str, Tensor] = {}
     shards: dict[str, tuple[str, ...]] = {}
     resident = 0
@@ -93,7 +99,7 @@ def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Ch
         problems.extend(error.problems)
     if problems:
         raise CheckpointError(problems)
-    return Checkpoint(directory, tensors, shards, config, resident)
+    return Checkpoint(directory, tensors, shards, config, identities, resident)
 
 
 def _absence(path: Path, in_index: bool) -> str:

@@ -6,26 +6,45 @@ signal that kills the process, and resident memory is what the buffers hold.
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.checkpoint.identity import Identity, has_changed, identity_of
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.errors import CheckpointError
+from ramerge.errors import CheckpointError, reason
+
+# More than a few workers read at a time; a process may often open no more than 1,024 files, outputs included.
+_MOST_OPEN = 32
+
+
+@dataclass
+class _File:
+    """An open file, and how many threads read it."""
+
+    descriptor: int
+    users: int = 0
 
 
 class Reader:
-    """Reads blocks of tensors; one for each worker and input, since it keeps the last file open.
+    """Reads blocks of tensors, in any thread. A file is opened once for all of them, and few files are open at a time.
 
-    A worker walks through a checkpoint file by file, so one descriptor is enough, however many shards there are.
+    Args:
+        files: what the files must be that are read; others are read as they are.
     """
 
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._descriptor = -1
+    def __init__(self, files: Mapping[Path, Identity] = MappingProxyType({})) -> None:
+        self._identities = files
+        self._files: dict[Path, _File] = {}  # the one that was used last is the last
+        self._freed = threading.Condition()
 
     def __enter__(self) -> Reader:
         return self
@@ -36,34 +55,67 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Close the file that is open, if any."""
-        if self._path is not None:
-            os.close(self._descriptor)
-            self._path = None
+        """Close all files; nobody may be reading."""
+        for file in self._files.values():
+            os.close(file.descriptor)
+        self._files = {}
 
     def read(self, tensor: Tensor, start: int, out: NDArray[np.uint8]) -> None:
         """Fill `out` (uint8) with the tensor's bytes from byte `start` on.
 
         Raises:
-            CheckpointError: the file ends early or cannot be read.
+            CheckpointError: the file ends early, cannot be read, or is not what it was.
         """
         if tensor.memory is not None:
             out[:] = tensor.memory[start : start + out.size]
             return
         try:
-            self._open(tensor.path)
-            view = out.data
-            position = tensor.offset + start
-            while view:
-                got = os.preadv(self._descriptor, [view], position)
-                if got == 0:
-                    raise CheckpointError(f"{tensor.path}: ends in the middle of {tensor.name!r}; did the file change?")
-                view, position = view[got:], position + got
+            with self._opened(tensor.path) as descriptor:
+                view = out.data
+                position = tensor.offset + start
+                while view:
+                    got = os.preadv(descriptor, [view], position)
+                    if got == 0:
+                        raise CheckpointError(has_changed(tensor.path))
+                    view, position = view[got:], position + got
         except OSError as error:
-            raise CheckpointError(f"{tensor.path}: cannot be read: {error.strerror}") from error
+            raise CheckpointError(f"{tensor.path}: cannot be read: {reason(error)}") from error
+
+    @contextmanager
+    def _opened(self, path: Path) -> Iterator[int]:
+        with self._freed:
+            while path not in self._files:
+                self._open(path)
+            file = self._files[path] = self._files.pop(path)
+            file.users += 1
+        try:
+            yield file.descriptor
+        finally:
+            with self._freed:
+                file.users -= 1
+                self._freed.notify()
 
     def _open(self, path: Path) -> None:
-        if path != self._path:
-            self.close()
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._path = path
+        """Open a file; where the process may open no more, only make room for it."""
+        if len(self._files) >= _MOST_OPEN:
+            self._close_unused()
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._files:
+                raise
+            if not self._close_unused():
+                self._freed.wait()
+            return
+        if identity_of(descriptor) != self._identities.get(path, identity_of(descriptor)):
+            os.close(descriptor)
+            raise CheckpointError(has_changed(path))
+        self._files[path] = _File(descriptor)
+
+    def _close_unused(self) -> bool:
+        """Close the file that was used longest ago of those that nobody reads; whether there is one."""
+        for path, file in self._files.items():
+            if not file.users:
+                os.close(self._files.pop(path).descriptor)
+                return True
+        return False

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.read import Reader
 from ramerge.checkpoint.write import Writer, staged
 from ramerge.engine.beside import make_records, write_beside
@@ -17,7 +18,7 @@ from ramerge.engine.events import Listener, Progress, silence
 from ramerge.engine.sinks import Files, MergedTensor, Whole, all_shards
 from ramerge.engine.tally import Refusals, Statistics
 from ramerge.engine.warn import inspected, refuse
-from ramerge.engine.worker import Block, Known, Outcome, Sink, Task, Worker, worker
+from ramerge.engine.worker import Block, Known, Outcome, Sink, Task, Worker
 from ramerge.errors import PlanError, WeightsError
 from ramerge.executors import Executor
 from ramerge.methods.base import Counts, Statistic
@@ -40,36 +41,34 @@ def execute(
         A record for each point.
 
     Raises:
-        PlanError: the plan has problems or is out of date, or neither an output folder nor a function is given.
+        PlanError: the plan has problems, or neither an output folder nor a function is given.
         WeightsError: values that cannot be merged; every tensor that holds some. Of a strict plan, warnings too.
-        CheckpointError: an input cannot be read.
+        CheckpointError: an input cannot be read, or has changed since it was planned; every such file.
         OutputError: the output cannot be written.
     """
     if plan.problems or (plan.out is None) == (on_tensor is None):
         raise PlanError(plan.problems or "either an output folder is needed, or a function that takes the tensors")
-    if plan.remembered and remembered.identity(plan.tensors) != plan.inputs:
-        raise PlanError("the inputs have changed since they were planned; plan again")
     began = time.monotonic()
-    _check_ties(plan)
-    plan = inspected(plan)
-    passes = _Passes(plan, executor, listen)
-    if on_tensor is not None:
-        passes.count()
-        with closing(Whole(plan, on_tensor)) as whole:
-            passes.merge(whole)
-            whole.finish()
-        passes.keep()
-        return _records(plan, passes, began)
-    assert plan.out is not None
-    with staged(plan.out, overwrite=plan.overwrite) as stage:
-        with closing(Writer(stage, all_shards(plan))) as writer:
+    with closing(_Passes(plan, executor, listen)) as passes:
+        plan = inspected(plan)
+        if on_tensor is not None:
             passes.count()
-            passes.merge(Files(plan, writer))
-            writer.finish()
-        passes.keep()
-        records = _records(plan, passes, began)
-        write_beside(plan, records, stage)
-    return records
+            with closing(Whole(plan, on_tensor)) as whole:
+                passes.merge(whole)
+                whole.finish()
+            passes.keep()
+            return _records(plan, passes, began)
+        assert plan.out is not None
+        with staged(plan.out, overwrite=plan.overwrite) as stage:
+            with closing(Writer(stage, all_shards(plan))) as writer:
+                passes.count()
+                passes.merge(Files(plan, writer))
+                writer.finish()
+            passes.keep()
+            records = _records(plan, passes, began)
+            write_beside(plan, records, stage)
+            check_unchanged(plan.files)  # companions too are from the files that were planned
+        return records
 
 
 def _records(plan: Plan, passes: _Passes, began: float) -> tuple[Record, ...]:
@@ -99,15 +98,14 @@ def observe(plan: Plan, statistics: Sequence[Statistic], executor: Executor, lis
     Raises:
         PlanError: the plan has problems.
         WeightsError: values that are not finite; every tensor that holds some.
-        CheckpointError: an input cannot be read.
+        CheckpointError: an input cannot be read, or has changed since it was planned; every such file.
     """
     if plan.problems:
         raise PlanError(plan.problems)
-    _check_ties(plan)
-    passes = _Passes(plan, executor, listen)
-    passes.count()
-    passes.observe(statistics)
-    return Observed(passes.known, passes.rounding[0])
+    with closing(_Passes(plan, executor, listen)) as passes:
+        passes.count()
+        passes.observe(statistics)
+        return Observed(passes.known, passes.rounding[0])
 
 
 # --- passes ----------------------------------------------------------------------------------------------------------
@@ -128,6 +126,13 @@ class _Passes:
         self._executor = executor
         self._listen = listen
         self._by_tensor: dict[tuple[Statistic, str], Any] = {}
+        check_unchanged(plan.files)
+        self._reader = Reader(plan.files)
+        _check_ties(plan, self._reader)
+
+    def close(self) -> None:
+        """Close the inputs."""
+        self._reader.close()
 
     def count(self) -> None:
         """All that must be known before merging: one read for each round."""
@@ -171,13 +176,16 @@ class _Passes:
         wanted: Wanted,
         sink: Sink | None = None,
     ) -> None:
-        """One read of blocks, after which what is `wanted` is known; refuse the weights at the end if any are bad."""
+        """One read of blocks, after which what is `wanted` is known.
+
+        At its end inputs are refused that have changed since they were planned, and weights that are bad.
+        """
         plan = self._plan
         statistics, refusals, done = Statistics(plan, wanted, self.known), Refusals(plan), 0
         total = sum(plan.tensors[place].bytes_read for place in {block.tensor for block in blocks})
         self._listen(Progress(stage, 0, total))
         # closed here and not by the garbage collector: no worker may write once the output is being taken away
-        with closing(self._executor.map(lambda: worker(plan), work, blocks)) as outcomes:
+        with closing(self._executor.map(lambda: nullcontext(Worker(plan, self._reader)), work, blocks)) as outcomes:
             try:
                 for outcome in outcomes:
                     statistics.add(outcome)
@@ -192,6 +200,7 @@ class _Passes:
                 if sink is not None:
                     sink.close()  # workers may be waiting for it
                 raise
+        check_unchanged(plan.files)
         refusals.refuse()
         assert done == total, f"{stage} read {done:,} bytes of {total:,}"
         self.known |= statistics.results
@@ -244,28 +253,27 @@ def _tasks(plan: Plan, known: Known) -> tuple[list[tuple[Task, ...]], dict[int, 
     return tasks, wanted
 
 
-def _check_ties(plan: Plan) -> None:
+def _check_ties(plan: Plan, reader: Reader) -> None:
     """Refuse an output embedding that the base ties and an agent stores with other values."""
     problems = [
         f"{tie.head.path}: {tie.agent}: {tie.head.name!r} differs from {tie.embedding.name!r}, to which the base "
         f"ties it; the merged model has no place for it; {tie.untie}"
         for tie in plan.ties
-        if not _equal(tie)
+        if not _equal(tie, reader)
     ]
     if problems:
         raise WeightsError(problems)
 
 
-def _equal(tie: Tie) -> bool:
+def _equal(tie: Tie, reader: Reader) -> bool:
     if (tie.head.dtype, tie.head.nbytes) != (tie.embedding.dtype, tie.embedding.nbytes):
         return False
     size = 1 << 20
     left, right = np.empty(size, np.uint8), np.empty(size, np.uint8)
-    with Reader() as head, Reader() as embedding:
-        for start in range(0, tie.head.nbytes, size):
-            stop = min(size, tie.head.nbytes - start)
-            head.read(tie.head, start, left[:stop])
-            embedding.read(tie.embedding, start, right[:stop])
-            if not np.array_equal(left[:stop], right[:stop]):
-                return False
+    for start in range(0, tie.head.nbytes, size):
+        stop = min(size, tie.head.nbytes - start)
+        reader.read(tie.head, start, left[:stop])
+        reader.read(tie.embedding, start, right[:stop])
+        if not np.array_equal(left[:stop], right[:stop]):
+            return False
     return True

@@ -12,7 +12,6 @@ Three things are looked at, in blocks of tensors all over the model:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import combinations
 from random import Random
@@ -124,14 +123,13 @@ def _blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[Tensor
     """Tensors and values of all models, shape (N + 1, elements), at places that are drawn alike in every run."""
     draw = Random(0)
     large = [tensor for tensor in tensors if tensor.base.elements >= _ENOUGH] or list(tensors)
-    with ExitStack() as stack:
-        readers = [stack.enter_context(Reader()) for _ in range(agents + 1)]
+    with Reader() as reader:
         for place in sorted(draw.sample(range(len(large)), min(_PLACES, len(large)))):
             tensor = large[place]
             size = min(tensor.base.elements, _ELEMENTS)
             start = draw.randint(0, tensor.base.elements - size)
-            sources = zip(tensor.sources, readers, strict=False)  # importances come last
-            yield tensor, np.array([_numbers(source.tensor, reader, start, size) for source, reader in sources])
+            sources = tensor.sources[: agents + 1]  # importances come last
+            yield tensor, np.array([_numbers(source.tensor, reader, start, size) for source in sources])
 
 
 def _numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
@@ -149,14 +147,14 @@ def _numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
 def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
     """Whether two models hold the same values in all tensors; reads until they differ."""
     size = 1 << 20
-    with Reader() as left, Reader() as right:
+    with Reader() as reader:
         for tensor in tensors:
             if tensor.sources[first].tensor is tensor.sources[second].tensor:
                 continue
             for start in range(0, tensor.base.elements, size):
                 stop = min(size, tensor.base.elements - start)
-                one = _numbers(tensor.sources[first].tensor, left, start, stop)
-                if not np.array_equal(one, _numbers(tensor.sources[second].tensor, right, start, stop)):
+                one = _numbers(tensor.sources[first].tensor, reader, start, stop)
+                if not np.array_equal(one, _numbers(tensor.sources[second].tensor, reader, start, stop)):
                     return False
     return True
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -84,20 +83,12 @@ class Task:
     on_the_way: Statistic | None
 
 
-@contextmanager
-def worker(plan: Plan) -> Iterator[Worker]:
-    """A worker with open files of its own."""
-    most = max((len(tensor.sources) for tensor in plan.tensors), default=0)
-    with ExitStack() as stack:
-        yield Worker(plan, [stack.enter_context(Reader()) for _ in range(most)])
-
-
 class Worker:
-    """A thread's buffer and open files."""
+    """A thread's buffer."""
 
-    def __init__(self, plan: Plan, readers: Sequence[Reader]) -> None:
+    def __init__(self, plan: Plan, reader: Reader) -> None:
         self._plan = plan
-        self._readers = readers
+        self._reader = reader
         self._buffer = np.empty(plan.resources.buffer_bytes, np.uint8)
         self._used = 0
         self._bytes_read = 0
@@ -195,14 +186,14 @@ class Worker:
         """
         self._used = self._bytes_read = 0
         read: dict[int, NDArray[np.uint8]] = {}
-        for source, reader in zip(tensor.sources, self._readers, strict=False):
+        for source in tensor.sources:
             if id(source.tensor) in read:
                 continue
             width = itemsize(source.tensor.dtype)
             size = (block.stop - block.start) * width
             part = self._take(size + -size % 4)
             part[size:] = 0
-            reader.read(source.tensor, block.start * width, part[:size])
+            self._reader.read(source.tensor, block.start * width, part[:size])
             self._bytes_read += size
             read[id(source.tensor)] = part
         return [read[id(source.tensor)] for source in tensor.sources]

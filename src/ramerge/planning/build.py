@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.hub import Model, resolve
+from ramerge.checkpoint.identity import Identity, identify
 from ramerge.checkpoint.index import Checkpoint, open_checkpoint
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.errors import CheckpointError, RecipeError
@@ -146,6 +147,11 @@ class _Opened:
     def all(self) -> list[Checkpoint]:
         return [*([self.base] if self.base else []), *self.agents.values(), *self.importances.values()]
 
+    @property
+    def files(self) -> dict[Path, Identity]:
+        """Every file that was opened."""
+        return {path: identity for checkpoint in self.all for path, identity in checkpoint.files.items()}
+
 
 def _open(plan: Plan, findings: Findings) -> _Opened:
     """Open what can be opened; the rest is a problem."""
@@ -203,8 +209,8 @@ def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings, cache: bool) 
         return plan
     inputs = Inputs({name: source for name, (source, _) in matched.items()}, importances)
     shards, tensors = plan_tensors(base, inputs, plan.points)
-    identity = remembered.identity(tensors) if cache else None
-    known = remembered.recall(identity, tensors, plan.points)
+    digest = remembered.digest_of(tensors, opened.files) if cache else None
+    known = remembered.recall(digest, tensors, plan.points)
     counted = rounds(tensors, plan.points, known)
     reads = [[tensors[place] for place in one] for one in counted]
     plan = replace(
@@ -213,14 +219,15 @@ def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings, cache: bool) 
         shards=tuple(shards),
         ties=ties,
         rounds=tuple(counted),
-        inputs=identity,
+        inputs=digest,
         remembered=known,
         bytes_read=sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
         + sum(tensor.bytes_read for read in (*reads, tensors) for tensor in read),
         bytes_written=sum(shard.file_bytes for shard in shards) * len(plan.points),
     )
     checks.check_rules(plan, findings)
-    return replace(plan, companions=checks.companions(plan, findings))
+    companions = checks.companions(plan, findings)
+    return replace(plan, companions=companions, files={**identify(companions.values()), **opened.files})
 
 
 def _merged(base: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from ramerge.checkpoint.dtypes import full_name, itemsize, widest
 from ramerge.checkpoint.hub import Model
+from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
 from ramerge.methods import Method
@@ -184,9 +185,10 @@ class Plan:
     """Everything about a merge that can be known from headers. It can be carried out if `problems` is empty.
 
     `rounds` holds for each read before the merging pass what is counted of which tensors, by their places. Sizes are in
-    bytes. `bytes_read` counts every pass, `bytes_written` every point. `inputs` identifies the files, for counts that
-    are kept; `remembered` are those that an earlier read of them has left. `warnings` name what can be merged and
-    probably is not what is wanted; if the plan is `strict` they are `problems`, and so is what the engine warns of.
+    bytes. `bytes_read` counts every pass, `bytes_written` every point. `files` are all inputs as they were before
+    anything was read of them. `inputs` is a digest of those that are counted, for counts that are kept; `remembered`
+    are those that an earlier read of them has left. `warnings` name what can be merged and probably is not what is
+    wanted; if the plan is `strict` they are `problems`, and so is what the engine warns of.
     """
 
     points: tuple[Point, ...]
@@ -201,6 +203,7 @@ class Plan:
     ties: tuple[Tie, ...] = field(default=(), repr=False)
     companions: Mapping[str, Path] = field(default_factory=dict, repr=False)
     rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
+    files: Mapping[Path, Identity] = field(default_factory=dict, repr=False)
     inputs: bytes | None = field(default=None, repr=False)
     remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
     bytes_read: int = 0

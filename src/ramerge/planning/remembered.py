@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge import store
+from ramerge.checkpoint.identity import Identity
 from ramerge.methods.base import Statistic
 from ramerge.planning.model import Point, TensorPlan
 
@@ -27,28 +28,19 @@ SETTLED_SECONDS = 2.0
 Totals = NDArray[np.int64]
 
 
-def identity(tensors: Sequence[TensorPlan]) -> bytes | None:
+def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Path, Identity]) -> bytes | None:
     """A digest of all that counts of these tensors depend on; None where a file is too young to be sure of."""
-    files: dict[Path, tuple[Any, ...]] = {}
-    digest = hashlib.sha256(b"1")
-    try:
-        for tensor in merged(tensors):
-            for source in tensor.sources:
-                one = source.tensor
-                if one.path not in files:
-                    files[one.path] = _file(one.path)
-                facts = (tensor.name, one.name, one.dtype, one.shape, one.offset, one.nbytes, source.is_importance)
-                digest.update(repr((facts, files[one.path])).encode())
-    except OSError:
-        return None
-    youngest = max((max(mtime, ctime) for *_, mtime, ctime in files.values()), default=0)
+    read: dict[Path, tuple[str, Identity]] = {}
+    digest = hashlib.sha256(b"2")
+    for tensor in merged(tensors):
+        for source in tensor.sources:
+            one = source.tensor
+            if one.path not in read:
+                read[one.path] = str(one.path.resolve()), files[one.path]
+            facts = (tensor.name, one.name, one.dtype, one.shape, one.offset, one.nbytes, source.is_importance)
+            digest.update(repr((facts, read[one.path])).encode())
+    youngest = max((identity.latest_ns for _, identity in read.values()), default=0)
     return digest.digest() if time.time_ns() - youngest > SETTLED_SECONDS * 1e9 else None
-
-
-def _file(path: Path) -> tuple[Any, ...]:
-    status = path.stat()
-    place = str(path.resolve())
-    return place, status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def merged(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
@@ -103,8 +95,8 @@ def _read(inputs: bytes, statistic: Statistic, tensors: int, agents: int) -> Tot
 
 
 def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tuple[Statistic, str], Totals]) -> None:
-    """Keep counts of each tensor, by statistic and the tensor's name, if its files are still what they were."""
-    if inputs is None or not totals or identity(tensors) != inputs:
+    """Keep counts of each tensor, by statistic and the tensor's name."""
+    if inputs is None:
         return
     names = [tensor.name for tensor in merged(tensors)]
     for statistic in dict.fromkeys(statistic for statistic, _ in totals):
