@@ -15,7 +15,8 @@ from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_si
 
 @pytest.fixture(autouse=True)
 def _settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Counts would be kept, in a folder of their own."""
+    """Counts would be kept, in a folder of their own, and a change shows however soon it comes."""
+    monkeypatch.setattr(identity, "TICK_SECONDS", 0.02)
     monkeypatch.setattr(remembered, "SETTLED_SECONDS", -1e6)
     monkeypatch.setattr(store, "folder", lambda kind: tmp_path / "cache" / kind)
 

@@ -10,6 +10,7 @@ import pytest
 
 import ramerge
 from ramerge import store
+from ramerge.checkpoint import identity
 from ramerge.planning import remembered
 from tests.checkpoints import read_checkpoint, recipe, simple, write_checkpoint, write_simple
 
@@ -18,6 +19,7 @@ from tests.checkpoints import read_checkpoint, recipe, simple, write_checkpoint,
 def _settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Files count as settled at once, and a folder of their own is the cache."""
     monkeypatch.setattr(remembered, "SETTLED_SECONDS", -1e6)
+    monkeypatch.setattr(identity, "TICK_SECONDS", 0.02)
     monkeypatch.setattr(store, "folder", lambda kind: tmp_path / "cache" / kind)
 
 

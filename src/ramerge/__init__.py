@@ -10,9 +10,11 @@ for agent in record.statistics:
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes longer to import than `ramerge.start` may take, which a signal must find at work
+    from typing import Any
+
     from ramerge.analysis.results import Analysis
     from ramerge.analysis.tables import frames
     from ramerge.api import analyze, merge, plan, sweep

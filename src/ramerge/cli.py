@@ -13,6 +13,8 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,7 +23,9 @@ import click
 
 import ramerge
 from ramerge.cli_eval import eval_command, suites_command, table_command
-from ramerge.errors import RamergeError, RecipeError, StoppedError
+from ramerge.errors import RamergeError, RecipeError, StoppedError, reason
+from ramerge.limits import check_limits
+from ramerge.start import fill_streams, handle, ignore, stopped
 
 if TYPE_CHECKING:
     from ramerge.analysis.results import Analysis
@@ -42,6 +46,7 @@ def cli() -> None:
     ramerge merge --method ram+ --base BASE --agent code=PATH --agent tool=PATH OUT
     ramerge demo
     """
+    check_limits()
 
 
 _Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -176,7 +181,7 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> 
     elif not quiet:
         click.echo(_plan_text(made))
     if made.problems:
-        _fail(made.problems, 2)
+        raise click.exceptions.Exit(_fail(made.problems, 2))
 
 
 @cli.command()
@@ -452,63 +457,82 @@ def _warn(warnings: Iterable[str]) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def _fail(problems: tuple[str, ...], code: int) -> NoReturn:
-    for problem in problems[:_MOST_PROBLEMS]:
-        click.echo(f"error: {problem}", err=True)
-    if len(problems) > _MOST_PROBLEMS:
-        click.echo(f"error: and {len(problems) - _MOST_PROBLEMS:,} more", err=True)
-    sys.exit(code)
+def _fail(problems: Sequence[str], code: int) -> int:
+    """Say what is wrong; the exit code."""
+    more = [f"and {len(problems) - _MOST_PROBLEMS:,} more"] if len(problems) > _MOST_PROBLEMS else []
+    with suppress(OSError):  # nobody may be listening, and the exit code says it too
+        for problem in (*problems[:_MOST_PROBLEMS], *more):
+            click.echo(f"error: {problem}", err=True)
+    return code
 
 
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
-    # once is enough: cleaning up must not be interrupted by a second signal
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)
+    ignore()  # once is enough: cleaning up must not be interrupted by a second signal
     raise StoppedError(number)
 
 
-def main() -> None:
-    """Entry point: errors become messages and exit codes (2: the input, 1: the output, 128 + n: signal n)."""
+def main() -> NoReturn:
+    """Run the command; exit codes: 0 done, 2 the input, 1 the output or the machine, 128 + n signal n."""
+    fill_streams()
+    handle(_stop)
+    os.register_at_fork(after_in_child=partial(handle, signal.SIG_DFL))  # a child has nothing to clean up
     debug = "--debug" in sys.argv
     if not (debug or sys.warnoptions):
         warnings.simplefilter("ignore")  # those of libraries are for developers
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
     try:
-        cli(standalone_mode=False)
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except RamergeError as error:
-        if debug:
-            traceback.print_exc()
-        _fail(error.problems, error.exit_code)
+        code = _run(debug)
+        ignore()
     except StoppedError as stop:
         if debug:
             traceback.print_exc()
-        name = signal.Signals(stop.number).name
-        click.echo(f"error: stopped by {name}; {stop.kept}", err=True)
-        sys.exit(_INTERRUPTED + stop.number)
+        with suppress(OSError):
+            click.echo(stopped(stop.number, stop.kept), err=True)
+        code = _INTERRUPTED + stop.number
+    with suppress(OSError):
+        sys.stderr.flush()
+    # all is on the disk and said; taking the compiler down in good order takes a quarter of a second
+    os._exit(code)
+
+
+def _run(debug: bool) -> int:
+    """Run the command, and say in words what it raises; the exit code."""
+    try:
+        code = int(cli(standalone_mode=False) or 0)
+        sys.stdout.flush()
+        return code
+    except click.ClickException as error:
+        with suppress(OSError):
+            error.show()
+        return 2
     except BrokenPipeError:
-        sys.exit(1)
-    except OSError as error:
-        if debug:
-            traceback.print_exc()
-        _fail((f"{error.filename or 'a file'}: {error.strerror or error}",), 1)
-    except MemoryError:
-        _fail(("out of memory; lower --max-memory or --threads",), 1)
+        return 1
     except Exception as error:
         if debug:
             traceback.print_exc()
-        text = f"{type(error).__name__}: {error}"
-        _fail((f"{text[:300]}; this is a defect of ramerge: please report it with what --debug prints",), 1)
-    # all is on the disk and said; taking the compiler down in good order takes a quarter of a second
-    os._exit(0)
+        return _fail(*_in_words(error))
+
+
+def _in_words(error: Exception) -> tuple[Sequence[str], int]:
+    """What an error means for the user, and the exit code."""
+    if isinstance(error, RamergeError):
+        return error.problems, error.exit_code
+    if isinstance(error, FileNotFoundError) and _working_folder_is_gone():
+        return ("the working folder has been removed; change to one that is there (cd)",), 1
+    if isinstance(error, OSError):
+        return (f"{error.filename or 'a file'}: {reason(error)}",), 1
+    if isinstance(error, MemoryError):
+        return ("out of memory; lower --max-memory or --threads",), 1
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return ("no thread can be started; raise the limits on processes and address space (ulimit -u, ulimit -v)",), 1
+    text = f"{type(error).__name__}: {error}"
+    return (f"{text[:300]}; this is a defect of ramerge: please report it with what --debug prints",), 1
+
+
+def _working_folder_is_gone() -> bool:
+    with suppress(FileNotFoundError):
+        Path.cwd()
+        return False
+    return True
 
 
 if __name__ == "__main__":

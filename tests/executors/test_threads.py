@@ -58,3 +58,23 @@ def test_no_blocks() -> None:
 def test_no_workers_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one worker"):
         ThreadExecutor(0)
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 2])
+def test_fewer_threads_where_the_system_allows_no_more(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, begun = threading.Thread.start, []
+
+    def limited(thread: threading.Thread) -> None:
+        if len(begun) == allowed:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    results = ThreadExecutor(3).map(own, lambda _, block: block, range(10))
+    if allowed:
+        assert sorted(results) == list(range(10))
+    else:
+        with pytest.raises(RuntimeError, match="can't start"):
+            list(results)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ramerge-")]

@@ -46,10 +46,10 @@ class ThreadExecutor:
                 results.put(_Done())
 
         threads = [threading.Thread(target=run, name=f"ramerge-{place}", daemon=True) for place in range(self.workers)]
-        for thread in threads:
-            thread.start()
-        running = len(threads)
+        running = 0
         try:
+            while running < len(threads) and _starts(threads[running], needed=not running):
+                running += 1
             while running:
                 result = results.get()
                 if isinstance(result, _Done):
@@ -61,7 +61,19 @@ class ThreadExecutor:
         finally:
             stop.set()
             for thread in threads:
-                thread.join()
+                if thread.ident is not None:
+                    thread.join()
+
+
+def _starts(thread: threading.Thread, *, needed: bool) -> bool:
+    """Start a thread; whether the system allows it. One is needed, others make it faster."""
+    try:
+        thread.start()
+    except RuntimeError:
+        if needed:
+            raise
+        return False
+    return True
 
 
 class _Done:

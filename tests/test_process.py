@@ -1,0 +1,155 @@
+"""The process as whoever started it sees it: signals, streams, limits, the folder it stands in."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoints import simple, write_checkpoint, write_simple
+
+RAMERGE = [sys.executable, "-m", "ramerge"]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+# Something else in the place of a merge, which says that it is ready and waits for a line.
+_HELD = """
+import os, signal, sys
+import ramerge.api
+def merge(*_, **__):
+    {does}
+    raise ramerge.RecipeError("went on")
+ramerge.api.merge = merge
+from ramerge.cli import main
+main()
+"""
+
+
+def started(ignored: list[signal.Signals]) -> Callable[[], None]:
+    """What a new process finds: signals as a terminal leaves them, but for those that are ignored."""
+
+    def prepare() -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
+    return prepare
+
+
+def run(command: list[str], *numbers: signal.Signals, ignored: list[signal.Signals] | None = None, **more: object):
+    """Start a process, send it signals when it is ready, let it go on; its exit code and standard error."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, **pipes, text=True, preexec_fn=started(ignored or []), **more) as process:
+        assert process.stdout.readline() == "ready\n", process.communicate()
+        for number in numbers:
+            process.send_signal(number)
+        _, stderr = process.communicate("\n", timeout=60)
+        return process.returncode, stderr
+
+
+def held(does: str = "print('ready', flush=True); sys.stdin.readline()") -> list[str]:
+    return [sys.executable, "-c", _HELD.format(does=does), "merge", "--base", "b", "--agent", "a=a", "out"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_whoever_started_it_ignores_stays_ignored(number: signal.Signals) -> None:
+    assert run(held(), number, ignored=[number]) == (2, "error: went on\n")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_other_signals_stop_it(number: signal.Signals) -> None:
+    words = f"error: stopped by {number.name}; nothing was kept\n"
+    assert run(held(), number, ignored=[one for one in SIGNALS if one != number]) == (128 + number, words)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_while_modules_are_imported(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import sys\nprint('ready', flush=True)\nsys.stdin.readline()\n")
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    found = run([*RAMERGE, "merge"], number, env={**os.environ, "PYTHONPATH": paths})
+    assert found == (128 + number, f"error: stopped by {number.name}; nothing was kept\n")
+
+
+def test_a_second_signal_does_not_interrupt_cleaning_up() -> None:
+    does = (
+        "\n    try: print('ready', flush=True); sys.stdin.readline()"
+        "\n    finally: signal.raise_signal(signal.SIGTERM); print('cleaned', file=sys.stderr)"
+    )
+    words = "cleaned\nerror: stopped by SIGINT; nothing was kept\n"
+    assert run(held(does), signal.SIGINT) == (130, words)
+
+
+def test_a_signal_to_a_forked_child_ends_only_the_child() -> None:
+    does = (
+        "print('ready', flush=True)\n    hears, says = os.pipe()\n    child = os.fork()\n"
+        "    if not child: os.write(says, b'.'); signal.pause()\n"
+        "    os.read(hears, 1); os.kill(child, signal.SIGTERM)\n"
+        "    print(os.waitpid(child, 0)[1], file=sys.stderr)"
+    )
+    assert run(held(does)) == (2, f"{int(signal.SIGTERM)}\nerror: went on\n")
+
+
+def shell(line: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = ["bash", "-c", line.replace("ramerge", " ".join(RAMERGE), 1)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+AGENTS = "--base ../base --agent code=../code --agent tool=../tool"
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """A folder beside checkpoints."""
+    write_simple(tmp_path)
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+def test_closed_streams_are_no_files_of_the_output() -> None:
+    does = "print([os.readlink(f'/proc/self/fd/{number}') for number in range(2)], file=sys.stderr)"
+    closed = subprocess.run(
+        ["bash", "-c", '"$@" <&- >&-', "-", *held(does)], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert closed.stderr == "['/dev/null', '/dev/null']\nerror: went on\n"
+
+
+def test_errors_that_nobody_hears_have_their_exit_code(beside: Path) -> None:
+    done = shell("ramerge merge nothing.yaml out 2> >(exec true; cat) 2>/dev/full", beside)
+    assert done.returncode == 2
+
+
+def test_a_removed_working_folder_is_named(beside: Path) -> None:
+    folder = beside.parent
+    agents = AGENTS.replace("..", str(folder))
+    done = shell(f"rmdir {beside}; ramerge merge {agents} out", beside)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: the working folder has been removed; change to one that is there (cd)\n",
+    )
+
+
+def test_few_files_are_open_however_many_shards_and_threads(tmp_path: Path) -> None:
+    tensors = {f"w{place}": simple(0)["model.layers.0.weight"] for place in range(48)}
+    moved = {f"w{place}": simple(1, moved=0.5)["model.layers.0.weight"] for place in range(48)}
+    for name in ("base", "code", "tool"):
+        write_checkpoint(tmp_path / name, tensors if name == "base" else moved, shards=24)
+    (tmp_path / "work").mkdir()
+    done = shell(f"ulimit -n 64; ramerge merge {AGENTS} out --threads 40 --shard-size 5GB --quiet", tmp_path / "work")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_files_that_cannot_be_opened_for_their_number() -> None:
+    from ramerge.errors import reason
+
+    assert "ulimit -n" in reason(OSError(24, "Too many open files"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the address space cannot be limited")
+def test_an_address_space_in_which_libraries_hang_is_refused(beside: Path) -> None:
+    done = shell(f"ulimit -v 460000; ramerge merge {AGENTS} out", beside)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the address space is limited to 471,040,000 bytes (ulimit -v)")
+    assert shell("ulimit -v 460000; ramerge --version", beside).returncode == 0
+    assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
