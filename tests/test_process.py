@@ -131,10 +131,9 @@ def test_a_removed_working_folder_is_named(beside: Path) -> None:
 
 
 def test_few_files_are_open_however_many_shards_and_threads(tmp_path: Path) -> None:
-    tensors = {f"w{place}": simple(0)["model.layers.0.weight"] for place in range(48)}
-    moved = {f"w{place}": simple(1, moved=0.5)["model.layers.0.weight"] for place in range(48)}
-    for name in ("base", "code", "tool"):
-        write_checkpoint(tmp_path / name, tensors if name == "base" else moved, shards=24)
+    for seed, name in enumerate(("base", "code", "tool")):
+        moved = simple(seed, moved=0.5 if seed else 0)["model.layers.0.weight"]
+        write_checkpoint(tmp_path / name, {f"w{place}": moved for place in range(48)}, shards=24)
     (tmp_path / "work").mkdir()
     done = shell(f"ulimit -n 64; ramerge merge {AGENTS} out --threads 40 --shard-size 5GB --quiet", tmp_path / "work")
     assert (done.returncode, done.stderr) == (0, "")
