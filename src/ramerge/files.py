@@ -45,7 +45,7 @@ def write_file(path: Path, content: str | bytes) -> None:
                 os.close(descriptor)
         except OSError as error:
             left = (
-                f"; {partial} is left over, and the next write of {path.name} removes it" if partial.is_file() else ""
+                f"; {partial} is left over, and the next write of {path.name} removes it" if os.path.lexists(partial) else ""
             )
             raise OutputError(f"{path}: cannot be written: {error.strerror}{left}") from error
         StoppedError.finished[str(path)] = None
