@@ -79,3 +79,16 @@ def test_a_signal_waits_until_the_file_is_there(tmp_path: Path, monkeypatch: pyt
         signal.signal(signal.SIGTERM, before)
     assert stopped.value.kept == f"written before that, and complete: {tmp_path / 'a.json'}"
     assert ((tmp_path / "a.json").read_text(), left(tmp_path)) == ("new", ["a.json"])
+
+
+def test_a_failing_clean_up_says_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **_named: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        patch.setattr(os, "unlink", fail)
+        with pytest.raises(OutputError, match=r"Input/output error; .*\.a\.json\.partial is left over"):
+            write_file(tmp_path / "a.json", "new")
+    write_file(tmp_path / "a.json", "new")
+    assert left(tmp_path) == ["a.json"]

@@ -44,7 +44,10 @@ def write_file(path: Path, content: str | bytes) -> None:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+            left = (
+                f"; {partial} is left over, and the next write of {path.name} removes it" if os.path.lexists(partial) else ""
+            )
+            raise OutputError(f"{path}: cannot be written: {error.strerror}{left}") from error
         StoppedError.finished[str(path)] = None
 
 

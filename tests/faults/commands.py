@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from ramerge.analysis.tables import NAMES
 from ramerge.checkpoint.stage import staged
 from ramerge.errors import OutputError
 from ramerge.files import check_file, write_file
@@ -242,7 +243,7 @@ def commands(url: str | None, *, report: bool, fisher: bool) -> list[Command]:
         Checkpoint("sweep", sweep),
         Checkpoint("sweep --overwrite, no exchange", f"{sweep} --overwrite", exchange=False, old=True),
     ]
-    tables = tuple(f"csv/{name}.csv" for name in ("agents", "sharing", "epsilons", "fates", "pairs"))
+    tables = tuple(f"csv/{name}.csv" for name in NAMES)
     made.append(
         Texts(
             "analyze --json --csv",
