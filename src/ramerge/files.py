@@ -44,9 +44,8 @@ def write_file(path: Path, content: str | bytes) -> None:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            left = (
-                f"; {partial} is left over, and the next write of {path.name} removes it" if os.path.lexists(partial) else ""
-            )
+            left = f"; {partial} is left over, and the next write of {path.name} removes it"
+            left = left if os.path.lexists(partial) else ""
             raise OutputError(f"{path}: cannot be written: {error.strerror}{left}") from error
         StoppedError.finished[str(path)] = None
 
