@@ -10,6 +10,7 @@ from typing import Any
 from ramerge.analysis.results import EXPONENTS, ULPS, AgentPart, Analysis, Part
 from ramerge.errors import OutputError, RecipeError
 from ramerge.kernels.anatomy import FATES
+from ramerge.text import csv_cell
 
 Row = dict[str, Any]
 
@@ -82,7 +83,7 @@ def write_csv(analysis: Analysis, folder: Path) -> list[Path]:
             with path.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.DictWriter(file, list(table[0]) if table else ["kind", "part"])
                 writer.writeheader()
-                writer.writerows(table)
+                writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in table)
             written.append(path)
     except OSError as error:
         raise OutputError(f"{folder}: cannot be written: {error.strerror}") from error

@@ -14,6 +14,7 @@ from typing import Any
 
 from ramerge.errors import OutputError, RecipeError
 from ramerge.extras import install
+from ramerge.text import visible
 
 _LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
 
@@ -58,7 +59,7 @@ def write_figures(analysis: Mapping[str, Any], folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         written = []
-        for figure in paper_figures(analysis):
+        for figure in paper_figures(visible(analysis)):
             for path, content in figure.files(folder):
                 path.write_bytes(content)
                 written.append(path)
