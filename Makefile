@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test browser sandbox lint format bench faults agents real isolate scores clean
+.PHONY: demo test browser sandbox lint format fuzz faults bench agents real isolate scores clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
@@ -35,6 +35,9 @@ lint: $(VENV)/.dev  ## style, types, and who may import whom
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+fuzz: $(VENV)/.dev  ## give mutated inputs of all kinds to what reads them; FUZZ=--cases=1000000 for longer, --seed=N to repeat
+	nice $(BIN)/python -m tests.fuzz $(FUZZ)
 
 bench: $(VENV)/.dev  ## measure at 0.5B, and write benchmarks/README.md; BENCH=--large adds the tables at 1.5B
 	$(BIN)/python -m benchmarks --write $(BENCH)

@@ -118,6 +118,15 @@ allow: {nonfinite: true}
         ("method: ram\nbase: b\nagents: {a: x}\ncompanions: c", "unknown agent 'c'"),
         ("method: ram\nbase: b\nagents: {a: x}\nallow: yes please", "allow"),
         ("!!python/object/apply:os.system [echo]", "is a mapping"),
+        ("? [a, b]\n: 1", "is no text and no number"),
+        ("method: ram\n?\n  - model: a\nbase: b", "not valid YAML"),
+        ("method: !x y\nbase: b", "is no text and no number"),
+        ("method: 2020-01-01\nbase: b", "write it in quotes"),
+        ('method: "\\ud800"', "surrogate"),
+        ("method: ram\nshard_size: " + "1" * 400, "more than 63 bits"),
+        ("a: [" + "1, " * 5000 + "1]", "are too many"),
+        ("a: " + "[" * 40, "nested too deeply"),
+        ("a: " + "x" * 300_000, "too long"),
     ],
 )
 def test_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import ramerge
 from ramerge.demo import AGENTS
 from ramerge.errors import InputError
+from ramerge.text import markdown
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.families import BASE, FAMILIES, trained, write_family
 from tests.test_cli import ramerge as command
@@ -32,7 +33,7 @@ def test_an_agent_that_adds_next_to_nothing_is_warned_of(little: dict, tmp_path:
     assert len(record.warnings) == 1 and "only 640 of its 100,640 elements are used" in record.warnings[0]
     assert "agents.tool" in record.warnings[0]
     assert json.loads((tmp_path / "out/ramerge.json").read_text())["warnings"] == list(record.warnings)
-    assert record.warnings[0] in (tmp_path / "out/README.md").read_text()
+    assert markdown(" ".join(record.warnings[0].split())) in (tmp_path / "out/README.md").read_text()
     assert ramerge.plan(little).warnings == record.warnings
     assert ramerge.analyze(little).warnings == record.warnings
 

@@ -9,10 +9,12 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from ramerge.jsontext import dumped
 from ramerge.methods import METHODS
 from ramerge.methods.base import Column
 from ramerge.planning.model import Plan, Point
 from ramerge.record import AgentStatistics, Record
+from ramerge.text import markdown
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
 
@@ -28,13 +30,14 @@ def model_card(plan: Plan, point: Point, record: Record) -> str:
     stream = io.StringIO()
     yaml = YAML()
     yaml.dump(front, stream)
-    parameters = ", ".join(f"{name} = {value}" for name, value in record.parameters.items())
-    inputs = ", ".join(f"{_cell(name)} {dtype}" for name, dtype in record.input_dtypes.items())
+    parameters = markdown(", ".join(f"{name} = {value}" for name, value in record.parameters.items()))
+    inputs = ", ".join(f"{markdown(name)} {dtype}" for name, dtype in record.input_dtypes.items())
     name = point.name or (plan.out.name if plan.out else "merged")
+    literal = dumped(name).strip()
     return f"""---
 {stream.getvalue()}---
 
-# {name}
+# {markdown(name)}
 
 Merged with ramerge {record.ramerge_version} by **{plan.method.name}**
 ({plan.method.title}: {plan.method.formula}; {plan.method.source}), {parameters}.
@@ -45,8 +48,8 @@ Inputs: {inputs}. Output: {record.dtype}.
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = AutoModelForCausalLM.from_pretrained("{name}")
-tokenizer = AutoTokenizer.from_pretrained("{name}")
+model = AutoModelForCausalLM.from_pretrained({literal})
+tokenizer = AutoTokenizer.from_pretrained({literal})
 ```
 
 The recipe is in `ramerge.yaml`, counts and sizes are in `ramerge.json`.
@@ -71,7 +74,7 @@ def _table(record: Record) -> str:
     """Agents and what the method reports of them, and what that means."""
     columns = columns_of(record)
     rows = [["agent", *[column.title for column in columns]], ["---"] * (1 + len(columns))]
-    rows += [[_cell(agent.name), *[figure(agent, column) for column in columns]] for agent in record.statistics]
+    rows += [[markdown(agent.name), *[figure(agent, column) for column in columns]] for agent in record.statistics]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     meanings = meaning(columns, record)
     return "\n".join([*lines, "", f"{meanings.capitalize()}."] if meanings else lines)
@@ -103,8 +106,4 @@ def _base_models(plan: Plan) -> list[str]:
 
 def _warnings(record: Record) -> str:
     """A list of what was warned of, between empty lines; nothing without warnings."""
-    return "".join(f"\n> **Warning:** {warning}\n" for warning in record.warnings)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    return "".join(f"\n> **Warning:** {markdown(' '.join(warning.split()))}\n" for warning in record.warnings)

@@ -6,6 +6,7 @@ and `--help` may take.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -27,6 +28,8 @@ from ramerge.cli_eval import eval_command, suites_command, table_command
 from ramerge.errors import OutputWarning, RamergeError, RecipeError, StoppedError, reason
 from ramerge.limits import check_limits
 from ramerge.start import fill_streams, handle, ignore, stopped
+from ramerge.terminal import complain, say
+from ramerge.text import brief
 
 if TYPE_CHECKING:
     from ramerge.analysis.results import Analysis
@@ -169,7 +172,7 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) ->
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        click.echo(_summary(record, out))
+        say(_summary(record, out))
 
 
 @cli.command(short_help="Merge with many parameters at once.")
@@ -186,6 +189,7 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
     """Merge with every combination of parameters into folders under OUT, reading the inputs once for all of them."""
     from ramerge.api import sweep as run
     from ramerge.flags import read_inputs, read_varied
+    from ramerge.jsontext import dumped
     from ramerge.progress import shown
 
     document, out = read_inputs(paths, options)
@@ -195,9 +199,9 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
         records = run(document, out, vary=read_varied(vary), on_progress=listen, **_machine(options))
     _warn(warning for record in records for warning in record.warnings)
     if as_json:
-        click.echo(json.dumps([record.as_dict() for record in records], indent=2, ensure_ascii=False))
+        click.echo(dumped([record.as_dict() for record in records]), nl=False)
     elif not quiet:
-        click.echo(_points_text(records, out))
+        say(_points_text(records, out))
 
 
 @cli.command(short_help="Show what a merge would do, and what would make it fail.")
@@ -209,14 +213,15 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> 
     """
     from ramerge.api import plan as make
     from ramerge.flags import read_inputs
+    from ramerge.jsontext import dumped
 
     document, out = read_inputs(paths, options)
     made = make(document, out, **_machine(options))
     _warn([*made.warnings, *made.forecast])
     if as_json:
-        click.echo(json.dumps(made.as_dict(), indent=2, ensure_ascii=False))
+        click.echo(dumped(made.as_dict()), nl=False)
     elif not quiet:
-        click.echo(_plan_text(made))
+        say(_plan_text(made))
     if made.problems:
         raise click.exceptions.Exit(_fail(made.problems, 2))
 
@@ -242,7 +247,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **options
     _warn(analysis.warnings)
     _write_pages(analysis, None, "\n".join(document.text) or None, options)
     if not quiet:
-        click.echo(summary(analysis))
+        say(summary(analysis))
 
 
 @cli.command(short_help="Make an HTML page of a finished merge.")
@@ -262,9 +267,9 @@ def report(out: Path, quiet: bool, **options: Any) -> None:
         analysis = run(recipe, on_progress=listen, **limits)
     analysis = with_differences(analysis, record)
     _warn(analysis.warnings)
-    _write_pages(analysis, record, recipe.read_text(encoding="utf-8"), chosen)
+    _write_pages(analysis, record.as_dict(), recipe.read_text(encoding="utf-8"), chosen)
     if not quiet:
-        click.echo(f"{summary(analysis)}\n{chosen['html']}")
+        say([*summary(analysis), str(chosen["html"])])
 
 
 def _check_pages(options: dict[str, Any]) -> None:
@@ -343,10 +348,8 @@ def fisher(out: Path, quiet: bool, as_json: bool, debug: bool, **options: Any) -
         click.echo(record.to_json(), nl=False)
     elif not quiet:
         for note in record.notes:
-            click.echo(f"note: {note}")
-        click.echo(
-            f"{out}: importances of {options['model']} from {record.examples} examples in {record.seconds:.1f} s"
-        )
+            say(f"note: {note}")
+        say(f"{out}: importances of {options['model']} from {record.examples} examples in {record.seconds:.1f} s")
 
 
 @cli.command(short_help="List the merging methods, or describe some.")
@@ -393,7 +396,7 @@ def demo(out: Path | None, debug: bool) -> None:
     """Merge three tiny RL-trained agents that come with the package, and score the result."""
     from ramerge.demo import run
 
-    run(out, click.echo)
+    run(out, lambda text: say(text.split("\n")))
 
 
 cli.add_command(eval_command)
@@ -405,7 +408,7 @@ def _machine(options: dict[str, Any]) -> dict[str, Any]:
     return {key: options[key] for key in ("threads", "max_memory", "overwrite", "cache", "strict")}
 
 
-def _summary(record: Record, out: Path) -> str:
+def _summary(record: Record, out: Path) -> list[str]:
     """A merged checkpoint in a few lines."""
     from rich.filesize import decimal
 
@@ -427,7 +430,7 @@ def _summary(record: Record, out: Path) -> str:
         f"{out}: {record.method}, {record.parameters_count:,} parameters, {decimal(record.bytes_written)}",
         f"{record.seconds:.1f} s, {decimal(rate)}/s in and out, {decimal(record.peak_memory_bytes)} of memory",
     ]
-    return "\n".join(lines)
+    return lines
 
 
 def _dtypes(inputs: Mapping[str, str], output: str) -> str:
@@ -435,7 +438,7 @@ def _dtypes(inputs: Mapping[str, str], output: str) -> str:
     return ", ".join([*[f"{name} {dtype}" for name, dtype in inputs.items()], f"output {output}"])
 
 
-def _points_text(records: Sequence[Record], out: Path) -> str:
+def _points_text(records: Sequence[Record], out: Path) -> list[str]:
     """The points of a sweep: what varies, and what the method reports of every agent."""
     from ramerge.card import figure
     from ramerge.methods import METHODS
@@ -453,10 +456,10 @@ def _points_text(records: Sequence[Record], out: Path) -> str:
         for record in records
     ]
     lines = table([*varied, *agents], rows)
-    return "\n".join([*lines, f"{out}: {len(records)} checkpoints in {records[0].seconds:.1f} s"])
+    return [*lines, f"{out}: {len(records)} checkpoints in {records[0].seconds:.1f} s"]
 
 
-def _plan_text(made: Plan) -> str:
+def _plan_text(made: Plan) -> list[str]:
     """A plan for people."""
     values = made.as_dict()
     default = "" if "method" in made.recipe.model_fields_set else ", the default"
@@ -472,7 +475,7 @@ def _plan_text(made: Plan) -> str:
             ("dtypes", _dtypes(values["input_dtypes"], made.dtype)),
             ("tensors", f"{values['tensors']:,} ({dtypes}), {values['parameters_count']:,} parameters"),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
-            ("companions", ", ".join(values["companions"]) or "none"),
+            ("companions", brief(", ".join(values["companions"]), 500) or "none"),
             (
                 "read",
                 f"{values['bytes_read']:,} bytes in {_many(values['passes'], 'pass', 'es')}",
@@ -488,7 +491,7 @@ def _plan_text(made: Plan) -> str:
     lines = [f"{label:<{width}}  {text}" for label, text in rows]
     lines += [f"note: {note}" for note in made.notes]
     lines.append(f"problems: {len(made.problems)}" if made.problems else "ready to merge")
-    return "\n".join(lines)
+    return lines
 
 
 def _many(count: int, what: str, ending: str = "s") -> str:
@@ -504,7 +507,7 @@ def _bytes(size: int) -> str:
 def _warn(warnings: Iterable[str]) -> None:
     """Warnings are on standard error, and `--quiet` does not hide them."""
     for warning in dict.fromkeys(warnings):
-        click.echo(f"warning: {warning}", err=True)
+        complain("warning", warning)
 
 
 def _fail(problems: Sequence[str], code: int) -> int:
@@ -512,7 +515,7 @@ def _fail(problems: Sequence[str], code: int) -> int:
     more = [f"and {len(problems) - _MOST_PROBLEMS:,} more"] if len(problems) > _MOST_PROBLEMS else []
     with suppress(OSError):  # nobody may be listening, and the exit code says it too
         for problem in (*problems[:_MOST_PROBLEMS], *more):
-            click.echo(f"error: {problem}", err=True)
+            complain("error", problem)
     return code
 
 
@@ -541,9 +544,9 @@ def main() -> NoReturn:
         ignore()
     except StoppedError as stop:
         if debug:
-            traceback.print_exc()
+            say(traceback.format_exc().splitlines(), err=True)
         with suppress(OSError):
-            click.echo(stopped(stop.number, stop.kept), err=True)
+            say(stopped(stop.number, stop.kept), err=True)
         code = _INTERRUPTED + stop.number
     with suppress(OSError):
         sys.stderr.flush()
@@ -559,13 +562,15 @@ def _run(debug: bool) -> int:
         return code
     except click.ClickException as error:
         with suppress(OSError):
-            error.show()
+            usage = io.StringIO()
+            error.show(usage)
+            say(usage.getvalue().splitlines(), err=True)
         return 2
     except BrokenPipeError:
         return 1
     except Exception as error:
         if debug:
-            traceback.print_exc()
+            say(traceback.format_exc().splitlines(), err=True)
         return _fail(*_in_words(error))
 
 

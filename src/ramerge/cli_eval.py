@@ -14,6 +14,7 @@ import click
 
 from ramerge import completion as complete
 from ramerge.errors import EndpointError, EvaluationError, OutputError, StoppedError
+from ramerge.terminal import say
 
 _LOCAL_CONCURRENCY = 4
 _CONCURRENCY = 32
@@ -130,6 +131,7 @@ def eval_command(results: Path, quiet: bool, as_json: bool, debug: bool, **optio
     ramerge eval --endpoint http://127.0.0.1:8000/v1 --served-name merged --suite tool RESULTS
     """
     from ramerge.evaluation.text import summary_text
+    from ramerge.jsontext import dumped
 
     try:
         summary, targets, suites = _evaluate(results, options, quiet=quiet, say=not (quiet or as_json))
@@ -137,9 +139,9 @@ def eval_command(results: Path, quiet: bool, as_json: bool, debug: bool, **optio
         stop.kept = f"what was scored is kept in {results}, and the same command goes on from there"
         raise
     if as_json:
-        click.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        click.echo(dumped(summary), nl=False)
     elif not quiet:
-        click.echo(summary_text(summary, targets, suites))
+        say(summary_text(summary, targets, suites))
     _refuse_failed(summary, targets, suites)
 
 
@@ -235,7 +237,7 @@ def _check_url(url: str) -> None:
 def _say_settings(settings: Mapping[str, Mapping[str, Any]]) -> None:
     for suite, values in settings.items():
         text = ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
-        click.echo(f"{suite}: {text}", err=True)
+        say(f"{suite}: {text}", err=True)
 
 
 @click.command("suites", short_help="List the benchmarks of `ramerge eval`.")
@@ -316,7 +318,7 @@ def table_command(results: Path, form: str, out: Path | None, debug: bool, **opt
     width = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else None
     text = render(made, form, intervals=intervals, width=width)
     if out is None:
-        click.echo(text, nl=not text.endswith("\n"))
+        say(text.splitlines())
     else:
         write_file(out, text)
 

@@ -20,16 +20,27 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
+from itertools import islice
 from typing import ClassVar
+
+from ramerge.text import message
+
+_MOST_PROBLEMS = 1000
 
 
 class RamergeError(Exception):
-    """The root of the tree. `problems` holds one sentence for each thing that is wrong."""
+    """The root of the tree. `problems` holds one sentence for each thing that is wrong, fit to be shown.
+
+    Of more than a thousand problems the last entry says how many more there are.
+    """
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, problems: str | Iterable[str]) -> None:
-        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        found = iter((problems,) if isinstance(problems, str) else problems)
+        kept = tuple(map(message, islice(found, _MOST_PROBLEMS)))
+        more = sum(1 for _ in found)
+        self.problems = (*kept, f"and {more:,} more") if more else kept
         super().__init__("\n".join(self.problems))
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import io
 import os
 import re
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,10 +35,15 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from ramerge.errors import RecipeError
+from ramerge.jsontext import nesting
+from ramerge.text import brief, is_unicode, one_line, quoted
 
 DEFAULT_METHOD = "ram+"
 MAX_AGENTS = 16
-_MAX_BYTES = 1_000_000
+# Parsing YAML takes a millisecond for four lines: what may be long is counted before.
+_MAX_BYTES = 200_000
+_MAX_SIGNS = 5_000
+_MAX_DEPTH = 32
 _MAX_NODES = 10_000
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
@@ -246,7 +253,7 @@ class Recipe(_Strict):
     def _plain_names(cls, agents: dict[str, Agent]) -> dict[str, Agent]:
         for name in agents:
             if not name.strip() or not name.isprintable():
-                raise ValueError(f"agent name {name!r} must be printable and not empty")
+                raise ValueError(f"agent name {quoted(name)} must be printable and not empty")
         return agents
 
     @property
@@ -301,14 +308,15 @@ class Document:
 
     def where(self, key: Key, message: str) -> str:
         """`message` about the value at `key`, with the file, the line and its text."""
-        name = ".".join(key)
+        name = brief(one_line(".".join(key)), 200)
         label = f"{name}: {message}" if name else message
         for length in range(len(key), 0, -1):
             if key[:length] in self.flags:
                 return f"{self.flags[key[:length]]}: {message}"
             if key[:length] in self.lines:
                 number = self.lines[key[:length]]
-                return f"{self.source}:{number}: {label}\n    {number} | {self.text[number - 1].rstrip()}"
+                line = brief(self.text[number - 1].rstrip(), 200) if number <= len(self.text) else ""
+                return f"{self.source}:{number}: {label}\n    {number} | {line}"
         return f"{self.source}: {label}" if self.source else label
 
     def set(self, key: Key, value: Any, flag: str) -> None:
@@ -336,7 +344,8 @@ def read_document(path: Path) -> Document:
         RecipeError: no such file, not YAML, or not a mapping.
     """
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
     except IsADirectoryError as error:
         raise RecipeError(
             f"{path}: is a folder and no recipe; name models with --base and --agent NAME=MODEL"
@@ -344,8 +353,7 @@ def read_document(path: Path) -> Document:
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}{_near_file(path)}") from error
     try:
-        if len(data) > _MAX_BYTES:
-            raise RecipeError(f"{path}: {len(data):,} bytes is too long for a recipe")
+        _check_length(path, data)
         text = data.decode("utf-8")
         tree = YAML(typ="rt").load(text)
     except UnicodeDecodeError as error:
@@ -354,12 +362,12 @@ def read_document(path: Path) -> Document:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         name = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
         raise RecipeError(
-            f"{path}:{line}: {name!r} is given twice\n    {line} | {text.splitlines()[line - 1]}"
+            f"{path}:{line}: {quoted(name)} is given twice\n    {line} | {brief(text.splitlines()[line - 1], 200)}"
         ) from error
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise RecipeError(f"{path}:{line}: not valid YAML: {error.problem or error.context}") from error
-    except (YAMLError, RecursionError, ValueError) as error:
+    except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise RecipeError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(tree, CommentedMap):
         raise RecipeError(f"{path}: a recipe is a mapping with the keys method, base and agents")
@@ -371,8 +379,19 @@ def read_document(path: Path) -> Document:
     return document
 
 
+def _check_length(path: Path, data: bytes) -> None:
+    """Refuse what could not be parsed in a moment. Signs in texts and comments count too."""
+    if len(data) > _MAX_BYTES:
+        raise RecipeError(f"{path}: more than {_MAX_BYTES:,} bytes is too long for a recipe")
+    if sum(map(data.count, (b",", b":", b"[", b"{", b"\n", b"\r"))) > _MAX_SIGNS:
+        raise RecipeError(f"{path}: more than {_MAX_SIGNS:,} lines, commas, colons and brackets are too many")
+    if nesting(data) > _MAX_DEPTH:
+        raise RecipeError(f"{path}: nested too deeply for a recipe: more than {_MAX_DEPTH} brackets")
+
+
 def _near_file(path: Path) -> str:
-    names = [entry.name for entry in path.parent.iterdir() if entry.is_file()] if path.parent.is_dir() else []
+    entries = islice(path.parent.iterdir(), 1000) if path.parent.is_dir() else ()
+    names = [entry.name for entry in entries if entry.is_file()]
     near = get_close_matches(path.name, names, n=1)
     return f"; did you mean {path.parent / near[0]}?" if near else ""
 
@@ -382,10 +401,10 @@ def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> An
     if next(budget, None) is None:
         raise RecipeError(f"{document.source}: more than {_MAX_NODES:,} values is too many for a recipe")
     if isinstance(node, CommentedMap):
-        names = [str(name) for name in node]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        names = [_scalar(name, (*key, "?"), document) for name in node]
+        twice = sorted(name for name, count in Counter(map(str, names)).items() if count > 1)
         if twice:
-            raise RecipeError([document.where(key, f"{name!r} is given twice") for name in twice])
+            raise RecipeError(document.where(key, f"{quoted(name)} is given twice") for name in twice)
         for name in node:
             document.lines[(*key, str(name))] = node.lc.key(name)[0] + 1 if name in (node.lc.data or {}) else 1
         return {str(name): _plain(value, (*key, str(name)), document, budget) for name, value in node.items()}
@@ -393,10 +412,20 @@ def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> An
         for place in range(len(node)):
             document.lines[(*key, str(place))] = node.lc.item(place)[0] + 1 if place in (node.lc.data or {}) else 1
         return [_plain(value, (*key, str(place)), document, budget) for place, value in enumerate(node)]
-    for kind in (bool, int, float, str):
-        if isinstance(node, kind):
-            return kind(node)
-    return node
+    return _scalar(node, key, document)
+
+
+def _scalar(node: Any, key: Key, document: Document) -> Any:
+    """A value or a key that is a number, text, true, false or nothing."""
+    kind = next((kind for kind in (bool, int, float, str) if isinstance(node, kind)), None)
+    if kind is None and node is not None:
+        raise RecipeError(document.where(key, f"{quoted(node)} is no text and no number; write it in quotes"))
+    value = kind(node) if kind else None
+    if isinstance(value, int) and value.bit_length() > 63:
+        raise RecipeError(document.where(key, f"{quoted(value)} has more than 63 bits"))
+    if isinstance(value, str) and not is_unicode(value):
+        raise RecipeError(document.where(key, f"{quoted(value)} holds half of a surrogate pair, which is no character"))
+    return value
 
 
 def parse_scalar(text: str) -> Any:
@@ -451,7 +480,7 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
     if kind == "literal_error" and isinstance(value, str):
         return unknown("value", value, re.findall(r"'([^']*)'", item["ctx"]["expected"]))
     if kind in _FORMS:
-        return f"must be {_FORMS[kind]}, not {value!r}"
+        return f"must be {_FORMS[kind]}, not {quoted(value)}"
     if kind == "too_long":
         return f"{len(value) if value else 'too many'} are given, {item['ctx']['max_length']} are allowed"
     message = str(item["msg"]).removeprefix("Input ")
@@ -468,6 +497,7 @@ def _known_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
 def unknown(what: str, name: str, known: list[str]) -> str:
     """`unknown key 'agnets'; did you mean 'agents'?`, or the list of what is known."""
     lowered = {candidate.lower(): candidate for candidate in known}
-    near = get_close_matches(name.lower(), lowered, n=1)
-    hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known: {', '.join(known) if known else 'none'}"
-    return f"unknown {what} {name!r}; {hint}"
+    near = get_close_matches(name.lower()[:200], lowered, n=1)
+    listed = brief(", ".join(known), 1000) or "none"
+    hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known: {listed}"
+    return f"unknown {what} {quoted(name)}; {hint}"

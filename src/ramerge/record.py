@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BeforeValidator
+
+from ramerge.jsontext import Limits, dumped
+from ramerge.models import read_model
+
+# With figures of every tensor: 50,000 of two agents.
+_LIMITS = Limits(size=32_000_000, signs=2_000_000)
+
+
+Figure: TypeAlias = int | float | str | bool | None
 
 
 @dataclass(frozen=True)
@@ -28,7 +39,7 @@ class AgentStatistics:
 
     name: str
     model: str
-    values: Mapping[str, Any]
+    values: Mapping[str, Figure]
 
     def __getattr__(self, name: str) -> Any:
         key = name.removesuffix("_")
@@ -41,9 +52,19 @@ class AgentStatistics:
         return {"name": self.name, "model": self.model, **finite(self.values)}
 
 
-@dataclass(frozen=True)
+def _apart(agent: Any) -> Any:
+    """An agent's plain values, with the method's figures apart from name and model."""
+    if not isinstance(agent, Mapping):
+        return agent
+    own = {key: agent[key] for key in ("name", "model") if key in agent}
+    return own | {"values": {key: value for key, value in agent.items() if key not in own}}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """What a merge did. Sizes are in bytes, `seconds` is wall time.
+
+    What has a default is left out of `ramerge.json` where it is empty, or is not in records of earlier versions.
 
     Attributes:
         point: of a sweep, the parameters that vary; else empty.
@@ -68,19 +89,19 @@ class Record:
     """
 
     ramerge_version: str
-    point: Mapping[str, Any]
+    point: Mapping[str, Any] = field(default_factory=dict)
     method: str
     parameters: dict[str, Any]
     base: str | None
-    rules: tuple[Mapping[str, Any], ...]
+    rules: tuple[Mapping[str, Any], ...] = ()
     counts: str
-    notes: tuple[str, ...]
-    warnings: tuple[str, ...]
-    input_dtypes: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    input_dtypes: Mapping[str, str] = field(default_factory=dict)
     dtype: str
     runs_on: str
-    statistics: tuple[AgentStatistics, ...]
-    parts: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    statistics: tuple[Annotated[AgentStatistics, BeforeValidator(_apart)], ...]
+    parts: Mapping[str, Mapping[str, Mapping[str, Figure]]] = field(default_factory=dict)
     tensors: int
     merged_tensors: int
     parameters_count: int
@@ -105,14 +126,48 @@ class Record:
 
     def to_json(self) -> str:
         """`ramerge.json`."""
-        return as_json(self.as_dict())
+        return dumped(self.as_dict())
+
+
+def _unfolded(values: Any) -> Any:
+    """The plain values of a record, as in `ramerge.json`, under the names of its fields."""
+    statistics = values.get("statistics") if isinstance(values, Mapping) else None
+    if not isinstance(statistics, Mapping):
+        return values
+    return {**values, "statistics": statistics.get("agents"), "parts": statistics.get("parts", {})}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep did, the content of `sweep.json`: the record of each point by the name of its folder."""
+
+    ramerge_version: str
+    method: str
+    points: Mapping[str, Annotated[Record, BeforeValidator(_unfolded)]]
+
+    def to_json(self) -> str:
+        """`sweep.json`."""
+        return dumped(vars(self) | {"points": {name: record.as_dict() for name, record in self.points.items()}})
+
+
+def read_record(path: Path) -> Record:
+    """The record in a `ramerge.json`.
+
+    Raises:
+        RecipeError: it cannot be read, or is no record of a merge.
+    """
+    return read_model(path, Record, _LIMITS, "record of a merge", _unfolded)
+
+
+def read_sweep(path: Path) -> Sweep:
+    """The records in a `sweep.json`.
+
+    Raises:
+        RecipeError: it cannot be read, or is no record of a sweep.
+    """
+    return read_model(path, Sweep, _LIMITS, "record of a sweep")
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:
     """JSON knows no infinity: it is null there (rho without unique elements)."""
     return {key: None if isinstance(one, float) and not math.isfinite(one) else one for key, one in values.items()}
-
-
-def as_json(values: Any) -> str:
-    """A file's text."""
-    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

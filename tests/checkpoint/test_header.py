@@ -47,8 +47,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         (b"[1]", 0, "not an object"),
         (b"not json", 0, "not JSON"),
         (b"\xff\xfe{}", 0, "not UTF-8"),
-        (b'{"a":' * 100_000, 0, "not JSON"),
-        (b'{"a": NaN}', 0, "not JSON"),
+        (b'{"a":' * 100_000, 0, "nested"),
+        (b'{"a": NaN}', 0, "not a finite number"),
         (
             json.dumps({"a": entry()}).encode()[:-1] + b"," + json.dumps({"a": entry()}).encode()[1:],
             8,
@@ -78,6 +78,11 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         ({"a": entry(0, 8)}, 4, "truncated"),
         ({"__metadata__": {"a": 1}, "a": entry()}, 8, "__metadata__"),
         ({"__metadata__": [], "a": entry()}, 8, "__metadata__"),
+        (b'{"a": {"dtype": "F32", "shape": [-0], "data_offsets": [0, 0]}}', 0, "non-negative"),
+        (b'{"a": {"dtype": "F32", "shape": [0], "data_offsets": [-0, 0]}}', 0, "two non-negative"),
+        (b'{"\\ud800": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}', 0, "surrogate"),
+        (b'{"a": {"dtype": "F32", "shape": [%s], "data_offsets": [0, 0]}}' % (b"9" * 400), 0, "100 digits"),
+        ({"a": entry(dtype="x" * 10**6)}, 8, "unknown dtype 'xxx.*characters more"),
     ],
 )
 def test_refused(header: object, data: int, message: str, tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """Hub ids, answered from a cache laid out as huggingface_hub lays it out."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 import ramerge
+from ramerge.checkpoint.hub import resolve
+from ramerge.errors import CheckpointError
 from tests.checkpoints import simple, write_checkpoint, write_simple
 
 REVISION = "0123456789012345678901234567890123456789"
@@ -68,3 +71,10 @@ def test_a_folder_goes_before_an_id(hub: Path, tmp_path: Path, monkeypatch: pyte
     plan = ramerge.plan({"method": "ram", "base": "base", "agents": {"a": "org/tool"}})
     assert plan.problems == ()
     assert plan.as_dict()["agents"]["a"] == "org/tool"
+
+
+def test_a_path_that_no_recipe_could_name(tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"\xff")
+    place.mkdir()
+    with pytest.raises(CheckpointError, match=r"\\udcff.*is no path and no hub id"):
+        resolve(str(place), tmp_path)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ramerge.checkpoint import index as index_module
 from ramerge.checkpoint.index import open_checkpoint
 from ramerge.errors import CheckpointError
 from tests.checkpoints import simple, write_checkpoint, write_safetensors
@@ -123,3 +124,25 @@ def test_a_configuration_that_links_outside(tmp_path: Path) -> None:
     (folder / "config.json").rename(tmp_path / "elsewhere.json")
     (folder / "config.json").symlink_to(tmp_path / "elsewhere.json")
     refused(folder, "outside_links")
+
+
+def test_links_that_lead_round(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "m", simple(0))
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).unlink()
+        (folder / name).symlink_to(name)
+    refused(folder, "model.safetensors: is a broken link")
+
+
+def test_a_shard_name_that_no_file_can_have(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "m", simple(0), shards=2)
+    change_index(folder, lambda index: index["weight_map"].update({"x": "y" * 300 + ".safetensors"}))
+    assert len(refused(folder, "is too long")[0]) < 400
+
+
+def test_more_files_or_tensors_than_a_model_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_checkpoint(tmp_path / "m", simple(0), shards=2)
+    monkeypatch.setattr(index_module, "_MOST_TENSORS", 2)
+    refused(folder, "more than 2 tensors")
+    monkeypatch.setattr(index_module, "_MOST_FILES", 1)
+    refused(folder, "names 2 files")

@@ -4,9 +4,9 @@
         check(case)
 
 `cases` is endless and the same for a seed; each case holds all that is needed to see it again. `check` does what the
-commands `eval` and `table` would do with it, in a temporary folder, and returns nothing. An error of ramerge's own is a
-right end, if its message is short and can be printed. Everything else that is raised is a finding: an exception of
-another kind, or an `AssertionError` about what would have been shown.
+commands `eval` and `table` would do with it, in a temporary folder, and returns whether it was taken. An error of
+ramerge's own is a right end, if its message is short and can be printed. Everything else that is raised is a finding:
+an exception of another kind, or an `AssertionError` about what would have been shown.
 """
 
 from __future__ import annotations
@@ -99,13 +99,15 @@ def cases(seed: int) -> Iterator[Case]:
             number += 1
 
 
-def check(case: Case) -> None:
-    """Read a mutant, and do with it what the commands do."""
+def check(case: Case) -> bool:
+    """Read a mutant, and do with it what the commands do; whether it was taken."""
     try:
         _CHECKS[case.kind](case.content)
+        return True
     except RamergeError as error:
         _check_shown(str(error))
         assert len(str(error)) <= _LONGEST_MESSAGE, f"a message of {len(str(error)):,} characters"
+        return False
 
 
 def _check_shown(shown: str) -> None:
@@ -127,7 +129,7 @@ def _check_results(root: Path) -> None:
 def _show(root: Path) -> None:
     found = summary.write_summary(root)
     json.loads((root / "summary.json").read_text("utf-8"))
-    _check_shown(text.summary_text(found, list(found["models"]), ["tool"]))
+    _check_shown("\n".join(text.summary_text(found, list(found["models"]), ["tool"])))
     models = read(root)
     table = build(models, differences=True)
     for form in FORMATS:

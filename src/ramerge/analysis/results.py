@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+from pydantic import BeforeValidator
 
 from ramerge.analysis.anatomy import Tally
+from ramerge.analysis.roles import ROLES
+from ramerge.jsontext import Limits, dumped
 from ramerge.kernels.anatomy import EXPONENT_BINS, FATES, LEAST_EXPONENT, LEAST_ULP, MERGES, ULP_BINS
 from ramerge.methods import METHODS, complete
 from ramerge.methods.ram import AgentCounts, rescale, rho
+from ramerge.models import read_model
 
 SCHEMA = "ramerge.analysis/1"
 """Name and version of the JSON; the version grows when a key changes its meaning or goes away."""
+
+_LIMITS = Limits(size=64_000_000, signs=3_000_000)
 
 # lambda under these: method, preset.
 RESCALINGS = {"ram+": ("ram+", "paper"), "ram+ official": ("ram+", "official"), "ram+s": ("ram+s", "paper")}
@@ -26,17 +32,22 @@ EXPONENTS = (None, *range(LEAST_EXPONENT, LEAST_EXPONENT + EXPONENT_BINS - 1))
 ULPS = (None, *range(LEAST_ULP, LEAST_ULP + ULP_BINS - 1))
 
 
+# JSON knows no infinity and no NaN, both are null there: of ratios infinity, of other figures NaN.
+Figure: TypeAlias = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+Ratio: TypeAlias = Annotated[float, BeforeValidator(lambda value: math.inf if value is None else value)]
+
+
 @dataclass(frozen=True)
 class AtEpsilon:
     """One agent at one threshold; see `AgentPart`."""
 
     epsilon: float
     active: int
-    density: float
+    density: Figure
     unique: int
-    unique_share: float
-    rho: float
-    lambdas: Mapping[str, float]
+    unique_share: Figure
+    rho: Ratio
+    lambdas: Mapping[str, Figure]
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ class Fate:
     diluted: int
     flipped: int
     lost: int
-    retained: float
+    retained: Figure
 
 
 @dataclass(frozen=True)
@@ -83,15 +94,15 @@ class AgentPart:
 
     name: str
     active: int
-    density: float
+    density: Figure
     changed: int
-    changed_share: float
+    changed_share: Figure
     shared_with: tuple[int, ...]
-    unique_share: float
-    rho: float
-    lambdas: Mapping[str, float]
-    norm: float
-    mean_magnitude: float
+    unique_share: Figure
+    rho: Ratio
+    lambdas: Mapping[str, Figure]
+    norm: Figure
+    mean_magnitude: Figure
     by_epsilon: tuple[AtEpsilon, ...]
     exponents: tuple[int, ...]
     ulps: tuple[int, ...]
@@ -114,11 +125,11 @@ class Pair:
 
     agents: tuple[str, str]
     both: int
-    expected: float
-    jaccard: float
-    cosine: float
-    sign_agreement: float
-    magnitude_ratio: float
+    expected: Figure
+    jaccard: Figure
+    cosine: Figure
+    sign_agreement: Figure
+    magnitude_ratio: Figure
 
 
 @dataclass(frozen=True)
@@ -149,6 +160,14 @@ class TensorPart:
     dtype: str
     layer: int | None
     role: str
+
+
+def _tensor(values: Any) -> Any:
+    """A tensor's plain values, with the figures of its part apart."""
+    if not isinstance(values, Mapping):
+        return values
+    own = {key: values[key] for key in ("shape", "dtype", "layer", "role") if key in values}
+    return own | {"part": {key: value for key, value in values.items() if key not in own}}
 
 
 @dataclass(frozen=True)
@@ -196,7 +215,7 @@ class Analysis:
     model: Part
     layers: tuple[Part, ...]
     roles: tuple[Part, ...]
-    tensors: tuple[TensorPart, ...]
+    tensors: tuple[Annotated[TensorPart, BeforeValidator(_tensor)], ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -218,7 +237,48 @@ class Analysis:
 
     def to_json(self) -> str:
         """The text of `--json`."""
-        return json.dumps(self.as_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+        return dumped(self.as_dict(), indent=None)
+
+
+def read_analysis(path: Path) -> Analysis:
+    """The analysis in a file that `--json` wrote.
+
+    Raises:
+        RecipeError: it cannot be read, is something else, or of another version.
+    """
+    return read_model(path, Analysis, _LIMITS, "analysis", _checked)
+
+
+def _checked(values: Any) -> Any:
+    """Plain values whose lists are as long as they must be, whatever is in them."""
+    if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
+        raise ValueError(f"its schema is not {SCHEMA}")
+    try:
+        names = [agent["name"] for agent in values["model"]["agents"]]
+        parts = [values["model"], *values["layers"], *values["roles"], *values["tensors"]]
+        fits = all(_fits(part, names, len(values["epsilons"])) for part in parts)
+        fits = fits and list(values["models"]) == names and all(one["role"] in ROLES for one in values["tensors"])
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"something is missing in it or of another kind ({error})") from error
+    if not fits:
+        raise ValueError("its parts are not of the same agents, figures and bins")
+    return values
+
+
+def _fits(part: Mapping[str, Any], names: Sequence[str], epsilons: int) -> bool:
+    pairs = [[first, second] for place, first in enumerate(names) for second in names[place + 1 :]]
+    return (
+        [agent["name"] for agent in part["agents"]] == list(names)
+        and [pair["agents"] for pair in part["pairs"]] == pairs
+        and all(
+            len(agent["shared_with"]) == len(names)
+            and len(agent["by_epsilon"]) == epsilons
+            and (len(agent["exponents"]), len(agent["ulps"])) == (EXPONENT_BINS, ULP_BINS)
+            and tuple(agent["fates"]) == MERGES
+            and all(tuple(one["lambdas"]) == tuple(RESCALINGS) for one in (agent, *agent["by_epsilon"]))
+            for agent in part["agents"]
+        )
+    )
 
 
 def _finite(value: Any) -> Any:

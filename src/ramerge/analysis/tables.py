@@ -12,6 +12,7 @@ from ramerge.analysis.results import EXPONENTS, ULPS, AgentPart, Analysis, Part
 from ramerge.errors import RecipeError
 from ramerge.files import write_file
 from ramerge.kernels.anatomy import FATES
+from ramerge.text import csv_cell
 
 Row = dict[str, Any]
 
@@ -81,7 +82,7 @@ def write_csv(analysis: Analysis, folder: Path) -> list[Path]:
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, list(table[0]) if table else ["kind", "part"])
         writer.writeheader()
-        writer.writerows(table)
+        writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in table)
         written.append(folder / f"{name}.csv")
         write_file(written[-1], text.getvalue())
     return written

@@ -8,24 +8,22 @@ from ramerge.analysis.results import AgentPart, Analysis
 from ramerge.terminal import table
 
 
-def summary(analysis: Analysis) -> str:
+def summary(analysis: Analysis) -> list[str]:
     """Lines of text."""
     rate = int(analysis.bytes_read / max(analysis.seconds, 1e-9))
     columns = [_figures(agent, analysis) for agent in analysis.model.agents]
     dtypes = [*[f"{name} {dtype}" for name, dtype in analysis.input_dtypes.items()], f"output {analysis.dtype}"]
-    return "\n".join(
-        [
-            *table(list(columns[0]), [list(figures.values()) for figures in columns]),
-            _meaning(analysis),
-            "",
-            *[f"{number}. {one.text} {one.reason}" for number, one in enumerate(analysis.findings, 1)],
-            "",
-            f"dtypes: {', '.join(dtypes)}",
-            f"{len(analysis.tensors):,} tensors, {decimal(analysis.bytes_read)} in {analysis.seconds:.1f} s, "
-            f"{decimal(rate)}/s, {decimal(analysis.peak_memory_bytes)} of memory",
-            *[f"note: {note}" for note in analysis.notes],
-        ]
-    )
+    return [
+        *table(list(columns[0]), [list(figures.values()) for figures in columns]),
+        _meaning(analysis),
+        "",
+        *[f"{number}. {one.text} {one.reason}" for number, one in enumerate(analysis.findings, 1)],
+        "",
+        f"dtypes: {', '.join(dtypes)}",
+        f"{len(analysis.tensors):,} tensors, {decimal(analysis.bytes_read)} in {analysis.seconds:.1f} s, "
+        f"{decimal(rate)}/s, {decimal(analysis.peak_memory_bytes)} of memory",
+        *[f"note: {note}" for note in analysis.notes],
+    ]
 
 
 def _figures(agent: AgentPart, analysis: Analysis) -> dict[str, str]:

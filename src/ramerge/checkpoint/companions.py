@@ -12,9 +12,11 @@ from typing import Any
 
 from ramerge.checkpoint.dtypes import full_name
 from ramerge.checkpoint.index import read_json
-from ramerge.checkpoint.paths import leads_outside
+from ramerge.checkpoint.paths import leads_outside, target
 from ramerge.checkpoint.stage import Stage
 from ramerge.errors import CheckpointError
+from ramerge.jsontext import dumped
+from ramerge.text import brief
 
 # Weights in any format, their indices, and a trainer's state: none of it belongs to the merged model.
 _NOT_COMPANIONS = (
@@ -51,15 +53,19 @@ _TOKENIZER_FILES = (
     "generation_config.json",
 )
 
-# Keys of config.json that change what the weights mean, at any depth.
+# Parts of keys of config.json that change what the weights mean, at any depth.
 _MEANING = re.compile(
-    r"(^|\.)(architectures|model_type|auto_map|vocab_size|tie_word_embeddings|quantization_config|compression_config"
+    r"architectures|model_type|auto_map|vocab_size|tie_word_embeddings|quantization_config|compression_config"
     r"|hidden_act|hidden_activation|activation_function|rope.*|.*_theta|rotary.*|partial_rotary_factor|head_dim"
     r"|.*(hidden|intermediate|embedding|embed|model|ffn|inner|state|conv)_?(size|dim)|.*_layers?|n_layer|n_embd|n_head"
-    r"|n_inner|d_model|d_ff|.*_heads?|.*(norm|layer_norm).*_eps.*|.*_experts?(_.*)?|.*experts_per_tok|layer_types"
-    r"|sliding_window|attention_bias|mlp_bias|.*logit_softcapping|.*_multiplier|.*_rank)(\.|$)"
+    r"|n_inner|d_model|d_ff|.*_heads?|.*norm.*_eps.*|.*_experts?(_.*)?|.*experts_per_tok|layer_types"
+    r"|sliding_window|attention_bias|mlp_bias|.*logit_softcapping|.*_multiplier|.*_rank"
 )
-_HARMLESS = re.compile(r"(^|\.)(torch_dtype|dtype|transformers_version|_name_or_path|use_cache|architectures_version)$")
+_HARMLESS = frozenset(
+    {"torch_dtype", "dtype", "transformers_version", "_name_or_path", "use_cache", "architectures_version"}
+)
+# Longer keys are no model's, and patterns with two gaps take quadratic time.
+_LONGEST_KEY = 200
 _ABSENT = "absent"
 
 
@@ -83,7 +89,7 @@ def companion_files(base: Path, tokenizer_from: Path | None, *, allow_outside_li
     if outside and not allow_outside_links:
         raise CheckpointError(
             [
-                f"{path}: links to {path.resolve()}, outside the checkpoint; "
+                f"{path}: links to {target(path)}, outside the checkpoint; "
                 "set allow.outside_links: true in the recipe if you trust it"
                 for path in outside
             ]
@@ -122,7 +128,7 @@ def copy_companions(files: Mapping[str, Path], stage: Stage, folder: str, dtype:
         if name == "config.json" and dtype is not None:
             config = read_json(source)
             if _set_dtype(config, full_name(dtype)):
-                stage.write(f"{folder}{name}", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+                stage.write(f"{folder}{name}", dumped(config, constants=True))
                 continue
         stage.copy(f"{folder}{name}", source)
 
@@ -151,12 +157,20 @@ def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> tuple[
     harmless: dict[str, str] = {}
     for key in sorted(left.keys() | right.keys()):
         ours, theirs = left.get(key, _ABSENT), right.get(key, _ABSENT)
-        if ours == theirs or _HARMLESS.search(key):
+        if ours == theirs or key.rpartition(".")[2] in _HARMLESS:
             continue
-        text = f"base has {json.dumps(ours)}, agent has {json.dumps(theirs)}"
+        text = f"base has {_shown(ours)}, agent has {_shown(theirs)}"
         one_sided = _ABSENT in (ours, theirs) and not key.startswith(("quantization_config", "rope.scaling"))
-        (serious if _MEANING.search(key) and not one_sided else harmless)[key] = text
+        (serious if _has_meaning(key) and not one_sided else harmless)[key] = text
     return serious, harmless
+
+
+def _shown(value: Any) -> str:
+    return brief(json.dumps(value, ensure_ascii=False), 200)
+
+
+def _has_meaning(key: str) -> bool:
+    return any(len(part) <= _LONGEST_KEY and _MEANING.fullmatch(part) for part in key.split("."))
 
 
 def _canonical(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,4 +216,4 @@ def quantisation(config: Mapping[str, Any]) -> str | None:
     found = config.get("quantization_config") or config.get("compression_config")
     if not isinstance(found, Mapping):
         return None
-    return str(found.get("quant_method", found.get("format", "unknown method")))
+    return brief(str(found.get("quant_method", found.get("format", "unknown method"))), 100)

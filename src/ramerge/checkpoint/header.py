@@ -1,4 +1,11 @@
-"""The header of a safetensors file, read without trusting a byte of it, and written."""
+"""The header of a safetensors file, read without trusting a byte of it, and written.
+
+What the library of safetensors refuses is refused here. What it takes is taken, but for
+
+- headers that are larger, deeper or hold more than those of any model (`MAX_HEADER_BYTES`, `_LIMITS`),
+- sizes of 64 bits, of which the highest bit is needed for signs,
+- what would be lost or guessed: a name or a key that is there twice, and keys beside dtype, shape and data_offsets.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +19,14 @@ from typing import Any
 
 from ramerge.checkpoint.dtypes import BITS
 from ramerge.errors import CheckpointError
+from ramerge.jsontext import Limits, Pairs, parse
+from ramerge.text import quoted
 
-# The limit of the safetensors library; a longer header is an attack or not safetensors.
-MAX_HEADER_BYTES = 100_000_000
+# 130,000 tensors with names of a hundred characters take less, all in one file. The library of safetensors takes
+# headers of 100 MB, for which Python would need gigabytes.
+MAX_HEADER_BYTES = 32_000_000
+_LIMITS = Limits(size=MAX_HEADER_BYTES, signs=1_700_000, depth=8)
+_MOST_PROBLEMS = 100
 MAX_NUMBER = 2**63 - 1
 
 
@@ -78,9 +90,11 @@ def _parse(path: Path, text: bytes, data_start: int, file_bytes: int) -> Header:
     for name, raw in document.items():
         entry = _entry(name, raw, data_start)
         if isinstance(entry, str):
-            problems.append(f"{path}: tensor {name!r}: {entry}")
+            problems.append(f"{path}: tensor {quoted(name)}: {entry}")
         else:
             entries.append(entry)
+        if len(problems) == _MOST_PROBLEMS:
+            break
     entries.sort(key=lambda entry: (entry.begin, entry.end))
     if not problems:
         problems = [f"{path}: {problem}" for problem in _layout_problems(entries, data_start, file_bytes)]
@@ -92,7 +106,7 @@ def _parse(path: Path, text: bytes, data_start: int, file_bytes: int) -> Header:
 def _load_json(path: Path, text: bytes) -> dict[str, Any]:
     duplicates: list[str] = []
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def unique(pairs: Pairs) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) < len(pairs):
             counts = Counter(name for name, _ in pairs)
@@ -100,20 +114,21 @@ def _load_json(path: Path, text: bytes) -> dict[str, Any]:
         return result
 
     try:
-        document = json.loads(text.decode("utf-8"), object_pairs_hook=unique, parse_constant=_refuse_constant)
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: the header is not UTF-8; this is not a safetensors file") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: the header is not JSON ({error}); this is not a safetensors file") from error
+        document = parse(text, _LIMITS, to_object=unique, to_integer=_integer, constants=False)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path}: the header {error}; this is not a safetensors file, or it is damaged"
+        ) from error
     if not isinstance(document, dict):
         raise CheckpointError(f"{path}: the header is a JSON {type(document).__name__}, not an object")
     if duplicates:
-        raise CheckpointError([f"{path}: the header names {name!r} more than once" for name in duplicates])
+        raise CheckpointError(f"{path}: the header names {quoted(name)} more than once" for name in duplicates)
     return document
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
+def _integer(text: str) -> int | float:
+    """As the library of safetensors has it, in which -0 is no integer."""
+    return -0.0 if text == "-0" else int(text)
 
 
 def _is_count(value: Any) -> bool:
@@ -126,21 +141,21 @@ def _entry(name: str, raw: Any, data_start: int) -> Entry | str:
         return "must have exactly the keys dtype, shape and data_offsets"
     dtype, shape, offsets = raw["dtype"], raw["shape"], raw["data_offsets"]
     if not isinstance(dtype, str) or dtype not in BITS:
-        return f"unknown dtype {dtype!r}"
+        return f"unknown dtype {quoted(dtype)}"
     if not isinstance(shape, list) or not all(_is_count(extent) for extent in shape):
-        return f"shape {shape!r} is not a list of non-negative integers"
+        return f"shape {quoted(shape)} is not a list of non-negative integers"
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(offset) for offset in offsets):
-        return f"data_offsets {offsets!r} are not two non-negative integers"
+        return f"data_offsets {quoted(offsets)} are not two non-negative integers"
     if any(number > MAX_NUMBER for number in (*shape, *offsets)):
         return "a size or an offset overflows 64 bits"
     bits = _bits(shape, BITS[dtype])
     if bits > 8 * MAX_NUMBER:
-        return f"shape {shape} overflows 64 bits"
+        return f"shape {quoted(shape)} overflows 64 bits"
     begin, end = offsets
     if begin > end:
         return f"data_offsets {offsets} run backwards"
     if bits != 8 * (end - begin):
-        return f"{dtype} {shape} takes {bits / 8:,.0f} bytes, but data_offsets {offsets} hold {end - begin:,}"
+        return f"{dtype} {quoted(shape)} takes {bits / 8:,.0f} bytes, but data_offsets {offsets} hold {end - begin:,}"
     return Entry(name, dtype, tuple(shape), data_start + begin, data_start + end)
 
 
@@ -160,10 +175,10 @@ def _layout_problems(entries: Sequence[Entry], data_start: int, file_bytes: int)
     position, before = data_start, "the header"
     for entry in entries:
         if entry.begin < position:
-            problems.append(f"tensor {entry.name!r} overlaps {before}")
+            problems.append(f"tensor {quoted(entry.name)} overlaps {before}")
         elif entry.begin > position:
-            problems.append(f"{entry.begin - position:,} bytes before tensor {entry.name!r} belong to no tensor")
-        position, before = max(position, entry.end), f"tensor {entry.name!r}"
+            problems.append(f"{entry.begin - position:,} bytes before tensor {quoted(entry.name)} belong to no tensor")
+        position, before = max(position, entry.end), f"tensor {quoted(entry.name)}"
     if position > file_bytes:
         missing = position - file_bytes
         problems.append(f"truncated: tensors run {missing:,} bytes past the file's end; download it again")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramerge.errors import CheckpointError
+from ramerge.text import quoted
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
 _WANTED = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken", "LICENSE*", "*.md"]
@@ -55,11 +56,12 @@ def resolve(text: str, folder: Path) -> Model:
     """
     try:
         path = folder / Path(text).expanduser()
+        str(path).encode()  # or recipe and record could not name it
         os.lstat(path)
     except FileNotFoundError:
         pass
     except (ValueError, RuntimeError, OSError) as error:
-        raise CheckpointError(f"{text!r}: is no path and no hub id: {error}") from error
+        raise CheckpointError(f"{quoted(text)}: is no path and no hub id: {error}") from error
     if path.exists() or looks_like_path(text) or ("@" not in text and text.count("/") != 1):
         return Model(text, path)
     return _from_hub(text, path)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.header import read_header
 from ramerge.checkpoint.identity import Identity, identify
-from ramerge.checkpoint.paths import climbs_out, leads_outside
+from ramerge.checkpoint.paths import climbs_out, is_too_long, leads_outside, target
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.errors import CheckpointError
 from ramerge.extras import install
+from ramerge.jsontext import Limits, read
+from ramerge.text import quoted
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 TORCH_INDEX = "pytorch_model.bin.index.json"
-MAX_JSON_BYTES = 200_000_000
+# A configuration, or an index of 150,000 tensors.
+_LIMITS = Limits(size=32_000_000, signs=1_000_000)
+# Python keeps a kilobyte for each tensor while it plans.
+_MOST_TENSORS = 250_000
+_MOST_FILES = 10_000
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Ch
     ]
     if not allow_outside_links:
         problems += [
-            f"{directory / name}: links to {(directory / name).resolve()}, outside the checkpoint; "
+            f"{directory / name}: links to {target(directory / name)}, outside the checkpoint; "
             "set allow.outside_links: true in the recipe if you trust it"
             for name in (*files, "config.json")
             if leads_outside(directory / name, directory)
@@ -77,21 +83,23 @@ def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Ch
     tensors: dict[str, Tensor] = {}
     shards: dict[str, tuple[str, ...]] = {}
     resident = 0
-    read = _torch_tensors if files[0].endswith(".bin") else _safetensors_tensors
+    read_tensors = _torch_tensors if files[0].endswith(".bin") else _safetensors_tensors
     for name in files:
         try:
-            found, loaded = read(directory / name)
+            found, loaded = read_tensors(directory / name)
         except CheckpointError as error:
             problems.extend(error.problems)
             continue
         resident += loaded
         problems += [
-            f"{directory / name}: tensor {tensor.name!r} is also in {tensors[tensor.name].path.name}"
+            f"{directory / name}: tensor {quoted(tensor.name)} is also in {tensors[tensor.name].path.name}"
             for tensor in found
             if tensor.name in tensors
         ]
         shards[name] = tuple(tensor.name for tensor in found)
         tensors.update({tensor.name: tensor for tensor in found})
+        if len(tensors) > _MOST_TENSORS:
+            raise CheckpointError(f"{directory}: holds more than {_MOST_TENSORS:,} tensors, which is no model")
     if listed is not None and not problems:
         problems += _index_lies(directory, listed, shards)
     try:
@@ -113,22 +121,14 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file.
 
     Raises:
-        CheckpointError: unreadable, too large, not JSON, or not an object.
+        CheckpointError: unreadable, too large, not JSON, or not an object; see `jsontext`.
     """
     try:
-        # a pipe would block and a device never end
-        if not path.is_file():
-            raise CheckpointError(f"{path}: is not a regular file")
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise CheckpointError(f"{path}: larger than {MAX_JSON_BYTES:,} bytes")
-        document = json.loads(path.read_text(encoding="utf-8"))
+        return read(path, _LIMITS)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(document, dict):
-        raise CheckpointError(f"{path}: must hold a JSON object")
-    return document
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def _not_a_directory(directory: Path) -> str:
@@ -140,7 +140,7 @@ def _not_a_directory(directory: Path) -> str:
     if directory.is_file():
         return f"{directory}: is a file; give the folder that holds config.json and the safetensors files"
     parent = directory.parent
-    siblings = [entry.name for entry in parent.iterdir() if entry.is_dir()] if parent.is_dir() else []
+    siblings = [entry.name for entry in islice(parent.iterdir(), 1000) if entry.is_dir()] if parent.is_dir() else []
     near = get_close_matches(directory.name, siblings, n=1)
     return f"{directory}: no such folder" + (f"; did you mean {parent / near[0]}?" if near else "")
 
@@ -189,15 +189,15 @@ def _from_index(path: Path) -> tuple[list[str], Mapping[str, str]]:
     ):
         raise CheckpointError(f"{path}: weight_map must map tensor names to file names")
     files = list(dict.fromkeys(weight_map.values()))
-    outside = [name for name in files if climbs_out(name)]
-    if outside:
-        raise CheckpointError(
-            [f"{path}: the shard path {name!r} leads out of the checkpoint's folder" for name in outside]
-        )
+    if len(files) > _MOST_FILES:
+        raise CheckpointError(f"{path}: names {len(files):,} files; a checkpoint has at most {_MOST_FILES:,}")
+    for wrong, what in ((climbs_out, "leads out of the checkpoint's folder"), (is_too_long, "is too long")):
+        if any(map(wrong, files)):
+            raise CheckpointError(f"{path}: the shard path {quoted(name)} {what}" for name in files if wrong(name))
     suffix = ".bin" if path.name == TORCH_INDEX else ".safetensors"
-    wrong = [name for name in files if not name.endswith(suffix)]
-    if wrong:
-        raise CheckpointError([f"{path}: shard {name!r} is not a {suffix} file" for name in wrong])
+    others = [name for name in files if not name.endswith(suffix)]
+    if others:
+        raise CheckpointError(f"{path}: shard {quoted(name)} is not a {suffix} file" for name in others)
     return sorted(files), weight_map
 
 
@@ -206,11 +206,11 @@ def _index_lies(directory: Path, listed: Mapping[str, str], shards: Mapping[str,
     problems = []
     for name, shard in listed.items():
         if name not in actual:
-            problems.append(f"{directory / shard}: the index says it holds {name!r}, but it does not")
+            problems.append(f"{directory / shard}: the index says it holds {quoted(name)}, but it does not")
         elif actual[name] != shard:
-            problems.append(f"{directory}: the index says {name!r} is in {shard}, but it is in {actual[name]}")
+            problems.append(f"{directory}: the index says {quoted(name)} is in {shard}, but it is in {actual[name]}")
     problems += [
-        f"{directory / shard}: holds {name!r}, which the index does not list"
+        f"{directory / shard}: holds {quoted(name)}, which the index does not list"
         for name, shard in actual.items()
         if name not in listed
     ]

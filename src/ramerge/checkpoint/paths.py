@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path, PurePosixPath
 
 
@@ -11,14 +12,23 @@ def climbs_out(name: str) -> bool:
     return not name or pure.is_absolute() or ".." in pure.parts or "\\" in name or ":" in name or "\0" in name
 
 
+def is_too_long(name: str) -> bool:
+    """Whether no file system would have a file of this relative path."""
+    return len(name) > 1024 or any(len(part.encode()) > 255 for part in PurePosixPath(name).parts)
+
+
+def target(path: Path) -> Path:
+    """Where a path leads; of links that lead round, itself."""
+    return Path(os.path.realpath(path))
+
+
 def leads_outside(path: Path, directory: Path) -> bool:
     """Whether a link in `directory` points to a file outside of it.
 
     The hub's cache keeps `snapshots/<revision>` as links into the `blobs` folder beside it; those count as inside.
     """
-    target = path.resolve()
-    home = directory.resolve()
-    if target.is_relative_to(home):
+    place, home = target(path), target(directory)
+    if place.is_relative_to(home):
         return False
     cache = home.parent.parent / "blobs"
-    return not (home.parent.name == "snapshots" and target.is_relative_to(cache))
+    return not (home.parent.name == "snapshots" and place.is_relative_to(cache))

@@ -21,7 +21,7 @@ from ramerge.engine.worker import Known
 from ramerge.methods.base import Counts
 from ramerge.planning.model import Plan, Point
 from ramerge.recipe import Agent, Recipe
-from ramerge.record import AgentStatistics, Record, as_json
+from ramerge.record import AgentStatistics, Record, Sweep
 
 
 def make_records(plan: Plan, known: Known, rounding: Counts, began: float) -> tuple[Record, ...]:
@@ -124,9 +124,8 @@ def write_beside(plan: Plan, records: Sequence[Record], stage: Stage) -> None:
     for point, record in zip(plan.points, records, strict=True):
         _write_point(plan, point, record, stage, f"{point.name}/" if point.name else "")
     if plan.is_sweep:
-        points = {point.name: record.as_dict() for point, record in zip(plan.points, records, strict=True)}
-        text = as_json({"ramerge_version": ramerge.__version__, "method": plan.method.name, "points": points})
-        stage.write("sweep.json", text)
+        points = {point.name: record for point, record in zip(plan.points, records, strict=True)}
+        stage.write("sweep.json", Sweep(ramerge.__version__, plan.method.name, points).to_json())
 
 
 def _write_point(plan: Plan, point: Point, record: Record, stage: Stage, folder: str) -> None:

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from ramerge.errors import EndpointError
-from ramerge.evaluation.plain import clean
+from ramerge.text import clean
 
 MOST_BYTES = 8_000_000
 """Of an answer. The longest that a model gives are a tenth of it."""

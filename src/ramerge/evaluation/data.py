@@ -12,7 +12,7 @@ from typing import Any
 
 from ramerge.errors import EvaluationError
 from ramerge.evaluation import bounds
-from ramerge.evaluation.plain import is_unicode, shown
+from ramerge.text import is_unicode, shown
 
 _MOST_PROBLEMS = 10
 _BLOCK = 1 << 20

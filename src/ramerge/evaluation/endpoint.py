@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation import bounds
-from ramerge.evaluation.plain import clean, shown
 from ramerge.evaluation.suite import Message, Reply
+from ramerge.text import clean, shown
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

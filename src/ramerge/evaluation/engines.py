@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation import bounds
 from ramerge.evaluation.data import read_records, refuse
-from ramerge.evaluation.plain import shown
+from ramerge.text import shown
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

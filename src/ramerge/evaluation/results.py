@@ -22,8 +22,8 @@ from typing import Any
 
 from ramerge.errors import EvaluationError, OutputError
 from ramerge.evaluation import bounds, samples
-from ramerge.evaluation.plain import clean, shown
 from ramerge.files import write_file
+from ramerge.text import clean, shown
 
 SCHEMA = "ramerge.evaluation/1"
 MODEL_FILE = "model.json"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ramerge.errors import EvaluationError
 from ramerge.evaluation import bootstrap, bounds
 from ramerge.evaluation.data import refuse
-from ramerge.evaluation.plain import shown
+from ramerge.text import shown
 
 Place = tuple[str, str]
 """A suite and a task."""

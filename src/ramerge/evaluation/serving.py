@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 
 from ramerge.errors import EndpointError, EvaluationError
-from ramerge.evaluation.plain import printable
 from ramerge.evaluation.stopping import stoppable
 from ramerge.extras import install
+from ramerge.text import printable
 
 SERVERS = ("transformers", "vllm")
 _SECONDS_TO_STOP = 20.0

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ramerge.evaluation.plain import shown
 from ramerge.terminal import table
+from ramerge.text import shown
 
 _HEAD = ("model", "task", "metric", "score", "95 % interval", "samples", "failed")
 _MOST_REASONS = 3
 
 
-def summary_text(summary: Mapping[str, Any], models: Sequence[str], suites: Sequence[str]) -> str:
+def summary_text(summary: Mapping[str, Any], models: Sequence[str], suites: Sequence[str]) -> list[str]:
     """Scores of the given models and suites as a table, with a line for everything that is not as it should be."""
     tasks = [
         (shown(f"{name} {task}"), [shown(name), shown(task)], values)
@@ -25,7 +25,7 @@ def summary_text(summary: Mapping[str, Any], models: Sequence[str], suites: Sequ
         for _, named, values in tasks
         for metric, score in values["metrics"].items()
     ]
-    return "\n".join([*table(_HEAD, rows), *(line for name, _, values in tasks for line in _notes(name, values))])
+    return [*table(_HEAD, rows), *(line for name, _, values in tasks for line in _notes(name, values))]
 
 
 def _notes(name: str, values: Mapping[str, Any]) -> Iterator[str]:

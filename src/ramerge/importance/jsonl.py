@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -10,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.errors import InputError
+from ramerge.jsontext import Limits, parse
 
+# Of a line: more text than any model takes.
+_LIMITS = Limits(size=16_000_000, signs=500_000)
 _FORMS = ("prompt", "messages", "text")
 _NOTHING_GIVEN = "has no completion, and labels=given takes the likelihood of one; add it, or use labels=sampled"
 
@@ -85,7 +87,7 @@ def _items(path: Path, examples: int, sampled: bool) -> Iterator[Example | str]:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: is not a regular file; give a file of JSON lines")
         with path.open("rb") as file:
-            for number, line in enumerate(islice(file, examples), 1):
+            for number, line in enumerate(islice(iter(lambda: file.readline(_LIMITS.size + 1), b""), examples), 1):
                 item = _example(number, line, sampled)
                 yield f"{path}: line {number}: {item}" if isinstance(item, str) else item
     except OSError as error:
@@ -96,11 +98,9 @@ def _example(number: int, line: bytes, sampled: bool) -> Example | str:
     if not line.strip():
         return "is empty"
     try:
-        document = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        return f"is not UTF-8 (byte {error.start + 1}); convert the file"
-    except (ValueError, RecursionError) as error:
-        return f"is not JSON ({error})"
+        document = parse(line, _LIMITS)
+    except ValueError as error:
+        return str(error)
     if not isinstance(document, dict):
         return f"must be a JSON object, and is {_kind(document)}"
     forms = [form for form in _FORMS if form in document]

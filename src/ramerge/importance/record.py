@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
+
+from ramerge.jsontext import dumped
 
 LABELS = ("given", "sampled")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -107,4 +108,4 @@ class FisherRecord:
 
     def to_json(self) -> str:
         """`fisher.json`."""
-        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return dumped(self.as_dict())

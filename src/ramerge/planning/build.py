@@ -26,6 +26,7 @@ from ramerge.planning.points import make_points
 from ramerge.planning.recipes import AnyRecipe
 from ramerge.planning.rounds import rounds
 from ramerge.recipe import Recipe, parse_size
+from ramerge.text import message
 
 # Resident memory of the process before any buffer: Python, NumPy, numba, and compiling the kernels, which grow with the
 # number of agents; and what the plan takes for each tensor of each input. Measured; tests hold peaks against plans.
@@ -107,9 +108,9 @@ def make_plan(
         resources=resources,
         disk_free=free,
         strict=strict,
-        notes=tuple(findings.notes),
-        warnings=() if strict else tuple(dict.fromkeys(findings.warnings)),
-        problems=tuple(dict.fromkeys(problems)),
+        notes=tuple(map(message, findings.notes)),
+        warnings=() if strict else tuple(dict.fromkeys(map(message, findings.warnings))),
+        problems=tuple(dict.fromkeys(map(message, problems))),
     )
 
 

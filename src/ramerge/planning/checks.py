@@ -17,6 +17,7 @@ from ramerge.errors import CheckpointError
 from ramerge.planning.findings import Findings
 from ramerge.planning.model import Plan, Tie
 from ramerge.recipe import Recipe
+from ramerge.text import brief, one_line
 
 _PACKED = re.compile(r"\.(qweight|qzeros|g_idx|absmax|quant_map|weight_packed|SCB)$")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -71,7 +72,7 @@ def _has_tie(keys: Iterable[str]) -> bool:
 
 
 def _pairs(differences: Mapping[str, str]) -> str:
-    return "; ".join(f"{key}: {text}" for key, text in differences.items())
+    return "; ".join(f"{brief(one_line(key), 200)}: {text}" for key, text in differences.items())
 
 
 def check_rules(plan: Plan, findings: Findings) -> None:

@@ -20,6 +20,7 @@ from ruamel.yaml import YAML
 from ramerge.report import rows
 from ramerge.report.charts import VEGA_LITE, page_figures
 from ramerge.report.rows import Values
+from ramerge.text import one_line, visible
 
 _HERE = Path(__file__).parent
 _TABLES = Path(itables.__file__).parent / "html" / "dt_bundle.js"
@@ -31,10 +32,11 @@ _RECORD_APART = {"statistics", "notes", "warnings", "rules"}
 
 def page(analysis: Values, record: Values | None, recipe: str | None) -> str:
     """See `ramerge.report.render`."""
+    analysis, record = visible(analysis), visible(record)
     script = _read("page.js")
     figures = page_figures(analysis)
     specs = {figure.name: figure.spec(_FONT, width="container") for figure in figures}
-    text = (
+    text: str = (
         _environment()
         .get_template("page.html")
         .render(
@@ -47,7 +49,7 @@ def page(analysis: Values, record: Values | None, recipe: str | None) -> str:
             notes=(record or {}).get("notes", []),
             warnings=(record or {}).get("warnings", []),
             statistics=(record or {}).get("statistics", {}).get("agents", []),
-            recipe=recipe if recipe is not None else _as_yaml(analysis["recipe"]),
+            recipe=_lines(recipe if recipe is not None else _as_yaml(analysis["recipe"])),
             data={"figures": specs, "tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)},
             libraries=_libraries(),
             styles=Markup(_TABLES.with_suffix(".css").read_text(encoding="utf-8") + _read("page.css")),
@@ -55,8 +57,7 @@ def page(analysis: Values, record: Values | None, recipe: str | None) -> str:
             digest=b64encode(sha256(script.encode()).digest()).decode(),
         )
     )
-    # A lone surrogate in a name is no UTF-8.
-    return text.encode("utf-8", "replace").decode()
+    return text
 
 
 @cache
@@ -69,6 +70,10 @@ def _libraries() -> dict[str, str]:
 
 def _read(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(one_line, text.split("\n")))
 
 
 def _as_yaml(values: Mapping[str, Any]) -> str:
@@ -86,6 +91,7 @@ def _plain(record: Values) -> dict[str, str]:
 # --- forms of figures -------------------------------------------------------------------------------------------------
 
 
+@cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),

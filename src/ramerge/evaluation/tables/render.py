@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from ramerge.errors import EvaluationError
 from ramerge.evaluation.tables.model import Cell, Column, Mark, Row, Table
+from ramerge.text import csv_cell, markdown, one_line
 
 NOTHING = "–"
 _INTERVALS = "In brackets: 95 % percentile bootstrap intervals."
@@ -83,7 +84,7 @@ class _Text(_Style):
     signs: ClassVar[dict[Mark, str]] = {Mark.BEST: "*", Mark.SECOND: "+", **_Style.signs}
 
     def escape(self, text: str) -> str:
-        return _plain(text)
+        return one_line(text)
 
     def marked(self, text: str, mark: Mark) -> str:
         return text + self.signs[mark]
@@ -91,7 +92,7 @@ class _Text(_Style):
 
 class _Markdown(_Style):
     def escape(self, text: str) -> str:
-        return re.sub(r"([\\`*_{}\[\]<>|~&#!$])", r"\\\1", _plain(text))
+        return markdown(text)
 
     def marked(self, text: str, mark: Mark) -> str:
         wrapped = {Mark.BEST: f"**{text}**", Mark.SECOND: f"<u>{text}</u>"}
@@ -116,7 +117,7 @@ class _Latex(_Style):
     }
 
     def escape(self, text: str) -> str:
-        escaped = "".join(self._ESCAPES.get(sign, sign) for sign in _plain(text))
+        escaped = "".join(self._ESCAPES.get(sign, sign) for sign in one_line(text))
         return re.sub("-(?=-)", "-{}", escaped)  # two hyphens would become a dash
 
     def marked(self, text: str, mark: Mark) -> str:
@@ -126,7 +127,7 @@ class _Latex(_Style):
 
 class _Html(_Style):
     def escape(self, text: str) -> str:
-        return html.escape(_plain(text))
+        return html.escape(one_line(text))
 
     def marked(self, text: str, mark: Mark) -> str:
         tags = {Mark.BEST: f"<strong>{text}</strong>", Mark.SECOND: f"<u>{text}</u>", Mark.BEATS: f"{text}†"}
@@ -340,14 +341,8 @@ def _csv(table: Table, intervals: bool) -> str:
             of = (column.suite, column.task, column.metric)
             failed = None if cell.samples is None else cell.failed
             numbers = (cell.value, low, high, cell.samples, failed, cell.difference)
-            writer.writerow([*map(_no_formula, (*where, *of)), *numbers])
+            writer.writerow([*map(csv_cell, (*where, *of)), *numbers])
     return out.getvalue()
-
-
-def _no_formula(text: str) -> str:
-    """Text that a spreadsheet does not compute."""
-    plain = _plain(text)
-    return f"'{plain}" if plain.startswith(("=", "+", "-", "@")) else plain
 
 
 FORMATS: dict[str, Callable[[Table, bool], str]] = {
@@ -378,8 +373,3 @@ def _signed(value: float, decimals: int) -> str:
     """With its sign, unless it is nothing."""
     text = f"{value:+.{decimals}f}"
     return text if text.strip("+-0.") else text[1:]
-
-
-def _plain(text: str) -> str:
-    """Text in one line, without what a terminal or an encoder would trip over."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)

@@ -1,0 +1,46 @@
+"""What the kinds share: a folder on a disk of memory, and what holds for every message."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from ramerge.errors import RamergeError
+from ramerge.terminal import complain, say
+
+BATCH = 100
+LONGEST_MESSAGE = 10_000
+
+
+@cache
+def folder(name: str) -> Path:
+    """A folder of this process, which goes with the machine's memory."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix=f"ramerge-fuzz-{name}-", dir=memory if memory.is_dir() else None))
+
+
+def check_refusal(error: RamergeError) -> None:
+    """An error must be fit for a terminal."""
+    assert error.problems, "an error without a word"
+    check_shown(error.problems)
+
+
+def check_shown(texts: Iterable[str]) -> None:
+    """Printed, texts are lines of letters, each begun by us, and none without end."""
+    texts = list(texts)
+    screen = io.StringIO()
+    with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
+        for text in texts[:25]:
+            complain("error", text)
+        say(texts[:25])
+    lines = screen.getvalue().split("\n")
+    assert all(line.isprintable() for line in lines), lines
+    assert len(screen.getvalue()) < 50 * LONGEST_MESSAGE
+    for text in texts:
+        assert len(text) < LONGEST_MESSAGE, (len(text), text[:300])
+        for line in text.split("\n")[1:]:
+            assert line.startswith("    "), text

@@ -1,0 +1,79 @@
+"""Importances of an agent, and the examples that they are estimated from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from ramerge import api
+from ramerge.errors import RamergeError
+from ramerge.importance import jsonl
+from tests.checkpoints import floats, write_checkpoint
+from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
+from tests.fuzz.mutate import json_text, torn
+
+Case = tuple[str, bytes]
+LINES = (
+    {"prompt": "1 + 1 =", "completion": " 2"},
+    {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]},
+    {"text": "once upon a time"},
+)
+
+
+@cache
+def _models() -> Path:
+    place = folder("importances")
+    for name, value in (("base", 0.0), ("agent", 1.0), ("fisher", 0.5)):
+        write_checkpoint(place / name, {"a": floats([value, 1.0]), "b": floats([[value]])})
+    return place
+
+
+@cache
+def _good() -> tuple[dict[str, object], bytes]:
+    data = (_models() / "fisher/model.safetensors").read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    return json.loads(data[8:end]), data[end:]
+
+
+def cases(seed: int) -> Iterator[Case]:
+    """What it is, and its bytes."""
+    rng = Random(seed)
+    header, data = _good()
+    for _ in range(BATCH):
+        if rng.random() < 0.5:
+            lines = [json_text(rng, rng.choice(LINES)) for _ in range(rng.randrange(1, 4))]
+            yield "lines", torn(rng, b"\n".join(lines)) if rng.random() < 0.1 else b"\n".join(lines)
+        elif rng.random() < 0.7:
+            text = json_text(rng, header)
+            yield "header", len(text).to_bytes(8, "little") + text + data
+        else:
+            text = json.dumps(header).encode()
+            weights = bytes(rng.choice((0, 1, 0x7F, 0x80, 0xFF)) for _ in data)
+            yield "weights", len(text).to_bytes(8, "little") + text + weights
+
+
+def check(case: Case) -> bool:
+    """Examples that are whole; a merge of the method fisher, or an error."""
+    kind, data = case
+    place = _models()
+    try:
+        if kind == "lines":
+            (place / "data.jsonl").write_bytes(data)
+            count = jsonl.check(place / "data.jsonl", 16, sampled=False)
+            assert len(list(jsonl.read(place / "data.jsonl", 16, sampled=False))) == count
+            return True
+        (place / "fisher/model.safetensors").write_bytes(data)
+        agents = {"agent": {"model": str(place / "agent"), "importance": str(place / "fisher")}}
+        source = {"method": "fisher", "base": str(place / "base"), "agents": agents}
+        if kind == "weights":
+            api.sweep(source, on_tensor=lambda _: None, cache=False)
+            return True
+        plan = api.plan(source, cache=False)
+    except RamergeError as error:
+        check_refusal(error)
+        return False
+    check_shown([*plan.notes, *plan.problems, *plan.warnings])
+    return not plan.problems

@@ -1,0 +1,21 @@
+"""A short cut through `make fuzz`: every kind, some seeds, in this process."""
+
+import json
+from itertools import islice
+
+import pytest
+
+from tests.fuzz import KINDS, kind
+from tests.fuzz.__main__ import KEPT
+
+CASES = 40
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_mutated_inputs_are_taken_or_refused(name: str) -> None:
+    for library in {"records": ("altair",), "analyses": ("altair",), "results": ("openai",)}.get(name, ()):
+        pytest.importorskip(library)
+    module = kind(name)
+    for seed in (*json.loads(KEPT.read_text()).get(name, []), 1):
+        for case in islice(module.cases(seed), CASES):
+            module.check(case)
