@@ -61,7 +61,7 @@ $(REAL)/base/model.safetensors: | $(VENV)/.lab
 	$(BIN)/python lab/real/build_base.py
 
 $(REAL)/agents/%/model.safetensors: $(REAL)/base/model.safetensors
-	$(BIN)/python lab/real/train_agent.py --task $* --out $(@D) --steps $(or $(STEPS_$*),20)
+	$(BIN)/python lab/real/train_agent.py --task $* --out $(@D) --exact $(REAL)/agents-float32/$* --steps $(or $(STEPS_$*),20)
 
 real: agents  ## merge the agents with RAM and RAM+, and print the mean reward of everything
 	$(BIN)/ramerge merge --method ram --base $(REAL)/base $(AGENT_FLAGS) $(REAL)/ram --overwrite
