@@ -44,9 +44,7 @@ def write_file(path: Path, content: str | bytes) -> None:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            left = f"; {partial} is left over, and the next write of {path.name} removes it"
-            left = left if os.path.lexists(partial) else ""
-            raise OutputError(f"{path}: cannot be written: {error.strerror}{left}") from error
+            raise _failed(path, partial, error) from error
         StoppedError.finished[str(path)] = None
 
 
@@ -129,4 +127,9 @@ def _check_beside(file: Path, named: Path) -> None:
             finally:
                 os.close(descriptor)
     except OSError as error:
-        raise OutputError(f"{named}: cannot be written: {error.strerror}") from error
+        raise _failed(named, probe, error) from error
+
+
+def _failed(path: Path, partial: Path, error: OSError) -> OutputError:
+    left = f"; {partial} is left over, and the next write of it removes that" if os.path.lexists(partial) else ""
+    return OutputError(f"{path}: cannot be written: {error.strerror}{left}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from ramerge.analysis.tables import NAMES
 from ramerge.checkpoint.stage import staged
 from ramerge.errors import OutputError
-from ramerge.files import check_file, write_file
+from ramerge.files import check_file, check_folder, write_file
 from tests.checkpoints import write_simple
 from tests.faults.process import Ending
 
@@ -172,6 +172,7 @@ class Texts(Command):
             yield f"new are {new}; said is that nothing was kept"
         for name in self.outputs:
             check_file(folder / name) if name.endswith(".html") else write_file(folder / name, "again")
+            check_folder((folder / name).parent)
         if litter := self._hidden(folder):
             yield f"left over: {sorted(litter)}"
 
