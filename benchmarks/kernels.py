@@ -17,6 +17,7 @@ from benchmarks import checkpoints
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import Spread, ratios, seconds, spread, tell
 from ramerge.kernels import ram
+from ramerge.kernels.rounding import Rounding
 from ramerge.planning.model import room
 
 Words = NDArray[np.uint32]
@@ -37,8 +38,8 @@ _LAMBDAS = (1.2, 1.145, 1.111)
 _PAIRS_PER_RUN = 5
 _TITLES = {
     "count": "count (RAM+'s first pass)",
-    "ram": "merge and count (RAM)",
-    "ram+": "merge with lambdas (RAM+'s second pass)",
+    "ram": "merge and count, and count what rounding erases (RAM)",
+    "ram+": "merge with lambdas, and count what rounding erases (RAM+'s second pass)",
 }
 
 
@@ -91,10 +92,11 @@ def _kernels(inputs: list[Words], out: Words) -> dict[str, Callable[[], object]]
     n = len(inputs) - 1
     counts = np.zeros((2, n), np.int64)
     lambdas = [_LAMBDAS[place % len(_LAMBDAS)] for place in range(n)]
+    rounding = Rounding("BF16", np.zeros((2, n), np.int64))
     return {
         "count": partial(ram.count, "BF16", inputs, _EPSILON, counts),
-        "ram": partial(ram.merge, "BF16", inputs, _EPSILON, None, out, counts),
-        "ram+": partial(ram.merge, "BF16", inputs, _EPSILON, lambdas, out),
+        "ram": partial(ram.merge, "BF16", inputs, _EPSILON, None, out, counts, rounding=rounding),
+        "ram+": partial(ram.merge, "BF16", inputs, _EPSILON, lambdas, out, rounding=rounding),
     }
 
 
