@@ -17,7 +17,6 @@ from benchmarks import checkpoints
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import Spread, ratios, seconds, spread, tell
 from ramerge.kernels import ram
-from ramerge.kernels.rounding import Rounding
 from ramerge.planning.model import room
 
 Words = NDArray[np.uint32]
@@ -92,7 +91,7 @@ def _kernels(inputs: list[Words], out: Words) -> dict[str, Callable[[], object]]
     n = len(inputs) - 1
     counts = np.zeros((2, n), np.int64)
     lambdas = [_LAMBDAS[place % len(_LAMBDAS)] for place in range(n)]
-    rounding = Rounding("BF16", np.zeros((2, n), np.int64))
+    rounding = np.zeros((2, n), np.int64)
     return {
         "count": partial(ram.count, "BF16", inputs, _EPSILON, counts),
         "ram": partial(ram.merge, "BF16", inputs, _EPSILON, None, out, counts, rounding=rounding),

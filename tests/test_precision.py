@@ -55,7 +55,7 @@ METHODS = {
     "ram+s": ({"shared": "ties", "density": 1.0}, 1e-5),
     "task_arithmetic": ({"scale": 0.4}, 0.0),
     "ties": ({"density": 1.0}, 0.0),
-    "dare": ({"p": 0.0}, 0.0),
+    "dare": ({"p": 0.5}, 0.0),
     "wudi": ({}, 0.0),
 }
 
@@ -126,7 +126,8 @@ def test_every_command_and_the_card_name_the_dtypes(lossy: Path, tmp_path: Path)
     dtypes = "base bfloat16, code float32, tool float32"
     planned = command("plan", str(lossy), str(tmp_path / "out"))
     assert f"dtypes       {dtypes}, output bfloat16" in planned.stdout
-    assert "warning: code, tool: are float32, the output is bfloat16" in planned.stderr
+    assert "warning: code and tool are float32, the output is bfloat16" in planned.stderr and not planned.returncode
+    assert command("plan", str(lossy), "--strict").returncode == 2
     merged = command("merge", str(lossy), str(tmp_path / "out"))
     assert f"dtypes: {dtypes}, output bfloat16" in merged.stdout and "  erased\n" in merged.stdout
     assert f"Inputs: {dtypes}. Output: bfloat16." in (tmp_path / "out/README.md").read_text()
@@ -134,7 +135,7 @@ def test_every_command_and_the_card_name_the_dtypes(lossy: Path, tmp_path: Path)
     assert record["input_dtypes"] == {"base": "bfloat16", "code": "float32", "tool": "float32"}
     analysed = command("analyze", str(lossy))
     assert f"dtypes: {dtypes}, output bfloat16" in analysed.stdout
-    assert "warning: rounding to bfloat16 erased" in analysed.stderr
+    assert "warning: rounding to bfloat16 erases" in analysed.stderr
 
 
 def test_an_analysis_measures_the_recipes_own_method_in_the_outputs_dtype(lossy: Path, tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def test_notes_are_in_the_record(tmp_path: Path) -> None:
     source = recipe(tmp_path, ["code"], rules=[{"match": "*", "keep": "base"}])
     source["agents"] = {"code": str(tmp_path / "code"), "again": str(tmp_path / "code")}
     record = ramerge.merge(source, tmp_path / "out")
-    assert any("code and again are the same folder" in note for note in record.notes)
+    assert any("code and again are the same folder" in warning for warning in record.warnings)
     assert any("leave nothing to merge" in note for note in record.notes)
     assert json.loads((tmp_path / "out/ramerge.json").read_text())["notes"] == list(record.notes)
 

@@ -99,14 +99,21 @@ _MACHINE: tuple[_Decorator, ...] = (
     click.option("--quiet", is_flag=True, help="Show warnings and errors only."),
     click.option("--debug", is_flag=True, help="Show tracebacks."),
 )
+_METHOD: _Decorator = click.option(
+    "--method",
+    metavar="NAME",
+    shell_complete=complete.methods,
+    help="A method that `ramerge methods` lists; default: the recipe's, or ram+.",
+)
+_DTYPE: _Decorator = click.option(
+    "--dtype",
+    metavar="DTYPE",
+    shell_complete=complete.dtypes,
+    help="Output dtype, such as bfloat16; default: each base tensor's own.",
+)
 _RECIPE: tuple[_Decorator, ...] = (
     click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", shell_complete=complete.files),
-    click.option(
-        "--method",
-        metavar="NAME",
-        shell_complete=complete.methods,
-        help="A method that `ramerge methods` lists; default: the recipe's, or ram+.",
-    ),
+    _METHOD,
     *_AGENTS,
     click.option(
         "--importance",
@@ -122,12 +129,7 @@ _RECIPE: tuple[_Decorator, ...] = (
         shell_complete=complete.presets,
         help="A named set of parameters, such as paper, instead of the recipe's.",
     ),
-    click.option(
-        "--dtype",
-        metavar="DTYPE",
-        shell_complete=complete.dtypes,
-        help="Output dtype, such as bfloat16; default: each base tensor's own.",
-    ),
+    _DTYPE,
     click.option("--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."),
     *_MACHINE,
     click.option("--overwrite", is_flag=True, help="Replace the folder OUT and all that is in it, at the end."),
@@ -217,17 +219,20 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> 
 
     document, out = read_inputs(paths, options)
     made = make(document, out, **_machine(options))
-    _warn([*made.warnings, *made.forecast])
+    problems = (*made.problems, *(made.forecast if options["strict"] else ()))
+    _warn([*made.warnings, *(() if options["strict"] else made.forecast)])
     if as_json:
         click.echo(dumped(made.as_dict()), nl=False)
     elif not quiet:
         say(_plan_text(made))
-    if made.problems:
-        raise click.exceptions.Exit(_fail(made.problems, 2))
+    if problems:
+        raise click.exceptions.Exit(_fail(problems, 2))
 
 
 @cli.command(short_help="Show what RL changed in the agents.")
-@_options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=complete.files), *_AGENTS)
+@_options(
+    click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=complete.files), _METHOD, *_AGENTS, _DTYPE
+)
 @click.option("--epsilons", metavar="E,E,...", help="Thresholds of `moved` to compare; default: 1e-4,1e-5,1e-6,0.")
 @_options(*_PAGES, *_MACHINE)
 def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **options: Any) -> None:

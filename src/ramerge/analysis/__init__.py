@@ -29,7 +29,7 @@ from ramerge.planning import remembered
 from ramerge.planning.build import make_plan
 from ramerge.planning.model import Plan, TensorPlan
 from ramerge.planning.recipes import AnyRecipe, as_document
-from ramerge.recipe import Document
+from ramerge.recipe import DEFAULT_METHOD, Document
 
 EPSILONS = (1e-4, 1e-5, 1e-6, 0.0)
 """Thresholds that are compared, besides the recipe's own."""
@@ -149,7 +149,7 @@ def _for_analysis(document: Document) -> tuple[Document, float, list[str]]:
     given = values.get("parameters")
     epsilon = given.get("epsilon", _USUAL_EPSILON) if isinstance(given, Mapping) else _USUAL_EPSILON
     threshold = float(epsilon) if isinstance(epsilon, int | float) else _USUAL_EPSILON
-    name = values.get("method")
+    name = values.get("method", DEFAULT_METHOD)
     if _is_measured(name):
         return document, threshold, []
     values.pop("preset", None)
@@ -158,8 +158,8 @@ def _for_analysis(document: Document) -> tuple[Document, float, list[str]]:
         values["rules"] = [_without_parameters(rule) for rule in values["rules"]]
     if isinstance(values.get("agents"), Mapping):
         values["agents"] = {name: _without_importance(agent) for name, agent in values["agents"].items()}
-    notes = [] if name is None else [f"what {name} itself leaves of the agents is not measured; all figures are RAM's"]
-    return replace(document, values=values), threshold, notes
+    note = f"what {name} itself leaves of the agents is not measured; all figures are RAM's"
+    return replace(document, values=values), threshold, [note]
 
 
 def _is_measured(name: Any) -> bool:

@@ -199,8 +199,9 @@ def _dilution(figures: _Figures, dtype: str) -> Finding:
     return Finding(
         _said(_DILUTION, figures),
         f"Stored in {stored}, retained by RAM: {_each(agents, lambda a: a.fates['ram'].retained)}; by averaging: "
-        f"{_each(agents, lambda a: a.fates['average'].retained)}, which rounds "
-        f"{_each(agents, lambda a: a.fates['average'].lost / a.active)} of the moved elements back to the base.",
+        f"{_each(agents, lambda a: a.fates['average'].retained)}, which puts "
+        f"{_each(agents, lambda a: a.fates['average'].lost / a.active)} of the moved "
+        "elements back to the base, by rounding or because agents cancel out.",
     )
 
 

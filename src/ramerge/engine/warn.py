@@ -55,8 +55,8 @@ def _rounded_away(plan: Plan, rounding: Counts) -> list[str]:
         return []
     dtype = "the output's dtypes" if plan.dtype == "mixed" else plan.dtype
     return [
-        f"rounding to {dtype} erased much of what this merge changed: {', '.join(much)}; add the line "
-        "`dtype: float32` to the recipe, or the flag `--dtype float32`, to keep it"
+        f"rounding to {dtype} erases much of what {plan.method.name} changes: {', '.join(much)}; the line "
+        "`dtype: float32` in the recipe, or the flag `--dtype float32`, keeps it"
     ]
 
 

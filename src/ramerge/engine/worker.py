@@ -16,7 +16,6 @@ from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS
 from ramerge.kernels.native import told_of_compiling
 from ramerge.kernels.piece import Piece, Words, count_negative, words_of
-from ramerge.kernels.rounding import Rounding
 from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Plan, TensorPlan, room
 
@@ -234,6 +233,6 @@ class Worker:
         return tuple(found)
 
 
-def _copy(_format: str, inputs: list[Words], out: Words, _rounding: Rounding | None) -> bool:
+def _copy(_format: str, inputs: list[Words], out: Words, _rounding: Counts | None) -> bool:
     out[:] = inputs[0]
     return False

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels.formats import FORMATS, Format
 from ramerge.kernels.native import load
-from ramerge.kernels.rounding import ROWS, Counters, Rounding
+from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters
 from ramerge.kernels.threefry import threefry
 
 Words = NDArray[Any]
@@ -86,7 +86,7 @@ def merge(
     each: Sequence[Sequence[float]] = (),
     common: Sequence[float] = (),
     drop: Drop | None = None,
-    rounding: Rounding | None = None,
+    rounding: NDArray[np.int64] | None = None,
     beyond: float = 0.0,
 ) -> bool:
     """Write `element(b, taus, [importances,] *each, *common)` of every element to `out`.
@@ -100,17 +100,17 @@ def merge(
         each: tuples of one number an agent, rounded here to the format's real type.
         common: numbers, rounded alike.
         drop: coins; `start` must be even for formats with two elements in a word.
-        rounding: where to count what a later rounding of `out`, or that to the format itself, erases. Needs the base.
+        rounding: int64, shape (2, N), for a 16-bit format and with the base: where to count what storing the result in
+            the format erases, as `kernels.rounding` has it.
         beyond: for that an agent has moved an element where |tau| > beyond.
 
     Returns:
         True if an input is not finite, an importance is negative, or a result overflows the format.
     """
     form = FORMATS[format]
-    target = rounding.target if rounding is not None else None
-    kernel = _merge(element, form, which, len(each), len(common), drop is not None, target)
+    kernel = _merge(element, form, which, len(each), len(common), drop is not None, rounding is not None)
     numbers = [*[one for row in each for one in row], *common, *(drop.scales if drop else ()), beyond]
-    counts = rounding.flat if rounding is not None else np.empty(0, np.int64)
+    counts = rounding.reshape(-1) if rounding is not None else np.empty(0, np.int64)
     return bool(kernel(*inputs, out, np.array(numbers, form.real), counts, *_coins(drop)))
 
 
@@ -164,9 +164,7 @@ def _coins(drop: Drop | None) -> tuple[Any, int]:
 
 
 @cache
-def _merge(
-    element: Element, form: Format, which: Inputs, each: int, common: int, drops: bool, target: str | None
-) -> Any:
+def _merge(element: Element, form: Format, which: Inputs, each: int, common: int, drops: bool, rounds: bool) -> Any:
     agents, counters = range(which.agents), Counters(which.agents)
     arguments = ["b", _tuple("tau{t}", agents)]
     arguments += [_tuple("f{t}_i", agents)] if which.importances else []
@@ -174,23 +172,24 @@ def _merge(
     arguments += [f"c{place}" for place in range(common)]
     body = _coin_words(form, agents) if drops else []
     for place, lane in enumerate(form.lanes):
-        body += _task_vectors(form, which, place, drops)
+        body += _task_vectors(form, which, place)
+        if rounds:
+            body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > beyond") for t in agents]]
+        body += _dropped(form, agents, place) if drops else []
         if which.importances:
             # a negative importance is as wrong as an infinite one
             body += [f"f{t}_i = {lane}(f{t}[i])" for t in agents]
             body += [f"seen = {form.peak}(seen, f{t}_i if f{t}_i >= ZERO else INFINITY)" for t in agents]
         body += [f"r{place} = element({', '.join(arguments)})", f"peak = {form.peak}(peak, r{place})"]
-        if target is not None:
-            body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > beyond") for t in agents]]
-            body += counters.survey(form, target, f"r{place}")
+        body += counters.survey(form, form.name, f"r{place}") if rounds else []
     body.append(f"out[i] = {form.pack}({', '.join(f'r{place}' for place in range(len(form.lanes)))})")
     source = _loop(
         form,
         [*which.names, "out", "numbers", "counts", "coins", "start"],
         [*_numbers(agents, each, common, drops, ["beyond"]), *(_keys(agents) if drops else [])],
-        counters.clear(ROWS) if target is not None else [],
+        counters.clear(ROWS) if rounds else [],
         body,
-        counters.flush("counts", ROWS) if target is not None else [],
+        counters.flush("counts", ROWS) if rounds else [],
         f"seen >= {_unsigned(form)}({form.infinity}) or peak >= {_unsigned(form)}({form.overflow})",
     )
     types = [*[_words(form)] * (len(which.names) + 1), _reals(form), "i64[]", "u32[]", "u64"]
@@ -202,7 +201,8 @@ def _histogram(value: Element, form: Format, which: Inputs, common: int, fine: b
     agents, lanes = range(which.agents), range(len(form.lanes))
     body = _coin_words(form, agents) if drops else []
     for place in lanes:
-        body += _task_vectors(form, which, place, drops)
+        body += _task_vectors(form, which, place)
+        body += _dropped(form, agents, place) if drops else []
         for t in agents:
             call = ", ".join([f"tau{t}", _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
             body.append(f"seen = {form.peak}(seen, tau{t})")
@@ -273,8 +273,6 @@ def loop({arguments}):
         {flush}
     return np.uint32(1) if {wrong} else np.uint32(0)
 """
-# At most 65,535 elements; see `Counters`.
-_LOOP_WORDS = 1 << 14
 
 
 def _loop(
@@ -293,7 +291,7 @@ def _loop(
         unsigned=_unsigned(form),
         before="\n    ".join(before) or "pass",
         first=arguments[0],
-        chunk=_LOOP_WORDS,
+        chunk=CHUNK_WORDS,
         reset="\n        ".join(reset),
         body="\n            ".join(body),
         flush="\n        ".join(flush),
@@ -301,7 +299,7 @@ def _loop(
     )
 
 
-def _task_vectors(form: Format, which: Inputs, place: int, drops: bool) -> list[str]:
+def _task_vectors(form: Format, which: Inputs, place: int) -> list[str]:
     """Element number `place` of the word: the base, and every agent's task vector."""
     lane, agents = form.lanes[place], range(which.agents)
     lines = [f"b = {lane}(base[i])" if which.base else "b = ZERO"]
@@ -312,10 +310,13 @@ def _task_vectors(form: Format, which: Inputs, place: int, drops: bool) -> list[
             f"seen = {form.peak}(seen, x)",
             f"tau{t} = x - b" if which.base else f"tau{t} = x",
         ]
-    if drops:
-        coins = f"word{place}_{{t}}" if len(form.lanes) == 2 else "(word1_{t} if odd else word0_{t})"
-        lines += [f"tau{t} = tau{t} * stay{t} if {coins.format(t=t)} >= below{t} else ZERO" for t in agents]
     return lines
+
+
+def _dropped(form: Format, agents: range, place: int) -> list[str]:
+    """Task vectors of element number `place` of the word, after the coins."""
+    coins = f"word{place}_{{t}}" if len(form.lanes) == 2 else "(word1_{t} if odd else word0_{t})"
+    return [f"tau{t} = tau{t} * stay{t} if {coins.format(t=t)} >= below{t} else ZERO" for t in agents]
 
 
 def _numbers(agents: range, each: int, common: int, drops: bool, more: Sequence[str] = ()) -> list[str]:

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from ramerge.kernels.convert import narrow, widen
 from ramerge.kernels.formats import FORMATS
-from ramerge.kernels.rounding import Rounding, loses, survey_words
+from ramerge.kernels.rounding import loses, survey
 
 Words = NDArray[Any]
+Counts = NDArray[np.int64]
 # format, inputs, output, where to count what rounding erases -> whether something is not finite
-Kernel = Callable[[str, list[Words], Words, Rounding | None], bool]
+Kernel = Callable[[str, list[Words], Words, Counts | None], bool]
 
 
 def words_of(format: str, elements: int) -> int:
@@ -57,7 +58,7 @@ class Piece:
         scratch: uint8, one row for each input and one for the result, of 8 bytes an element and 8 more; used where
             formats differ, and empty where they do not.
         counts: int64, shape (2, N), for N agents behind the base: where to count what rounding does to the result, as
-            `Rounding` has it; None if nobody asks, or if there is no base to compare with.
+            `kernels.rounding` has it; None if nobody asks, or if there is no base to compare with.
     """
 
     tensor: str
@@ -69,23 +70,29 @@ class Piece:
     out_format: str
     out: Words
     scratch: NDArray[np.uint8]
-    counts: NDArray[np.int64] | None = None
+    counts: Counts | None = None
     _widened: str = ""
 
-    def compute(self, kernel: Kernel) -> bool:
-        """Call `kernel(format, inputs, out, rounding)` in the common format.
+    def compute(self, kernel: Kernel, beyond: float = 0.0) -> bool:
+        """Call `kernel(format, inputs, out, counts)` in the common format, and round what it gives.
 
-        True if it or the last rounding met a result that is not finite.
+        A kernel that rounds by itself, to a 16-bit format, is given `counts`.
+
+        Args:
+            kernel: as above.
+            beyond: an agent has moved an element where |agent - base| > beyond.
+
+        Returns:
+            True if it or the last rounding met a result that is not finite.
         """
         format = common_format(self.formats, self.out_format)
         inputs = self.widened(format)
-        rounding = self._rounding(FORMATS[format].real)
         if format == self.out_format:
-            return kernel(format, inputs, self.out, rounding)
+            return kernel(format, inputs, self.out, self.counts if loses(FORMATS[format].real, format) else None)
         result = self._row(len(inputs), format)
         result[self.elements :] = 0  # inputs that were not widened may end before it
-        flagged = kernel(format, inputs, result, rounding)
-        return narrow(format, result, self.out_format, self.out) or flagged
+        flagged = kernel(format, inputs, result, None)
+        return self._narrow(format, inputs, result, beyond) or flagged
 
     def compute_numbers(self, function: Callable[..., NDArray[Any]]) -> bool:
         """Store `function(*inputs)` of arrays of the tensor's shape, in float32 or float64; for whole tensors.
@@ -94,32 +101,23 @@ class Piece:
         """
         format = "F64" if "F64" in self.formats else "F32"
         real = FORMATS[format].real
-        inputs = [words.view(real)[: self.elements].reshape(self.shape) for words in self.widened(format)]
-        result = np.ascontiguousarray(function(*inputs), real).reshape(-1)
+        inputs = self.widened(format)
+        numbers = [words.view(real)[: self.elements].reshape(self.shape) for words in inputs]
+        result = np.ascontiguousarray(function(*numbers), real).reshape(-1)
         if format != self.out_format:
             row = self._row(len(inputs), format)
             row[self.elements :] = 0
             row[: self.elements] = result.view(row.dtype)
-            flagged = narrow(format, row, self.out_format, self.out)
-            if (rounding := self._rounding(real)) is not None:
-                self._survey(rounding, [one.reshape(-1) for one in inputs], result, format)
-            return flagged
+            return self._narrow(format, inputs, row, 0.0)
         self.out[:] = result.view(self.out.dtype)
         return not bool(np.isfinite(result).all())
 
-    def _rounding(self, real: type[Any]) -> Rounding | None:
-        """Where to count what rounding erases, if it can erase anything."""
-        wanted = self.counts is not None and loses(real, self.out_format)
-        return Rounding(self.out_format, self.counts) if wanted and self.counts is not None else None
-
-    def _survey(self, rounding: Rounding, inputs: list[Words], result: Words, format: str) -> None:
-        """Count what `compute_numbers` has rounded."""
-        base, *agents = inputs[: 1 + rounding.counts.shape[1]]
-        stored = np.zeros_like(self.out)
-        row = self._row(len(inputs), format)
-        row[: self.elements] = base.view(row.dtype)
-        narrow(format, row, self.out_format, stored)
-        survey_words([agent != base for agent in agents], result != base, self.out, stored, rounding)
+    def _narrow(self, format: str, inputs: list[Words], result: Words, beyond: float) -> bool:
+        """Round a result to the output, and count what that erases; True if something is not finite."""
+        if self.counts is not None and loses(FORMATS[format].real, self.out_format):
+            behind = 1 + self.counts.shape[1]
+            survey(format, inputs[:behind], result[: self.elements], self.out_format, beyond, self.counts)
+        return narrow(format, result, self.out_format, self.out)
 
     def observe(self, kernel: Callable[[str, list[Words]], bool]) -> bool:
         """Call `kernel(format, inputs)` in the inputs' common format."""

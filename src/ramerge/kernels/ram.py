@@ -19,13 +19,10 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.formats import FORMATS, Format
-from ramerge.kernels.rounding import ROWS, Counters, Rounding
+from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters
 
 Words = NDArray[Any]
 Counts = NDArray[np.int64]
-
-# Counters are 16-bit fields, two to a register: a chunk must not hold more than 65,535 elements.
-_CHUNK_WORDS = 1 << 14
 
 _TEMPLATE = """
 def {name}(base, {agents}, {lambdas}, epsilon, out, counts, rounding):
@@ -74,18 +71,16 @@ _MERGE = """
 
 
 @cache
-def _kernel(
-    format: Format, n: int, *, merges: bool, rescales: bool, counts: bool, target: str | None, lenient: bool
-) -> Any:
+def _kernel(format: Format, n: int, *, merges: bool, rescales: bool, counts: bool, rounds: bool, lenient: bool) -> Any:
     """Write out and compile the loop for `n` agents.
 
     merges: store the merged elements (else only count). rescales: unique elements times lambda. counts: count active
-    and unique elements. target: count what rounding to this format erases. lenient: NaN counts as not moved, as IEEE
+    and unique elements. rounds: count what storing them in the format erases. lenient: NaN counts as not moved, as IEEE
     comparison has it; otherwise a NaN counts as moved, so that it reaches `peak`, which is how non-finite values are
     noticed at no cost.
     """
     counters = Counters(n)
-    marks = counts or target is not None
+    marks = counts or rounds
     combined = "active0"
     for p in counters.pairs[1:]:
         combined = f"or32(double32({combined}), active{p})"
@@ -115,19 +110,19 @@ def _kernel(
             each_agent="".join(agents),
             count=join(count, 12) if counts else "",
             merge=_MERGE.format(lane=lane, rescale=rescale, peak=format.peak) if merges else "",
-            survey=join(counters.survey(format, target, "result"), 12) if target else "",
+            survey=join(counters.survey(format, format.name, "result"), 12) if rounds else "",
         )
 
     values = ", ".join(f"value_{lane}" for lane in format.lanes)
-    counted = {"counts": ("moved", "unique") if counts else (), "rounding": ROWS if target else ()}
-    tasks = (("merge", merges), ("rescale", rescales), ("count", counts), ("survey", marks and not counts))
+    counted = {"counts": ("moved", "unique") if counts else (), "rounding": ROWS if rounds else ()}
+    tasks = (("merge", merges), ("rescale", rescales), ("count", counts), ("survey", rounds))
     task = "_".join(word for word, wanted in tasks if wanted)
     name = f"{task}_{format.name.lower()}_{n}" + ("_lenient" if lenient else "")
     source = _TEMPLATE.format(
         name=name,
         real=format.real.__name__,
         word=format.word.__name__,
-        chunk=_CHUNK_WORDS,
+        chunk=CHUNK_WORDS,
         agents=", ".join(f"a{t}" for t in range(n)),
         lambdas=", ".join(f"lambda{t}" for t in range(n)),
         reset=join([line for totals in counted.values() for line in counters.clear(totals)], 8),
@@ -155,7 +150,7 @@ def count(format: str, inputs: Sequence[Words], epsilon: float, counts: Counts) 
         True if a task vector holds NaN or Inf: an input is not finite, or the difference overflows.
     """
     form, n = FORMATS[format], len(inputs) - 1
-    kernel = _kernel(form, n, merges=False, rescales=False, counts=True, target=None, lenient=False)
+    kernel = _kernel(form, n, merges=False, rescales=False, counts=True, rounds=False, lenient=False)
     peak = kernel(*inputs, *[1.0] * n, epsilon, inputs[0], counts, counts)
     return bool(peak >= form.infinity)
 
@@ -168,7 +163,7 @@ def merge(
     out: Words,
     counts: Counts | None = None,
     lenient: bool = False,
-    rounding: Rounding | None = None,
+    rounding: Counts | None = None,
 ) -> bool:
     """Write the merged elements to `out` (equation 7).
 
@@ -180,7 +175,8 @@ def merge(
         out: words, of the inputs' length.
         counts: filled as by `count` where given.
         lenient: take NaN and Inf as they come instead of reporting them.
-        rounding: where to count what a later rounding of `out`, or that to the format itself, erases.
+        rounding: int64, shape (2, N), for a 16-bit format: where to count what storing the result in it erases, as
+            `kernels.rounding` has it.
 
     Returns:
         True if a result is not finite: an input is not, or a finite result overflows the format. Never if lenient.
@@ -192,7 +188,7 @@ def merge(
         merges=True,
         rescales=lambdas is not None,
         counts=counts is not None,
-        target=rounding.target if rounding is not None else None,
+        rounds=rounding is not None,
         lenient=lenient,
     )
     scales = lambdas if lambdas is not None else [1.0] * n
@@ -203,6 +199,6 @@ def merge(
         epsilon,
         out,
         counts.reshape(-1) if counts is not None else nowhere,
-        rounding.flat if rounding is not None else nowhere,
+        rounding.reshape(-1) if rounding is not None else nowhere,
     )
     return bool(peak >= form.overflow) and not lenient

@@ -1,44 +1,31 @@
 """What the last rounding does to a merge.
 
 An agent's *updates* are the elements that it moved and that the merge changes. An update is *erased* where the result,
-once rounded to the output's dtype, is what the base would be there: the output does not show that it was learned. Loops
-count both while they merge, because the result before rounding exists nowhere else.
+once rounded to the output's dtype, is what the base would be there: the output does not show that it was learned.
+
+Both must be counted before the result is rounded. Loops that round on the way (16-bit formats) count on the way, with
+`Counters`; where the result is there in float32 or float64, `survey` counts it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.kernels import native
 from ramerge.kernels.formats import FORMATS, Format
+
+Words = NDArray[Any]
 
 # What is counted, by agent.
 ROWS = ("updates", "erased")
 
-
-Words = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Rounding:
-    """Where a merge counts what rounding does to it.
-
-    Attributes:
-        target: format that results are rounded to, a key of `FORMATS`; narrower than the arithmetic.
-        counts: int64, shape (2, N): each agent's updates, and those of them that rounding erases.
-    """
-
-    target: str
-    counts: NDArray[np.int64]
-
-    @property
-    def flat(self) -> NDArray[np.int64]:
-        """The counts as compiled loops take them."""
-        return self.counts.reshape(-1)
+# Counters are fields of 16 bits, so they are flushed after this many words, of two elements at most.
+CHUNK_WORDS = 1 << 14
 
 
 def loses(real: type[Any], target: str) -> bool:
@@ -100,22 +87,47 @@ class Counters:
         return [*lines, *self.count("updates", "changed"), *self.count("erased", "same")]
 
 
-def survey_words(
-    moved: Sequence[NDArray[np.bool_]], changed: NDArray[np.bool_], stored: Words, base: Words, rounding: Rounding
+_SURVEY = """
+def survey({arrays}, result, beyond, counts):
+    nothing, field0, field1 = np.uint32(0), np.uint32(1), np.uint32(1 << 16)
+    for start in range(0, result.size, {chunk}):
+        stop = min(start + {chunk}, result.size)
+        {clear}
+        for i in range(np.uint64(start), np.uint64(stop)):
+            b, r = {lane}(base[i]), {lane}(result[i])
+            {body}
+        {flush}
+    return nothing
+"""
+
+
+def survey(
+    format: str, inputs: Sequence[Words], result: Words, target: str, beyond: float, counts: NDArray[np.int64]
 ) -> None:
-    """The same for whole arrays, where there is no loop to count in.
+    """Count what rounding a result to a format will do to the updates of N agents.
 
     Args:
-        moved: for each agent, which elements it moved.
-        changed: which elements the merge changes, before rounding.
-        stored: words of the result in the format `rounding.target`.
-        base: words of the base, rounded to it.
-        rounding: is added to.
+        format: F32 or F64, the format of inputs and result.
+        inputs: base and N agents, 1-D arrays of that format's words.
+        result: words of the merge; the inputs are as long, or longer.
+        target: the format that the result will be rounded to.
+        beyond: an agent has moved an element where |agent - base| > beyond.
+        counts: int64, shape (2, N), added to: updates, and those of them that rounding erases.
     """
-    bits = np.dtype(f"u{FORMATS[rounding.target].itemsize}")
-    left, right = stored.view(bits)[: changed.size], base.view(bits)[: changed.size]
-    magnitude = bits.type(np.iinfo(bits).max >> 1)
-    same = changed & ((left == right) | (((left | right) & magnitude) == 0))  # zeros of both signs are equal
-    for t, own in enumerate(moved):
-        rounding.counts[0, t] += np.count_nonzero(own & changed)
-        rounding.counts[1, t] += np.count_nonzero(own & same)
+    _survey(FORMATS[format], target, len(inputs) - 1)(*inputs, result, beyond, counts.reshape(-1))
+
+
+@cache
+def _survey(form: Format, target: str, n: int) -> Any:
+    counters, lane = Counters(n), form.lanes[0]
+    moved = [counters.mark(t, f"abs({lane}(a{t}[i]) - b) > beyond") for t in range(n)]
+    source = _SURVEY.format(
+        arrays=", ".join(["base", *[f"a{t}" for t in range(n)]]),
+        chunk=CHUNK_WORDS,
+        lane=lane,
+        clear="\n        ".join(counters.clear(ROWS)),
+        body="\n            ".join([*counters.clear(["active"]), *moved, *counters.survey(form, target, "r")]),
+        flush="\n        ".join(counters.flush("counts", ROWS)),
+    )
+    words = f"{form.word_code}[]"
+    return native.load("survey", source, (*[words] * (2 + n), form.real_code, "i64[]"), "u32")

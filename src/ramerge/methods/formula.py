@@ -21,6 +21,7 @@ class Formula:
         common: numbers.
         inputs: what it reads beside the agents.
         coins: drops elements of task vectors first.
+        beyond: an agent has moved an element where |agent - base| > beyond; for what is counted of rounding.
     """
 
     element: Element
@@ -29,6 +30,7 @@ class Formula:
     base: bool = True
     importances: bool = False
     coins: Coins | None = None
+    beyond: float = 0.0
 
 
 def merge(piece: Piece, prepared: Formula, _counts: Counts | None, lenient: bool) -> bool:
@@ -37,7 +39,17 @@ def merge(piece: Piece, prepared: Formula, _counts: Counts | None, lenient: bool
     drop = prepared.coins.drop(piece) if prepared.coins else None
     wrong = piece.compute(
         lambda format, inputs, out, rounding: merge_elements(
-            prepared.element, format, inputs, out, which, prepared.each, prepared.common, drop, rounding
-        )
+            prepared.element,
+            format,
+            inputs,
+            out,
+            which,
+            prepared.each,
+            prepared.common,
+            drop,
+            rounding,
+            prepared.beyond,
+        ),
+        beyond=prepared.beyond,
     )
     return wrong and not lenient

@@ -36,7 +36,8 @@ def prepare(parameters: IsolateParameters, agents: Agents, _results: Results) ->
     """Whose region, which one, scale and threshold."""
     chosen = parameters.agent or agents[0]
     mine = tuple(float(name == chosen) for name in agents)
-    return Formula(element, (mine,), (_REGIONS[parameters.region], parameters.scale, parameters.epsilon))
+    common = (_REGIONS[parameters.region], parameters.scale, parameters.epsilon)
+    return Formula(element, (mine,), common, beyond=parameters.epsilon)
 
 
 def element(b: Any, taus: Any, mine: Any, region: Any, scale: Any, epsilon: Any) -> Any:

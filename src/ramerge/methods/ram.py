@@ -181,7 +181,8 @@ def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool
         return piece.compute(
             lambda format, inputs, out, rounding: kernel.merge(
                 format, inputs, prepared.epsilon, prepared.lambdas, out, counts, lenient, rounding
-            )
+            ),
+            beyond=prepared.epsilon,
         )
     n = len(prepared.thresholds)
     each = (prepared.lambdas or (1.0,) * n, prepared.thresholds)
@@ -196,7 +197,8 @@ def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool
             common=(prepared.epsilon,),
             rounding=rounding,
             beyond=prepared.epsilon,
-        )
+        ),
+        beyond=prepared.epsilon,
     )
     return wrong and not lenient
 

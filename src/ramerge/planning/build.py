@@ -188,9 +188,9 @@ def _note_same(plan: Plan, findings: Findings) -> None:
     for name, model in plan.agents.items():
         if model.directory:
             places.setdefault(model.directory.resolve(), []).append(name)
-    findings.notes += [
-        f"{' and '.join(names)} are the same folder, {place}" for place, names in places.items() if len(names) > 1
-    ]
+    for place, names in places.items():
+        if len(names) > 1:
+            findings.warn(f"{' and '.join(names)} are the same folder, {place}; is one of them the wrong checkpoint?")
 
 
 def _plan_tensors(plan: Plan, opened: _Opened, findings: Findings, cache: bool) -> Plan:

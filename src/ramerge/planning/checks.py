@@ -79,7 +79,7 @@ def check_rules(plan: Plan, findings: Findings) -> None:
     """Refuse rules that catch no tensor; show what the others caught."""
     for number, (rule, count) in enumerate(zip(plan.recipe.rules, plan.caught, strict=True), 1):
         if count:
-            findings.notes.append(f"rule {number} ({rule}) catches {count:,} tensors")
+            findings.notes.append(f"rule {number} ({rule}) catches {count:,} tensor{'s' if count > 1 else ''}")
             continue
         earlier = any(rule.catches(tensor.name) for tensor in plan.tensors)
         text = "earlier rules catch all of them" if earlier else f"{plan.base.place} has no such tensor"

@@ -270,15 +270,21 @@ class Plan:
     @property
     def input_dtypes(self) -> dict[str, str]:
         """Dtypes of the floating-point tensors of every input, the most frequent first; inputs as `base` and agents."""
-        found: dict[str, Counter[str]] = {}
+        weighted = [f"importance of {name}" for name in self.importances]
+        owners = [*(["base"] if self.recipe.base is not None else []), *self.agents, *weighted]
+        found: dict[str, Counter[str]] = {owner: Counter() for owner in owners}
         for tensor in self.tensors:
-            found.setdefault("base", Counter())[tensor.base.dtype] += tensor.base.elements * tensor.base.is_float
+            if self.recipe.base is not None and tensor.base.is_float:
+                found["base"][tensor.base.dtype] += tensor.base.elements
             for source in tensor.sources:
+                owner = f"importance of {source.owner}" if source.is_importance else source.owner
                 # where an agent lacks a tensor, the base's stands for it
-                if source.tensor is not tensor.base and source.tensor.is_float:
-                    owner = f"importance of {source.owner}" if source.is_importance else source.owner
-                    found.setdefault(owner, Counter())[source.tensor.dtype] += source.tensor.elements
-        return {owner: ", ".join(full_name(dtype) for dtype, _ in of.most_common()) for owner, of in found.items()}
+                borrowed = self.recipe.base is not None and source.tensor is tensor.base
+                if owner != "base" and source.tensor.is_float and not borrowed:
+                    found[owner][source.tensor.dtype] += source.tensor.elements
+        return {
+            owner: ", ".join(full_name(dtype) for dtype, _ in of.most_common()) for owner, of in found.items() if of
+        }
 
     @property
     def rounds_updates(self) -> bool:
@@ -300,7 +306,7 @@ class Plan:
         names = [name for name in self.agents if name in wide]
         dtypes = {self.input_dtypes[name] for name in names}
         return (
-            f"{', '.join(names)}: {'is' if len(names) == 1 else 'are'} {' and '.join(sorted(dtypes))}, the output is "
+            f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {' and '.join(sorted(dtypes))}, the output is "
             f"{self.dtype}: updates smaller than half a step of that (of bfloat16: 0.2 to 0.4 % of the weight) are "
             "lost. The merge counts them; `dtype: float32` in the recipe, or `--dtype float32`, keeps them",
         )
