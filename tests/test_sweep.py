@@ -108,7 +108,7 @@ def test_rules_keep_take_and_change_parameters(tmp_path: Path) -> None:
     source = recipe(tmp_path, names, rules=rules)
     plan = ramerge.plan(source)
     assert plan.caught == [1, 1, 1]
-    assert "rule 1 (*.layers.0.*) catches 1 tensors" in plan.notes
+    assert "rule 1 (*.layers.0.*) catches 1 tensor" in plan.notes
     record = ramerge.merge(source, tmp_path / "out")
     found, base = read_checkpoint(tmp_path / "out"), read_checkpoint(tmp_path / "base")
     tool = read_checkpoint(tmp_path / "tool")
