@@ -202,3 +202,28 @@ def test_widest_of_equal_dtypes_is_that_dtype(tmp_path: Path) -> None:
     ramerge.merge(recipe(tmp_path, names), tmp_path / "plain")
     left, right = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "plain"))
     assert left == right
+
+
+def test_where_nothing_is_counted_headers_warn(tmp_path: Path) -> None:
+    names = family(tmp_path, "BF16", {"code": "F32", "tool": "BF16"})
+    (warning,) = ramerge.merge(recipe(tmp_path, names, "linear"), tmp_path / "out").warnings
+    assert "code is float32" in warning and "not counted, because linear does not look at the base" in warning
+    rules = [{"match": "*norm*", "take": "code"}]
+    record = ramerge.merge(recipe(tmp_path, names, rules=rules), tmp_path / "taken")
+    assert any("1 tensor that rules take from agents" in warning for warning in record.warnings)
+
+
+def test_the_advised_dtype_is_one_that_loses_nothing(tmp_path: Path) -> None:
+    names = family(tmp_path, "F32", {"code": "F64"}, step=1e-9)
+    source = recipe(tmp_path, names, "task_arithmetic")
+    (warning,) = ramerge.merge(source, tmp_path / "out").warnings
+    assert "rounding to float32" in warning and "`dtype: float64`" in warning
+    assert not ramerge.merge({**source, "dtype": "float64"}, tmp_path / "wide").warnings
+
+
+def test_without_a_base_only_agents_have_dtypes(tmp_path: Path) -> None:
+    names = family(tmp_path, "BF16", {"code": "F32", "tool": "BF16"})
+    source = recipe(tmp_path, names, "linear")
+    del source["base"]
+    record = ramerge.merge(source, tmp_path / "out")
+    assert record.input_dtypes == {"code": "float32", "tool": "bfloat16"}

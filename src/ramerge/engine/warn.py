@@ -43,21 +43,23 @@ def erasures(rounding: Counts) -> list[dict[str, Any]]:
 
 
 def warnings_of(plan: Plan, rounding: Counts) -> tuple[str, ...]:
-    """All warnings of a point: the plan's, and those that its counts give."""
-    return (*plan.warnings, *_rounded_away(plan, rounding))
+    """All warnings of a point: the plan's, and what its counts say of rounding, or headers where nothing is counted."""
+    return (*plan.warnings, *(_erased(plan, rounding) if plan.rounds_updates else plan.forecast))
 
 
-def _rounded_away(plan: Plan, rounding: Counts) -> list[str]:
-    """A warning if rounding to the output's dtype erases much of an agent."""
+def _erased(plan: Plan, rounding: Counts) -> list[str]:
+    """Warnings if rounding to the output's dtype erases much of an agent, or narrows what is taken from one."""
+    found = []
     shares = {name: lost["erased_share"] for name, lost in zip(plan.agents, erasures(rounding), strict=True)}
     much = [f"{share:.0%} of {name}" for name, share in shares.items() if share > _MUCH]
-    if not much:
-        return []
+    keep = f"the line `dtype: {plan.exact_dtype}` in the recipe, or the flag `--dtype {plan.exact_dtype}`, keeps it"
     dtype = "the output's dtypes" if plan.dtype == "mixed" else plan.dtype
-    return [
-        f"rounding to {dtype} erases much of what {plan.method.name} changes: {', '.join(much)}; the line "
-        "`dtype: float32` in the recipe, or the flag `--dtype float32`, keeps it"
-    ]
+    if much:
+        found.append(f"rounding to {dtype} erases much of what {plan.method.name} changes: {', '.join(much)}; {keep}")
+    if copies := plan.narrowed_copies:
+        what = f"{len(copies):,} tensor{'s' if len(copies) > 1 else ''} that rules take from agents"
+        found.append(f"{what} are rounded to {dtype}, and what that erases is not counted; {keep}")
+    return found
 
 
 def refuse(plan: Plan, warnings: Iterable[str]) -> None:

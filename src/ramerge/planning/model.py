@@ -78,6 +78,16 @@ class TensorPlan:
         return self.action == "merge"
 
     @property
+    def narrowed(self) -> tuple[str, ...]:
+        """The agents whose dtype is wider than the output's."""
+        return tuple(
+            source.owner
+            for source in self.sources
+            if source.owner != "base" and not source.is_importance
+            if self.base.is_float and itemsize(source.tensor.dtype) > itemsize(self.dtype)
+        )
+
+    @property
     def rounds_updates(self) -> bool:
         """Whether the last rounding of what the method computes can lose anything."""
         arithmetic = "F64" if any(source.tensor.dtype == "F64" for source in self.sources) else "F32"
@@ -292,24 +302,34 @@ class Plan:
         return self.method.needs_base and any(tensor.rounds_updates for tensor in self.tensors)
 
     @property
+    def exact_dtype(self) -> str:
+        """The dtype in which the last rounding loses nothing, by its full name: that of the arithmetic."""
+        dtypes = {source.tensor.dtype for tensor in self.tensors for source in tensor.sources}
+        return full_name("F64" if "F64" in dtypes else "F32")
+
+    @property
     def forecast(self) -> tuple[str, ...]:
-        """What headers let expect of rounding. A merge measures it, and warns only if much is lost."""
-        wide = {
-            source.owner
-            for tensor in self.tensors
-            for source in tensor.sources
-            if tensor.rounds_updates and not source.is_importance and source.tensor is not tensor.base
-            if itemsize(source.tensor.dtype) > itemsize(tensor.dtype)
-        }
+        """What headers let expect of rounding. Where a merge counts what is lost, it warns only of large losses."""
+        wide = {owner for tensor in self.tensors for owner in tensor.narrowed}
         if not wide:
             return ()
         names = [name for name in self.agents if name in wide]
-        dtypes = {self.input_dtypes[name] for name in names}
-        return (
-            f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {' and '.join(sorted(dtypes))}, the output is "
-            f"{self.dtype}: updates smaller than half a step of that (of bfloat16: 0.2 to 0.4 % of the weight) are "
-            "lost. The merge counts them; `dtype: float32` in the recipe, or `--dtype float32`, keeps them",
+        dtypes = sorted({self.input_dtypes[name] for name in names})
+        counted = (
+            "The merge counts them"
+            if self.rounds_updates
+            else f"They are not counted, because {self.method.name} does not look at the base"
         )
+        return (
+            f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {' and '.join(dtypes)}, the output is "
+            f"{self.dtype}: updates smaller than half a step of that (of bfloat16: 0.2 to 0.4 % of the weight) are "
+            f"lost. {counted}; `dtype: {self.exact_dtype}` in the recipe, or `--dtype {self.exact_dtype}`, keeps them",
+        )
+
+    @property
+    def narrowed_copies(self) -> tuple[str, ...]:
+        """Names of tensors that rules take from an agent whose dtype is wider than the output's."""
+        return tuple(tensor.name for tensor in self.tensors if tensor.action == "copy" and tensor.narrowed)
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as plain values."""
