@@ -8,7 +8,7 @@ import pytest
 import ramerge
 from ramerge.analysis.finished import open_finished
 from ramerge.analysis.results import read_analysis
-from ramerge.errors import RecipeError
+from ramerge.errors import PlanError, RecipeError
 from ramerge.record import read_record, read_sweep
 from tests.checkpoints import recipe, write_simple
 
@@ -62,3 +62,12 @@ def test_analyses_come_back(tmp_path: Path) -> None:
         path.write_text(json.dumps(json.loads(analysis.to_json()) | change))
         with pytest.raises(RecipeError, match="is no analysis"):
             read_analysis(path)
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, '{"ramerge_version": ' + "1" * 5000 + "}", "[]", '{"ramerge_version": 1'])
+def test_a_folder_with_a_damaged_record_is_not_taken_for_a_merge(text: str, tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path, {"code": 0.1}))
+    (tmp_path / "out/inner").mkdir(parents=True)
+    (tmp_path / "out/ramerge.json").write_text(text)
+    with pytest.raises(PlanError, match="no merge has made it"):
+        ramerge.merge(source, tmp_path / "out", overwrite=True)

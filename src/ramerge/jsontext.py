@@ -44,6 +44,9 @@ class Limits:
     name: int = 1024
 
 
+# Of a record, with figures of every tensor: 50,000 of two agents.
+RECORD = Limits(size=32_000_000, signs=2_000_000)
+
 Pairs = list[tuple[str, Any]]
 
 

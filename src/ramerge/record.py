@@ -10,12 +10,8 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator
 
-from ramerge.jsontext import Limits, dumped
+from ramerge.jsontext import RECORD, dumped
 from ramerge.models import read_model
-
-# With figures of every tensor: 50,000 of two agents.
-_LIMITS = Limits(size=32_000_000, signs=2_000_000)
-
 
 Figure: TypeAlias = int | float | str | bool | None
 
@@ -156,7 +152,7 @@ def read_record(path: Path) -> Record:
     Raises:
         RecipeError: it cannot be read, or is no record of a merge.
     """
-    return read_model(path, Record, _LIMITS, "record of a merge", _unfolded)
+    return read_model(path, Record, RECORD, "record of a merge", _unfolded)
 
 
 def read_sweep(path: Path) -> Sweep:
@@ -165,7 +161,7 @@ def read_sweep(path: Path) -> Sweep:
     Raises:
         RecipeError: it cannot be read, or is no record of a sweep.
     """
-    return read_model(path, Sweep, _LIMITS, "record of a sweep")
+    return read_model(path, Sweep, RECORD, "record of a sweep")
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:

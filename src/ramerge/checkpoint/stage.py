@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import os
 import shutil
 import warnings
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from ramerge.errors import OutputError, OutputWarning, StoppedError
 from ramerge.files import hidden_beside, is_at, lock, write_all
+from ramerge.jsontext import RECORD, read
 from ramerge.signals import Guard
 
 _HERE = -100  # AT_FDCWD
@@ -364,8 +364,8 @@ def conflict(out: Path, inputs: Sequence[Path], *, overwrite: bool) -> str | Non
 
 def _is_ours(record: Path) -> bool:
     try:
-        return "ramerge_version" in json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
+        return "ramerge_version" in read(record, RECORD)
+    except (OSError, ValueError):
         return False
 
 
