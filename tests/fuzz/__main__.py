@@ -16,6 +16,7 @@ from tests.fuzz.runner import run
 KEPT = Path(__file__).with_name("seeds.json")
 """Seeds by kind that have found a defect once. They run first, always."""
 
+_MOST_DEFECTS = 5
 _HEAD = ("cases", "taken", "refused", "slowest", "memory")
 
 
@@ -43,7 +44,7 @@ def main() -> int:
             f"{name:<12} {figures} {found.slowest:6.2f} s {found.peak_bytes / 1e6:5.0f} MB  {len(found.defects)}",
             flush=True,
         )
-        for defect in found.defects:
+        for defect in found.defects[:_MOST_DEFECTS]:
             print(f"    {defect}", flush=True)
         failed |= bool(found.defects)
     return int(failed)

@@ -1,9 +1,11 @@
-"""What the kinds share: a folder on a disk of memory, and what holds for every message."""
+"""What the kinds share: folders, and what holds for every message."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
+import shutil
 import tempfile
 from collections.abc import Iterable
 from functools import cache
@@ -18,9 +20,10 @@ LONGEST_MESSAGE = 10_000
 
 @cache
 def folder(name: str) -> Path:
-    """A folder of this process, which goes with the machine's memory."""
-    memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix=f"ramerge-fuzz-{name}-", dir=memory if memory.is_dir() else None))
+    """A folder of this process, and gone with it."""
+    place = Path(tempfile.mkdtemp(prefix=f"ramerge-fuzz-{name}-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place
 
 
 def check_refusal(error: RamergeError) -> None:

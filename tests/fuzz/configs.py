@@ -9,10 +9,12 @@ from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 from ramerge import api
 from ramerge.checkpoint.companions import copy_companions
 from ramerge.checkpoint.index import read_json
+from ramerge.checkpoint.stage import Stage
 from ramerge.cli import _plan_text
 from ramerge.errors import CheckpointError
 from ramerge.jsontext import dumped
@@ -67,8 +69,9 @@ def check(case: bytes) -> bool:
     assert all(line.isprintable() for line in screen.getvalue().split("\n")), screen.getvalue()
     json.loads(dumped(plan.as_dict()))
     try:
-        copy_companions({"config.json": place / "agent/config.json"}, folder("configs-out"), "F16")
-        assert isinstance(read_json(folder("configs-out") / "config.json"), dict)
+        with TemporaryDirectory() as out:
+            copy_companions({"config.json": place / "agent/config.json"}, Stage(Path(out)), "", "F16")
+            assert isinstance(read_json(Path(out) / "config.json"), dict)
     except CheckpointError as error:
         check_refusal(error)
         assert plan.problems

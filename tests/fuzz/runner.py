@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import signal
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator
@@ -13,12 +14,14 @@ from itertools import chain, islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 
 MOST_SECONDS = 2.0
 """Of processor time that a case may take."""
 MOST_BYTES = 500_000_000
 """That a case may add to the memory of a process that has run one before."""
+_MEMORY = Path("/dev/shm")
 _SILENCE = 60.0
 _BATCH = 100  # cases of a seed, though some kinds have no end of them
 
@@ -56,16 +59,18 @@ def run(kind: ModuleType, seeds: Iterator[int], cases: int, most_defects: int = 
 
 @contextmanager
 def _process(kind: ModuleType) -> Iterator[Connection]:
+    """A process that takes seeds, with a folder for its files on a disk of memory where there is one."""
     ours, theirs = get_context("fork").Pipe()
-    child = get_context("fork").Process(target=_serve, args=(kind, theirs), daemon=True)
-    child.start()
-    theirs.close()
-    try:
-        yield ours
-    finally:
-        ours.close()
-        child.kill()
-        child.join()
+    with TemporaryDirectory(prefix="ramerge-fuzz-", dir=_MEMORY if _MEMORY.is_dir() else None) as scratch:
+        child = get_context("fork").Process(target=_serve, args=(kind, ours, theirs, scratch), daemon=True)
+        child.start()
+        theirs.close()
+        try:
+            yield ours
+        finally:
+            ours.close()
+            child.kill()
+            child.join()
 
 
 def _run_seed(child: Connection, seed: int, outcome: Outcome, cases: int) -> bool:
@@ -96,8 +101,10 @@ def _note_peak(outcome: Outcome, seed: int, peak_bytes: int) -> None:
     outcome.peak_bytes = max(outcome.peak_bytes, peak_bytes)
 
 
-def _serve(kind: ModuleType, parent: Connection) -> None:
+def _serve(kind: ModuleType, theirs: Connection, parent: Connection, scratch: str) -> None:
     """The process: cases of the seeds that are sent, one after another."""
+    theirs.close()  # or this process would keep itself waiting when its parent has died
+    tempfile.tempdir = scratch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for case in _some(kind, 0, 3):  # what is imported, compiled and kept for all cases is not the cases'
         _checked(kind, case)

@@ -15,7 +15,7 @@ NAMES = ("add", "reverse", "sort")
 HOSTILE = (
     "</script><script>window.hacked = 1</script>",
     "\"'><img src=x onerror='window.hacked = 1'>",
-    "<!-- <script> {{ 7 * 7 }} ${window.hacked = 1} \u2028 \ud800",
+    "<!-- <script> {{ 7 * 7 }} ${window.hacked = 1} \u2028 \ud800 \u202e\x9b\0",
 )
 
 

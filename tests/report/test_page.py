@@ -196,6 +196,7 @@ def test_hostile_names_stay_text() -> None:
     harmless, html = Elements(report.render(shipped())), report.render(values, RECORD | {"method": HOSTILE[0]})
     found = Elements(html)
     assert [tag for tag, _ in found.tags if tag in ("script", "img", "iframe")] == ["script"] * 3
+    assert all(line.isprintable() for line in html.split("\n"))
     assert len([tag for tag, _ in harmless.tags if tag == "script"]) == 3
     assert not [name for _, attributes in found.tags for name in attributes if name.startswith("on")]
     assert "49" not in re.findall(r"<h1>(.*)</h1>", html)[0]

@@ -15,7 +15,6 @@ from typing import Any
 from ramerge.errors import RecipeError
 from ramerge.extras import install
 from ramerge.files import write_file
-from ramerge.text import visible
 
 _LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
 
@@ -58,7 +57,7 @@ def write_figures(analysis: Mapping[str, Any], folder: Path) -> list[Path]:
     from ramerge.report.charts import paper_figures
 
     written = []
-    for figure in paper_figures(visible(analysis)):
+    for figure in paper_figures(analysis):
         for path, content in figure.files(folder):
             write_file(path, content)
             written.append(path)

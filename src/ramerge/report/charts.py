@@ -15,6 +15,7 @@ import vl_convert
 from ramerge.analysis.roles import ROLES
 from ramerge.report import rows
 from ramerge.report.rows import Row, Values
+from ramerge.text import visible
 
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 """The version of Vega-Lite that the charts are written in."""
@@ -61,8 +62,8 @@ class Figure:
         fit = alt.AutoSizeParams(type="fit-x", contains="padding")
         spec: dict[str, Any] = self.chart.properties(description=self.text, autosize=fit, **sizes).to_dict()
         spec["datasets"] = {**spec.get("datasets", {}), "rows": list(self.rows)}
-        printable: dict[str, Any] = _printable(spec | {"config": _config(font)})
-        return printable
+        shown: dict[str, Any] = visible(spec | {"config": _config(font)})
+        return shown
 
     def files(self, folder: Path) -> Iterator[tuple[Path, bytes]]:
         """PNG and SVG, one column wide."""
@@ -93,15 +94,6 @@ def paper_figures(analysis: Values) -> list[Figure]:
     names = rows.agents_of(analysis)
     heats = [_heat(analysis, t, f"heat-{t + 1}-{_file_name(name)}") for t, name in enumerate(names)]
     return [one for figure in page_figures(analysis) for one in (heats if figure.name == "heat" else [figure])]
-
-
-def _printable(value: Any) -> Any:
-    """Without what SVG or UTF-8 cannot hold: names may have control characters and lone surrogates."""
-    if isinstance(value, dict):
-        return {key: _printable(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_printable(one) for one in value]
-    return re.sub(r"[^\x20-\ud7ff\ue000-\U0010ffff]", "\ufffd", value) if isinstance(value, str) else value
 
 
 def _file_name(name: str) -> str:

@@ -32,7 +32,6 @@ _RECORD_APART = {"statistics", "notes", "warnings", "rules"}
 
 def page(analysis: Values, record: Values | None, recipe: str | None) -> str:
     """See `ramerge.report.render`."""
-    analysis, record = visible(analysis), visible(record)
     script = _read("page.js")
     figures = page_figures(analysis)
     specs = {figure.name: figure.spec(_FONT, width="container") for figure in figures}
@@ -49,8 +48,8 @@ def page(analysis: Values, record: Values | None, recipe: str | None) -> str:
             notes=(record or {}).get("notes", []),
             warnings=(record or {}).get("warnings", []),
             statistics=(record or {}).get("statistics", {}).get("agents", []),
-            recipe=_lines(recipe if recipe is not None else _as_yaml(analysis["recipe"])),
-            data={"figures": specs, "tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)},
+            recipe=recipe if recipe is not None else _as_yaml(analysis["recipe"]),
+            data={"figures": specs} | visible({"tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)}),
             libraries=_libraries(),
             styles=Markup(_TABLES.with_suffix(".css").read_text(encoding="utf-8") + _read("page.css")),
             script=Markup(script),
@@ -70,10 +69,6 @@ def _libraries() -> dict[str, str]:
 
 def _read(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
-
-
-def _lines(text: str) -> str:
-    return "\n".join(map(one_line, text.split("\n")))
 
 
 def _as_yaml(values: Mapping[str, Any]) -> str:
@@ -97,11 +92,19 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters.update(_FILTERS)
     return environment
+
+
+def _shown(value: Any) -> Any:
+    """Of everything that the template puts out, texts as lines that show as they are. Our own markup is no text."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "\n".join(map(one_line, value.split("\n")))
 
 
 def _embedded(value: Any) -> Markup:
