@@ -39,8 +39,10 @@ def rounded(form: Format, target: str, value: str) -> str:
         return value
     if target == "F32":
         return f"np.float64(np.float32({value}))"
-    narrow = f"sticky_f32({value})" if form.real is np.float64 else value
-    return f"{FORMATS[target].lanes[0]}({FORMATS[target].pack}({narrow}, {narrow}))"
+    if form.real is np.float64:
+        narrow = f"sticky_f32({value})"
+        return f"np.float64({FORMATS[target].lanes[0]}({FORMATS[target].pack}({narrow}, {narrow})))"
+    return f"{FORMATS[target].lanes[0]}({FORMATS[target].pack}({value}, {value}))"
 
 
 class Counters:
