@@ -82,7 +82,7 @@ def test_bfloat16_nan_keeps_its_payload() -> None:
 def test_what_lies_behind_the_last_element_is_not_looked_at() -> None:
     from ramerge.kernels.piece import Piece
 
-    def copy(_format: str, inputs: list, out: np.ndarray) -> bool:
+    def copy(_format: str, inputs: list, out: np.ndarray, _rounding: object) -> bool:
         out[: inputs[0].size] = inputs[0]
         return False
 
