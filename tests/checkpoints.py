@@ -142,9 +142,11 @@ def bit_patterns(draw: st.DrawFn, dtype: str, size: int) -> NDArray:
 
 
 @st.composite
-def families(draw: st.DrawFn, dtypes: Sequence[str] = tuple(BITS)) -> tuple[dict[str, Stored], list[dict[str, Stored]]]:
-    """A base and 1 to 5 agents with a few tensors: mixed dtypes, scalars, empty tensors, integers."""
-    n = draw(st.integers(1, 5))
+def families(
+    draw: st.DrawFn, dtypes: Sequence[str] = tuple(BITS), most: int = 5
+) -> tuple[dict[str, Stored], list[dict[str, Stored]]]:
+    """A base and 1 to `most` agents with a few tensors: mixed dtypes, scalars, empty tensors, integers."""
+    n = draw(st.integers(1, most))
     base: dict[str, Stored] = {}
     agents: list[dict[str, Stored]] = [{} for _ in range(n)]
     uniform = draw(st.sampled_from(dtypes)) if draw(st.booleans()) else None
