@@ -58,7 +58,14 @@ def test_analyses_come_back(tmp_path: Path) -> None:
     path = tmp_path / "analysis.json"
     path.write_text(analysis.to_json())
     assert read_analysis(path).to_json() == analysis.to_json()
-    for change in ({"schema": "other/1"}, {"tensors": [{}]}, {"epsilons": []}, {"models": {}}, {"epsilon": "x"}):
+    for change in (
+        {"schema": "other/1"},
+        {"tensors": [{}]},
+        {"epsilons": []},
+        {"models": {}},
+        {"epsilon": "x"},
+        {"rounding": {"code": {}}},
+    ):
         path.write_text(json.dumps(json.loads(analysis.to_json()) | change))
         with pytest.raises(RecipeError, match="is no analysis"):
             read_analysis(path)

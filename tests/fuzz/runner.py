@@ -8,7 +8,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from multiprocessing import get_context
@@ -75,14 +75,15 @@ def _process(kind: ModuleType) -> Iterator[Connection]:
 
 def _run_seed(child: Connection, seed: int, outcome: Outcome, cases: int) -> bool:
     """Run a seed's cases; whether the process came back from all of them."""
-    child.send((seed, cases - outcome.cases))
     place = -1
+    with suppress(OSError):  # it has died already, which is seen below
+        child.send((seed, cases - outcome.cases))
     while True:
         try:
             if not child.poll(_SILENCE):
                 raise EOFError
             kind, *values = child.recv()
-        except EOFError:
+        except (EOFError, OSError):
             outcome.defects.append(f"seed {seed}, case {place + 1}: the process hung or died")
             outcome.cases += 1
             return False

@@ -211,7 +211,7 @@ class Analysis:
     method: str
     input_dtypes: Mapping[str, str]
     dtype: str
-    rounding: Mapping[str, Mapping[str, Any]]
+    rounding: Mapping[str, Mapping[str, int | float]]
     model: Part
     layers: tuple[Part, ...]
     roles: tuple[Part, ...]
@@ -249,6 +249,9 @@ def read_analysis(path: Path) -> Analysis:
     return read_model(path, Analysis, _LIMITS, "analysis", _checked)
 
 
+_ERASED = {"updates", "erased", "erased_share"}
+
+
 def _checked(values: Any) -> Any:
     """Plain values whose lists are as long as they must be, whatever is in them."""
     if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
@@ -257,6 +260,8 @@ def _checked(values: Any) -> Any:
         names = [agent["name"] for agent in values["model"]["agents"]]
         parts = [values["model"], *values["layers"], *values["roles"], *values["tensors"]]
         fits = all(_fits(part, names, len(values["epsilons"])) for part in parts)
+        fits = fits and list(values["rounding"]) in ([], names)
+        fits = fits and all(set(one) == _ERASED for one in values["rounding"].values())
         fits = fits and list(values["models"]) == names and all(one["role"] in ROLES for one in values["tensors"])
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"something is missing in it or of another kind ({error})") from error
