@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.analysis import analyze, fixed, plan_analysis
+from ramerge.analysis import fixed
+from ramerge.analysis.analyze import analyze, plan_analysis
 from ramerge.analysis.anatomy import Tally
 from ramerge.analysis.results import EXPONENTS, ULPS
 from ramerge.analysis.roles import ROLES, layer_of, role_of
-from ramerge.executors.threads import ThreadExecutor
+from ramerge.engine.executors.threads import ThreadExecutor
 from tests.checkpoints import families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.reference import Stored, encode
 

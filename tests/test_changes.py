@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge import store
 from ramerge.checkpoint import identity
+from ramerge.foundation import store
 from ramerge.planning import remembered
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 
@@ -114,7 +114,7 @@ def test_counts_of_files_that_change_during_an_analysis_are_not_kept(change: Cha
 
 def test_headers_belong_to_the_files_that_are_read(tmp_path: Path) -> None:
     from ramerge.engine.execute import execute
-    from ramerge.executors.threads import ThreadExecutor
+    from ramerge.engine.executors.threads import ThreadExecutor
 
     plan = ramerge.plan(recipe(tmp_path, write_simple(tmp_path)), tmp_path / "out")
     replaced(tmp_path / "tool/model.safetensors")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.methods import METHODS
+from ramerge.methods.table import METHODS
 from tests.checkpoints import floats, simple, write_checkpoint, write_simple
 
-COMMAND = [sys.executable, "-m", "ramerge.cli"]
+COMMAND = [sys.executable, "-m", "ramerge.cli.main"]
 
 
 def ramerge(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import BashComplete
 
-from ramerge.cli import cli
+from ramerge.cli.main import cli
 
 
 def offered(words: list[str], begun: str) -> list[str]:
@@ -51,7 +51,7 @@ def test_folders_of_agents_are_offered(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_shell_gets_its_script_and_its_answers_without_numba() -> None:
-    command = [sys.executable, "-c", "import sys; sys.argv[0] = 'ramerge'; from ramerge.cli import main; main()"]
+    command = [sys.executable, "-c", "import sys; sys.argv[0] = 'ramerge'; from ramerge.cli.main import main; main()"]
     for shell in ("bash", "zsh", "fish"):
         environment = {**os.environ, "_RAMERGE_COMPLETE": f"{shell}_source"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge import demo
+from ramerge.demo import run as demo
 from ramerge.demo.tasks import TASKS, prompts, reward
-from ramerge.extras import install
+from ramerge.foundation.extras import install
 
 AGENTS = {task.name: str(demo.AGENTS / task.name) for task in TASKS}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ramerge import extras
+from ramerge.foundation import extras
 
 
 class Installed:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ramerge import files
-from ramerge.errors import OutputError, StoppedError
-from ramerge.files import check_file, check_folder, write_file
+from ramerge.foundation import files
+from ramerge.foundation.errors import OutputError, StoppedError
+from ramerge.foundation.files import check_file, check_folder, write_file
 
 
 def left(folder: Path) -> list[str]:

@@ -14,12 +14,13 @@ import pytest
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge import importance
 from ramerge.checkpoint.index import open_checkpoint
-from ramerge.errors import CheckpointError, InputError, OutputError, PlanError, RecipeError, WeightsError
-from ramerge.extras import install
-from ramerge.importance import estimate, jsonl, output
+from ramerge.foundation.errors import CheckpointError, InputError, OutputError, PlanError, RecipeError, WeightsError
+from ramerge.foundation.extras import install
+from ramerge.importance import estimate as importance
+from ramerge.importance import jsonl, output
 from ramerge.importance.encode import Encoded, Encoder
+from ramerge.importance.estimate import estimate
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -590,7 +591,8 @@ def test_devices_that_are_not_there(model: Path, data: Path, tmp_path: Path) -> 
 def test_without_torch_it_says_what_to_install(
     model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = "import ramerge.importance, sys; sys.exit(bool({'torch', 'transformers', 'numba'} & sys.modules.keys()))"
+    heavy = {"torch", "transformers", "numba"}
+    code = f"import ramerge.importance.estimate, sys; sys.exit(bool({heavy} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     monkeypatch.setattr(importance, "find_spec", lambda _: None)
     with pytest.raises(RecipeError, match=re.escape(install("torch"))):
@@ -748,7 +750,7 @@ def test_an_interrupt_leaves_what_was_there(zero: Path, data: Path, old: Path) -
 
 
 def test_from_the_command_line_to_a_merge(model: Path, data: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ramerge.cli"]
+    command = [sys.executable, "-m", "ramerge.cli.main"]
     made = subprocess.run(
         [*command, "fisher", "--model", str(model), "--data", str(data), "--examples", "9", str(tmp_path / "f")],
         capture_output=True, text=True, check=False,

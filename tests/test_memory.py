@@ -42,7 +42,7 @@ def test_the_budget_covers_torch_where_a_checkpoint_is_pickled(inputs, tmp_path:
 
 def run(command: str, *arguments: str) -> dict[str, int]:
     done = subprocess.run(
-        [sys.executable, "-m", "ramerge.cli", command, *arguments, "--json"],
+        [sys.executable, "-m", "ramerge.cli.main", command, *arguments, "--json"],
         capture_output=True,
         text=True,
         check=False,

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ramerge
-from ramerge.errors import RecipeError
-from ramerge.methods import METHODS
-from ramerge.planning.mergekit import is_mergekit, translate
-from ramerge.planning.recipes import load_recipe
-from ramerge.recipe import Document, read_document
+from ramerge.foundation.errors import RecipeError
+from ramerge.methods.table import METHODS
+from ramerge.recipe.checks import load_recipe
+from ramerge.recipe.mergekit import is_mergekit, translate
+from ramerge.recipe.model import Document, read_document
 from tests.checkpoints import floats, write_checkpoint
 
 MODELS = [{"model": "org/code", "parameters": {"weight": 0.5}}, {"model": "./tool", "parameters": {"weight": 1}}]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.errors import InputError
+from ramerge.foundation.errors import InputError
 from tests.checkpoints import Tensors, floats, read_checkpoint, recipe, write_checkpoint, write_simple
 from tests.reference import Stored
 from tests.test_cli import ramerge as command

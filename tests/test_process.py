@@ -23,7 +23,7 @@ def merge(*_, **__):
     {does}
     raise ramerge.RecipeError("went on")
 ramerge.api.merge = merge
-from ramerge.cli import main
+from ramerge.cli.main import main
 main()
 """
 
@@ -140,7 +140,7 @@ def test_few_files_are_open_however_many_shards_and_threads(tmp_path: Path) -> N
 
 
 def test_files_that_cannot_be_opened_for_their_number() -> None:
-    from ramerge.errors import reason
+    from ramerge.foundation.errors import reason
 
     assert "ulimit -n" in reason(OSError(24, "Too many open files"))
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge import pace, progress
-from ramerge.engine.events import Progress
+from ramerge.cli import progress
+from ramerge.foundation import pace
+from ramerge.foundation.events import Progress
 from ramerge.kernels import native
 from ramerge.kernels import ram as kernel
 from tests.checkpoints import write_simple

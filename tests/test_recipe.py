@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.errors import RecipeError
-from ramerge.planning.recipes import load_recipe
-from ramerge.recipe import Recipe, parse_scalar, parse_size, read_document
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.yamltext import parse_scalar
+from ramerge.recipe.checks import load_recipe
+from ramerge.recipe.model import Recipe, parse_size, read_document
 
 GOOD = """\
 method: ram+

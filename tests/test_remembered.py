@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge import store
 from ramerge.checkpoint import identity
+from ramerge.foundation import store
 from ramerge.planning import remembered
 from tests.checkpoints import read_checkpoint, recipe, simple, write_checkpoint, write_simple
 
@@ -102,7 +102,7 @@ def test_a_changed_file_is_never_taken_for_the_old_one(change: Any, owner: str, 
     change(tmp_path / owner / "model.safetensors")
     assert passes(source) == 2
     from ramerge.engine.execute import execute
-    from ramerge.executors.threads import ThreadExecutor
+    from ramerge.engine.executors.threads import ThreadExecutor
 
     with pytest.raises(ramerge.CheckpointError, match="has changed"):
         execute(plan, ThreadExecutor(1))

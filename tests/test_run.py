@@ -10,7 +10,7 @@ import pytest
 
 import ramerge
 from ramerge.checkpoint import write
-from ramerge.executors.threads import ThreadExecutor
+from ramerge.engine.executors.threads import ThreadExecutor
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.reference import Stored
 

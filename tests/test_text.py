@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge import progress
 from ramerge.analysis.tables import write_csv
 from ramerge.checkpoint.header import read_header
-from ramerge.engine.events import Progress
-from ramerge.errors import CheckpointError, RamergeError
-from ramerge.jsontext import Limits, dumped, parse
-from ramerge.text import MOST, brief, csv_cell, markdown, message, one_line, quoted
+from ramerge.cli import progress
+from ramerge.foundation.errors import CheckpointError, RamergeError
+from ramerge.foundation.events import Progress
+from ramerge.foundation.jsontext import Limits, dumped, parse
+from ramerge.foundation.text import MOST, brief, csv_cell, markdown, message, one_line, quoted
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.test_cli import ramerge as command
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.demo import AGENTS
-from ramerge.errors import InputError
-from ramerge.text import markdown
+from ramerge.demo.run import AGENTS
+from ramerge.foundation.errors import InputError
+from ramerge.foundation.text import markdown
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.families import BASE, FAMILIES, trained, write_family
 from tests.test_cli import ramerge as command

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from ramerge.foundation.version import __version__ as __version__
+
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing takes longer to import than `ramerge.start` may take, which a signal must find at work
+if TYPE_CHECKING:  # typing takes longer to import than `ramerge.cli.start` may take, which a signal must find at work
     from typing import Any
 
     from ramerge.analysis.results import Analysis
     from ramerge.analysis.tables import frames
     from ramerge.api import analyze, merge, plan, sweep
-    from ramerge.engine.events import Progress
+    from ramerge.engine.record import AgentStatistics, Record
     from ramerge.engine.sinks import MergedTensor
-    from ramerge.errors import (
+    from ramerge.evaluation import evaluate
+    from ramerge.foundation.errors import (
         CheckpointError,
         EndpointError,
         EvaluationError,
@@ -31,35 +34,32 @@ if TYPE_CHECKING:  # typing takes longer to import than `ramerge.start` may take
         RecipeError,
         WeightsError,
     )
-    from ramerge.evaluation import evaluate
+    from ramerge.foundation.events import Progress
     from ramerge.planning.model import Plan
-    from ramerge.recipe import Agent, Allow, Recipe, Rule
-    from ramerge.record import AgentStatistics, Record
-
-__version__ = "0.1.0"
+    from ramerge.recipe.model import Agent, Allow, Recipe, Rule
 
 _HOMES = {
-    "Agent": "recipe",
+    "Agent": "recipe.model",
     "Analysis": "analysis.results",
-    "AgentStatistics": "record",
-    "Allow": "recipe",
-    "CheckpointError": "errors",
-    "EndpointError": "errors",
-    "EvaluationError": "errors",
-    "InputError": "errors",
+    "AgentStatistics": "engine.record",
+    "Allow": "recipe.model",
+    "CheckpointError": "foundation.errors",
+    "EndpointError": "foundation.errors",
+    "EvaluationError": "foundation.errors",
+    "InputError": "foundation.errors",
     "MergedTensor": "engine.sinks",
-    "OutputError": "errors",
+    "OutputError": "foundation.errors",
     "Plan": "planning.model",
-    "PlanError": "errors",
-    "Progress": "engine.events",
-    "RamergeError": "errors",
-    "Recipe": "recipe",
-    "RecipeError": "errors",
-    "Record": "record",
-    "Rule": "recipe",
-    "WeightsError": "errors",
+    "PlanError": "foundation.errors",
+    "Progress": "foundation.events",
+    "RamergeError": "foundation.errors",
+    "Recipe": "recipe.model",
+    "RecipeError": "foundation.errors",
+    "Record": "engine.record",
+    "Rule": "recipe.model",
+    "WeightsError": "foundation.errors",
     "analyze": "api",
-    "evaluate": "evaluation",
+    "evaluate": "evaluation.evaluate",
     "frames": "analysis.tables",
     "merge": "api",
     "plan": "api",

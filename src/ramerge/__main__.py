@@ -1,6 +1,6 @@
 """`python -m ramerge`."""
 
-from ramerge.start import main
+from ramerge.cli.start import main
 
 if __name__ == "__main__":
     main()

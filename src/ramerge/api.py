@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramerge.analysis import EPSILONS, plan_analysis
-from ramerge.analysis import analyze as carry_out
+from ramerge.analysis.analyze import EPSILONS, plan_analysis
+from ramerge.analysis.analyze import analyze as carry_out
 from ramerge.analysis.results import Analysis
-from ramerge.engine.events import Listener, silence
 from ramerge.engine.execute import execute
+from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
-from ramerge.errors import RecipeError
-from ramerge.executors.threads import ThreadExecutor
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.events import Listener, silence
 from ramerge.planning.build import make_plan
 from ramerge.planning.model import Plan
-from ramerge.planning.recipes import AnyRecipe, with_values
-from ramerge.record import Record
+from ramerge.recipe.checks import AnyRecipe, with_values
 
 
 def plan(

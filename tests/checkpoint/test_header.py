@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ramerge.checkpoint.header import MAX_HEADER_BYTES, encode_header, read_header
-from ramerge.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError
 
 
 def entry(begin: int = 0, end: int = 8, dtype: object = "F32", shape: object = (2,)) -> dict[str, object]:

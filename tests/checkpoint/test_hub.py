@@ -7,7 +7,7 @@ import pytest
 
 import ramerge
 from ramerge.checkpoint.hub import resolve
-from ramerge.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import simple, write_checkpoint, write_simple
 
 REVISION = "0123456789012345678901234567890123456789"

@@ -6,7 +6,7 @@ import pytest
 
 from ramerge.checkpoint import index as index_module
 from ramerge.checkpoint.index import open_checkpoint
-from ramerge.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import simple, write_checkpoint, write_safetensors
 
 

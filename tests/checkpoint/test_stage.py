@@ -15,7 +15,7 @@ import pytest
 from ramerge.checkpoint import stage as module
 from ramerge.checkpoint.stage import Stage, staged
 from ramerge.checkpoint.write import MOST_OPEN, Writer, lay_out
-from ramerge.errors import OutputError, OutputWarning, StoppedError
+from ramerge.foundation.errors import OutputError, OutputWarning, StoppedError
 
 MOVES = ("rename", "fsync", "rmdir", "unlink")
 
@@ -188,7 +188,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.filterwarnings("ignore::ramerge.errors.OutputWarning")
+@pytest.mark.filterwarnings("ignore::ramerge.foundation.errors.OutputWarning")
 @pytest.mark.parametrize("for_good", [False, True], ids=["one call", "all calls from there"])
 def test_every_failing_call_is_told_as_it_is(
     for_good: bool, exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -231,7 +231,7 @@ def _next_run_is_clean(out: Path) -> None:
 # --- kills ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::ramerge.errors.OutputWarning")
+@pytest.mark.filterwarnings("ignore::ramerge.foundation.errors.OutputWarning")
 def test_every_kill_is_made_good_by_the_next_run_even_if_that_fails(
     exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

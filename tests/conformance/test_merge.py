@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import ramerge
 from ramerge.engine.execute import execute
-from ramerge.executors.threads import ThreadExecutor
-from ramerge.methods import METHODS
+from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.methods.ram import AgentCounts, rescale
 from ramerge.methods.ram import rho as ratio
+from ramerge.methods.table import METHODS
 from ramerge.planning.build import make_plan
 from tests import reference
 from tests.checkpoints import families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ramerge.errors import EndpointError
 from ramerge.evaluation.suite import Item, Message, Reply, Score, Suite
+from ramerge.foundation.errors import EndpointError
 
 
 class Scripted:

@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("openai", reason="needs the extra eval")
 
-from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation import endpoint as module
 from ramerge.evaluation.endpoint import Access, Endpoint, GoneError, read, request
 from ramerge.evaluation.suite import Reply
+from ramerge.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.server import Answer, Body, Server, completion, refusal, serving
 
 BODY = request("stand-in", [{"role": "user", "content": "hello"}], temperature=0.5, top_p=0.9, max_tokens=5, seed=1)

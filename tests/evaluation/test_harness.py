@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation import requirements
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.suite import Context, Suite
 from ramerge.evaluation.suites.instruct import InstructSettings, InstructSuite
 from ramerge.evaluation.suites.math import MathSettings, MathSuite
-from ramerge.extras import install
+from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.foundation.extras import install
 from tests.evaluation.chats import Scripted, attempt, main_metric
 
 for package in ("lm_eval", "math_verify", "langdetect", "immutabledict", "nltk"):

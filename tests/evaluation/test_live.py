@@ -9,7 +9,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from ramerge.cli import cli
+from ramerge.cli.main import cli
 from ramerge.evaluation.live import shown
 from ramerge.evaluation.tally import Progress
 

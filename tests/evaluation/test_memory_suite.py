@@ -26,10 +26,10 @@ from tokenizers import (
     trainers,
 )
 
-from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation.suite import Context, Item, Reply
 from ramerge.evaluation.suites.memory import MemorySettings, MemorySuite, prompts, scoring
 from ramerge.evaluation.suites.memory.tokens import START, Tokens
+from ramerge.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.chats import Scripted, attempt, main_metric
 
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

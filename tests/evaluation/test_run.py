@@ -17,13 +17,14 @@ import pytest
 
 pytest.importorskip("openai", reason="needs the extra eval")
 
-from ramerge.errors import EndpointError, EvaluationError
-from ramerge.evaluation import Request, evaluate, samples
+from ramerge.evaluation import samples
 from ramerge.evaluation.endpoint import Access, GoneError
+from ramerge.evaluation.evaluate import Request, evaluate
 from ramerge.evaluation.results import task_file
 from ramerge.evaluation.suites import SUITES
 from ramerge.evaluation.tally import Progress
 from ramerge.evaluation.targets import Target, read_targets
+from ramerge.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.server import Answer, Body, Server, completion, refusal, serving
 
 TARGET = Target("m", "stand-in")
@@ -383,7 +384,7 @@ import sys
 from ramerge.evaluation.results import task_file
 from ramerge.evaluation.suites import SUITES
 SUITES["toy"] = ("tests.evaluation.toy", "ToySuite")
-from ramerge.cli import main
+from ramerge.cli.main import main
 main()
 """
 
@@ -398,8 +399,8 @@ def command(results: Path, server: Server, *words: str) -> list[str]:
 def test_a_signal_inside_a_callback_of_the_loop_is_not_lost() -> None:
     program = """
 import asyncio, os, signal
-from ramerge import cli
-from ramerge.errors import StoppedError
+from ramerge.cli.main import main as cli
+from ramerge.foundation.errors import StoppedError
 from ramerge.evaluation.stopping import stoppable
 signal.signal(signal.SIGTERM, cli._stop)
 async def run():
@@ -474,7 +475,7 @@ def test_the_command_names_what_is_wrong(tmp_path: Path) -> None:
     ],
 )
 def test_words_that_make_no_sense(tmp_path: Path, words: list[str], message: str) -> None:
-    command = [sys.executable, "-m", "ramerge.cli", "eval", *words, "--served-name", "m", str(tmp_path / "r")]
+    command = [sys.executable, "-m", "ramerge.cli.main", "eval", *words, "--served-name", "m", str(tmp_path / "r")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert message in done.stderr
@@ -521,7 +522,7 @@ def test_what_is_written_can_be_read_again(tmp_path: Path, monkeypatch: pytest.M
 def test_a_terminal_gets_tables_of_its_width_and_a_pipe_all_columns(tmp_path: Path, columns: int) -> None:
     with serving(right) as server:
         run(tmp_path, server, tasks=["toy/all"])
-    words = [sys.executable, "-m", "ramerge.cli", "table", str(tmp_path), "--table", "all", "--intervals"]
+    words = [sys.executable, "-m", "ramerge.cli.main", "table", str(tmp_path), "--table", "all", "--intervals"]
     environment = {**os.environ, "COLUMNS": str(columns)}
     ours, theirs = pty.openpty()
     process = subprocess.Popen(words, stdout=theirs, env=environment)
@@ -543,7 +544,9 @@ def test_a_table_does_not_replace_results(tmp_path: Path) -> None:
         run(tmp_path, server)
     for name in ("summary.json", "m/model.json", "m/toy/easy.jsonl"):
         words = ["table", str(tmp_path), "--out", str(tmp_path / name)]
-        done = subprocess.run([sys.executable, "-m", "ramerge.cli", *words], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-m", "ramerge.cli.main", *words], capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 1
         assert "is a file of the results" in done.stderr
     assert len(lines(tmp_path)) == 20

@@ -23,11 +23,11 @@ from types import SimpleNamespace
 import pytest
 
 import ramerge
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.sandbox import Limits, Outcome, Sandbox, bubblewrap
 from ramerge.evaluation.sandbox.execution import Execution
 from ramerge.evaluation.sandbox.seccomp import seccomp_filter
 from ramerge.evaluation.sandbox.watch import Inside
+from ramerge.foundation.errors import EvaluationError
 
 MIB = 1 << 20
 SHORT = Limits(seconds=2)

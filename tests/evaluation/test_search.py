@@ -21,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation.engines import BM25, Document, Retriever, bm25, read_documents
 from ramerge.evaluation.suite import Context, Item, Reply
 from ramerge.evaluation.suites.search import (
@@ -37,6 +36,7 @@ from ramerge.evaluation.suites.search import (
     matches,
     normalised,
 )
+from ramerge.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.chats import Scripted, attempt, main_metric
 
 QUESTIONS = [

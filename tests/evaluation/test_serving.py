@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation import serving as module
 from ramerge.evaluation.serving import Server, serving
+from ramerge.foundation.errors import EndpointError, EvaluationError
 
 _FAKE = """#!{python}
 import http.server, os, signal, subprocess, sys, time

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation import bootstrap, samples
 from ramerge.evaluation.samples import model
 from ramerge.evaluation.summary import write_summary
@@ -35,6 +34,7 @@ from ramerge.evaluation.tables import (
 )
 from ramerge.evaluation.tables.build import _quoted
 from ramerge.evaluation.text import summary_text
+from ramerge.foundation.errors import EvaluationError
 
 PAPER_TABLES = [f"table{number}" for number in range(1, 10)]
 

@@ -22,13 +22,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation import arithmetic, requirements
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.suite import Context, Item, Reply
 from ramerge.evaluation.suites import tool
 from ramerge.evaluation.suites.tool import ToolSettings, ToolSuite, bfcl, gold
-from ramerge.extras import install
+from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.foundation.extras import install
 from tests.evaluation.chats import Scripted, attempt, main_metric
 
 ABSENT = [name for name in bfcl._MODULES if find_spec(name) is None]

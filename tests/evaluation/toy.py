@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar
 
-from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation.suite import Chat, Item, Ratio, Reply, Score, Settings, Suite, Task
+from ramerge.foundation.errors import EndpointError, EvaluationError
 
 
 class ToySettings(Settings):

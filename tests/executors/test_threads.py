@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ramerge.executors.threads import ThreadExecutor
+from ramerge.engine.executors.threads import ThreadExecutor
 
 
 @contextmanager

@@ -126,8 +126,8 @@ def _always_wrong(ending: Ending, kind: str) -> list[str]:
 def _warm_up(folder: Path, *, report: bool, fisher: bool, evaluation: bool) -> None:
     """Import and compile once for all processes to come."""
     import ramerge
-    import ramerge.cli
-    import ramerge.progress
+    import ramerge.cli.main
+    import ramerge.cli.progress
     from tests.checkpoints import recipe
     from tests.faults.commands import AGENTS
 
@@ -136,7 +136,7 @@ def _warm_up(folder: Path, *, report: bool, fisher: bool, evaluation: bool) -> N
     ramerge.sweep(source, folder / "out", vary={"parameters.r": [0, 0.1]}, overwrite=True, cache=False)
     analysis = ramerge.analyze(source, cache=False)
     if report:
-        from ramerge.report import render
+        from ramerge.analysis.report.write import render
 
         render(analysis.as_dict())
     if fisher:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ramerge.analysis.tables import NAMES
 from ramerge.checkpoint.stage import staged
-from ramerge.errors import OutputError
-from ramerge.files import check_file, check_folder, write_file
+from ramerge.foundation.errors import OutputError
+from ramerge.foundation.files import check_file, check_folder, write_file
 from tests.checkpoints import write_simple
 from tests.faults.process import Ending
 

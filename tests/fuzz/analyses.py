@@ -10,11 +10,12 @@ from typing import Any
 from unittest import mock
 
 from ramerge import api
+from ramerge.analysis.report import page
+from ramerge.analysis.report.write import render
 from ramerge.analysis.results import read_analysis
 from ramerge.analysis.tables import write_csv
 from ramerge.analysis.text import summary
-from ramerge.errors import RecipeError
-from ramerge.report import page, render
+from ramerge.foundation.errors import RecipeError
 from tests.checkpoints import recipe, write_simple
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
 from tests.fuzz.mutate import json_text

@@ -15,10 +15,10 @@ from ramerge import api
 from ramerge.checkpoint.companions import copy_companions
 from ramerge.checkpoint.index import read_json
 from ramerge.checkpoint.stage import Stage
-from ramerge.cli import _plan_text
-from ramerge.errors import CheckpointError
-from ramerge.jsontext import dumped
-from ramerge.terminal import say
+from ramerge.cli.main import _plan_text
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.terminal import say
 from tests.checkpoints import recipe, simple, write_checkpoint
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
 from tests.fuzz.mutate import json_text

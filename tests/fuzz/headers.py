@@ -9,7 +9,7 @@ from random import Random
 from safetensors import SafetensorError, deserialize
 
 from ramerge.checkpoint.header import read_header
-from ramerge.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError
 from tests.fuzz.common import BATCH, check_refusal, folder
 from tests.fuzz.mutate import json_text, torn
 

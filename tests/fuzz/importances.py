@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from ramerge import api
-from ramerge.errors import RamergeError
+from ramerge.foundation.errors import RamergeError
 from ramerge.importance import jsonl
 from tests.checkpoints import floats, write_checkpoint
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder

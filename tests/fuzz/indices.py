@@ -13,7 +13,7 @@ from random import Random
 
 from ramerge.checkpoint.companions import companion_files
 from ramerge.checkpoint.index import open_checkpoint
-from ramerge.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import simple, write_checkpoint
 from tests.fuzz.common import BATCH, check_refusal, folder
 from tests.fuzz.mutate import NAMES, json_text

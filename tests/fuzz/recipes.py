@@ -10,7 +10,7 @@ from random import Random
 from ruamel.yaml import YAML
 
 from ramerge import api
-from ramerge.errors import RamergeError
+from ramerge.foundation.errors import RamergeError
 from tests.checkpoints import write_simple
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
 from tests.fuzz.mutate import NAMES, dump, mutated, torn

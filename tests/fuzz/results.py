@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ramerge.errors import RamergeError
 from ramerge.evaluation import data, endpoint, results, samples, summary, targets, text
 from ramerge.evaluation.tables import FORMATS, build, compare, read, render
+from ramerge.foundation.errors import RamergeError
 
 _LONGEST_MESSAGE = 20_000
 _DEEP = 900

@@ -10,10 +10,10 @@ import pytest
 from ramerge.checkpoint.companions import compare_configs
 from ramerge.checkpoint.header import read_header
 from ramerge.checkpoint.index import open_checkpoint, read_json
-from ramerge.errors import RamergeError
+from ramerge.engine.record import read_record
+from ramerge.foundation.errors import RamergeError
 from ramerge.importance import jsonl
-from ramerge.recipe import read_document
-from ramerge.record import read_record
+from ramerge.recipe.model import read_document
 from tests.checkpoints import simple, write_checkpoint
 from tests.fuzz.runner import run
 

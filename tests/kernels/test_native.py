@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ramerge import store
+from ramerge.foundation import store
 from ramerge.kernels import native
 
 SOURCE = """

@@ -363,7 +363,7 @@ def test_results_repeat():
 
 def test_the_default_stays_near_the_sum_and_below_adams_objective():
     """On the agents of the demo, whose minimum lies 500 times as far from the base as the sum in one weight."""
-    from ramerge.demo import AGENTS
+    from ramerge.demo.run import AGENTS
     from ramerge.methods.wudi import WudiParameters
     from tests.checkpoints import read_checkpoint
 

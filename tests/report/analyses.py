@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import ramerge
-from ramerge.demo import AGENTS
+from ramerge.demo.run import AGENTS
 
 NAMES = ("add", "reverse", "sort")
 

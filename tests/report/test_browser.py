@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ramerge import report
+from ramerge.analysis.report import write as report
 from tests.report.analyses import HOSTILE, NAMES, hostile, large, shipped
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ramerge import report
-from ramerge.errors import OutputError, RecipeError
-from ramerge.extras import install
-from ramerge.text import one_line
+from ramerge.analysis.report import write as report
+from ramerge.foundation.errors import OutputError, RecipeError
+from ramerge.foundation.extras import install
+from ramerge.foundation.text import one_line
 from tests.report.analyses import HOSTILE, NAMES, hostile, large, shipped
 
 for library in ("altair", "itables", "jinja2", "vl_convert"):

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ramerge.analysis.results import Analysis
-from ramerge.errors import RecipeError
-from ramerge.record import Record, read_record, read_sweep
-from ramerge.text import brief
+from ramerge.engine.record import Record, read_record, read_sweep
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.text import brief
 
 
 def open_finished(out: Path) -> tuple[Path, Record]:

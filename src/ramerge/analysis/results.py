@@ -13,11 +13,11 @@ from pydantic import BeforeValidator
 
 from ramerge.analysis.anatomy import Tally
 from ramerge.analysis.roles import ROLES
-from ramerge.jsontext import Limits, dumped
+from ramerge.foundation.jsontext import Limits, dumped
+from ramerge.foundation.typedjson import read_model
 from ramerge.kernels.anatomy import EXPONENT_BINS, FATES, LEAST_EXPONENT, LEAST_ULP, MERGES, ULP_BINS
-from ramerge.methods import METHODS, complete
 from ramerge.methods.ram import AgentCounts, rescale, rho
-from ramerge.models import read_model
+from ramerge.methods.table import METHODS, complete
 
 SCHEMA = "ramerge.analysis/1"
 """Name and version of the JSON; the version grows when a key changes its meaning or goes away."""

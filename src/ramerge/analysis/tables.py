@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.analysis.results import EXPONENTS, ULPS, AgentPart, Analysis, Part
-from ramerge.errors import RecipeError
-from ramerge.files import write_file
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.files import write_file
+from ramerge.foundation.text import csv_cell
 from ramerge.kernels.anatomy import FATES
-from ramerge.text import csv_cell
 
 Row = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.filesize import decimal
 
 from ramerge.analysis.results import AgentPart, Analysis
-from ramerge.terminal import table
+from ramerge.foundation.terminal import table
 
 
 def summary(analysis: Analysis) -> list[str]:

@@ -14,9 +14,9 @@ from ramerge.checkpoint.dtypes import full_name
 from ramerge.checkpoint.index import read_json
 from ramerge.checkpoint.paths import leads_outside, target
 from ramerge.checkpoint.stage import Stage
-from ramerge.errors import CheckpointError
-from ramerge.jsontext import dumped
-from ramerge.text import brief
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.text import brief
 
 # Weights in any format, their indices, and a trainer's state: none of it belongs to the merged model.
 _NOT_COMPANIONS = (

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.dtypes import BITS
-from ramerge.errors import CheckpointError
-from ramerge.jsontext import Limits, Pairs, parse
-from ramerge.text import quoted
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.jsontext import Limits, Pairs, parse
+from ramerge.foundation.text import quoted
 
 # 130,000 tensors with names of a hundred characters take less, all in one file. The library of safetensors takes
 # headers of 100 MB, for which Python would need gigabytes.

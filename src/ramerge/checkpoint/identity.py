@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramerge.errors import CheckpointError, reason
+from ramerge.foundation.errors import CheckpointError, reason
 
 # The times of a file advance in steps: by a tick of the kernel's clock, which is at most 10 ms, or where a file system
 # keeps whole seconds, by up to two of them.

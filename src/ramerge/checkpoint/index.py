@@ -14,10 +14,10 @@ from ramerge.checkpoint.header import read_header
 from ramerge.checkpoint.identity import Identity, identify
 from ramerge.checkpoint.paths import climbs_out, is_too_long, leads_outside, target
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.errors import CheckpointError
-from ramerge.extras import install
-from ramerge.jsontext import Limits, read
-from ramerge.text import quoted
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.extras import install
+from ramerge.foundation.jsontext import Limits, read
+from ramerge.foundation.text import quoted
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 TORCH_INDEX = "pytorch_model.bin.index.json"

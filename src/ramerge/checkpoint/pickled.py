@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError
 
 _DTYPES = {
     torch.bfloat16: "BF16",

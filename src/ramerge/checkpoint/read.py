@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ramerge.checkpoint.identity import Identity, has_changed, identity_of
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.errors import CheckpointError, reason
+from ramerge.foundation.errors import CheckpointError, reason
 
 # More than a few workers read at a time; a process may often open no more than 1,024 files, outputs included.
 _MOST_OPEN = 32

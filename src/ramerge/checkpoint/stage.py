@@ -22,10 +22,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ramerge.errors import OutputError, OutputWarning, StoppedError
-from ramerge.files import hidden_beside, is_at, lock, write_all
-from ramerge.jsontext import RECORD, read
-from ramerge.signals import Guard
+from ramerge.foundation.errors import OutputError, OutputWarning, StoppedError
+from ramerge.foundation.files import hidden_beside, is_at, lock, write_all
+from ramerge.foundation.jsontext import RECORD, read
+from ramerge.foundation.signals import Guard
 
 _HERE = -100  # AT_FDCWD
 _RENAME_EXCHANGE = 2

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ramerge.checkpoint.header import encode_header
 from ramerge.checkpoint.stage import Stage
-from ramerge.files import write_all
+from ramerge.foundation.files import write_all
 
 MOST_OPEN = 64
 

@@ -11,17 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import ramerge
-from ramerge.card import model_card
 from ramerge.checkpoint.companions import copy_companions
 from ramerge.checkpoint.index import SAFETENSORS_INDEX
 from ramerge.checkpoint.stage import Stage
+from ramerge.engine.card import model_card
+from ramerge.engine.record import AgentStatistics, Record, Sweep
 from ramerge.engine.warn import erasures, warnings_of
 from ramerge.engine.worker import Known
+from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts
 from ramerge.planning.model import Plan, Point
-from ramerge.recipe import Agent, Recipe
-from ramerge.record import AgentStatistics, Record, Sweep
+from ramerge.recipe.model import Agent, Recipe
 
 
 def make_records(plan: Plan, known: Known, rounding: Counts, began: float) -> tuple[Record, ...]:
@@ -40,7 +40,7 @@ def make_records(plan: Plan, known: Known, rounding: Counts, began: float) -> tu
     statistics = [_statistics(plan, point, known, counts) for point, counts in zip(plan.points, rounding, strict=True)]
     return tuple(
         Record(
-            ramerge_version=ramerge.__version__,
+            ramerge_version=__version__,
             point=point.varied,
             method=point.method.name,
             parameters=point.parameters[0].in_effect(),
@@ -125,7 +125,7 @@ def write_beside(plan: Plan, records: Sequence[Record], stage: Stage) -> None:
         _write_point(plan, point, record, stage, f"{point.name}/" if point.name else "")
     if plan.is_sweep:
         points = {point.name: record for point, record in zip(plan.points, records, strict=True)}
-        stage.write("sweep.json", Sweep(ramerge.__version__, plan.method.name, points).to_json())
+        stage.write("sweep.json", Sweep(__version__, plan.method.name, points).to_json())
 
 
 def _write_point(plan: Plan, point: Point, record: Record, stage: Stage, folder: str) -> None:

@@ -15,17 +15,17 @@ from ramerge.checkpoint.read import Reader
 from ramerge.checkpoint.stage import staged
 from ramerge.checkpoint.write import Writer
 from ramerge.engine.beside import make_records, write_beside
-from ramerge.engine.events import Listener, Progress, silence
+from ramerge.engine.executors.executor import Executor
+from ramerge.engine.record import Record
 from ramerge.engine.sinks import Files, MergedTensor, Whole, all_shards
 from ramerge.engine.tally import Refusals, Statistics
 from ramerge.engine.warn import inspected, refuse
 from ramerge.engine.worker import Block, Compiling, Known, Outcome, Sink, Task, Worker, worker
-from ramerge.errors import PlanError, WeightsError
-from ramerge.executors import Executor
+from ramerge.foundation.errors import PlanError, WeightsError
+from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.methods.base import Counts, Statistic
 from ramerge.planning import remembered
 from ramerge.planning.model import Plan, TensorPlan, Tie
-from ramerge.record import Record
 
 Wanted = Mapping[int, Sequence[Statistic]]
 

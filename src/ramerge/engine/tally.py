@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.engine.worker import Known, Outcome
-from ramerge.errors import WeightsError
+from ramerge.foundation.errors import WeightsError
 from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Plan
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ramerge.engine.suspect import suspicions
-from ramerge.errors import WeightsError
+from ramerge.foundation.errors import WeightsError
 from ramerge.methods.base import Counts
 from ramerge.planning.model import Plan
 

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable
 from itertools import accumulate
 from typing import Any
 
-from ramerge.errors import EndpointError
-from ramerge.text import clean
+from ramerge.foundation.errors import EndpointError
+from ramerge.foundation.text import clean
 
 MOST_BYTES = 8_000_000
 """Of an answer. The longest that a model gives are a tenth of it."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation import bounds
-from ramerge.text import is_unicode, shown
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.text import is_unicode, shown
 
 _MOST_PROBLEMS = 10
 _BLOCK = 1 << 20

@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation import bounds
 from ramerge.evaluation.suite import Message, Reply
-from ramerge.text import clean, shown
+from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.foundation.text import clean, shown
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

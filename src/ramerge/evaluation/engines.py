@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation import bounds
 from ramerge.evaluation.data import read_records, refuse
-from ramerge.text import shown
+from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.foundation.text import shown
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

@@ -22,12 +22,12 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.data import all_of
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.requirements import missing, versions
 from ramerge.evaluation.suite import Chat, Context, Item, Message, Reply, Score, Settings, Suite
-from ramerge.extras import install
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.extras import install
 
 NO_FILTER = "none"
 """lm-eval's name for the answer as it is, where a task has no filters."""

@@ -9,11 +9,12 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.data import all_of
 from ramerge.evaluation.suite import Context, Suite, Task
 from ramerge.evaluation.suites import SUITES, suite_type
-from ramerge.recipe import parse_scalar, unknown
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.text import unknown
+from ramerge.foundation.yamltext import parse_scalar
 
 _SHOWN = 200
 Chosen = list[tuple[Suite[Any], list[Task]]]

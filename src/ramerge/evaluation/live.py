@@ -13,7 +13,7 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 
 from ramerge.evaluation.tally import Listener, Progress
-from ramerge.pace import Pace
+from ramerge.foundation.pace import Pace
 
 _SECONDS_BETWEEN_LINES = 30.0
 

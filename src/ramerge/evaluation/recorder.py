@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ramerge.errors import EndpointError
 from ramerge.evaluation.endpoint import Endpoint, request
 from ramerge.evaluation.suite import Message, Reply, Settings
+from ramerge.foundation.errors import EndpointError
 
 
 @dataclass

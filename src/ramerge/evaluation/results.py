@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ramerge.errors import EvaluationError, OutputError
 from ramerge.evaluation import bounds, samples
-from ramerge.files import write_file
-from ramerge.text import clean, shown
+from ramerge.foundation.errors import EvaluationError, OutputError
+from ramerge.foundation.files import write_file
+from ramerge.foundation.text import clean, shown
 
 SCHEMA = "ramerge.evaluation/1"
 MODEL_FILE = "model.json"

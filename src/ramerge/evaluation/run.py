@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation.data import file_digest
 from ramerge.evaluation.endpoint import Access, Endpoint
 from ramerge.evaluation.recorder import Recorder
@@ -22,6 +21,7 @@ from ramerge.evaluation.stopping import stoppable
 from ramerge.evaluation.suite import Item, Suite, Task
 from ramerge.evaluation.tally import Listener, Tally
 from ramerge.evaluation.targets import Target
+from ramerge.foundation.errors import EndpointError, EvaluationError
 
 SERVER_LOG = "server.log"
 _DEFAULT = "default"

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation import bootstrap, bounds
 from ramerge.evaluation.data import refuse
-from ramerge.text import shown
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.text import shown
 
 Place = tuple[str, str]
 """A suite and a task."""

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation.stopping import stoppable
-from ramerge.extras import install
-from ramerge.text import printable
+from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.foundation.extras import install
+from ramerge.foundation.text import printable
 
 SERVERS = ("transformers", "vllm")
 _SECONDS_TO_STOP = 20.0

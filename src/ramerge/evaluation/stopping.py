@@ -12,9 +12,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ramerge.errors import StoppedError
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from ramerge.foundation.errors import StoppedError
+from ramerge.foundation.process import SIGNALS
 
 
 @contextmanager
@@ -27,7 +26,7 @@ def stoppable() -> Iterator[None]:
         yield
         return
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     taken = [
         number for number, handler in before.items() if callable(handler) and handler is not signal.default_int_handler
     ]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ramerge.evaluation import bootstrap
 from ramerge.evaluation.results import SCHEMA, SUMMARY_FILE
 from ramerge.evaluation.samples import Model, Samples, read
-from ramerge.files import write_file
+from ramerge.foundation.files import write_file
 
 _MOST_REASONS = 5
 

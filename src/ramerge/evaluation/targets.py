@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ramerge
-from ramerge.errors import EvaluationError
 from ramerge.evaluation import bounds
 from ramerge.evaluation.results import check_name
 from ramerge.evaluation.samples import is_merge_record
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.version import __version__
 
 RECORD_FILE = "ramerge.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -69,7 +69,7 @@ class Target:
             "served_name": self.served_name,
             "identity": _identity(self.folder) if self.folder else (self.model or self.served_name),
             "record": _record(self.folder),
-            "ramerge": ramerge.__version__,
+            "ramerge": __version__,
         }
 
 

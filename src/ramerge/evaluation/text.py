@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ramerge.terminal import table
-from ramerge.text import shown
+from ramerge.foundation.terminal import table
+from ramerge.foundation.text import shown
 
 _HEAD = ("model", "task", "metric", "score", "95 % interval", "samples", "failed")
 _MOST_REASONS = 3

@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ramerge.errors import InputError
-from ramerge.jsontext import Limits, parse
+from ramerge.foundation.errors import InputError
+from ramerge.foundation.jsontext import Limits, parse
 
 # Of a line: more text than any model takes.
 _LIMITS = Limits(size=16_000_000, signs=500_000)

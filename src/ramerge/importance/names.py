@@ -17,7 +17,7 @@ import torch
 from ramerge.checkpoint.index import Checkpoint
 from ramerge.checkpoint.read import Reader
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError
 from ramerge.importance.output import floats_of
 
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}

@@ -14,7 +14,7 @@ from ramerge.checkpoint.index import SAFETENSORS_INDEX, Checkpoint
 from ramerge.checkpoint.stage import Stage, conflict
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, Writer, lay_out
-from ramerge.errors import PlanError, RecipeError
+from ramerge.foundation.errors import PlanError, RecipeError
 
 SHARD_BYTES = 5_000_000_000
 

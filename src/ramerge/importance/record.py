@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ramerge.jsontext import dumped
+from ramerge.foundation.jsontext import dumped
 
 LABELS = ("given", "sampled")
 DTYPES = ("float32", "bfloat16", "float16", "float64")

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from ramerge.checkpoint.index import Checkpoint
-from ramerge.errors import CheckpointError, InputError, PlanError, RecipeError, WeightsError
+from ramerge.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, WeightsError
 from ramerge.importance.encode import Encoded, Encoder
 from ramerge.importance.jsonl import Example
 from ramerge.importance.names import as_stored, check_names

@@ -25,7 +25,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
-from ramerge import store
+from ramerge.foundation import store
 
 Kernel = Callable[..., Any]
 

@@ -15,7 +15,8 @@ from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.identity import Identity, identify
 from ramerge.checkpoint.index import Checkpoint, open_checkpoint
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.errors import CheckpointError, RecipeError
+from ramerge.foundation.errors import CheckpointError, RecipeError
+from ramerge.foundation.text import message
 from ramerge.methods.base import Layer, Statistic
 from ramerge.planning import checks, remembered
 from ramerge.planning.findings import Findings
@@ -23,10 +24,9 @@ from ramerge.planning.layout import Inputs, plan_tensors
 from ramerge.planning.match import match, match_importance
 from ramerge.planning.model import Plan, Point, Resources, TensorPlan, room
 from ramerge.planning.points import make_points
-from ramerge.planning.recipes import AnyRecipe
 from ramerge.planning.rounds import rounds
-from ramerge.recipe import Recipe, parse_size
-from ramerge.text import message
+from ramerge.recipe.checks import AnyRecipe
+from ramerge.recipe.model import Recipe, parse_size
 
 # Resident memory of the process before any buffer: Python, NumPy, numba, and compiling the kernels, which grow with the
 # number of agents; and what the plan takes for each tensor of each input. Measured; tests hold peaks against plans.

@@ -13,11 +13,11 @@ from ramerge.checkpoint.companions import canonical_key, companion_files, compar
 from ramerge.checkpoint.dtypes import INTEGERS
 from ramerge.checkpoint.index import SAFETENSORS_INDEX, Checkpoint
 from ramerge.checkpoint.stage import conflict
-from ramerge.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import brief, one_line
 from ramerge.planning.findings import Findings
 from ramerge.planning.model import Plan, Tie
-from ramerge.recipe import Recipe
-from ramerge.text import brief, one_line
+from ramerge.recipe.model import Recipe
 
 _PACKED = re.compile(r"\.(qweight|qzeros|g_idx|absmax|quant_map|weight_packed|SCB)$")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ramerge.errors import RamergeError
-from ramerge.recipe import Document
+from ramerge.foundation.errors import RamergeError
+from ramerge.recipe.model import Document
 
 _LISTED = 8
 

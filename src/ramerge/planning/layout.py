@@ -12,7 +12,7 @@ from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, lay_out
 from ramerge.methods.base import Layer
 from ramerge.planning.model import Point, Source, TensorPlan
-from ramerge.recipe import Rule
+from ramerge.recipe.model import Rule
 
 Entry = tuple[str, str, Sequence[int], int]
 

@@ -10,7 +10,7 @@ from ramerge.checkpoint.tensor import Tensor
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.model import Tie
 from ramerge.planning.names import explain
-from ramerge.recipe import Allow
+from ramerge.recipe.model import Allow
 
 _HEAD = ("lm_head.weight", "output.weight", "embed_out.weight")
 _EMBEDDING = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight", "embed_in.weight")

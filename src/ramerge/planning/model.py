@@ -14,9 +14,9 @@ from ramerge.checkpoint.hub import Model
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
-from ramerge.methods import Method
 from ramerge.methods.base import Statistic
-from ramerge.recipe import Recipe
+from ramerge.methods.table import Method
+from ramerge.recipe.model import Recipe
 
 # Every array in a worker's buffer begins at a cache line, a page and a few lines behind the end of the one before:
 # large arrays at distances of a power of two are read at half the speed, presumably because they compete for the

@@ -9,11 +9,11 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from ramerge.errors import RecipeError
-from ramerge.methods import METHODS, complete
+from ramerge.foundation.errors import RecipeError
+from ramerge.methods.table import METHODS, complete
 from ramerge.planning.model import Point
-from ramerge.planning.recipes import AnyRecipe, as_document, load_recipe
-from ramerge.recipe import Document, Recipe
+from ramerge.recipe.checks import AnyRecipe, as_document, load_recipe
+from ramerge.recipe.model import Document, Recipe
 
 MOST_POINTS = 1000
 _LONGEST_NAME = 200  # in bytes; file systems take 255

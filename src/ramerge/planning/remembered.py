@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge import store
 from ramerge.checkpoint.identity import Identity
+from ramerge.foundation import store
 from ramerge.methods.base import Statistic
 from ramerge.planning.model import Point, TensorPlan
 

@@ -21,11 +21,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.sandbox import bubblewrap
 from ramerge.evaluation.sandbox.bubblewrap import MOST_USERS, UNSAFE, Bubblewrap
 from ramerge.evaluation.sandbox.execution import Conversation, Execution, Outcome, Status
 from ramerge.evaluation.sandbox.watch import Limits
+from ramerge.foundation.errors import EvaluationError
 
 __all__ = ["Limits", "Outcome", "Sandbox", "Status"]
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.sandbox.seccomp import seccomp_filter
+from ramerge.foundation.errors import EvaluationError
 
 UNSAFE = "--unsafe-execution runs programs without a sandbox, with all your rights"
 MOST_USERS = 128

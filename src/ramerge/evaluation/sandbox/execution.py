@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.sandbox import bubblewrap
 from ramerge.evaluation.sandbox.bubblewrap import ENVIRONMENT, PACKAGES, Bubblewrap
 from ramerge.evaluation.sandbox.watch import Inside, Limits
+from ramerge.foundation.errors import EvaluationError
 
 Status = Literal["ok", "error", "time", "memory", "output"]
 

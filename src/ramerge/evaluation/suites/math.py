@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.data import read_records, refuse, refuse_duplicates
 from ramerge.evaluation.harness import (
     NO_FILTER,
@@ -32,6 +31,7 @@ from ramerge.evaluation.harness import (
     load,
 )
 from ramerge.evaluation.suite import Item, Reply, Score, Settings, Task
+from ramerge.foundation.errors import EvaluationError
 
 _INVALID = "[invalid]"
 _MOST_SHOWN = 200

@@ -29,13 +29,13 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation import answers
 from ramerge.evaluation.data import all_of, from_hub, read_records, refuse, refuse_duplicates
 from ramerge.evaluation.engines import Document, Engine, Retriever, bm25
 from ramerge.evaluation.requirements import missing, versions
 from ramerge.evaluation.suite import Chat, Item, Message, Reply, Score, Settings, Suite, Task
-from ramerge.extras import install
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.extras import install
 
 PROMPT = (
     "Answer the given question. "

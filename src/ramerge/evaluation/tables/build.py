@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.samples import Model
 from ramerge.evaluation.tables import layouts, marks, notes, paper, roles, scores
 from ramerge.evaluation.tables.layouts import Layout
 from ramerge.evaluation.tables.marks import Entry
 from ramerge.evaluation.tables.model import Cell, Column, Row, Table
 from ramerge.evaluation.tables.roles import Roles
+from ramerge.foundation.errors import EvaluationError
 
 
 def build(

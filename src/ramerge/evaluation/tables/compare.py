@@ -7,13 +7,13 @@ from statistics import fmean
 
 import numpy as np
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation import bootstrap
 from ramerge.evaluation.bootstrap import Difference, Floats
 from ramerge.evaluation.samples import Model
 from ramerge.evaluation.tables import layouts, notes, scores
 from ramerge.evaluation.tables.build import require_columns, selected
 from ramerge.evaluation.tables.model import Cell, Column, Row, Table
+from ramerge.foundation.errors import EvaluationError
 
 Pair = tuple[Model, Model]
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.samples import Model
 from ramerge.evaluation.tables.model import Column
+from ramerge.foundation.errors import EvaluationError
 
 DOMAINS = {
     "coding": "Coding",

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from ramerge.errors import EvaluationError
+from ramerge.foundation.errors import EvaluationError
 
 NAMES = ("paper",)
 

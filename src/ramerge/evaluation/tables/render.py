@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.tables.model import Cell, Column, Mark, Row, Table
-from ramerge.text import csv_cell, markdown, one_line
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.text import csv_cell, markdown, one_line
 
 NOTHING = "–"
 _INTERVALS = "In brackets: 95 % percentile bootstrap intervals."

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.samples import Model
+from ramerge.foundation.errors import EvaluationError
 
 _WORDS = {"coding": {"coding", "code", "coder"}, "tool": {"tool", "tools"}, "math": {"math", "mathematics"}}
 """Words in a name that tell an agent's domain, where they are more than the suite's own name."""

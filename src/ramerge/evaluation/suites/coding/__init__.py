@@ -29,7 +29,6 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from ramerge.errors import EndpointError, EvaluationError
 from ramerge.evaluation import requirements
 from ramerge.evaluation.data import all_of, from_hub
 from ramerge.evaluation.sandbox import Limits, Sandbox
@@ -37,7 +36,8 @@ from ramerge.evaluation.suite import Chat, Context, Item, Message, Ratio, Reply,
 from ramerge.evaluation.suites.coding import problems, protocol, scores
 from ramerge.evaluation.suites.coding.judging import Judge
 from ramerge.evaluation.suites.coding.problems import MOST_SECONDS, Case, Problem
-from ramerge.extras import install
+from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.foundation.extras import install
 
 _TITLES = {
     "livebench": "LiveBench",

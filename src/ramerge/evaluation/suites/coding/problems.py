@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.data import read_records, refuse, refuse_duplicates
 from ramerge.evaluation.suites.coding.assertions import Call, NotLiteralError, read_assertion
 from ramerge.evaluation.suites.coding.encoding import Form, same
-from ramerge.text import is_unicode
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.text import is_unicode
 
 _CURE_FIELDS = {"question": str, "test_input": list, "test_output": list}
 _MBPP_FIELDS = {"task_id": int, "text": str, "code": str, "test_list": list}

@@ -11,7 +11,7 @@ import re
 
 from ramerge.evaluation.suite import Message
 from ramerge.evaluation.suites.coding.problems import Case, Problem
-from ramerge.text import is_unicode
+from ramerge.foundation.text import is_unicode
 
 _INPUT, _OUTPUT, _EXPLANATION = "**Test Input:**", "**Test Output:**", "**Explanation:**"
 _PROGRAM = re.compile(r"```python(.*?)```", re.DOTALL)

@@ -38,14 +38,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation import requirements
 from ramerge.evaluation.data import all_of, file_digest
 from ramerge.evaluation.suite import Chat, Context, Item, Ratio, Reply, Score, Settings, Suite, Task
 from ramerge.evaluation.suites.memory import prompts, scoring
 from ramerge.evaluation.suites.memory.corpus import Corpus, Question, load
 from ramerge.evaluation.suites.memory.tokens import START, Chunk, Tokens
-from ramerge.extras import install
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.extras import install
 
 DOCUMENTS = (50, 100, 200, 400, 800, 1600, 3200, 6400)
 KIBITOKENS = (8, 16, 32, 64, 128)

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.data import read_records, read_text, refuse, refuse_duplicates
-from ramerge.text import is_unicode
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.text import is_unicode
 
 HUB = {"hotpotqa": ("hotpotqa/hotpot_qa", "distractor"), "squad": ("rajpurkar/squad_v2", "squad_v2")}
 """Where the development sets are (split validation) for who has no copy: data set and configuration."""

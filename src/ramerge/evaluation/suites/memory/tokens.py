@@ -11,7 +11,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramerge.errors import EvaluationError
+from ramerge.foundation.errors import EvaluationError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -25,12 +25,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.data import all_of, read_records, refuse_duplicates
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.requirements import versions
 from ramerge.evaluation.suite import Chat, Item, Message, Reply, Score, Settings, Suite, Task
 from ramerge.evaluation.suites.tool import bfcl, gold
+from ramerge.foundation.errors import EvaluationError
 
 METRIC = "accuracy"
 MOST_CHARACTERS = {"python": 100_000, "java": 4_000, "javascript": 4_000}

@@ -25,10 +25,10 @@ from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
-from ramerge.errors import EvaluationError
 from ramerge.evaluation.arithmetic import compute
 from ramerge.evaluation.requirements import missing
-from ramerge.extras import install
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.extras import install
 
 PACKAGES = ("bfcl-eval", "tree-sitter", "tree-sitter-java", "tree-sitter-javascript")
 PROMPTING, NATIVE = "ramerge", "ramerge-native"

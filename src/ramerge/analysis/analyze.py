@@ -1,0 +1,207 @@
+"""What RL changed: sparsity, overlap and angles of task vectors, and what merges leave of them (sections 3.1 and 3.2).
+
+One streaming read of the inputs. `anatomy` counts, tensor by tensor; `results` says what the counts mean.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ramerge.analysis.anatomy import Anatomy, Tally
+from ramerge.analysis.findings import findings_of
+from ramerge.analysis.results import Analysis, Part, TensorPart, part_of
+from ramerge.analysis.roles import ROLES, layer_of, role_of
+from ramerge.checkpoint.dtypes import full_name
+from ramerge.engine.beside import peak_memory
+from ramerge.engine.execute import observe
+from ramerge.engine.executors.executor import Executor
+from ramerge.engine.warn import erasures, inspected, refuse, warnings_of
+from ramerge.foundation.errors import PlanError, RecipeError
+from ramerge.foundation.events import Listener, silence
+from ramerge.foundation.version import __version__
+from ramerge.methods.base import Counts
+from ramerge.methods.ram import Moved
+from ramerge.methods.table import METHODS
+from ramerge.planning import remembered
+from ramerge.planning.build import make_plan
+from ramerge.planning.model import Plan, TensorPlan
+from ramerge.recipe.checks import AnyRecipe, as_document
+from ramerge.recipe.model import DEFAULT_METHOD, Document
+
+EPSILONS = (1e-4, 1e-5, 1e-6, 0.0)
+"""Thresholds that are compared, besides the recipe's own."""
+
+_USUAL_EPSILON = 1e-5
+
+
+def plan_analysis(
+    recipe: AnyRecipe,
+    *,
+    epsilons: Sequence[float] = EPSILONS,
+    threads: int | None = None,
+    max_memory: int | str | None = None,
+    cache: bool = True,
+    strict: bool = False,
+) -> tuple[Plan, Anatomy]:
+    """What an analysis reads and counts.
+
+    Raises:
+        RecipeError: the recipe or the thresholds are wrong.
+    """
+    document, epsilon, left_out = _for_analysis(as_document(recipe))
+    wrong = [one for one in epsilons if isinstance(one, bool) or not 0 <= one < float("inf")]
+    if wrong:
+        raise RecipeError([f"epsilons: {one!r} must be a number, 0 or more" for one in wrong])
+    asked = tuple(sorted({float(one) for one in (*epsilons, epsilon)}, reverse=True))
+    agents = document.values.get("agents")
+    anatomy = Anatomy(
+        "tensor", agents=len(agents) if isinstance(agents, Mapping) else 1, epsilon=epsilon, epsilons=asked
+    )
+    limits: dict[str, Any] = {"threads": threads, "max_memory": max_memory}
+    plan = make_plan(document, observed=(anatomy,), cache=cache, strict=strict, **limits)
+    return replace(plan, notes=(*plan.notes, *left_out)), anatomy
+
+
+def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener = silence) -> Analysis:
+    """Carry out what `plan_analysis` planned.
+
+    Raises:
+        PlanError: the plan has problems.
+        WeightsError: values that are not finite.
+        CheckpointError: an input cannot be read.
+    """
+    if plan.problems:
+        raise PlanError(plan.problems)
+    began = time.monotonic()
+    plan = inspected(plan)
+    observed = observe(plan, (anatomy,), executor, listen)
+    known, warnings = observed.known, warnings_of(plan, observed.rounding)
+    refuse(plan, warnings)
+    tensors = [tensor for tensor in plan.tensors if tensor.merged]
+    tallies = {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in tensors}
+    _leave_counts(plan, anatomy, tallies)
+    names = tuple(plan.agents)
+
+    def part(name: str, of: Sequence[TensorPlan]) -> Part:
+        total = Tally.total((tallies[tensor.name] for tensor in of), len(names), len(anatomy.epsilons))
+        return part_of(name, len(of), total, names, anatomy.epsilons)
+
+    model = part("model", tensors)
+    layers = _layers(tensors)
+    return Analysis(
+        ramerge_version=__version__,
+        base=str(plan.recipe.base),
+        models={name: agent.model for name, agent in plan.recipe.agents.items()},
+        epsilon=anatomy.epsilon,
+        epsilons=anatomy.epsilons,
+        method=plan.method.name,
+        input_dtypes=plan.input_dtypes,
+        dtype=plan.dtype,
+        rounding=_rounding(plan, observed.rounding),
+        model=model,
+        layers=tuple(part(name, of) for name, of in layers.items()),
+        roles=tuple(part(role, of) for role, of in _roles(tensors).items()),
+        tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
+        findings=findings_of(model, plan.dtype),
+        notes=plan.notes,
+        warnings=warnings,
+        recipe={
+            "method": plan.recipe.method,
+            **plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
+        },
+        bytes_read=plan.bytes_read,
+        seconds=round(time.monotonic() - began, 3),
+        peak_memory_bytes=peak_memory(),
+    )
+
+
+def _rounding(plan: Plan, counts: Counts) -> dict[str, dict[str, Any]]:
+    """What rounding to the output's dtype does to each agent's updates; empty where it can do nothing."""
+    return dict(zip(plan.agents, erasures(counts), strict=True)) if plan.rounds_updates else {}
+
+
+def _leave_counts(plan: Plan, anatomy: Anatomy, tallies: Mapping[str, Tally]) -> None:
+    """Spare later merges of the same files their counting pass."""
+    remembered.keep(
+        plan.inputs,
+        plan.tensors,
+        {
+            (Moved("model", epsilon=epsilon), name): tally.by_epsilon[place]
+            for place, epsilon in enumerate(anatomy.epsilons)
+            for name, tally in tallies.items()
+        },
+    )
+
+
+def _for_analysis(document: Document) -> tuple[Document, float, list[str]]:
+    """The recipe as it is analysed, its threshold, and a note if its own method is left out.
+
+    What the recipe's method makes of the agents is measured with the rest, if it works element by element on task
+    vectors. Otherwise the recipe is read as RAM's. Rules that keep or take tensors hold in both cases, because a merge
+    would leave those out.
+    """
+    values = dict(document.values)
+    if values.get("base") is None:
+        raise RecipeError(document.where(("base",), "is missing; without a base there are no task vectors to analyse"))
+    given = values.get("parameters")
+    epsilon = given.get("epsilon", _USUAL_EPSILON) if isinstance(given, Mapping) else _USUAL_EPSILON
+    threshold = float(epsilon) if isinstance(epsilon, int | float) else _USUAL_EPSILON
+    name = values.get("method", DEFAULT_METHOD)
+    if _is_measured(name):
+        return document, threshold, []
+    values.pop("preset", None)
+    values["method"], values["parameters"] = "ram", {"epsilon": epsilon}
+    if isinstance(values.get("rules"), list | tuple):
+        values["rules"] = [_without_parameters(rule) for rule in values["rules"]]
+    if isinstance(values.get("agents"), Mapping):
+        values["agents"] = {name: _without_importance(agent) for name, agent in values["agents"].items()}
+    note = f"what {name} itself leaves of the agents is not measured; all figures are RAM's"
+    return replace(document, values=values), threshold, [note]
+
+
+def _is_measured(name: Any) -> bool:
+    """Whether what a method leaves of the agents can be counted on the way: it is one pass over single elements."""
+    method = METHODS.get(name) if isinstance(name, str) else None
+    return method is not None and method.needs_base and not method.needs_importance and method.elementwise
+
+
+def _without_parameters(rule: Any) -> Any:
+    changes = isinstance(rule, Mapping) and rule.get("parameters") is not None
+    return {**rule, "parameters": {}} if changes else rule
+
+
+def _without_importance(agent: Any) -> Any:
+    return {key: one for key, one in agent.items() if key != "importance"} if isinstance(agent, Mapping) else agent
+
+
+def _layers(tensors: Iterable[TensorPlan]) -> dict[str, list[TensorPlan]]:
+    """Tensors by layer; where a model has several stacks of layers, each under its own name."""
+    found: dict[tuple[str, int], list[TensorPlan]] = {}
+    for tensor in tensors:
+        if (layer := layer_of(tensor.name)) is not None:
+            found.setdefault(layer, []).append(tensor)
+    several = len({stack for stack, _ in found}) > 1
+    return {
+        f"{stack} {number}" if several else f"layer {number}": found[stack, number] for stack, number in sorted(found)
+    }
+
+
+def _roles(tensors: Iterable[TensorPlan]) -> dict[str, list[TensorPlan]]:
+    found: dict[str, list[TensorPlan]] = {}
+    for tensor in tensors:
+        found.setdefault(role_of(tensor.name), []).append(tensor)
+    return {role: found[role] for role in ROLES if role in found}
+
+
+def _tensor(tensor: TensorPlan, part: Part) -> TensorPart:
+    layer = layer_of(tensor.name)
+    return TensorPart(
+        part=part,
+        shape=tensor.base.shape,
+        dtype=full_name(tensor.base.dtype),
+        layer=layer[1] if layer else None,
+        role=role_of(tensor.name),
+    )

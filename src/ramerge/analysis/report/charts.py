@@ -1,0 +1,466 @@
+"""The figures, as Altair charts over `rows`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from ramerge.analysis.report import rows
+from ramerge.analysis.report.rows import Row, Values
+from ramerge.analysis.roles import ROLES
+from ramerge.foundation.text import visible
+
+VEGA_LITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+"""The version of Vega-Lite that the charts are written in."""
+
+# Okabe and Ito's colours for all kinds of sight, black left out because charts stand on black paper too.
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, YELLOW = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#F0E442",
+]
+GREY = "#999999"
+AGENT_COLOURS = [BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY, YELLOW]
+
+# A column of a two-column paper, 3.33 inches, in CSS pixels; PNG at four times that, 384 dots an inch.
+_COLUMN, _SCALE = 320, 4
+_INK = "currentColor"
+_DASHES = [[1, 0], [8, 4], [4, 4], [2, 3], [12, 6], [8, 3, 2, 3], [6, 8], [1, 4]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart over the rows that are named `rows` in it.
+
+    Attributes:
+        name: of files, and the id in the page.
+        title: a few words.
+        caption: what is shown, and how to read it.
+        text: the same figure in words, for those who cannot see it.
+    """
+
+    name: str
+    title: str
+    caption: str
+    text: str
+    chart: alt.Chart | alt.LayerChart | alt.FacetChart
+    rows: Sequence[Row]
+
+    def spec(self, font: int, **sizes: Any) -> dict[str, Any]:
+        """Vega-Lite, with `font` as the size of text in pixels."""
+        fit = alt.AutoSizeParams(type="fit-x", contains="padding")
+        spec: dict[str, Any] = self.chart.properties(description=self.text, autosize=fit, **sizes).to_dict()
+        spec["datasets"] = {**spec.get("datasets", {}), "rows": list(self.rows)}
+        shown: dict[str, Any] = visible(spec | {"config": _config(font)})
+        return shown
+
+    def files(self, folder: Path) -> Iterator[tuple[Path, bytes]]:
+        """PNG and SVG, one column wide."""
+        spec = self.spec(9, width=_COLUMN)
+        spec["background"] = "white"
+        text = json.dumps(spec)
+        yield folder / f"{self.name}.png", vl_convert.vegalite_to_png(text, vl_version=VEGA_LITE, scale=_SCALE)
+        yield folder / f"{self.name}.svg", vl_convert.vegalite_to_svg(text, vl_version=VEGA_LITE).encode()
+
+
+def page_figures(analysis: Values) -> list[Figure]:
+    """All figures, in the order of the page."""
+    figures = [
+        _density(analysis),
+        _overlap(analysis),
+        _heat(analysis),
+        _ulps(analysis),
+        _matrix(analysis),
+        _rho(analysis),
+        _lambda(analysis),
+        _fates(analysis),
+    ]
+    return [figure for figure in figures if figure.rows]
+
+
+def paper_figures(analysis: Values) -> list[Figure]:
+    """The same, with a heat map for each agent, because paper has no controls."""
+    names = rows.agents_of(analysis)
+    heats = [_heat(analysis, t, f"heat-{t + 1}-{_file_name(name)}") for t, name in enumerate(names)]
+    return [one for figure in page_figures(analysis) for one in (heats if figure.name == "heat" else [figure])]
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]+", "-", name)[:40].strip("-") or "agent"
+
+
+def _config(font: int) -> dict[str, Any]:
+    """Ink is the colour of the text around: light or dark on the page, black in a file."""
+    ink = {"labelColor": _INK, "titleColor": _INK, "labelFontSize": font, "titleFontSize": font, "titleFontWeight": 500}
+    lines = {"domainColor": _INK, "tickColor": _INK, "gridColor": _INK, "gridOpacity": 0.12, "domainOpacity": 0.5}
+    return {
+        "font": "system-ui, 'Liberation Sans', Arial, sans-serif",
+        "background": None,
+        "view": {"stroke": None},
+        "axis": {**ink, **lines, "tickOpacity": 0.5, "labelLimit": 7 * font, "titlePadding": font / 2},
+        "legend": {
+            **ink,
+            "orient": "top",
+            "offset": 6,
+            "title": None,
+            "labelLimit": 8 * font,
+            "symbolType": "square",
+            "rowPadding": 4,
+        },
+        "text": {"color": _INK, "fontSize": font},
+        "rule": {"color": _INK},
+        "line": {"strokeWidth": 2},
+        "point": {"filled": True, "size": 40},
+    }
+
+
+# --- the figures ------------------------------------------------------------------------------------------------------
+
+
+def _density(analysis: Values) -> Figure:
+    names, table = rows.agents_of(analysis), rows.density(analysis)
+    most = max((row["share"] for row in table), default=0.0) or 1.0
+    bars = _on("rows").encode(
+        x=alt.X("share:Q", title="share of all elements", scale=alt.Scale(domain=[0, 1.3 * most]), axis=_percents()),
+        y=_by_agent(names),
+        yOffset=alt.YOffset("measure:N", sort=None),
+        tooltip=_tips("agent:N", "measure:N", "share:Q", "elements:Q"),
+    )
+    colours = _colours("measure", [rows.MOVED, rows.CHANGED], [BLUE, SKY])
+    chart = alt.layer(
+        bars.mark_bar().encode(color=colours),
+        bars.mark_text(align="left", dx=4).encode(text=alt.Text("share:Q", format=".3p")),
+    ).properties(height=46 * len(names))
+    return Figure(
+        name="density",
+        title="How much each agent moved",
+        caption=f"Elements moved by more than ε = {rows.epsilon_label(analysis['epsilon'])}, and all whose value "
+        "changed at all, as a share of all elements compared.",
+        text=f"Density: {_each(analysis, lambda agent: agent['density'])}.",
+        chart=chart,
+        rows=table,
+    )
+
+
+def _overlap(analysis: Values) -> Figure:
+    names, table = rows.agents_of(analysis), rows.overlap(analysis)
+    labels = [rows.shared_label(others) for others in range(len(names))]
+    bars = _on("rows").encode(
+        x=alt.X("share:Q", stack="zero", title="share of moved elements", scale=_WHOLE, axis=_percents()),
+        y=_by_agent(names),
+        order=alt.Order("others:Q"),
+        tooltip=_tips("agent:N", "label:N", "share:Q", "elements:Q"),
+    )
+    chart = alt.layer(
+        bars.mark_bar().encode(color=_colours("label", labels, [BLUE, *_oranges(len(names) - 1)])),
+        _inside(bars),
+    ).properties(height=32 * len(names))
+    return Figure(
+        name="overlap",
+        title="How much of it is shared",
+        caption="Each agent's moved elements, by how many other agents moved the same element (figure 2 of the paper). "
+        "RAM keeps unique elements whole and averages shared ones over the agents that moved them.",
+        text=f"Unique share: {_each(analysis, lambda agent: agent['unique_share'])}.",
+        chart=chart,
+        rows=table,
+    )
+
+
+def _heat(analysis: Values, agent: int = 0, name: str = "") -> Figure:
+    """With a name the heat map of one agent, without controls."""
+    names, table = rows.agents_of(analysis), rows.cells(analysis)
+    layers, roles = (list(dict.fromkeys(row[key] for row in table)) for key in ("layer", "role"))
+    roles.sort(key=ROLES.index)
+    by_name, by_measure = (
+        alt.binding_select(options=list(range(len(names))), labels=names, name="Agent"),
+        alt.binding_select(options=["density", "unique_share"], labels=["density", "unique share"], name="Measure"),
+    )
+    chart = (
+        _on("rows")
+        .mark_rect()
+        .add_params(
+            alt.param(name="agent", value=agent, bind=alt.Undefined if name else by_name),
+            alt.param(name="measure", value="density", bind=alt.Undefined if name else by_measure),
+        )
+        .transform_calculate(
+            moved="datum.active[agent]",
+            density="datum.active[agent] / datum.elements",
+            unique_share="datum.active[agent] ? datum.unique[agent] / datum.active[agent] : null",
+        )
+        .transform_calculate(value="datum[measure]")
+        .encode(
+            x=alt.X("role:N", title=None, scale=alt.Scale(domain=roles), axis=alt.Axis(labelAngle=-40, orient="top")),
+            y=alt.Y("layer:O", title="layer", scale=alt.Scale(domain=layers), axis=alt.Axis(labelOverlap=True)),
+            color=alt.Color(
+                "value:Q",
+                scale=alt.Scale(scheme="viridis", type="sqrt", zero=True),
+                legend=alt.Legend(format="%", orient="bottom", gradientThickness=8),
+            ),
+            tooltip=_tips("layer:N", "role:N", "density:Q", "unique_share:Q", "moved:Q", "elements:Q", "tensors:Q"),
+        )
+        .properties(height=14 * len(layers))
+    )
+    whose = f": {names[agent]}" if name else ""
+    return Figure(
+        name=name or "heat",
+        title=f"Where in the model{whose}",
+        caption="Density, or the unique share of what was moved, by layer and role. Tensors of no layer stand under "
+        f"“{rows.OUTSIDE}”. Point at a cell for exact figures; the table of tensors holds them all.",
+        text=f"Heat map of {len(layers)} layers and {len(roles)} roles. The table of tensors below holds its figures.",
+        chart=chart,
+        rows=table,
+    )
+
+
+def _ulps(analysis: Values) -> Figure:
+    names, table = rows.agents_of(analysis), rows.ulps(analysis)
+    dtype = "the output's dtype" if analysis["dtype"] == "mixed" else analysis["dtype"]
+    first = min(row["bin"] for row in table)
+    last = max(row["bin"] for row in table) + 1
+    labels = "datum.value < 0 ? '1/' + format(pow(2, -datum.value), ',') : format(pow(2, datum.value), ',')"
+    x = alt.X(
+        "middle:Q",
+        title=f"|update| in units of the weight's last place in {dtype}",
+        scale=alt.Scale(domain=[first, last], nice=False),
+        axis=alt.Axis(labelExpr=labels, tickMinStep=1, grid=False),
+    )
+    # Room for words above the lines.
+    room = alt.Scale(domain=[0, 1.15 * max(row["share"] for row in table) or 1.0], nice=False)
+    lines = _on("rows").encode(
+        x=x,
+        y=alt.Y("share:Q", title="share of changed elements", scale=room, axis=_percents()),
+        color=_colours("agent", names, AGENT_COLOURS, "stroke"),
+        tooltip=_tips("agent:N", "bin:Q", "share:Q", "elements:Q"),
+    )
+    boundary = alt.Chart(alt.InlineData(values=[{"middle": -1, "from": first, "words": "half a unit"}]))
+    chart = alt.layer(
+        boundary.mark_rect(opacity=0.08, color=_INK).encode(x=alt.X("from:Q"), x2="middle"),
+        boundary.mark_rule(strokeDash=[4, 3]).encode(x="middle:Q"),
+        boundary.mark_text(align="left", dx=4, baseline="top").encode(x="middle:Q", y=alt.value(2), text="words:N"),
+        lines.mark_line(interpolate="step").encode(strokeDash=_dashes(names)),
+        lines.mark_point(size=60, opacity=0.01),
+    ).properties(height=220)
+    return Figure(
+        name="ulps",
+        title="How large the updates are",
+        caption="Changed elements by the size of their update in units of the weight's last place in the output's "
+        f"dtype, {analysis['dtype']}; a bin holds sizes up to twice its label. Left of the dashed line, below half a "
+        "unit, the whole update rounds away. The outermost bins hold all beyond them.",
+        text="Histogram of update sizes; an update smaller than half a unit in the last place is rounded away.",
+        chart=chart,
+        rows=table,
+    )
+
+
+def _matrix(analysis: Values) -> Figure:
+    names, table = rows.agents_of(analysis), rows.matrix(analysis)
+    angle = 0 if sum(map(len, names)) < 30 else -40
+    squares = _on("rows").encode(
+        x=alt.X("first:N", title=None, scale=alt.Scale(domain=names), axis=alt.Axis(orient="top", labelAngle=angle)),
+        y=alt.Y("second:N", title=None, scale=alt.Scale(domain=names)),
+        tooltip=_tips(
+            *("first:N", "second:N", "jaccard:Q", "both:Q", "expected:Q", "times:Q"),
+            *("cosine:Q", "sign_agreement:Q", "magnitude_ratio:Q"),
+        ),
+    )
+    words = squares.transform_calculate(words=f"width < {26 * len(names)} ? '' : format(datum.jaccard, '.2f')")
+    dark = alt.condition("datum.jaccard < 0.6", alt.value("white"), alt.value("black"))
+    chart = alt.layer(
+        squares.mark_rect().encode(
+            color=alt.Color("jaccard:Q", scale=alt.Scale(scheme="viridis", domain=[0, 1]), legend=None)
+        ),
+        words.mark_text().encode(text="words:N", color=dark),
+    ).properties(height=44 * len(names))
+    return Figure(
+        name="matrix",
+        title="Which agents meet",
+        caption="Jaccard index of what two agents moved: of all elements that either moved, the share that both did.",
+        text="Jaccard index: "
+        + ", ".join(f"{row['first']} and {row['second']} {row['jaccard']:.2f}" for row in rows.pairs(analysis))
+        + ".",
+        chart=chart,
+        rows=table,
+    )
+
+
+def _rho(analysis: Values) -> Figure:
+    table = [{key: row[key] for key in ("agent", "epsilon", "rho")} for row in rows.thresholds(analysis)]
+    return Figure(
+        name="rho",
+        title="Overlap against the threshold",
+        caption="ρ, shared over unique elements, when an element counts as moved only beyond ε. The dashed line is the "
+        "ε of this analysis; where nothing is unique ρ is infinite and has no point.",
+        text=f"Rho at this threshold: {_each(analysis, lambda agent: agent['rho'], '.2f')}.",
+        chart=_by_epsilon(analysis, "rho", "ρ"),
+        rows=table,
+    )
+
+
+def _lambda(analysis: Values) -> Figure:
+    table = rows.rescalings(analysis)
+    rules = list(dict.fromkeys(row["rule"] for row in table))
+    choose = alt.param(name="rule", value=rules[0], bind=alt.binding_select(options=rules, name="Rule"))
+    return Figure(
+        name="lambda",
+        title="Rescaling against the threshold",
+        caption="λ, the factor that RAM+ puts on an agent's unique elements to make up for what its shared ones lose.",
+        text=f"Lambda at this threshold: {_each(analysis, lambda agent: agent['lambdas'][rules[0]], '.3f')}.",
+        chart=_by_epsilon(analysis, "lambda", "λ", choose),
+        rows=table,
+    )
+
+
+def _by_epsilon(analysis: Values, field: str, title: str, choose: Any = None) -> alt.LayerChart | alt.FacetChart:
+    order = [rows.epsilon_label(epsilon) for epsilon in analysis["epsilons"]]
+    lines = _on("rows") if choose is None else _on("rows").transform_filter("datum.rule == rule")
+    lines = lines.encode(
+        x=alt.X(
+            "epsilon:O",
+            title="ε",
+            scale=alt.Scale(domain=order),
+            axis=alt.Axis(labelAngle=0, labelAlign="center", labelBaseline="top"),
+        ),
+        y=alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=5)),
+        color=_colours("agent", rows.agents_of(analysis), AGENT_COLOURS, "stroke"),
+        tooltip=_tips("agent:N", "epsilon:N", f"{field}:Q"),
+    )
+    used = alt.Chart(alt.InlineData(values=[{"epsilon": rows.epsilon_label(analysis["epsilon"])}]))
+    points = lines.mark_point() if choose is None else lines.mark_point().add_params(choose)
+    drawn = lines.mark_line().encode(strokeDash=_dashes(rows.agents_of(analysis)))
+    layers = used.mark_rule(strokeDash=[4, 3], opacity=0.6).encode(x="epsilon:O"), drawn, points
+    return alt.layer(*layers).properties(height=200)
+
+
+def _fates(analysis: Values) -> Figure:
+    names, table = rows.agents_of(analysis), rows.fates(analysis)
+    bars = _on("rows").encode(
+        x=alt.X(
+            "share:Q",
+            stack="zero",
+            title="share of moved elements",
+            scale=_ROOM,
+            axis=alt.Axis(format="%", values=[0, 0.25, 0.5, 0.75, 1]),
+        ),
+        y=_by_agent(names),
+        yOffset=alt.YOffset("merge:N", sort=None, scale=alt.Scale(paddingInner=0.15)),
+        order=alt.Order("order:Q"),
+        tooltip=_tips("agent:N", "merge:N", "fate:N", "share:Q", "elements:Q", "retained:Q"),
+    )
+    colours = _colours("fate", rows.FATES, [GREEN, SKY, VERMILION, "#BDBDBD"])
+    ends = bars.transform_filter("datum.order == 0").transform_calculate(
+        end="1", words="(datum.merge === 'averaging' ? 'mean' : datum.merge) + ' ' + format(datum.retained, '.0%')"
+    )
+    chart = alt.layer(
+        bars.mark_bar().encode(color=colours),
+        ends.mark_text(align="left", dx=5).encode(x=alt.X("end:Q"), text="words:N"),
+    ).properties(height=26 * len(names) * len(rows.merges(analysis)))
+    return Figure(
+        name="fates",
+        title="What a merge leaves",
+        caption=f"Each agent's moved elements under {', '.join(rows.merges(analysis).values())} (mean of all task "
+        f"vectors), stored in {analysis['dtype']}: kept (at least 99 % of the update), diluted, flipped in sign, or "
+        "lost: the output has the base's value. Beside each bar stands the share of the update that is retained.",
+        text=f"Retained by RAM: {_each(analysis, lambda agent: agent['fates']['ram']['retained'])}; by averaging: "
+        f"{_each(analysis, lambda agent: agent['fates']['average']['retained'])}.",
+        chart=chart,
+        rows=table,
+    )
+
+
+# --- what they have in common -----------------------------------------------------------------------------------------
+
+_WHOLE = alt.Scale(domain=[0, 1], nice=False)
+# Room for words beside bars that end at 1.
+_ROOM = alt.Scale(domain=[0, 1.45], nice=False)
+_FORMATS = {
+    **dict.fromkeys(("share", "density", "unique_share", "sign_agreement", "retained"), ".3p"),
+    **dict.fromkeys(("elements", "moved", "both", "tensors"), ","),
+    **dict.fromkeys(("jaccard", "cosine", "rho", "lambda", "times", "magnitude_ratio"), ".4~r"),
+    "expected": ",.0f",
+}
+_TITLES = {
+    "label": "shared with",
+    "unique_share": "unique share",
+    "expected": "both by chance",
+    "times": "both / chance",
+    "sign_agreement": "same sign",
+    "magnitude_ratio": "ratio of sizes",
+    "bin": "from 2 to the power",
+    "first": "agent",
+    "second": "and",
+}
+
+
+def _on(data: str) -> alt.Chart:
+    return alt.Chart(alt.NamedData(name=data))
+
+
+def _tips(*fields: str) -> list[alt.Tooltip]:
+    names = [field.partition(":")[0] for field in fields]
+    return [
+        alt.Tooltip(field, title=_TITLES.get(name, name), format=_FORMATS.get(name, alt.Undefined))
+        for field, name in zip(fields, names, strict=True)
+    ]
+
+
+def _by_agent(names: Sequence[str]) -> alt.Y:
+    return alt.Y(
+        "agent:N",
+        title=None,
+        scale=alt.Scale(domain=list(names)),
+        axis=alt.Axis(ticks=False, domain=False, labelPadding=6),
+    )
+
+
+def _colours(field: str, labels: Sequence[str], colours: Sequence[str], symbol: str = "square") -> alt.Color:
+    """A colour a label."""
+    scale = alt.Scale(domain=list(labels), range=[colours[t % len(colours)] for t in range(len(labels))])
+    return alt.Color(f"{field}:N", scale=scale, legend=_legend(labels, symbol))
+
+
+def _legend(labels: Sequence[str], symbol: str) -> alt.Legend:
+    """As many columns as a phone has room for."""
+    columns = 240 // (28 + min(7 * max(map(len, labels)), 96))
+    return alt.Legend(columns=min(columns, len(labels)), symbolType=symbol)
+
+
+def _dashes(names: Sequence[str]) -> alt.StrokeDash:
+    """A pattern a line. The first is drawn first, whole: where lines coincide, it shows in the gaps of the others."""
+    scale = alt.Scale(domain=list(names), range=[_DASHES[t % len(_DASHES)] for t in range(len(names))])
+    return alt.StrokeDash("agent:N", scale=scale, legend=_legend(names, "stroke"))
+
+
+def _percents() -> alt.Axis:
+    return alt.Axis(format="%", tickCount=5)
+
+
+def _inside(bars: alt.Chart) -> alt.Chart:
+    """Percentages in the middle of stacked bars that are wide enough."""
+    ink = alt.condition("datum.others == 0", alt.value("white"), alt.value("black"))
+    middle = alt.X("share:Q", stack="zero", bandPosition=0.5)
+    words = bars.transform_calculate(words="datum.share * width < 28 ? '' : format(datum.share, '.0%')").mark_text()
+    inside: alt.Chart = words.encode(text="words:N", color=ink, x=middle)
+    return inside
+
+
+def _oranges(count: int) -> list[str]:
+    """From pale to strong, all of them light enough for black text."""
+    pale, strong = (0xFD, 0xE3, 0xC1), (0xDE, 0x7A, 0x12)
+    steps = [t / max(count - 1, 1) for t in range(count)] if count > 1 else [0.5] * count
+    return ["#" + "".join(f"{round(a + (b - a) * t):02X}" for a, b in zip(pale, strong, strict=True)) for t in steps]
+
+
+def _each(analysis: Values, figure: Any, form: str = ".1%") -> str:
+    values = [(agent["name"], figure(agent)) for agent in analysis["model"]["agents"]]
+    return ", ".join(f"{name} {'infinite' if value is None else format(value, form)}" for name, value in values)

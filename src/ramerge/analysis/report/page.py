@@ -1,0 +1,144 @@
+"""The page: a template, its data, and the libraries that show them, in one file."""
+
+from __future__ import annotations
+
+import io
+import json
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import itables
+import jinja2
+import vl_convert
+from markupsafe import Markup
+from ruamel.yaml import YAML
+
+from ramerge.analysis.report import rows
+from ramerge.analysis.report.charts import VEGA_LITE, page_figures
+from ramerge.analysis.report.rows import Values
+from ramerge.foundation.text import one_line, visible
+
+_HERE = Path(__file__).parent
+_TABLES = Path(itables.__file__).parent / "html" / "dt_bundle.js"
+_FONT = 12
+# Of the record: figures with a form of their own, and what has a table of its own.
+_RECORD_FORMS = {"bytes_read": "bytes", "bytes_written": "bytes", "peak_memory_bytes": "bytes", "seconds": "seconds"}
+_RECORD_APART = {"statistics", "notes", "warnings", "rules"}
+
+
+def page(analysis: Values, record: Values | None, recipe: str | None) -> str:
+    """See `ramerge.report.render`."""
+    script = _read("page.js")
+    figures = page_figures(analysis)
+    specs = {figure.name: figure.spec(_FONT, width="container") for figure in figures}
+    text: str = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            analysis=analysis,
+            agents=analysis["model"]["agents"],
+            pairs=rows.pairs(analysis),
+            precision=rows.precision(analysis),
+            figures=figures,
+            record=_plain(record) if record else None,
+            notes=(record or {}).get("notes", []),
+            warnings=(record or {}).get("warnings", []),
+            statistics=(record or {}).get("statistics", {}).get("agents", []),
+            recipe=recipe if recipe is not None else _as_yaml(analysis["recipe"]),
+            data={"figures": specs} | visible({"tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)}),
+            libraries=_libraries(),
+            styles=Markup(_TABLES.with_suffix(".css").read_text(encoding="utf-8") + _read("page.css")),
+            script=Markup(script),
+            digest=b64encode(sha256(script.encode()).digest()).decode(),
+        )
+    )
+    return text
+
+
+@cache
+def _libraries() -> dict[str, str]:
+    return {
+        "charts": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE),
+        "tables": _TABLES.read_text(encoding="utf-8"),
+    }
+
+
+def _read(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _as_yaml(values: Mapping[str, Any]) -> str:
+    stream = io.StringIO()
+    YAML().dump(values, stream)
+    return stream.getvalue()
+
+
+def _plain(record: Values) -> dict[str, str]:
+    """What fits in one line each."""
+    shown = {key: value for key, value in record.items() if key not in _RECORD_APART and value is not None}
+    return {key.replace("_", " "): _FILTERS[_RECORD_FORMS.get(key, "plain")](value) for key, value in shown.items()}
+
+
+# --- forms of figures -------------------------------------------------------------------------------------------------
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(_FILTERS)
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """Of everything that the template puts out, texts as lines that show as they are. Our own markup is no text."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "\n".join(map(one_line, value.split("\n")))
+
+
+def _embedded(value: Any) -> Markup:
+    """JSON inside of a script element, which nothing but `<` can end."""
+    return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.001 or share <= 0 else f"{100 * share:.2g}%"
+
+
+def _number(value: float | None) -> str:
+    return "∞" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
+
+
+def _plain_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} = {one}" for key, one in value.items()) or "none"
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return ", ".join(map(str, value))
+
+
+def _bytes(size: float) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+_FILTERS: dict[str, Any] = {
+    "embedded": _embedded,
+    "percent": _percent,
+    "number": _number,
+    "plain": _plain_text,
+    "bytes": _bytes,
+    "epsilon": rows.epsilon_label,
+    "count": lambda value: f"{value:,}",
+    "seconds": lambda value: f"{value:.1f} s",
+}

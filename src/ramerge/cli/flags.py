@@ -1,0 +1,138 @@
+"""From the words of a command line to a recipe's document and the output folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.text import unknown
+from ramerge.foundation.yamltext import parse_scalar
+from ramerge.recipe.model import Document, read_document
+
+
+def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
+    """The document of `[RECIPE]` and flags, for commands that write no checkpoint.
+
+    Raises:
+        RecipeError: the words make no sense together, or the recipe cannot be read.
+    """
+    if len(paths) > 1:
+        raise RecipeError(f"at most a recipe is expected, got {', '.join(paths)}")
+    if not paths and not (options["base"] or options["agents"]):
+        raise RecipeError("give a recipe's path, or --base and --agent")
+    document = read_document(Path(paths[0])) if paths else Document({})
+    _apply(document, options)
+    return document
+
+
+def read_numbers(flag: str, text: str) -> list[float]:
+    """Numbers with commas between them.
+
+    Raises:
+        RecipeError: something else.
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise RecipeError(f"{flag} {text}: must be numbers with commas between them, such as 1e-4,1e-5") from error
+
+
+def read_inputs(paths: Sequence[str], options: Mapping[str, Any]) -> tuple[Document, Path | None]:
+    """The document of `[RECIPE] [OUT]` and flags, and the output folder where one is given.
+
+    Args:
+        paths: the positional words. With `--base` or `--agent`, a single one is the output folder unless it is a file.
+        options: values of the flags by name; absent ones are None or empty.
+
+    Raises:
+        RecipeError: the words make no sense together, or the recipe cannot be read.
+    """
+    if len(paths) > 2:
+        raise RecipeError(f"at most a recipe and an output folder are expected, got {', '.join(paths)}")
+    by_flags = bool(options["base"] or options["agents"])
+    if len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
+        document, rest = read_document(Path(paths[0])), paths[1:]
+    elif by_flags:
+        document, rest = Document({}), paths
+    else:
+        raise RecipeError("give a recipe's path, or --base and --agent")
+    _apply(document, options)
+    return document, Path(rest[0]) if rest else None
+
+
+def read_varied(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """What `--vary KEY=V,V,...` asks for; a list in YAML, such as `[[1, 2], [3, 4]]`, for values with commas.
+
+    Raises:
+        RecipeError: not of that form, or a key is given twice.
+    """
+    pairs = _pairs("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2")
+    keys = [key for key, _ in pairs]
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice:
+        raise RecipeError([f"--vary {key}: is given twice" for key in twice])
+    varied: dict[str, list[Any]] = {}
+    for key, text in pairs:
+        values = parse_scalar(text) if text.startswith("[") else None
+        parts = text.split(",")
+        if not isinstance(values, list) and not all(part.strip() for part in parts):
+            raise RecipeError(f"--vary {key}={text}: a value is missing between commas")
+        varied[key] = values if isinstance(values, list) else [parse_scalar(part) for part in parts]
+    return varied
+
+
+def _is_recipe(path: str) -> bool:
+    return path.endswith((".yaml", ".yml")) or Path(path).is_file()
+
+
+def _apply(document: Document, options: Mapping[str, Any]) -> None:
+    """Put the values of flags on top of a document. A preset takes the place of the document's parameters."""
+    if options.get("preset") is not None:
+        document.values.pop("parameters", None)
+    for key in ("method", "base", "preset", "dtype", "shard_size"):
+        if options.get(key) is not None:
+            value = _from_here(options[key]) if key == "base" else options[key]
+            document.set((key,), value, f"--{key.replace('_', '-')}")
+    agents = _pairs("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
+    names = [name for name, _ in agents]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RecipeError([f"--agent: the agent {name!r} is given twice" for name in twice])
+    for name, model in agents:
+        document.set(("agents", name), _from_here(model), f"--agent {name}={model}")
+    importances = _pairs(
+        "--importance", options.get("importances", ()), "NAME=MODEL, such as --importance code=./fisher"
+    )
+    _refuse_wrong_names(document, [name for name, _ in importances])
+    for name, model in importances:
+        document.set(("agents", name, "importance"), _from_here(model), f"--importance {name}={model}")
+    for key, value in _pairs("--set", options["settings"], "KEY=VALUE, such as --set parameters.r=0.05"):
+        document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
+
+
+def _refuse_wrong_names(document: Document, names: Sequence[str]) -> None:
+    agents = document.values.get("agents")
+    known = list(agents) if isinstance(agents, dict) else []
+    problems = [f"--importance {name}: {unknown('agent', name, known)}" for name in names if name not in known]
+    problems += [f"--importance {name}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+    if problems:
+        raise RecipeError(problems)
+
+
+def _pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
+    pairs = [(text, *text.partition("=")) for text in texts]
+    wrong = [f"{flag} {text}: must be {form}" for text, left, _, right in pairs if not left or not right]
+    if wrong:
+        raise RecipeError(wrong)
+    return [(left, right) for _, left, _, right in pairs]
+
+
+def _from_here(model: str) -> str:
+    """A path given as a flag is relative to the working directory, also where the recipe's file is elsewhere."""
+    try:
+        path = Path(model).expanduser()
+        return str(path.absolute()) if path.exists() else model
+    except (ValueError, RuntimeError, OSError):
+        return model  # what is wrong with it is said where models are looked up

@@ -1,0 +1,106 @@
+"""The demonstration: three tiny agents, trained by policy gradient on a task each, merged and scored."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+
+from ramerge.api import merge
+from ramerge.demo.tasks import TASKS
+from ramerge.engine.record import Record
+from ramerge.foundation.events import Progress
+from ramerge.foundation.extras import install
+
+AGENTS = Path(__file__).with_name("agents")
+METHODS = ("ram", "ram+")
+
+Print = Callable[[str], None]
+
+
+def run(out: Path | None, say: Print) -> None:
+    """Merge the agents with RAM and RAM+, and print what was merged and, where torch is installed, how well it does.
+
+    Args:
+        out: folder for the merged checkpoints, which replace those of an earlier demo; by default they are not kept.
+        say: prints a line.
+
+    Raises:
+        RamergeError: as for a merge.
+    """
+    say("One base model learned a little of three tasks; three agents were trained by policy gradient on one each:")
+    for task in TASKS:
+        say(f"  {task.name:<8} {task.description}")
+    with ExitStack() as stack:
+        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ramerge-demo-")))
+        models = {"base": AGENTS / "base", **{f"agent {task.name}": AGENTS / task.name for task in TASKS}}
+        records = {}
+        compiling = _Compiling(say)
+        for method in METHODS:
+            models[method] = folder / method
+            records[method] = merge(_recipe(method), models[method], overwrite=True, on_progress=compiling)
+        _say_statistics(records, say)
+        _say_scores(models, say)
+        kept = (
+            f"The merged checkpoints are in {out}."
+            if out
+            else "`ramerge demo --out FOLDER` keeps the merged checkpoints."
+        )
+        say(f"\n{kept}")
+
+
+class _Compiling:
+    """Says once why the first merge takes seconds."""
+
+    def __init__(self, say: Print) -> None:
+        self._say = say
+        self._said = False
+
+    def __call__(self, event: Progress) -> None:
+        if event.unit == "kernels" and not self._said:
+            self._said = True
+            self._say("\ncompiling kernels, which later merges find in the cache")
+
+
+def _recipe(method: str) -> dict[str, object]:
+    return {
+        "method": method,
+        "base": str(AGENTS / "base"),
+        "agents": {task.name: str(AGENTS / task.name) for task in TASKS},
+    }
+
+
+def _say_statistics(records: Mapping[str, Record], say: Print) -> None:
+    ram, plus = records["ram"], records["ram+"]
+    seconds = ram.seconds + plus.seconds
+    say(f"\nmerged {ram.parameters_count:,} parameters by ram and by ram+ in {seconds:.2f} s")
+    say("\nagent     density   shared   unique      rho   lambda (ram+)")
+    for agent in plus.statistics:
+        shared = agent.shared / agent.active if agent.active else 0.0
+        say(
+            f"{agent.name:<8} {agent.density:>8.1%} {shared:>8.1%} {agent.unique_share:>8.1%} {agent.rho:>8.3f} "
+            f"{agent.lambda_:>8.4f}"
+        )
+    say(
+        "density: share of parameters that training moved; shared, unique: share of these that others moved too, or not"
+    )
+
+
+def _say_scores(models: Mapping[str, Path], say: Print) -> None:
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        say(f"\nScores need torch and transformers: {install('demo')}")
+        return
+    # only here, because torch and transformers take seconds to import
+    from ramerge.demo.scoring import score
+
+    began = time.monotonic()
+    say("\nshare of held-out prompts that are answered exactly:")
+    say(f"{'':<14}" + "".join(f"{task.name:>9}" for task in TASKS) + f"{'mean':>9}")
+    for name, folder in models.items():
+        scores = score(folder)
+        mean = sum(scores.values()) / len(scores)
+        say(f"{name:<14}" + "".join(f"{scores[task.name]:>9.1%}" for task in TASKS) + f"{mean:>9.1%}")
+    say(f"scored in {time.monotonic() - began:.0f} s")

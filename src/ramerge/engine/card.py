@@ -1,0 +1,109 @@
+"""The model card of a merged model: README.md with the front matter that the Hugging Face hub reads."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from ramerge.engine.record import AgentStatistics, Record
+from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.text import markdown
+from ramerge.methods.base import Column
+from ramerge.methods.table import METHODS
+from ramerge.planning.model import Plan, Point
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
+
+
+def model_card(plan: Plan, point: Point, record: Record) -> str:
+    """Markdown with YAML front matter: base models, tags, library, and what was merged with which statistics."""
+    front: dict[str, Any] = {
+        "base_model": _base_models(plan),
+        "base_model_relation": "merge",
+        "library_name": "transformers",
+        "tags": ["merge", "model-merging", "ramerge", _tag(plan.method.name)],
+    }
+    stream = io.StringIO()
+    yaml = YAML()
+    yaml.dump(front, stream)
+    parameters = markdown(", ".join(f"{name} = {value}" for name, value in record.parameters.items()))
+    inputs = ", ".join(f"{markdown(name)} {dtype}" for name, dtype in record.input_dtypes.items())
+    name = point.name or (plan.out.name if plan.out else "merged")
+    literal = dumped(name).strip()
+    return f"""---
+{stream.getvalue()}---
+
+# {markdown(name)}
+
+Merged with ramerge {record.ramerge_version} by **{plan.method.name}**
+({plan.method.title}: {plan.method.formula}; {plan.method.source}), {parameters}.
+Inputs: {inputs}. Output: {record.dtype}.
+
+{_table(record)}
+{_warnings(record)}
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained({literal})
+tokenizer = AutoTokenizer.from_pretrained({literal})
+```
+
+The recipe is in `ramerge.yaml`, counts and sizes are in `ramerge.json`.
+"""
+
+
+def _tag(method: str) -> str:
+    return method.replace("+", "-plus").replace("_", "-")
+
+
+def columns_of(record: Record) -> tuple[Column, ...]:
+    """The figures of each agent: the method's, and what rounding to the output's dtype erases."""
+    columns = METHODS[record.method].columns
+    if not any("erased_share" in agent.values for agent in record.statistics):
+        return columns
+    dtype = "the output's dtypes" if record.dtype == "mixed" else record.dtype
+    meaning = f"of the elements that it changed in the merge, share that rounding to {dtype} put back to the base"
+    return (*columns, Column("erased_share", "erased", ".1%", meaning))
+
+
+def _table(record: Record) -> str:
+    """Agents and what the method reports of them, and what that means."""
+    columns = columns_of(record)
+    rows = [["agent", *[column.title for column in columns]], ["---"] * (1 + len(columns))]
+    rows += [[markdown(agent.name), *[figure(agent, column) for column in columns]] for agent in record.statistics]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    meanings = meaning(columns, record)
+    return "\n".join([*lines, "", f"{meanings.capitalize()}."] if meanings else lines)
+
+
+def meaning(columns: Sequence[Column], record: Record) -> str:
+    """What columns mean, and where figures are that differ from part to part of the model."""
+    texts = [f"{column.title}: {column.meaning}" for column in columns]
+    if record.parts:
+        texts.append(f"by part: of each of {len(record.parts):,} parts, under statistics.parts in ramerge.json")
+    return "; ".join(texts)
+
+
+def figure(agent: AgentStatistics, column: Column) -> str:
+    """One figure of an agent, in its column's format."""
+    value = agent.values[column.key]
+    return "by part" if value is None else format(value, column.format)
+
+
+def _base_models(plan: Plan) -> list[str]:
+    """Ids that the hub accepts. A folder on disk stands under the id it was downloaded from, or its own name."""
+    ids = []
+    for model in (plan.base, *plan.agents.values()):
+        candidate = model.hub_id or model.folder.resolve().name
+        if _HUB_ID.fullmatch(candidate) and "--" not in candidate and ".." not in candidate:
+            ids.append(candidate)
+    return list(dict.fromkeys(ids)) or ["base"]
+
+
+def _warnings(record: Record) -> str:
+    """A list of what was warned of, between empty lines; nothing without warnings."""
+    return "".join(f"\n> **Warning:** {markdown(' '.join(warning.split()))}\n" for warning in record.warnings)

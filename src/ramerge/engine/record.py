@@ -1,0 +1,169 @@
+"""What a merge did: the content of `ramerge.json`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BeforeValidator
+
+from ramerge.foundation.jsontext import RECORD, dumped
+from ramerge.foundation.typedjson import read_model
+
+Figure: TypeAlias = int | float | str | bool | None
+
+
+@dataclass(frozen=True)
+class AgentStatistics:
+    """One agent over all tensors that were merged.
+
+    Attributes:
+        name: as in the recipe.
+        model: folder or hub id, as in the recipe.
+        values: what the method reports; each is an attribute too (`lambda` under the name `lambda_`).
+
+    The RAM family reports, in elements: total (compared), active (moved by more than epsilon), shared (with other
+    agents), unique (to this one), density (active / total), unique_share (unique / active), rho (shared / unique,
+    equation 2; infinite without unique elements) and lambda (None where each part of the model has its own). Methods
+    that trim report threshold, kept, kept_share and asked_share (by the density). Where rounding to the output's dtype
+    can lose anything, all methods that take a base report updates (elements that the agent moved and the merge
+    changes), erased (those of them that rounding puts back to the base) and erased_share (erased / updates).
+    """
+
+    name: str
+    model: str
+    values: Mapping[str, Figure]
+
+    def __getattr__(self, name: str) -> Any:
+        key = name.removesuffix("_")
+        if name.startswith("__") or key not in self.values:
+            raise AttributeError(f"the method reports no {key!r}; it reports {', '.join(self.values) or 'nothing'}")
+        return self.values[key]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"name": self.name, "model": self.model, **finite(self.values)}
+
+
+def _apart(agent: Any) -> Any:
+    """An agent's plain values, with the method's figures apart from name and model."""
+    if not isinstance(agent, Mapping):
+        return agent
+    own = {key: agent[key] for key in ("name", "model") if key in agent}
+    return own | {"values": {key: value for key, value in agent.items() if key not in own}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What a merge did. Sizes are in bytes, `seconds` is wall time.
+
+    What has a default is left out of `ramerge.json` where it is empty, or is not in records of earlier versions.
+
+    Attributes:
+        point: of a sweep, the parameters that vary; else empty.
+        parameters: as they were used, defaults included.
+        base: folder or hub id; None where the method needs none.
+        rules: the recipe's rules, each with the number of tensors that it caught.
+        counts: where counts come from: this `read` of the inputs, or an `earlier read` of the same files.
+        notes: what the plan noted, such as how many tensors each rule caught.
+        warnings: what was merged and probably is not what was wanted.
+        input_dtypes: dtypes of the floating-point tensors of `base`, agents and importances.
+        dtype: full name of the output's dtype, or `mixed`.
+        runs_on: what the method computed with.
+        statistics: one entry an agent, in recipe order.
+        parts: figures by part of the model and agent, where they are not counted over all of it at once.
+        tensors: tensors of the output.
+        merged_tensors: tensors that the method merged; `statistics` are of these.
+        parameters_count: elements of the output.
+        bytes_read: bytes of weights read, every pass counted; of a sweep, for all points together.
+        bytes_written: bytes of the output's safetensors files.
+        seconds: of a sweep, for all points together.
+        peak_memory_bytes: the process's largest resident memory.
+    """
+
+    ramerge_version: str
+    point: Mapping[str, Any] = field(default_factory=dict)
+    method: str
+    parameters: dict[str, Any]
+    base: str | None
+    rules: tuple[Mapping[str, Any], ...] = ()
+    counts: str
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    input_dtypes: Mapping[str, str] = field(default_factory=dict)
+    dtype: str
+    runs_on: str
+    statistics: tuple[Annotated[AgentStatistics, BeforeValidator(_apart)], ...]
+    parts: Mapping[str, Mapping[str, Mapping[str, Figure]]] = field(default_factory=dict)
+    tensors: int
+    merged_tensors: int
+    parameters_count: int
+    bytes_read: int
+    bytes_written: int
+    seconds: float
+    peak_memory_bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as in `ramerge.json`."""
+        values = dict(vars(self))
+        values["rules"] = list(self.rules)
+        values["notes"] = list(self.notes)
+        values["warnings"] = list(self.warnings)
+        statistics: dict[str, Any] = {"agents": [agent.as_dict() for agent in self.statistics]}
+        if parts := values.pop("parts"):
+            statistics["parts"] = {
+                part: {agent: finite(figures) for agent, figures in of.items()} for part, of in parts.items()
+            }
+        values["statistics"] = statistics
+        return {key: value for key, value in values.items() if value not in ({}, []) or key == "parameters"}
+
+    def to_json(self) -> str:
+        """`ramerge.json`."""
+        return dumped(self.as_dict())
+
+
+def _unfolded(values: Any) -> Any:
+    """The plain values of a record, as in `ramerge.json`, under the names of its fields."""
+    statistics = values.get("statistics") if isinstance(values, Mapping) else None
+    if not isinstance(statistics, Mapping):
+        return values
+    return {**values, "statistics": statistics.get("agents"), "parts": statistics.get("parts", {})}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep did, the content of `sweep.json`: the record of each point by the name of its folder."""
+
+    ramerge_version: str
+    method: str
+    points: Mapping[str, Annotated[Record, BeforeValidator(_unfolded)]]
+
+    def to_json(self) -> str:
+        """`sweep.json`."""
+        return dumped(vars(self) | {"points": {name: record.as_dict() for name, record in self.points.items()}})
+
+
+def read_record(path: Path) -> Record:
+    """The record in a `ramerge.json`.
+
+    Raises:
+        RecipeError: it cannot be read, or is no record of a merge.
+    """
+    return read_model(path, Record, RECORD, "record of a merge", _unfolded)
+
+
+def read_sweep(path: Path) -> Sweep:
+    """The records in a `sweep.json`.
+
+    Raises:
+        RecipeError: it cannot be read, or is no record of a sweep.
+    """
+    return read_model(path, Sweep, RECORD, "record of a sweep")
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON knows no infinity: it is null there (rho without unique elements)."""
+    return {key: None if isinstance(one, float) and not math.isfinite(one) else one for key, one in values.items()}

@@ -1,0 +1,43 @@
+"""How to install an extra of ramerge here: from where ramerge itself came."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from shlex import quote
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+_PACKAGE = Path(__file__).parent.parent
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra, such as `eval`.
+
+    It names the checkout, the repository or the file that this ramerge was installed from, as `direct_url.json` (PEP
+    610) has it; without one, ramerge came from a package index.
+    """
+    checkout = _PACKAGE.parent.parent
+    if _PACKAGE.parent.name == "src" and (checkout / "pyproject.toml").is_file():
+        return f"pip install -e {quote(f'{checkout}[{extra}]')}"
+    origin = _origin()
+    url = str(origin.get("url", ""))
+    if "dir_info" in origin and (folder := Path(url2pathname(urlsplit(url).path))).is_dir():
+        return f"pip install {quote(f'{folder}[{extra}]')}"
+    if isinstance(source := origin.get("vcs_info"), Mapping):
+        revision = source.get("requested_revision") or source.get("commit_id")
+        url = f"{source.get('vcs')}+{url}@{revision}"
+    place = f" @ {url}" if url and "dir_info" not in origin else ""
+    return f"pip install {quote(f'ramerge[{extra}]{place}')}"
+
+
+def _origin() -> Mapping[str, Any]:
+    """What the installer noted of where ramerge came from; empty for a package index."""
+    try:
+        noted = json.loads(distribution("ramerge").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        return {}
+    return noted if isinstance(noted, Mapping) else {}

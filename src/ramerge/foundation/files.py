@@ -1,0 +1,135 @@
+"""Files that appear whole.
+
+A file is written under a hidden name beside its place and moved there. The hidden file is locked while it is written
+and its name is always the same, so what a killed process left is written over by the next one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from ramerge.foundation.errors import OutputError, StoppedError
+from ramerge.foundation.signals import held
+
+_LONGEST_NAME = 255
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Make or replace a file, whole or not at all; its folder is made if it is not there. Text is written as UTF-8.
+
+    Raises:
+        OutputError: the folder cannot be made, or the file not be written.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    partial = hidden_beside(path, "partial")
+    with held():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = lock(partial, wait=True)
+            try:
+                os.ftruncate(descriptor, 0)
+                write_all(descriptor, memoryview(data), 0)
+                os.fsync(descriptor)
+                partial.replace(path)
+            except OSError:
+                with suppress(OSError):
+                    partial.unlink()
+                raise
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _failed(path, partial, error) from error
+        StoppedError.finished[str(path)] = None
+
+
+def hidden_beside(path: Path, ending: str) -> Path:
+    """`.NAME.ending` beside a path; of a name for which that would be too long, the beginning and a digest."""
+    name, room = os.fsencode(path.name), _LONGEST_NAME - len(f"..{ending}")
+    if len(name) <= room:
+        return path.with_name(f".{path.name}.{ending}")
+    digest = f"~{hashlib.sha256(name).hexdigest()[:12]}"
+    return path.with_name(f".{name[: room - len(digest)].decode(errors='ignore')}{digest}.{ending}")
+
+
+def lock(path: Path, *, wait: bool) -> int:
+    """A descriptor of a file, made if it is not there, that is locked until it is closed.
+
+    Where the file system knows no locks there is none.
+
+    Raises:
+        BlockingIOError: another process holds it, and `wait` is off.
+        OSError: the file cannot be opened or locked.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            if is_at(path, descriptor):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # who held it has moved or removed the file meanwhile
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is the one that has this name."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def write_all(descriptor: int, view: memoryview, offset: int) -> None:
+    """Write all of `view` at `offset`, in as many calls as it takes."""
+    while view:
+        done = os.pwrite(descriptor, view, offset)
+        view, offset = view[done:], offset + done
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that could not be written or should not, before there is anything to write.
+
+    Raises:
+        OutputError: something other than a regular file has its name, it belongs to a checkpoint, or nothing can be
+            written beside it.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise OutputError(f"{path}: cannot be written: is no regular file; name another")
+    if path.exists() and path.suffix != ".html" and any(path.parent.glob("*.safetensors")):
+        raise OutputError(f"{path}: cannot be written: is a file of a checkpoint; name another")
+    _check_beside(path, path)
+
+
+def check_folder(path: Path) -> None:
+    """Likewise for files in a folder."""
+    _check_beside(path / "file", path)
+
+
+def _check_beside(file: Path, named: Path) -> None:
+    probe = hidden_beside(file, "partial")
+    try:
+        with held():
+            probe.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = lock(probe, wait=True)
+            try:
+                probe.unlink()
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        raise _failed(named, probe, error) from error
+
+
+def _failed(path: Path, partial: Path, error: OSError) -> OutputError:
+    left = f"; {partial} is left over, and the next write of it removes that" if os.path.lexists(partial) else ""
+    return OutputError(f"{path}: cannot be written: {error.strerror}{left}")

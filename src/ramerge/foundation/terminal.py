@@ -1,0 +1,35 @@
+"""What leaves for the terminal: lines, problems, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import click
+
+from ramerge.foundation.text import brief, message, one_line
+
+_LONGEST_LINE = 20_000
+
+
+def say(lines: str | Iterable[str], *, err: bool = False) -> None:
+    """Print lines, one or several, whoever wrote what is in them: each stays on its line and is nothing but letters."""
+    for line in [lines] if isinstance(lines, str) else lines:
+        click.echo(one_line(brief(line, _LONGEST_LINE)), err=err)
+
+
+def complain(kind: str, text: str) -> None:
+    """Print an error or a warning on standard error, with the lines that it quotes under it."""
+    say(f"{kind}: {message(text)}".split("\n"), err=True)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of aligned columns: the first to the left, the others to the right."""
+    lines = [[one_line(text) for text in row] for row in (head, *rows)]
+    widths = [max(len(row[place]) for row in lines) for place in range(len(head))]
+    return [
+        "  ".join(
+            text.rjust(width) if place else text.ljust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in lines
+    ]

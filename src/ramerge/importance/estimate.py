@@ -1,0 +1,216 @@
+"""How much each parameter matters to what an agent says: the diagonal of its Fisher information.
+
+Source: Matena and Raffel, Merging Models with Fisher-Weighted Averaging, 2022, arXiv 2111.09832, section 3.
+
+    F = mean over examples x of (d log p(y | x) / d theta)^2        element by element, one gradient an example
+
+`log p(y | x)` is the sum over the tokens of `y`. Needs torch and transformers, which `estimate` imports.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ramerge.checkpoint.companions import quantisation
+from ramerge.checkpoint.dtypes import FLOATS, INTEGERS
+from ramerge.checkpoint.hub import resolve
+from ramerge.checkpoint.index import Checkpoint, open_checkpoint
+from ramerge.checkpoint.stage import staged
+from ramerge.checkpoint.write import Writer
+from ramerge.foundation.errors import CheckpointError, RecipeError
+from ramerge.foundation.extras import install
+from ramerge.foundation.version import __version__
+from ramerge.importance import jsonl
+from ramerge.importance.output import check_out, place_of, shards_of, write_index, write_tensor
+from ramerge.importance.record import FisherRecord, Outcome, Settings
+from ramerge.recipe.model import full_dtype
+
+if TYPE_CHECKING:
+    from ramerge.foundation.events import Progress
+
+__all__ = ["FisherRecord", "estimate"]
+
+
+def estimate(
+    model: str | Path,
+    data: str | Path,
+    out: str | Path,
+    *,
+    examples: int = 256,
+    labels: Literal["given", "sampled"] = "given",
+    max_length: int = 1024,
+    device: str = "auto",
+    dtype: str | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> FisherRecord:
+    """Estimate the diagonal Fisher information of a causal language model and write it as a checkpoint.
+
+    Each example contributes the square of its own gradient; gradients of examples are never mixed. Squares are taken
+    and summed in float32, whatever the dtype of the gradients, and divided by the number of examples at the end.
+    Dropout is off.
+
+    Which tokens are `y`, the labels, and what they are given: those of the completion given the prompt (`prompt` with
+    `completion`, `messages` that end with the assistant's), or, where there is only a prompt or a `text`, all of its
+    tokens, each given those before it; a first token that has none before it is no label. Prompt and completion are
+    tokenised each by itself, the prompt with the special tokens that the tokenizer puts in front. An end-of-sequence
+    token counts where the completion or the chat template spells it out; none is added, and what a template writes
+    behind it does not count.
+
+    `labels="given"` takes the labels as they stand in the data: the empirical Fisher. `labels="sampled"` draws every
+    label from the model's own distribution at its position, while the tokens that the model reads stay those of the
+    data (one forward pass a line). Labels are then independent of each other given what was read, so the expectation
+    of the squared gradient is the sum over positions of the Fisher of each position's distribution: the true Fisher,
+    with contexts from the data.
+
+    A sequence longer than `max_length` tokens loses the left of its prompt, except a beginning-of-sequence token; at
+    least one token of the prompt stays, and a completion or text that does not fit beside it loses its right.
+
+    Memory: the model, one float32 number a parameter, the gradient of one parameter, and the activations of one
+    example. On a CPU the same seed, data and threads give the same bytes; on a GPU, what its kernels guarantee.
+
+    Args:
+        model: a folder, or a hub id; code that comes with a model is never run.
+        data: JSON lines in UTF-8, each an object with `prompt` and perhaps `completion`, or `messages` (a chat), or
+            `text`; see `jsonl.read`. The first `examples` lines are used, and no other is looked at.
+        out: the folder to make: float32 safetensors with names and shapes of the model's floating-point tensors, in
+            files of at most 5 GB, and `fisher.json`. Tensors that are not floating point are left out; buffers that
+            are not trained are zero.
+        examples: how many lines to use; all, with a note in the record, if there are fewer.
+        labels: `given` or `sampled`.
+        max_length: in tokens, at least 2; never more than the model has positions for.
+        device: `auto` (cuda, else mps, else cpu), or a device as torch names it.
+        dtype: what the model computes in: `float32` (the default on every device), `bfloat16`, `float16`, `float64`.
+        seed: of the sampled labels.
+        overwrite: whether an existing folder at `out` is replaced.
+        on_progress: called with the number of examples done, in the stage `fisher`.
+
+    Returns:
+        The record, which is also in `fisher.json`.
+
+    Raises:
+        RecipeError: an argument is wrong, torch or transformers is missing, or the device is not there.
+        InputError: the data cannot be read or lines of it are bad; every one that would be used.
+        CheckpointError: the model cannot be read, or has tensors that transformers does not use as they are stored.
+        PlanError: `out` cannot be where it is wanted, or the device's memory does not suffice.
+        WeightsError: a likelihood or a gradient is NaN or Inf.
+        OutputError: the output cannot be written.
+    """
+    began = time.monotonic()
+    settings = Settings(examples, labels, max_length, device, "float32" if dtype is None else full_dtype(dtype), seed)
+    if problems := settings.problems():
+        raise RecipeError(problems)
+    _require_extras()
+    source, place = place_of(data, "a data file"), place_of(out, "an output folder")
+    directory = resolve(os.fspath(model), Path.cwd()).folder
+    check_out(place, overwrite, [directory, source])
+    lines = jsonl.check(source, examples, sampled=labels == "sampled")
+    checkpoint = open_checkpoint(directory)
+    _refuse_quantised(checkpoint)
+    used = _fitted(settings, lines, checkpoint)
+    worker = import_module("ramerge.importance.worker")
+
+    with staged(place, overwrite=overwrite) as stage:
+        shards = shards_of(checkpoint)
+        # made before the work and at their final size, so that a full disk shows now
+        with closing(Writer(stage, shards)) as writer:
+            outcome = worker.run(
+                checkpoint,
+                str(data),
+                partial(jsonl.read, source, used.examples, sampled=labels == "sampled"),
+                used,
+                _listener(on_progress, used.examples),
+                partial(write_tensor, writer, {name: shard for shard in shards for name in shard.offsets}),
+            )
+            writer.finish()
+        write_index(stage, shards, checkpoint)
+        tensors = sum(len(shard.offsets) for shard in shards)
+        record = _record(str(model), str(data), settings, used, outcome, tensors, time.monotonic() - began)
+        stage.write("fisher.json", record.to_json())
+    return record
+
+
+def _require_extras() -> None:
+    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    if missing:
+        raise RecipeError(
+            f"the Fisher information needs libraries that are not here ({', '.join(missing)}): {install('torch')}"
+        )
+
+
+def _refuse_quantised(checkpoint: Checkpoint) -> None:
+    """Quantised weights have no gradients."""
+    declared = quantisation(checkpoint.config)
+    unknown = sorted({tensor.dtype for tensor in checkpoint.tensors.values()} - FLOATS - INTEGERS)
+    if declared or unknown:
+        what = declared or f"tensors of dtype {', '.join(unknown)}"
+        raise CheckpointError(
+            f"{checkpoint.directory}: quantised weights ({what}) have no gradients; use the unquantised checkpoint"
+        )
+    if not any(tensor.is_float for tensor in checkpoint.tensors.values()):
+        raise CheckpointError(f"{checkpoint.directory}: holds no floating-point tensors")
+
+
+def _fitted(settings: Settings, lines: int, checkpoint: Checkpoint) -> Settings:
+    """The settings that data and model allow for."""
+    positions = checkpoint.config.get("max_position_embeddings", checkpoint.config.get("n_positions"))
+    limit = positions if isinstance(positions, int) and positions >= 2 else settings.max_length
+    return replace(settings, examples=lines, max_length=min(settings.max_length, limit))
+
+
+def _notes(asked: Settings, used: Settings, outcome: Outcome) -> Iterator[str]:
+    """What had to give."""
+    if used.examples < asked.examples:
+        yield f"the data has {used.examples:,} lines, fewer than the {asked.examples:,} examples asked for"
+    if used.max_length < asked.max_length and outcome.truncated:
+        yield (
+            f"{outcome.truncated:,} examples were cut because the model has {used.max_length:,} positions, fewer than "
+            f"max_length {asked.max_length:,}"
+        )
+
+
+def _listener(on_progress: Callable[[Progress], None] | None, total: int) -> Callable[[int], None]:
+    if on_progress is None:
+        return lambda _: None
+    return lambda done: on_progress(Progress(stage="fisher", done=done, total=total, unit="examples"))
+
+
+def _record(
+    model: str,
+    data: str,
+    asked: Settings,
+    used: Settings,
+    outcome: Outcome,
+    tensors: int,
+    seconds: float,
+) -> FisherRecord:
+    return FisherRecord(
+        ramerge_version=__version__,
+        model=model,
+        data=data,
+        examples=used.examples,
+        examples_requested=asked.examples,
+        labels=used.labels,
+        max_length=used.max_length,
+        device=outcome.device,
+        dtype=used.dtype,
+        seed=used.seed,
+        tokens=outcome.tokens,
+        truncated=outcome.truncated,
+        mean_log_likelihood=outcome.mean_log_likelihood,
+        tensors=tensors,
+        seconds=round(seconds, 3),
+        notes=(*_notes(asked, used, outcome), *outcome.notes),
+        torch=outcome.torch,
+        transformers=outcome.transformers,
+    )

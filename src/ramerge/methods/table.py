@@ -1,0 +1,72 @@
+"""The merging methods, one paper a file, and the table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ramerge.methods.base import Method, Parameters, conditions
+from ramerge.methods.dare import DARE, DARE_TIES
+from ramerge.methods.fisher import FISHER
+from ramerge.methods.isolate import ISOLATE
+from ramerge.methods.linear import LINEAR
+from ramerge.methods.ram import RAM, RAM_PLUS, RAM_PLUS_S
+from ramerge.methods.task_arithmetic import TASK_ARITHMETIC
+from ramerge.methods.ties import TIES
+from ramerge.methods.wudi import WUDI
+
+METHODS: Mapping[str, Method] = {
+    method.name: method
+    for method in (RAM, RAM_PLUS, RAM_PLUS_S, TASK_ARITHMETIC, LINEAR, FISHER, TIES, DARE, DARE_TIES, WUDI, ISOLATE)
+}
+
+
+def complete(method: Method, preset: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that were given on top of the preset's; nothing is checked."""
+    return {**(method.presets[preset] if preset else {}), **given}
+
+
+def describe(method: Method) -> dict[str, Any]:
+    """A method as plain values: title, formula, source, reads of the inputs that a merge with default parameters takes,
+    presets, and each parameter's default, range and meaning."""
+    schema = method.parameters.model_json_schema()["properties"]
+    return {
+        "title": method.title,
+        "formula": method.formula,
+        "source": method.source,
+        "reads": _reads(method),
+        "differs": method.differs,
+        "parameters": {
+            name: {
+                "default": field["default"],
+                "range": _range(field),
+                "description": field["description"],
+                "only": dict(conditions(method.parameters, name)),
+            }
+            for name, field in schema.items()
+        },
+        "presets": {name: dict(values) for name, values in method.presets.items()},
+    }
+
+
+def _reads(method: Method) -> int:
+    statistics = method.statistics(method.parameters(), ("code", "tool"))
+    return 1 + max((statistic.reads for statistic in statistics), default=0)
+
+
+def _range(field: Mapping[str, Any]) -> str:
+    if "range" in field:
+        return str(field["range"])
+    if "enum" in field:
+        return " | ".join(field["enum"])
+    if field["type"] == "boolean":
+        return "true | false"
+    if not field.keys() & {"minimum", "maximum", "exclusiveMinimum"}:
+        return "any number" if field["type"] == "number" else "any whole number"
+    if "exclusiveMinimum" in field:
+        return f"above {field['exclusiveMinimum']:g}, to {field['maximum']:g}"
+    upper = f" to {field['maximum']:g}" if "maximum" in field else " or more"
+    return f"{field.get('minimum', 0):g}{upper}"
+
+
+__all__ = ["METHODS", "Method", "Parameters", "complete", "describe"]

@@ -1,0 +1,173 @@
+"""A recipe checked whole: its structure, its method, its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.text import unknown
+from ramerge.methods.base import names_agent
+from ramerge.methods.table import METHODS, Method, complete
+from ramerge.recipe.mergekit import is_mergekit, translate
+from ramerge.recipe.model import DEFAULT_METHOD, Document, Key, Recipe, check, describe, read_document
+
+AnyRecipe = Recipe | Mapping[str, Any] | str | Path | Document
+
+
+def load_recipe(source: AnyRecipe) -> Recipe:
+    """A checked recipe from a file, a mapping, a document, or a recipe; ours or in mergekit's form.
+
+    Raises:
+        RecipeError: every problem of structure, method and parameters.
+    """
+    document = as_document(source)
+    misplaced = _misplaced(document)
+    recipe, problems = (source, []) if isinstance(source, Recipe) else check(document, without=misplaced)
+    problems = [*misplaced.values(), *problems, *_method_problems(document), *_agent_problems(document)]
+    if recipe is None or problems:
+        raise RecipeError(dict.fromkeys(problems))
+    return recipe
+
+
+def as_document(source: AnyRecipe) -> Document:
+    """The document of a recipe in any form.
+
+    Raises:
+        RecipeError: it cannot be read, or is a recipe of mergekit's that has no counterpart.
+    """
+    document = _written(source)
+    return translate(document) if is_mergekit(document.values) else document
+
+
+def _written(source: AnyRecipe) -> Document:
+    """The document of a recipe, in the form in which it was written."""
+    if isinstance(source, Recipe):
+        written, _ = check(source.document)
+        # a copy with other values (`model_copy`) still carries the text that it no longer is
+        if written is not None and written.model_dump() == source.model_dump():
+            return source.document
+        return Document(source.model_dump(exclude_none=True), folder=source.folder)
+    if isinstance(source, str | Path):
+        return read_document(Path(source))
+    return source if isinstance(source, Document) else Document(dict(source))
+
+
+def with_values(source: AnyRecipe, values: Mapping[str, Any]) -> Document:
+    """The document of a recipe with other values, as flags set them.
+
+    Args:
+        source: a recipe in any form.
+        values: keys, such as `dtype` or `parameters.r`, to values; None leaves the recipe's.
+
+    Raises:
+        RecipeError: the recipe cannot be read.
+    """
+    document = _written(source)
+    changed = replace(document, values=deepcopy(document.values), flags=dict(document.flags))
+    for key, value in values.items():
+        if value is not None:
+            changed.set(tuple(key.split(".")), value, f"{key}={value}")
+    return changed
+
+
+def _misplaced(document: Document) -> dict[str, str]:
+    """What to say of parameters that stand beside the recipe's own keys, by key."""
+    parameters = {name for method in METHODS.values() for name in method.parameters.model_fields}
+    return {
+        key: document.where((key,), f"unknown key {key!r}; did you mean 'parameters.{key}'?")
+        for key in document.values
+        if key in parameters - set(Recipe.model_fields)
+    }
+
+
+def _method_problems(document: Document) -> list[str]:
+    """What is wrong with method, preset and parameters. Values of a wrong type were reported by the structure."""
+    values = document.values
+    name, preset, given = values.get("method", DEFAULT_METHOD), values.get("preset"), values.get("parameters") or {}
+    problems = []
+    if not isinstance(name, str) or not isinstance(given, dict):
+        return []
+    if name not in METHODS:
+        return [document.where(("method",), unknown("method", name, list(METHODS)))]
+    method = METHODS[name]
+    if method.needs_base and values.get("base") is None:
+        problems.append(document.where(("base",), f"is missing, and {name} needs it"))
+    if isinstance(preset, str) and preset not in method.presets:
+        problems.append(document.where(("preset",), unknown(f"preset of {name}", preset, list(method.presets))))
+        preset = None
+    completed = complete(method, preset, given) if preset is None or isinstance(preset, str) else dict(given)
+    problems += _parameter_problems(document, method, completed, ("parameters",))
+    rules = values.get("rules")
+    for place, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
+        others = rule.get("parameters") if isinstance(rule, dict) else None
+        if isinstance(others, dict):
+            key = ("rules", str(place), "parameters")
+            found = _parameter_problems(document, method, {**completed, **others}, key, only=others)
+            problems += found
+    return problems
+
+
+def _parameter_problems(
+    document: Document, method: Method, given: Mapping[str, Any], key: Key, only: Mapping[str, Any] | None = None
+) -> list[str]:
+    """What is wrong with parameters that stand at `key`; with `only`, those of these names."""
+    fields = method.parameters.model_fields
+    problems = []
+    for name in given:
+        if name not in fields and (only is None or name in only):
+            others = [other.name for other in METHODS.values() if name in other.parameters.model_fields]
+            hint = f" ({name} belongs to {', '.join(others)})" if others else ""
+            problems.append(
+                document.where((*key, name), unknown(f"parameter of {method.name}", name, list(fields)) + hint)
+            )
+    kept = {name: value for name, value in given.items() if name in fields}
+    try:
+        parameters = method.parameters(**kept)
+    except ValidationError as error:
+        problems += describe(error, document, method.parameters, key, only=only)
+        return problems
+    agents = document.values.get("agents")
+    names = list(agents) if isinstance(agents, dict) else []
+    for name, value in parameters:
+        if value is not None and names_agent(method.parameters, name) and value not in names:
+            problems.append(document.where((*key, name), unknown("agent", value, names)))
+        if isinstance(value, dict) and (only is None or name in only):
+            problems += [
+                document.where((*key, name, one), unknown("agent", one, names)) for one in value if one not in names
+            ]
+            missing = [one for one in names if one not in value]
+            if missing:
+                problems.append(document.where((*key, name), f"has no value for {', '.join(missing)}"))
+    return problems
+
+
+def _agent_problems(document: Document) -> list[str]:
+    """Names of agents that are none, and importances where the method needs or does not need them."""
+    values = document.values
+    agents, chosen, rules = values.get("agents"), values.get("companions"), values.get("rules")
+    if not isinstance(agents, dict):
+        return []
+    problems = []
+    if isinstance(chosen, str) and chosen not in agents and chosen != "base":
+        problems.append(document.where(("companions",), unknown("agent", chosen, list(agents))))
+    for place, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
+        taken = rule.get("take") if isinstance(rule, dict) else None
+        if isinstance(taken, str) and taken not in agents:
+            problems.append(document.where(("rules", str(place), "take"), unknown("agent", taken, list(agents))))
+        if isinstance(rule, dict) and rule.get("keep") is not None and values.get("base") is None:
+            problems.append(document.where(("rules", str(place), "keep"), "the recipe has no base; give one"))
+    method = METHODS.get(str(values.get("method", DEFAULT_METHOD)))
+    weighted = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get("importance")}
+    for name in agents:
+        if method is not None and method.needs_importance and name not in weighted:
+            text = f"has no importance, which {method.name} needs; `ramerge fisher` estimates it"
+            problems.append(document.where(("agents", name), text))
+        elif method is not None and not method.needs_importance and name in weighted:
+            problems.append(document.where(("agents", name, "importance"), f"{method.name} takes no importances"))
+    return problems
