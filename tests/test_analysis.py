@@ -17,8 +17,10 @@ from ramerge.analysis import fixed
 from ramerge.analysis.analyze import analyze, plan_analysis
 from ramerge.analysis.anatomy import Tally
 from ramerge.analysis.results import EXPONENTS, ULPS
-from ramerge.analysis.roles import ROLES, layer_of, role_of
+from ramerge.analysis.roles import ROLES, role_of
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.recipe.layers import layer_of
+from ramerge.recipe.read import open_recipe
 from tests.checkpoints import families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.reference import Stored, encode
 
@@ -97,7 +99,7 @@ def tally_of(folder: Path, names: Sequence[str], threads: int = 2) -> dict[str, 
     """What is counted of each tensor."""
     from ramerge.engine.execute import observe
 
-    plan, anatomy = plan_analysis(recipe(folder, names, "ram"), epsilons=EPSILONS, threads=threads)
+    plan, anatomy = plan_analysis(open_recipe(recipe(folder, names, "ram")), epsilons=EPSILONS, threads=threads)
     assert not plan.problems
     known = observe(plan, (anatomy,), ThreadExecutor(threads)).known
     return {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in plan.tensors if tensor.merged}
@@ -290,12 +292,12 @@ def test_what_cannot_be_analysed(tmp_path: Path) -> None:
 )
 def test_roles(name: str, layer: int | None, role: str) -> None:
     found = layer_of(name)
-    assert ((found[1] if found else None), role_of(name)) == (layer, role)
+    assert ((found.number if found else None), role_of(name)) == (layer, role)
     assert role in ROLES
 
 
 def test_a_plan_can_be_kept_and_carried_out(tmp_path: Path) -> None:
-    plan, anatomy = plan_analysis(recipe(tmp_path, write_simple(tmp_path)))
+    plan, anatomy = plan_analysis(open_recipe(recipe(tmp_path, write_simple(tmp_path))))
     found = analyze(plan, anatomy, ThreadExecutor(1))
     assert found.peak_memory_bytes > 0 and found.bytes_read == plan.bytes_read
 

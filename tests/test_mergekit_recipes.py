@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 import ramerge
 from ramerge.foundation.errors import RecipeError
 from ramerge.methods.table import METHODS
-from ramerge.recipe.checks import load_recipe
+from ramerge.recipe.checks import check
+from ramerge.recipe.document import Document, read_document
 from ramerge.recipe.mergekit import is_mergekit, translate
-from ramerge.recipe.model import Document, read_document
+from ramerge.recipe.read import open_recipe
 from tests.checkpoints import floats, write_checkpoint
 
 MODELS = [{"model": "org/code", "parameters": {"weight": 0.5}}, {"model": "./tool", "parameters": {"weight": 1}}]
@@ -112,7 +113,7 @@ def test_what_comes_of_it_is_a_recipe(method: str, own: dict[str, float]) -> Non
         shared = {"weight": 1, "normalize": True}
     models = [{"model": "code", "parameters": own}, {"model": "tool"}]
     document = translate(Document(recipe(method, models=models, parameters=shared, dtype="float16")))
-    checked = load_recipe(document)
+    checked = check(open_recipe(document))
     assert checked.parameters == document.values["parameters"]
     # RAM's variants of its own, which mergekit does not have, stay at the paper's
     left = {"shared", "density", "trim"} if method.startswith("ram") else {"seed"}

@@ -4,8 +4,10 @@ import pytest
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.yamltext import parse_scalar
-from ramerge.recipe.checks import load_recipe
-from ramerge.recipe.model import Recipe, parse_size, read_document
+from ramerge.recipe.checks import check
+from ramerge.recipe.document import read_document
+from ramerge.recipe.model import Recipe, parse_size
+from ramerge.recipe.read import open_recipe
 
 GOOD = """\
 method: ram+
@@ -30,12 +32,12 @@ def write(folder: Path, text: str) -> Path:
 
 def problems(folder: Path, text: str) -> tuple[str, ...]:
     with pytest.raises(RecipeError) as raised:
-        load_recipe(write(folder, text))
+        check(open_recipe(write(folder, text)))
     return raised.value.problems
 
 
 def test_a_good_recipe(tmp_path: Path) -> None:
-    recipe = load_recipe(write(tmp_path, GOOD))
+    recipe = check(open_recipe(write(tmp_path, GOOD)))
     assert recipe.method == "ram+"
     assert {name: agent.model for name, agent in recipe.agents.items()} == {
         "code": "org/code@main",
@@ -48,8 +50,8 @@ def test_a_good_recipe(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_the_same_recipe(tmp_path: Path) -> None:
-    recipe = load_recipe(write(tmp_path, GOOD))
-    again = load_recipe(write(tmp_path, recipe.to_yaml()))
+    recipe = check(open_recipe(write(tmp_path, GOOD)))
+    again = check(open_recipe(write(tmp_path, recipe.to_yaml())))
     assert again.model_dump() == recipe.model_dump()
 
 
@@ -165,13 +167,13 @@ def test_settings_override_any_key(tmp_path: Path) -> None:
     document.set(("parameters", "r"), parse_scalar("2e-1"), "--set parameters.r=2e-1")
     document.set(("agents", "code", "model"), "other", "--set agents.code.model=other")
     document.set(("allow", "extra_tensors"), parse_scalar("true"), "--set allow.extra_tensors=true")
-    recipe = load_recipe(document)
+    recipe = check(open_recipe(document))
     assert recipe.parameters["r"] == 0.2
     assert recipe.agents["code"].model == "other"
     assert recipe.allow.extra_tensors
     document.set(("parameters", "r"), "much", "--set parameters.r=much")
     with pytest.raises(RecipeError, match=r"--set parameters\.r=much"):
-        load_recipe(document)
+        check(open_recipe(document))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_dtypes_have_short_names(text: str, name: str) -> None:
 
 def test_ram_plus_is_the_default(tmp_path: Path) -> None:
     assert Recipe(base="b", agents={"a": "x"}).method == "ram+"
-    recipe = load_recipe(write(tmp_path, "base: b\nagents: {a: x}\nparameters: {r: 0.2}"))
+    recipe = check(open_recipe(write(tmp_path, "base: b\nagents: {a: x}\nparameters: {r: 0.2}")))
     assert recipe.method == "ram+"
     assert "method: ram+" in recipe.to_yaml()  # what was merged must not depend on a default
 

@@ -10,7 +10,6 @@ import pytest
 
 import ramerge
 from ramerge.checkpoint import write
-from ramerge.engine.executors.threads import ThreadExecutor
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.reference import Stored
 
@@ -66,15 +65,12 @@ def test_integer_tensors_must_be_equal(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrinks_after_planning(tmp_path: Path) -> None:
-    from ramerge.engine.execute import execute
-    from ramerge.planning.build import make_plan
-
     names = write_simple(tmp_path)
-    plan = make_plan(recipe(tmp_path, names), tmp_path / "out")
+    plan = ramerge.plan(recipe(tmp_path, names), tmp_path / "out")
     path = tmp_path / "tool" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ramerge.CheckpointError, match="has changed"):
-        execute(plan, ThreadExecutor(2))
+        ramerge.merge(plan)
     assert not (tmp_path / "out").exists()
 
 
@@ -139,3 +135,39 @@ def test_the_public_names_are_sorted_complete_and_there() -> None:
     assert callable(ramerge.plan)
     with pytest.raises(AttributeError):
         _ = ramerge.nothing
+
+
+def test_what_was_planned_is_what_is_run(tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path))
+    plan = ramerge.plan(source, tmp_path / "planned", threads=1, parameters={"r": 0.3})
+    record = ramerge.merge(plan)
+    ramerge.merge({**source, "parameters": {"r": 0.3}}, tmp_path / "direct")
+    assert record.parameters["r"] == 0.3
+    assert (tmp_path / "planned/model.safetensors").read_bytes() == (tmp_path / "direct/model.safetensors").read_bytes()
+
+
+def test_a_plan_takes_nothing_more(tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path))
+    plan = ramerge.plan(source, tmp_path / "out")
+    with pytest.raises(ramerge.RecipeError, match="give out, threads to `plan`"):
+        ramerge.merge(plan, tmp_path / "other", threads=2)
+    with pytest.raises(ramerge.RecipeError, match="in_memory=True"):
+        ramerge.merge(plan, on_tensor=lambda _: None)
+    swept = ramerge.plan(source, tmp_path / "out", vary={"parameters.r": [0, 1]})
+    with pytest.raises(ramerge.RecipeError, match="`sweep` carries it out"):
+        ramerge.merge(swept)
+    assert len(ramerge.sweep(swept)) == 2
+
+
+def test_merging_into_memory_gives_the_bytes_of_a_merge(tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path))
+    found: dict[str, bytes] = {}
+    record = ramerge.merge(source, on_tensor=lambda tensor: found.update({tensor.name: tensor.data.tobytes()}))
+    planned = ramerge.merge(ramerge.plan(source, in_memory=True), on_tensor=lambda _: None)
+    ramerge.merge(source, tmp_path / "out")
+    assert {name: stored.bits.tobytes() for name, stored in read_checkpoint(tmp_path / "out").items()} == found
+    assert record.statistics == planned.statistics
+    with pytest.raises(ramerge.RecipeError, match="either an output folder is needed"):
+        ramerge.merge(source)
+    with pytest.warns(DeprecationWarning, match="use merge"):
+        ramerge.sweep(source, on_tensor=lambda _: None)

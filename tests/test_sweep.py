@@ -61,7 +61,7 @@ def test_a_function_that_fails_ends_it(tmp_path: Path) -> None:
         raise KeyError("no such weight")
 
     with pytest.raises(KeyError, match="no such weight"):
-        ramerge.sweep(recipe(tmp_path, write_simple(tmp_path)), on_tensor=fail)
+        ramerge.merge(recipe(tmp_path, write_simple(tmp_path)), on_tensor=fail)
 
 
 @pytest.mark.parametrize(

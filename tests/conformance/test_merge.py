@@ -18,7 +18,6 @@ from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.methods.ram import AgentCounts, rescale
 from ramerge.methods.ram import rho as ratio
 from ramerge.methods.table import METHODS
-from ramerge.planning.build import make_plan
 from tests import reference
 from tests.checkpoints import families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.conformance.methods import ROWS
@@ -30,7 +29,7 @@ Tensors = Mapping[str, Stored]
 
 def run(folder: Path, source: dict, out: str, *, block: int = 1 << 19, workers: int = 3) -> ramerge.Record:
     """Merge with blocks of a given size, however small."""
-    plan = make_plan(source, folder / out)
+    plan = ramerge.plan(source, folder / out)
     plan = replace(plan, resources=replace(plan.resources, block_elements=block))
     return execute(plan, ThreadExecutor(workers))[0]
 
@@ -191,10 +190,10 @@ def test_every_bound_of_every_parameter(method: str, tmp_path: Path) -> None:
     for name, field in METHODS[method].parameters.model_fields.items():
         inside, outside = _bounds(name, field.metadata)
         for value in inside:
-            assert make_plan({**source, "parameters": {name: value}}).problems == (), (name, value)
+            assert ramerge.plan({**source, "parameters": {name: value}}).problems == (), (name, value)
         for value in outside:
             with pytest.raises(ramerge.RecipeError, match=name):
-                make_plan({**source, "parameters": {name: value}})
+                ramerge.plan({**source, "parameters": {name: value}})
 
 
 def _bounds(name: str, metadata: list[Any]) -> tuple[list[Any], list[Any]]:

@@ -69,7 +69,7 @@ def check(case: Case) -> bool:
         agents = {"agent": {"model": str(place / "agent"), "importance": str(place / "fisher")}}
         source = {"method": "fisher", "base": str(place / "base"), "agents": agents}
         if kind == "weights":
-            api.sweep(source, on_tensor=lambda _: None, cache=False)
+            api.merge(source, on_tensor=lambda _: None, cache=False)
             return True
         plan = api.plan(source, cache=False)
     except RamergeError as error:

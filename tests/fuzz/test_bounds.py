@@ -13,7 +13,7 @@ from ramerge.checkpoint.index import open_checkpoint, read_json
 from ramerge.engine.record import read_record
 from ramerge.foundation.errors import RamergeError
 from ramerge.importance import jsonl
-from ramerge.recipe.model import read_document
+from ramerge.recipe.document import read_document
 from tests.checkpoints import simple, write_checkpoint
 from tests.fuzz.runner import run
 

@@ -13,12 +13,12 @@ from typing import Any
 from ramerge.analysis.anatomy import Anatomy, Tally
 from ramerge.analysis.findings import findings_of
 from ramerge.analysis.results import Analysis, Part, TensorPart, part_of
-from ramerge.analysis.roles import ROLES, layer_of, role_of
-from ramerge.checkpoint.dtypes import full_name
+from ramerge.analysis.roles import ROLES, role_of
 from ramerge.engine.beside import peak_memory
 from ramerge.engine.execute import observe
 from ramerge.engine.executors.executor import Executor
-from ramerge.engine.warn import erasures, inspected, refuse, warnings_of
+from ramerge.engine.warn import erasures, inspect, refuse, warnings_of
+from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.version import __version__
@@ -28,8 +28,10 @@ from ramerge.methods.table import METHODS
 from ramerge.planning import remembered
 from ramerge.planning.build import make_plan
 from ramerge.planning.model import Plan, TensorPlan
-from ramerge.recipe.checks import AnyRecipe, as_document
-from ramerge.recipe.model import DEFAULT_METHOD, Document
+from ramerge.recipe.document import Document
+from ramerge.recipe.layers import Layer, layer_of
+from ramerge.recipe.model import DEFAULT_METHOD
+from ramerge.recipe.points import make_points
 
 EPSILONS = (1e-4, 1e-5, 1e-6, 0.0)
 """Thresholds that are compared, besides the recipe's own."""
@@ -38,7 +40,7 @@ _USUAL_EPSILON = 1e-5
 
 
 def plan_analysis(
-    recipe: AnyRecipe,
+    document: Document,
     *,
     epsilons: Sequence[float] = EPSILONS,
     threads: int | None = None,
@@ -48,10 +50,16 @@ def plan_analysis(
 ) -> tuple[Plan, Anatomy]:
     """What an analysis reads and counts.
 
+    Args:
+        document: the recipe, in ramerge's own form; it is checked here, because what is only of use to its method may
+            be wrong or absent.
+        epsilons: further thresholds that are compared.
+        threads, max_memory, cache, strict: as for `planning.build.make_plan`.
+
     Raises:
         RecipeError: the recipe or the thresholds are wrong.
     """
-    document, epsilon, left_out = _for_analysis(as_document(recipe))
+    document, epsilon, left_out = _for_analysis(document)
     wrong = [one for one in epsilons if isinstance(one, bool) or not 0 <= one < float("inf")]
     if wrong:
         raise RecipeError([f"epsilons: {one!r} must be a number, 0 or more" for one in wrong])
@@ -60,9 +68,16 @@ def plan_analysis(
     anatomy = Anatomy(
         "tensor", agents=len(agents) if isinstance(agents, Mapping) else 1, epsilon=epsilon, epsilons=asked
     )
-    limits: dict[str, Any] = {"threads": threads, "max_memory": max_memory}
-    plan = make_plan(document, observed=(anatomy,), cache=cache, strict=strict, **limits)
-    return replace(plan, notes=(*plan.notes, *left_out)), anatomy
+    plan = make_plan(
+        make_points(document),
+        observed=(anatomy,),
+        threads=threads,
+        max_memory=max_memory,
+        cache=cache,
+        strict=strict,
+        notes=left_out,
+    )
+    return plan, anatomy
 
 
 def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener = silence) -> Analysis:
@@ -76,9 +91,9 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
     if plan.problems:
         raise PlanError(plan.problems)
     began = time.monotonic()
-    plan = inspected(plan)
+    seen = inspect(plan)
     observed = observe(plan, (anatomy,), executor, listen)
-    known, warnings = observed.known, warnings_of(plan, observed.rounding)
+    known, warnings = observed.known, warnings_of(plan, seen, observed.rounding)
     refuse(plan, warnings)
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
     tallies = {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in tensors}
@@ -126,7 +141,7 @@ def _rounding(plan: Plan, counts: Counts) -> dict[str, dict[str, Any]]:
 def _leave_counts(plan: Plan, anatomy: Anatomy, tallies: Mapping[str, Tally]) -> None:
     """Spare later merges of the same files their counting pass."""
     remembered.keep(
-        plan.inputs,
+        plan.contents.digest,
         plan.tensors,
         {
             (Moved("model", epsilon=epsilon), name): tally.by_epsilon[place]
@@ -179,13 +194,13 @@ def _without_importance(agent: Any) -> Any:
 
 def _layers(tensors: Iterable[TensorPlan]) -> dict[str, list[TensorPlan]]:
     """Tensors by layer; where a model has several stacks of layers, each under its own name."""
-    found: dict[tuple[str, int], list[TensorPlan]] = {}
+    found: dict[Layer, list[TensorPlan]] = {}
     for tensor in tensors:
         if (layer := layer_of(tensor.name)) is not None:
             found.setdefault(layer, []).append(tensor)
-    several = len({stack for stack, _ in found}) > 1
+    several = len({layer.stack for layer in found}) > 1
     return {
-        f"{stack} {number}" if several else f"layer {number}": found[stack, number] for stack, number in sorted(found)
+        f"{layer.stack} {layer.number}" if several else f"layer {layer.number}": found[layer] for layer in sorted(found)
     }
 
 
@@ -202,6 +217,6 @@ def _tensor(tensor: TensorPlan, part: Part) -> TensorPart:
         part=part,
         shape=tensor.base.shape,
         dtype=full_name(tensor.base.dtype),
-        layer=layer[1] if layer else None,
+        layer=layer.number if layer else None,
         role=role_of(tensor.name),
     )

@@ -1,4 +1,4 @@
-"""What a tensor does in a transformer, and in which layer, read off its name: no list of architectures."""
+"""What a tensor does in a transformer, read off its name: no list of architectures."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ ROLES = (
 )
 """All roles, in the order in which they are listed."""
 
-_LAYER = re.compile(r"^(?P<stack>(?:[^.]+\.)*?[^.]+)\.(?P<number>\d+)\.")
-
 _EXPERT = re.compile(r"(^|[._])(shared_)?experts?([._]|$)")
 _KINDS = (
     ("gate", re.compile(r"(gate_proj|\bw1\b|gate)$")),
@@ -49,12 +47,6 @@ _PATTERNS = (
     ("attention", re.compile(r"(attn|attention)")),
 )
 _SUFFIX = re.compile(r"\.(weight|bias|scale)$")
-
-
-def layer_of(name: str) -> tuple[str, int] | None:
-    """The stack of layers and the number in it, such as `("model.layers", 3)`; None outside of layers."""
-    found = _LAYER.match(name)
-    return (found["stack"], int(found["number"])) if found else None
 
 
 def role_of(name: str) -> str:

@@ -10,10 +10,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from ramerge.checkpoint.dtypes import full_name
 from ramerge.checkpoint.index import read_json
 from ramerge.checkpoint.paths import leads_outside, target
 from ramerge.checkpoint.stage import Stage
+from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.text import brief

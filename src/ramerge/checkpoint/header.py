@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramerge.checkpoint.dtypes import BITS
+from ramerge.foundation.dtypes import BITS
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import Limits, Pairs, parse
 from ramerge.foundation.text import quoted

@@ -9,20 +9,10 @@ from typing import Any
 import torch
 
 from ramerge.checkpoint.tensor import Tensor
+from ramerge.foundation.dtypes import torch_dtypes
 from ramerge.foundation.errors import CheckpointError
 
-_DTYPES = {
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-}
+_DTYPES = {dtype: name for name, dtype in torch_dtypes().items()}
 
 
 def read_pickled(path: Path) -> tuple[list[Tensor], int]:

@@ -22,9 +22,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ramerge.checkpoint.outputs import is_replaceable
 from ramerge.foundation.errors import OutputError, OutputWarning, StoppedError
 from ramerge.foundation.files import hidden_beside, is_at, lock, write_all
-from ramerge.foundation.jsontext import RECORD, read
 from ramerge.foundation.signals import Guard
 
 _HERE = -100  # AT_FDCWD
@@ -320,53 +320,6 @@ class _Place:
             back = "" if there else f", and the next run to {self._out} puts it back"
             return f"what was at {self._out} is in {self._old}{back}"
         return f"nothing was kept; {self._out} is as it was" if there and self._lock >= 0 else "nothing was kept"
-
-
-def is_replaceable(folder: Path) -> bool:
-    """Whether a folder is what `--overwrite` is meant for, and no home or project that was named by mistake.
-
-    That is what a merge has made, or a flat folder.
-    """
-    made = any(_is_ours(folder / name) for name in ("ramerge.json", "sweep.json"))
-    return folder.is_dir() and (made or not any(entry.is_dir() for entry in folder.iterdir()))
-
-
-def conflict(out: Path, inputs: Sequence[Path], *, overwrite: bool) -> str | None:
-    """Why an output folder cannot be at `out`, because of what is there or is read; None where it can.
-
-    Args:
-        out: the output folder.
-        inputs: files and folders that are read.
-        overwrite: whether a folder that is there would be replaced.
-    """
-    place = out.resolve()
-    if Path.cwd().is_relative_to(place):
-        return "is the working folder, or holds it; choose a folder of its own"
-    if place.is_mount():
-        return "is a mount point, which cannot be replaced; choose a folder inside of it"
-    for path in (each.resolve() for each in inputs):
-        if place == path:
-            return "is one of the inputs; choose another folder"
-        if path.is_dir() and place.is_relative_to(path):
-            return f"is inside the input {path}; choose a folder outside of it"
-        if path.is_relative_to(place):
-            return f"holds the input {path}; choose another folder"
-    if not os.path.lexists(out):
-        return None
-    if not out.is_dir():
-        return "is a file; choose a folder"
-    if not overwrite:
-        return "exists; choose another folder or pass --overwrite"
-    if not is_replaceable(out):
-        return "has subfolders and no merge has made it, so --overwrite does not replace it; remove it yourself"
-    return None
-
-
-def _is_ours(record: Path) -> bool:
-    try:
-        return "ramerge_version" in read(record, RECORD)
-    except (OSError, ValueError):
-        return False
 
 
 def _reason(error: OSError, out: Path) -> str:

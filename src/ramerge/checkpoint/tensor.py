@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.dtypes import FLOATS
+from ramerge.foundation.dtypes import FLOATS
 
 
 @dataclass(frozen=True)

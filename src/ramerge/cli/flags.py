@@ -9,7 +9,7 @@ from typing import Any
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import unknown
 from ramerge.foundation.yamltext import parse_scalar
-from ramerge.recipe.model import Document, read_document
+from ramerge.recipe.document import Document, read_document
 
 
 def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:

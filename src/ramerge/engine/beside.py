@@ -20,17 +20,19 @@ from ramerge.engine.warn import erasures, warnings_of
 from ramerge.engine.worker import Known
 from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts
-from ramerge.planning.model import Plan, Point
+from ramerge.planning.model import Plan
+from ramerge.recipe.points import Point
 from ramerge.recipe.model import Agent, Recipe
 
 
-def make_records(plan: Plan, known: Known, rounding: Counts, began: float) -> tuple[Record, ...]:
+def make_records(plan: Plan, known: Known, rounding: Counts, seen: Sequence[str], began: float) -> tuple[Record, ...]:
     """A record for each point, from what was counted.
 
     Args:
         plan: what was carried out.
         known: results of statistics.
         rounding: int64, shape (points, 2, N), as `kernels.rounding` has it.
+        seen: warnings of what a sample of the weights shows.
         began: `time.monotonic` at the beginning.
     """
     rules = [
@@ -48,7 +50,7 @@ def make_records(plan: Plan, known: Known, rounding: Counts, began: float) -> tu
             rules=tuple(rules),
             counts=plan.counts,
             notes=(*plan.notes, *_remarks(point, of)),
-            warnings=warnings_of(plan, counts),
+            warnings=warnings_of(plan, seen, counts),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
             runs_on=point.method.runs_on(point.parameters[0]),

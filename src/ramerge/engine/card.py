@@ -14,7 +14,8 @@ from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.text import markdown
 from ramerge.methods.base import Column
 from ramerge.methods.table import METHODS
-from ramerge.planning.model import Plan, Point
+from ramerge.planning.model import Plan
+from ramerge.recipe.points import Point
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
 

@@ -19,7 +19,7 @@ from ramerge.engine.executors.executor import Executor
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import Files, MergedTensor, Whole, all_shards
 from ramerge.engine.tally import Refusals, Statistics
-from ramerge.engine.warn import inspected, refuse
+from ramerge.engine.warn import inspect, refuse
 from ramerge.engine.worker import Block, Compiling, Known, Outcome, Sink, Task, Worker, worker
 from ramerge.foundation.errors import PlanError, WeightsError
 from ramerge.foundation.events import Listener, Progress, silence
@@ -51,14 +51,14 @@ def execute(
         raise PlanError(plan.problems or "either an output folder is needed, or a function that takes the tensors")
     began = time.monotonic()
     with closing(_Passes(plan, executor, listen)) as passes:
-        plan = inspected(plan)
+        seen = inspect(plan)
         if on_tensor is not None:
             passes.count()
             with closing(Whole(plan, on_tensor)) as whole:
                 passes.merge(whole)
                 whole.finish()
             passes.keep()
-            return _records(plan, passes, began)
+            return _records(plan, passes, seen, began)
         assert plan.out is not None
         with staged(plan.out, overwrite=plan.overwrite) as stage:
             with closing(Writer(stage, all_shards(plan))) as writer:
@@ -66,14 +66,14 @@ def execute(
                 passes.merge(Files(plan, writer))
                 writer.finish()
             passes.keep()
-            records = _records(plan, passes, began)
+            records = _records(plan, passes, seen, began)
             write_beside(plan, records, stage)
             check_unchanged(plan.files)  # companions too are from the files that were planned
         return records
 
 
-def _records(plan: Plan, passes: _Passes, began: float) -> tuple[Record, ...]:
-    records = make_records(plan, passes.known, passes.rounding, began)
+def _records(plan: Plan, passes: _Passes, seen: Sequence[str], began: float) -> tuple[Record, ...]:
+    records = make_records(plan, passes.known, passes.rounding, seen, began)
     refuse(plan, (warning for record in records for warning in record.warnings))
     return records
 
@@ -121,7 +121,7 @@ class _Passes:
     """
 
     def __init__(self, plan: Plan, executor: Executor, listen: Listener) -> None:
-        self.known: dict[tuple[Statistic, str], Any] = dict(plan.remembered)
+        self.known: dict[tuple[Statistic, str], Any] = dict(plan.contents.remembered)
         self.rounding = np.zeros((len(plan.points), 2, len(plan.agents)), np.int64)
         self._plan = plan
         self._executor = executor
@@ -168,7 +168,7 @@ class _Passes:
 
     def keep(self) -> None:
         """Leave what was counted to later runs on the same files."""
-        remembered.keep(self._plan.inputs, self._plan.tensors, self._by_tensor)
+        remembered.keep(self._plan.contents.digest, self._plan.tensors, self._by_tensor)
 
     def _read(
         self,
@@ -268,7 +268,7 @@ def _check_ties(plan: Plan, reader: Reader) -> None:
     problems = [
         f"{tie.head.path}: {tie.agent}: {tie.head.name!r} differs from {tie.embedding.name!r}, to which the base "
         f"ties it; the merged model has no place for it; {tie.untie}"
-        for tie in plan.ties
+        for tie in plan.contents.ties
         if not _equal(tie, reader)
     ]
     if problems:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.write import Shard, Writer
+from ramerge.foundation.dtypes import torch_dtypes
 from ramerge.planning.model import Plan
 
 _SLOTS = 2
@@ -38,10 +39,7 @@ class MergedTensor:
         """The same memory as a tensor of torch's."""
         import torch
 
-        dtypes = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
-        dtypes |= {"BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16}
-        dtypes |= {"I32": torch.int32, "I64": torch.int64}
-        return torch.from_numpy(self.data).view(dtypes[self.dtype]).reshape(self.shape)
+        return torch.from_numpy(self.data).view(torch_dtypes()[self.dtype]).reshape(self.shape)
 
 
 class Files:

@@ -19,9 +19,9 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.dtypes import itemsize
 from ramerge.checkpoint.read import Reader
 from ramerge.checkpoint.tensor import Tensor
+from ramerge.foundation.dtypes import itemsize
 from ramerge.planning.findings import key_of
 from ramerge.planning.model import Plan, TensorPlan
 

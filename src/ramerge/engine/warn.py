@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ramerge.engine.suspect import suspicions
@@ -15,16 +14,16 @@ from ramerge.planning.model import Plan
 _MUCH = 0.1
 
 
-def inspected(plan: Plan) -> Plan:
-    """The plan with warnings of what a sample of the weights shows.
+def inspect(plan: Plan) -> tuple[str, ...]:
+    """Warnings of what a sample of the weights shows.
 
     Raises:
         WeightsError: the plan is strict, and there are some.
         CheckpointError: an input cannot be read.
     """
-    found = suspicions(plan)
+    found = tuple(suspicions(plan))
     refuse(plan, found)
-    return replace(plan, warnings=(*plan.warnings, *found))
+    return found
 
 
 def erasures(rounding: Counts) -> list[dict[str, Any]]:
@@ -42,9 +41,15 @@ def erasures(rounding: Counts) -> list[dict[str, Any]]:
     ]
 
 
-def warnings_of(plan: Plan, rounding: Counts) -> tuple[str, ...]:
-    """All warnings of a point: the plan's, and what its counts say of rounding, or headers where nothing is counted."""
-    return (*plan.warnings, *(_erased(plan, rounding) if plan.rounds_updates else plan.forecast))
+def warnings_of(plan: Plan, seen: Sequence[str], rounding: Counts) -> tuple[str, ...]:
+    """All warnings of a point.
+
+    Args:
+        plan: its own come first.
+        seen: what `inspect` found.
+        rounding: int64, shape (2, N): what counts say of rounding; where nothing is counted, headers say it.
+    """
+    return (*plan.warnings, *seen, *(_erased(plan, rounding) if plan.rounds_updates else plan.forecast))
 
 
 def _erased(plan: Plan, rounding: Counts) -> list[str]:

@@ -21,18 +21,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ramerge.checkpoint.companions import quantisation
-from ramerge.checkpoint.dtypes import FLOATS, INTEGERS
 from ramerge.checkpoint.hub import resolve
 from ramerge.checkpoint.index import Checkpoint, open_checkpoint
+from ramerge.checkpoint.outputs import path_of, problems_of
 from ramerge.checkpoint.stage import staged
 from ramerge.checkpoint.write import Writer
-from ramerge.foundation.errors import CheckpointError, RecipeError
+from ramerge.foundation.dtypes import FLOATS, INTEGERS, full_dtype
+from ramerge.foundation.errors import CheckpointError, PlanError, RecipeError
 from ramerge.foundation.extras import install
 from ramerge.foundation.version import __version__
 from ramerge.importance import jsonl
-from ramerge.importance.output import check_out, place_of, shards_of, write_index, write_tensor
+from ramerge.importance.output import shards_of, write_index, write_tensor
 from ramerge.importance.record import FisherRecord, Outcome, Settings
-from ramerge.recipe.model import full_dtype
 
 if TYPE_CHECKING:
     from ramerge.foundation.events import Progress
@@ -111,16 +111,17 @@ def estimate(
     if problems := settings.problems():
         raise RecipeError(problems)
     _require_extras()
-    source, place = place_of(data, "a data file"), place_of(out, "an output folder")
+    source, folder = path_of(data, "a data file"), path_of(out)
     directory = resolve(os.fspath(model), Path.cwd()).folder
-    check_out(place, overwrite, [directory, source])
+    if problems := problems_of(folder, [directory, source], 0, overwrite=overwrite):
+        raise PlanError(problems)
     lines = jsonl.check(source, examples, sampled=labels == "sampled")
     checkpoint = open_checkpoint(directory)
     _refuse_quantised(checkpoint)
     used = _fitted(settings, lines, checkpoint)
     worker = import_module("ramerge.importance.worker")
 
-    with staged(place, overwrite=overwrite) as stage:
+    with staged(folder, overwrite=overwrite) as stage:
         shards = shards_of(checkpoint)
         # made before the work and at their final size, so that a full disk shows now
         with closing(Writer(stage, shards)) as writer:

@@ -17,10 +17,11 @@ import torch
 from ramerge.checkpoint.index import Checkpoint
 from ramerge.checkpoint.read import Reader
 from ramerge.checkpoint.tensor import Tensor
+from ramerge.foundation.dtypes import torch_dtypes
 from ramerge.foundation.errors import CheckpointError
 from ramerge.importance.output import floats_of
 
-_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
+_DTYPES = torch_dtypes()
 # what older versions of transformers stored beside the weights: frequencies and masks, which no training moves
 _BUFFER = re.compile(r"(^|\.)(inv_freq|masked_bias|attn\.bias|attention\.bias)$")
 _BLOCK = 1 << 20

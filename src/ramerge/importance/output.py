@@ -3,49 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.index import SAFETENSORS_INDEX, Checkpoint
-from ramerge.checkpoint.stage import Stage, conflict
+from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, Writer, lay_out
-from ramerge.foundation.errors import PlanError, RecipeError
 
 SHARD_BYTES = 5_000_000_000
-
-
-def place_of(path: str | Path, what: str) -> Path:
-    """A path as the file system knows it; of a link, what it leads to, because that is what would be replaced.
-
-    Args:
-        path: as it was given.
-        what: what it is to be, for the message.
-
-    Raises:
-        RecipeError: no path.
-    """
-    try:
-        place = Path(path).expanduser()
-        str(place).encode()
-        target = place.resolve()  # refuses what no path can hold, which is_symlink() calls no link
-        return target if place.is_symlink() else place
-    except (ValueError, RuntimeError, OSError) as error:
-        raise RecipeError(f"{os.fspath(path)!r}: cannot be {what}: {error}") from error
-
-
-def check_out(out: Path, overwrite: bool, inputs: Sequence[Path]) -> None:
-    """Refuse an output that would touch an input or something else of the user's.
-
-    Raises:
-        PlanError: what is in the way.
-    """
-    if (text := conflict(out, inputs, overwrite=overwrite)) is not None:
-        raise PlanError(f"{out}: {text}")
 
 
 def shards_of(checkpoint: Checkpoint) -> list[Shard]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ramerge.foundation.errors import RamergeError
-from ramerge.recipe.model import Document
+from ramerge.recipe.document import Document
 
 _LISTED = 8
 

@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ramerge.checkpoint.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.checkpoint.index import Checkpoint
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, lay_out
+from ramerge.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.methods.base import Layer
-from ramerge.planning.model import Point, Source, TensorPlan
+from ramerge.planning.model import Source, TensorPlan
 from ramerge.recipe.model import Rule
+from ramerge.recipe.points import Point
 
 Entry = tuple[str, str, Sequence[int], int]
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Matched:
     """The tensors that stand for each of the base's, by name.
 
     Attributes:
@@ -30,16 +31,16 @@ class Inputs:
     importances: Mapping[str, Mapping[str, Tensor]]
 
 
-def plan_tensors(base: Checkpoint, inputs: Inputs, points: Sequence[Point]) -> tuple[list[Shard], list[TensorPlan]]:
+def plan_tensors(base: Checkpoint, matched: Matched, points: Sequence[Point]) -> tuple[list[Shard], list[TensorPlan]]:
     """The output's files, as the base's or of the size that was asked for, and the tensors in them.
 
     Args:
         base: the base.
-        inputs: what agents have in the place of the base's tensors.
+        matched: what agents have in the place of the base's tensors.
         points: whose recipe says dtype, size of shards and rules, and whose methods say what they need.
     """
     recipe = points[0].recipe
-    dtypes = {name: _dtype(recipe.dtype, tensor, inputs) for name, tensor in base.tensors.items()}
+    dtypes = {name: _dtype(recipe.dtype, tensor, matched) for name, tensor in base.tensors.items()}
     groups = {
         _safetensors_name(shard): [_entry(base.tensors[name], dtypes[name]) for name in names]
         for shard, names in base.shards.items()
@@ -53,7 +54,7 @@ def plan_tensors(base: Checkpoint, inputs: Inputs, points: Sequence[Point]) -> t
             tensor = base.tensors[name]
             number = recipe.rule_of(name)
             rule = recipe.rules[number - 1] if number else None
-            action, sources = _treatment(tensor, rule, inputs, points)
+            action, sources = _treatment(tensor, rule, matched, points)
             tensors.append(
                 TensorPlan(
                     base=tensor,
@@ -69,30 +70,30 @@ def plan_tensors(base: Checkpoint, inputs: Inputs, points: Sequence[Point]) -> t
     return shards, tensors
 
 
-def _dtype(wanted: str | None, tensor: Tensor, inputs: Inputs) -> str:
+def _dtype(wanted: str | None, tensor: Tensor, matched: Matched) -> str:
     """A tensor's dtype in the output."""
     if wanted is None or not tensor.is_float:
         return tensor.dtype
     if wanted == "widest":
-        return widest([tensor.dtype, *[agent[tensor.name].dtype for agent in inputs.agents.values()]])
+        return widest([tensor.dtype, *[agent[tensor.name].dtype for agent in matched.agents.values()]])
     return FROM_FULL_NAME[wanted]
 
 
 def _treatment(
-    tensor: Tensor, rule: Rule | None, inputs: Inputs, points: Sequence[Point]
+    tensor: Tensor, rule: Rule | None, matched: Matched, points: Sequence[Point]
 ) -> tuple[Literal["merge", "copy", "compare"], tuple[Source, ...]]:
     """What is done with a tensor, and what is read for it."""
     base = Source("base", tensor)
     if rule is not None and rule.keep is not None:
         return "copy", (base,)
     if rule is not None and rule.take is not None:
-        return "copy", (Source(rule.take, inputs.agents[rule.take][tensor.name]),)
-    agents = [Source(name, tensors[tensor.name]) for name, tensors in inputs.agents.items()]
+        return "copy", (Source(rule.take, matched.agents[rule.take][tensor.name]),)
+    agents = [Source(name, tensors[tensor.name]) for name, tensors in matched.agents.items()]
     if not tensor.is_float:
         return "compare", (base, *agents)
     if not any(point.method.needs_base for point in points):
         return "merge", tuple(agents)
-    weighted = [Source(name, tensors[tensor.name], True) for name, tensors in inputs.importances.items()]
+    weighted = [Source(name, tensors[tensor.name], True) for name, tensors in matched.importances.items()]
     return "merge", (base, *agents, *weighted)
 
 
@@ -116,7 +117,7 @@ def _regroup(entries: Sequence[Entry], limit: int) -> dict[str, list[Entry]]:
         room -= entry[3]
     if len(groups) == 1:
         return {"model.safetensors": groups[0]}
-    return {f"model-{place:05}-of-{len(groups):05}.safetensors": group for place, group in enumerate(groups, 1)}
+    return {f"model-{number:05}-of-{len(groups):05}.safetensors": group for number, group in enumerate(groups, 1)}
 
 
 def _safetensors_name(shard: str) -> str:

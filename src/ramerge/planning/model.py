@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ramerge.checkpoint.dtypes import full_name, itemsize, widest
 from ramerge.checkpoint.hub import Model
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
+from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.methods.base import Statistic
 from ramerge.methods.table import Method
+from ramerge.recipe.layers import layer_of
 from ramerge.recipe.model import Recipe
+from ramerge.recipe.points import Point
 
 # Every array in a worker's buffer begins at a cache line, a page and a few lines behind the end of the one before:
 # large arrays at distances of a power of two are read at half the speed, presumably because they compete for the
 # same sets of the caches and the same banks of memory. `benchmarks/kernels.py` measures both.
 CACHE_LINE = 64
 STAGGER = 4096 + 5 * CACHE_LINE
-
-
-_LAYER = re.compile(r"^(.*?\.(?:layers|layer|h|blocks|block)\.\d+)\.")
 
 
 def room(size: int) -> int:
@@ -121,39 +119,18 @@ class TensorPlan:
         return self.action != "compare" and (self.whole or not uniform)
 
 
+def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
+    """How many tensors each rule of a recipe caught."""
+    counts = Counter(tensor.rule for tensor in tensors)
+    return [counts[rule] for rule in range(1, len(recipe.rules) + 1)]
+
+
 def scope_of(name: str, scope: str) -> str:
     """The part of a model that a tensor belongs to: the whole `model` (""), its `layer`, or the `tensor` itself."""
     if scope == "model":
         return ""
-    layer = _LAYER.match(name) if scope == "layer" else None
-    return layer[1] if layer else name
-
-
-@dataclass(frozen=True)
-class Point:
-    """One merge of the inputs: a method with parameters. A sweep has several.
-
-    Attributes:
-        name: its folder in the output of a sweep; empty for a merge by itself.
-        varied: what is other than in the recipe.
-        recipe: the recipe with that.
-        method: the method.
-        parameters: by rule: first those of tensors that no rule catches, then each rule's.
-    """
-
-    name: str
-    varied: Mapping[str, Any]
-    recipe: Recipe
-    method: Method
-    parameters: tuple[Any, ...]
-
-    def statistics(self, rule: int) -> tuple[Statistic, ...]:
-        """What must be counted for tensors of a rule before they can be merged."""
-        return self.method.statistics(self.parameters[rule], tuple(self.recipe.agents))
-
-    def reported(self, rule: int) -> Statistic | None:
-        """What the record shows of tensors of a rule."""
-        return self.method.reported(self.parameters[rule], tuple(self.recipe.agents))
+    layer = layer_of(name) if scope == "layer" else None
+    return str(layer) if layer else name
 
 
 @dataclass(frozen=True)
@@ -191,33 +168,64 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Contents:
+    """The tensors of the output, and what is read for them.
+
+    Attributes:
+        tensors: in the order of the output's files.
+        shards: the output's files.
+        ties: what must be equal before anything is merged.
+        companions: relative name to source of the files that are copied.
+        files: all inputs as they were before anything was read of them.
+        rounds: for each read before the merging pass, what is counted of which tensors, by their index.
+        digest: of the inputs that are counted, for counts that are kept; None where none are.
+        remembered: results that an earlier read of the same files has left, by statistic and part of the model.
+        bytes_read: bytes of weights, every pass counted.
+        bytes_written: bytes of the output's safetensors files, of all points.
+    """
+
+    tensors: tuple[TensorPlan, ...] = ()
+    shards: tuple[Shard, ...] = ()
+    ties: tuple[Tie, ...] = ()
+    companions: Mapping[str, Path] = field(default_factory=dict)
+    files: Mapping[Path, Identity] = field(default_factory=dict)
+    rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = ()
+    digest: bytes | None = None
+    remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict)
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything about a merge that can be known from headers. It can be carried out if `problems` is empty.
 
-    `rounds` holds for each read before the merging pass what is counted of which tensors, by their places. Sizes are in
-    bytes. `bytes_read` counts every pass, `bytes_written` every point. `files` are all inputs as they were before
-    anything was read of them. `inputs` is a digest of those that are counted, for counts that are kept; `remembered`
-    are those that an earlier read of them has left. `warnings` name what can be merged and probably is not what is
-    wanted; if the plan is `strict` they are `problems`, and so is what the engine warns of.
+    Attributes:
+        points: the merges; one, or those of a sweep.
+        out: the output folder, if it is known.
+        overwrite: whether an existing checkpoint there is replaced.
+        in_memory: whether merged tensors go to a function instead.
+        base: the base; where the recipe has none, the first agent.
+        agents: by name, in recipe order.
+        importances: of the agents that have some.
+        contents: tensors and files.
+        resources: how the work is cut up.
+        disk_free: bytes that are free on the output's disk.
+        strict: whether warnings are problems, and so is what the engine warns of.
+        notes: what is worth knowing.
+        warnings: what can be merged and probably is not what is wanted.
+        problems: what would make the merge fail.
     """
 
     points: tuple[Point, ...]
     out: Path | None
     overwrite: bool
+    in_memory: bool
     base: Model
     agents: Mapping[str, Model]
     importances: Mapping[str, Model]
+    contents: Contents = field(repr=False)
     resources: Resources
-    tensors: tuple[TensorPlan, ...] = field(default=(), repr=False)
-    shards: tuple[Shard, ...] = field(default=(), repr=False)
-    ties: tuple[Tie, ...] = field(default=(), repr=False)
-    companions: Mapping[str, Path] = field(default_factory=dict, repr=False)
-    rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
-    files: Mapping[Path, Identity] = field(default_factory=dict, repr=False)
-    inputs: bytes | None = field(default=None, repr=False)
-    remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
-    bytes_read: int = 0
-    bytes_written: int = 0
     disk_free: int | None = None
     strict: bool = False
     notes: tuple[str, ...] = ()
@@ -225,8 +233,43 @@ class Plan:
     problems: tuple[str, ...] = ()
 
     @property
+    def tensors(self) -> tuple[TensorPlan, ...]:
+        """The tensors of the output, in the order of its files."""
+        return self.contents.tensors
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """The files of the output."""
+        return self.contents.shards
+
+    @property
+    def rounds(self) -> tuple[Mapping[int, tuple[Statistic, ...]], ...]:
+        """For each read before the merging pass, what is counted of which tensors, by their index."""
+        return self.contents.rounds
+
+    @property
+    def companions(self) -> Mapping[str, Path]:
+        """Relative name to source of the files that are copied."""
+        return self.contents.companions
+
+    @property
+    def files(self) -> Mapping[Path, Identity]:
+        """All inputs as they were before anything was read of them."""
+        return self.contents.files
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of weights that are read, every pass counted."""
+        return self.contents.bytes_read
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of the output's safetensors files, of all points."""
+        return self.contents.bytes_written
+
+    @property
     def recipe(self) -> Recipe:
-        """The recipe; of a sweep, the first point's. Points differ in method and parameters alone."""
+        """The recipe; of a sweep, the first point's. Points differ only in method and parameters."""
         return self.points[0].recipe
 
     @property
@@ -247,7 +290,7 @@ class Plan:
     @property
     def counts(self) -> str:
         """Where counts come from: this `read` of the inputs, or an `earlier read` of the same files."""
-        return "earlier read" if self.remembered else "read"
+        return "earlier read" if self.contents.remembered else "read"
 
     @property
     def is_sweep(self) -> bool:
@@ -257,8 +300,7 @@ class Plan:
     @property
     def caught(self) -> list[int]:
         """How many tensors each rule of the recipe caught."""
-        counts = Counter(tensor.rule for tensor in self.tensors)
-        return [counts[rule] for rule in range(1, len(self.recipe.rules) + 1)]
+        return caught(self.recipe, self.tensors)
 
     @property
     def parameters_count(self) -> int:

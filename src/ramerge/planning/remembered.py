@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from ramerge.checkpoint.identity import Identity
 from ramerge.foundation import store
 from ramerge.methods.base import Statistic
-from ramerge.planning.model import Point, TensorPlan
+from ramerge.planning.model import TensorPlan
+from ramerge.recipe.points import Point
 
 KIND = "counts"
 SETTLED_SECONDS = 2.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 
 from ramerge.methods.base import Statistic
-from ramerge.planning.model import Point, TensorPlan
+from ramerge.planning.model import TensorPlan
+from ramerge.recipe.points import Point
 
 
 def rounds(

@@ -1,79 +1,36 @@
-"""A recipe checked whole: its structure, its method, its parameters."""
+"""What is legal beyond the structure of a recipe: methods, presets, parameters, names of agents. All checking is here.
+
+Problems are collected, so that a user sees all of them at once, each with its line.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import unknown
-from ramerge.methods.base import names_agent
-from ramerge.methods.table import METHODS, Method, complete
-from ramerge.recipe.mergekit import is_mergekit, translate
-from ramerge.recipe.model import DEFAULT_METHOD, Document, Key, Recipe, check, describe, read_document
+from ramerge.methods.base import Method, names_agent
+from ramerge.methods.table import METHODS, complete
+from ramerge.recipe.document import Document, Key
+from ramerge.recipe.model import DEFAULT_METHOD, Recipe, read_structure
+from ramerge.recipe.sentences import describe
 
-AnyRecipe = Recipe | Mapping[str, Any] | str | Path | Document
 
-
-def load_recipe(source: AnyRecipe) -> Recipe:
-    """A checked recipe from a file, a mapping, a document, or a recipe; ours or in mergekit's form.
+def check(document: Document) -> Recipe:
+    """The recipe that a document in ramerge's own form holds.
 
     Raises:
         RecipeError: every problem of structure, method and parameters.
     """
-    document = as_document(source)
     misplaced = _misplaced(document)
-    recipe, problems = (source, []) if isinstance(source, Recipe) else check(document, without=misplaced)
+    recipe, problems = read_structure(document, without=misplaced)
     problems = [*misplaced.values(), *problems, *_method_problems(document), *_agent_problems(document)]
     if recipe is None or problems:
         raise RecipeError(dict.fromkeys(problems))
     return recipe
-
-
-def as_document(source: AnyRecipe) -> Document:
-    """The document of a recipe in any form.
-
-    Raises:
-        RecipeError: it cannot be read, or is a recipe of mergekit's that has no counterpart.
-    """
-    document = _written(source)
-    return translate(document) if is_mergekit(document.values) else document
-
-
-def _written(source: AnyRecipe) -> Document:
-    """The document of a recipe, in the form in which it was written."""
-    if isinstance(source, Recipe):
-        written, _ = check(source.document)
-        # a copy with other values (`model_copy`) still carries the text that it no longer is
-        if written is not None and written.model_dump() == source.model_dump():
-            return source.document
-        return Document(source.model_dump(exclude_none=True), folder=source.folder)
-    if isinstance(source, str | Path):
-        return read_document(Path(source))
-    return source if isinstance(source, Document) else Document(dict(source))
-
-
-def with_values(source: AnyRecipe, values: Mapping[str, Any]) -> Document:
-    """The document of a recipe with other values, as flags set them.
-
-    Args:
-        source: a recipe in any form.
-        values: keys, such as `dtype` or `parameters.r`, to values; None leaves the recipe's.
-
-    Raises:
-        RecipeError: the recipe cannot be read.
-    """
-    document = _written(source)
-    changed = replace(document, values=deepcopy(document.values), flags=dict(document.flags))
-    for key, value in values.items():
-        if value is not None:
-            changed.set(tuple(key.split(".")), value, f"{key}={value}")
-    return changed
 
 
 def _misplaced(document: Document) -> dict[str, str]:
@@ -104,12 +61,11 @@ def _method_problems(document: Document) -> list[str]:
     completed = complete(method, preset, given) if preset is None or isinstance(preset, str) else dict(given)
     problems += _parameter_problems(document, method, completed, ("parameters",))
     rules = values.get("rules")
-    for place, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
+    for index, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
         others = rule.get("parameters") if isinstance(rule, dict) else None
         if isinstance(others, dict):
-            key = ("rules", str(place), "parameters")
-            found = _parameter_problems(document, method, {**completed, **others}, key, only=others)
-            problems += found
+            key = ("rules", str(index), "parameters")
+            problems += _parameter_problems(document, method, {**completed, **others}, key, only=others)
     return problems
 
 
@@ -139,9 +95,11 @@ def _parameter_problems(
             problems.append(document.where((*key, name), unknown("agent", value, names)))
         if isinstance(value, dict) and (only is None or name in only):
             problems += [
-                document.where((*key, name, one), unknown("agent", one, names)) for one in value if one not in names
+                document.where((*key, name, agent), unknown("agent", agent, names))
+                for agent in value
+                if agent not in names
             ]
-            missing = [one for one in names if one not in value]
+            missing = [agent for agent in names if agent not in value]
             if missing:
                 problems.append(document.where((*key, name), f"has no value for {', '.join(missing)}"))
     return problems
@@ -156,12 +114,12 @@ def _agent_problems(document: Document) -> list[str]:
     problems = []
     if isinstance(chosen, str) and chosen not in agents and chosen != "base":
         problems.append(document.where(("companions",), unknown("agent", chosen, list(agents))))
-    for place, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
+    for index, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
         taken = rule.get("take") if isinstance(rule, dict) else None
         if isinstance(taken, str) and taken not in agents:
-            problems.append(document.where(("rules", str(place), "take"), unknown("agent", taken, list(agents))))
+            problems.append(document.where(("rules", str(index), "take"), unknown("agent", taken, list(agents))))
         if isinstance(rule, dict) and rule.get("keep") is not None and values.get("base") is None:
-            problems.append(document.where(("rules", str(place), "keep"), "the recipe has no base; give one"))
+            problems.append(document.where(("rules", str(index), "keep"), "the recipe has no base; give one"))
     method = METHODS.get(str(values.get("method", DEFAULT_METHOD)))
     weighted = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get("importance")}
     for name in agents:

@@ -22,9 +22,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import unknown
-from ramerge.recipe.model import Document, Key, full_dtype
+from ramerge.recipe.document import Document, Key
 
 # a value, and where it was written
 _Given = Mapping[str, tuple[Any, Key]]

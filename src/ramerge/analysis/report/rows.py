@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ramerge.analysis.roles import ROLES, layer_of
+from ramerge.analysis.roles import ROLES
+from ramerge.recipe.layers import layer_of
 
 Row = dict[str, Any]
 Values = Mapping[str, Any]

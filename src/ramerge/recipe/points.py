@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from ramerge.foundation.errors import RecipeError
+from ramerge.methods.base import Method, Statistic
 from ramerge.methods.table import METHODS, complete
-from ramerge.planning.model import Point
-from ramerge.recipe.checks import AnyRecipe, as_document, load_recipe
-from ramerge.recipe.model import Document, Recipe
+from ramerge.recipe.checks import check
+from ramerge.recipe.document import Document
+from ramerge.recipe.model import Recipe
 
 MOST_POINTS = 1000
 _LONGEST_NAME = 200  # in bytes; file systems take 255
@@ -21,26 +21,52 @@ _PARAMETERS = {name for method in METHODS.values() for name in method.parameters
 _VARIED = re.compile(r"parameters\.\w+(\..+)?")
 
 
-def make_points(source: AnyRecipe, vary: Mapping[str, Sequence[Any]] | None) -> tuple[Point, ...]:
-    """The points of a recipe.
+@dataclass(frozen=True)
+class Point:
+    """One merge of the inputs: a method with parameters. A sweep has several.
+
+    Attributes:
+        name: its folder in the output of a sweep; empty for a merge by itself.
+        varied: what is other than in the recipe.
+        recipe: the recipe with that.
+        method: the method.
+        parameters: by rule: first those of tensors that no rule catches, then each rule's.
+    """
+
+    name: str
+    varied: Mapping[str, Any]
+    recipe: Recipe
+    method: Method
+    parameters: tuple[Any, ...]
+
+    def statistics(self, rule: int) -> tuple[Statistic, ...]:
+        """What must be counted for tensors of a rule before they can be merged."""
+        return self.method.statistics(self.parameters[rule], tuple(self.recipe.agents))
+
+    def reported(self, rule: int) -> Statistic | None:
+        """What the record shows of tensors of a rule."""
+        return self.method.reported(self.parameters[rule], tuple(self.recipe.agents))
+
+
+def make_points(document: Document, vary: Mapping[str, Sequence[Any]] | None = None) -> tuple[Point, ...]:
+    """The points of a recipe, each of them checked.
 
     Args:
-        source: a recipe, in any form that `load_recipe` takes.
+        document: the recipe, in ramerge's own form.
         vary: keys, such as `parameters.r`, to the values that they take; None for the recipe as it is.
 
     Raises:
         RecipeError: the recipe, or what is varied, is wrong; every problem of all points.
     """
     if not vary:
-        return (_point("", {}, load_recipe(source)),)
-    document = as_document(source)
+        return (_point("", {}, check(document)),)
     _check_varied(vary)
     points: list[Point] = []
     problems: list[str] = []
     combinations = [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
     for name, varied in zip(_names(combinations), combinations, strict=True):
         try:
-            points.append(_point(name, varied, load_recipe(_changed(document, varied))))
+            points.append(_point(name, varied, check(document.with_values(varied, "--vary "))))
         except RecipeError as error:
             problems += error.problems
     if problems:
@@ -63,7 +89,7 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
             problems.append(f"--vary {key}: only parameters can be varied; {hint}")
         if isinstance(values, str) or not len(values):
             problems.append(f"--vary {key}: needs values, such as 0,0.1,0.2")
-        elif any(value in values[:place] for place, value in enumerate(values)):
+        elif any(value in values[:index] for index, value in enumerate(values)):
             problems.append(f"--vary {key}: a value is given twice")
     problems += [
         f"--vary {key}: is a part of {whole}, which varies too"
@@ -80,19 +106,13 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
         raise RecipeError(problems)
 
 
-def _changed(document: Document, varied: Mapping[str, Any]) -> Document:
-    """The document with other values."""
-    changed = replace(document, values=deepcopy(document.values), flags=dict(document.flags))
-    for key, value in varied.items():
-        changed.set(tuple(key.split(".")), value, f"--vary {key}={value}")
-    return changed
-
-
 def _names(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names of folders, such as `r=0.1,alpha=2`; numbers where such names would be long or alike."""
     names = [
-        re.sub(r"[^\w.,=+-]", "_", ",".join(f"{key.removeprefix('parameters.')}={value}" for key, value in one.items()))
-        for one in combinations
+        re.sub(
+            r"[^\w.,=+-]", "_", ",".join(f"{key.removeprefix('parameters.')}={value}" for key, value in varied.items())
+        )
+        for varied in combinations
     ]
     if len(set(names)) == len(names) and all(len(name.encode()) <= _LONGEST_NAME for name in names):
         return names

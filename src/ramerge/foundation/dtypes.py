@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 # safetensors' names and the bits of one element. Sub-byte types are listed so that headers with them can be checked.
 BITS = {
@@ -36,6 +37,13 @@ INTEGERS = {"BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64"}
 # names in recipes and in config.json
 FULL_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 FROM_FULL_NAME = {name: dtype for dtype, name in FULL_NAMES.items()}
+# Short names of dtypes, as flags of training and serving tools have them.
+_SHORT_DTYPES = {
+    **dict.fromkeys(("bf16",), "bfloat16"),
+    **dict.fromkeys(("fp16", "f16", "half"), "float16"),
+    **dict.fromkeys(("fp32", "f32", "float"), "float32"),
+    **dict.fromkeys(("fp64", "f64", "double"), "float64"),
+}
 
 
 def itemsize(dtype: str) -> int:
@@ -54,3 +62,20 @@ def widest(dtypes: Iterable[str]) -> str:
 def full_name(dtype: str) -> str:
     """`bfloat16` for BF16 and so on; other types keep safetensors' name."""
     return FULL_NAMES.get(dtype, dtype)
+
+
+def full_dtype(value: Any) -> Any:
+    """The full name of a dtype: `bfloat16` for `bf16`, `BF16` and `torch.bfloat16`; what is none stays as it is."""
+    name = value.lower().removeprefix("torch.") if isinstance(value, str) else value
+    return _SHORT_DTYPES.get(name, name) if isinstance(name, str) else value
+
+
+# torch's names
+_TORCH = FULL_NAMES | {"BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64"}
+
+
+def torch_dtypes() -> dict[str, Any]:
+    """The dtypes of torch that merging knows, by safetensors' names. Imports torch."""
+    import torch
+
+    return {dtype: getattr(torch, name) for dtype, name in _TORCH.items()}

@@ -1,0 +1,150 @@
+"""The models that a recipe names: found, opened, and refused where no arithmetic is defined for them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ramerge.checkpoint.companions import quantisation
+from ramerge.checkpoint.hub import Model, resolve
+from ramerge.checkpoint.identity import Identity
+from ramerge.checkpoint.index import Checkpoint, open_checkpoint
+from ramerge.foundation.dtypes import INTEGERS
+from ramerge.foundation.errors import CheckpointError
+from ramerge.planning.findings import Findings
+from ramerge.recipe.model import Recipe
+
+_PACKED = re.compile(r"\.(qweight|qzeros|g_idx|absmax|quant_map|weight_packed|SCB)$")
+_ADVICE = "merge the unquantised checkpoints and quantise the result"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The models of a recipe, and the checkpoints of those that could be opened.
+
+    Attributes:
+        base: the base; where the recipe has none, the first agent.
+        agents: by name, in recipe order.
+        importances: of the agents that have some.
+        opened_base: None if it could not be opened.
+        opened_agents: those that could be opened.
+        opened_importances: likewise.
+    """
+
+    base: Model
+    agents: Mapping[str, Model]
+    importances: Mapping[str, Model]
+    opened_base: Checkpoint | None
+    opened_agents: Mapping[str, Checkpoint]
+    opened_importances: Mapping[str, Checkpoint]
+
+    @property
+    def opened(self) -> list[Checkpoint]:
+        """All that could be opened."""
+        base = [self.opened_base] if self.opened_base else []
+        return [*base, *self.opened_agents.values(), *self.opened_importances.values()]
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether all could be opened."""
+        agents = len(self.opened_agents) == len(self.agents)
+        return bool(self.opened_base) and agents and len(self.opened_importances) == len(self.importances)
+
+    @property
+    def files(self) -> dict[Path, Identity]:
+        """Every file that was opened, as it was then."""
+        return {path: identity for checkpoint in self.opened for path, identity in checkpoint.files.items()}
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of base and agents, of those that were found."""
+        return [model.directory for model in (self.base, *self.agents.values()) if model.directory is not None]
+
+
+def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Inputs:
+    """Find and open the models of a recipe; what cannot be opened is a problem.
+
+    Args:
+        recipe: names base, agents and importances.
+        findings: told of problems and warnings.
+        needs_base: whether the method takes task vectors, of which the base itself has none.
+    """
+    agents = {name: _find(agent.model, recipe, findings, name) for name, agent in recipe.agents.items()}
+    importances = {
+        name: _find(agent.importance, recipe, findings, name)
+        for name, agent in recipe.agents.items()
+        if agent.importance is not None
+    }
+    base = _find(recipe.base, recipe, findings, "") if recipe.base is not None else next(iter(agents.values()))
+    opened_agents = _open_all(agents, recipe, findings)
+    if recipe.base is not None:
+        opened_base = _open("", base, recipe, findings)
+    else:
+        opened_base = next(iter(opened_agents.values()), None)
+    if needs_base:
+        _refuse_base_as_agent(base, agents, findings)
+    _warn_of_same_folders(agents, findings)
+    opened_importances = _open_all(importances, recipe, findings)
+    return Inputs(base, agents, importances, opened_base, opened_agents, opened_importances)
+
+
+def _find(text: str, recipe: Recipe, findings: Findings, name: str) -> Model:
+    """A model's folder. One that cannot be found keeps its name, and is a problem."""
+    try:
+        return resolve(text, recipe.folder)
+    except CheckpointError as error:
+        findings.error(error, name)
+        return Model(text, None)
+
+
+def _open_all(models: Mapping[str, Model], recipe: Recipe, findings: Findings) -> dict[str, Checkpoint]:
+    opened = {name: _open(name, model, recipe, findings) for name, model in models.items()}
+    return {name: checkpoint for name, checkpoint in opened.items() if checkpoint is not None}
+
+
+def _open(name: str, model: Model, recipe: Recipe, findings: Findings) -> Checkpoint | None:
+    if model.directory is None:
+        return None
+    try:
+        opened = open_checkpoint(model.directory, allow_outside_links=recipe.allow.outside_links)
+        _check_arithmetic(name, opened, recipe, findings)
+        return opened
+    except CheckpointError as error:
+        findings.error(error, name)
+        return None
+
+
+def _check_arithmetic(name: str, checkpoint: Checkpoint, recipe: Recipe, findings: Findings) -> None:
+    """Refuse quantised weights, and dtypes that merging has no arithmetic for."""
+    folder = checkpoint.directory
+    packed = sorted({found[1] for key in checkpoint.tensors if (found := _PACKED.search(key))})
+    declared = quantisation(checkpoint.config)
+    if (declared or packed) and "quantization_config" not in recipe.allow.config:
+        what = declared or f"tensors named {', '.join(packed)}"
+        findings.problem(f"{folder}: quantised weights ({what}) cannot be merged; {_ADVICE}", name)
+    dtypes = Counter(tensor.dtype for tensor in checkpoint.tensors.values())
+    for dtype in sorted(dtypes):
+        if dtype not in INTEGERS and not dtype.startswith(("BF16", "F16", "F32", "F64")):
+            kind = "float8, whose scales merging would ignore" if dtype.startswith("F8") else "not a type of weights"
+            text = f"{folder}: {dtypes[dtype]} tensors of dtype {dtype} ({kind}); convert to bfloat16, or {_ADVICE}"
+            findings.problem(text, name)
+
+
+def _refuse_base_as_agent(base: Model, agents: Mapping[str, Model], findings: Findings) -> None:
+    for name, model in agents.items():
+        if model.directory and base.directory and model.directory.resolve() == base.directory.resolve():
+            findings.problem(f"{model.directory} is the base itself, so it has no task vector", name)
+
+
+def _warn_of_same_folders(agents: Mapping[str, Model], findings: Findings) -> None:
+    """Agents that are the same folder are rarely meant."""
+    folders: dict[Path, list[str]] = {}
+    for name, model in agents.items():
+        if model.directory:
+            folders.setdefault(model.directory.resolve(), []).append(name)
+    for folder, names in folders.items():
+        if len(names) > 1:
+            findings.warn(f"{' and '.join(names)} are the same folder, {folder}; is one of them the wrong checkpoint?")

@@ -1,0 +1,159 @@
+"""How the work of a plan is cut up, so that it fits the processors and the memory at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ramerge.checkpoint.index import Checkpoint
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.machine import processors
+from ramerge.methods.base import Layer, Statistic
+from ramerge.planning.findings import Findings
+from ramerge.planning.inputs import Inputs
+from ramerge.planning.model import Contents, Resources, TensorPlan, room
+from ramerge.recipe.model import parse_size
+from ramerge.recipe.points import Point
+
+# Resident memory of the process before any buffer: Python, NumPy, numba, and compiling the kernels, which grow with the
+# number of agents; and what the plan takes for each tensor of each input. Measured; tests hold peaks against plans.
+_BASELINE_BYTES = 170_000_000
+_BYTES_PER_AGENT = 6_000_000
+_BYTES_PER_TENSOR = 700
+
+# Blocks of this many elements keep the buffers of all workers in the last level of cache; smaller ones cost more in
+# calls than they gain, larger ones spill.
+_LARGEST_BLOCK = 1 << 19
+_SMALLEST_BLOCK = 1 << 12
+_DEFAULT_BUFFERS = 150_000_000
+_MOST_THREADS = 1024
+# What importing torch adds, which reads pickled checkpoints.
+_TORCH_BYTES = 260_000_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the user allows.
+
+    Attributes:
+        threads: worker threads; None for as many as the machine has processors, and two more that wait for disks.
+        memory: bytes that the process must not exceed; None for no limit.
+    """
+
+    threads: int | None
+    memory: int | None
+
+
+def read_limits(threads: int | None, max_memory: int | str | None) -> Limits:
+    """The limits of a run, checked.
+
+    Args:
+        threads: worker threads.
+        max_memory: bytes, or a size such as `2GB`.
+
+    Raises:
+        RecipeError: they are no such numbers.
+    """
+    if threads is not None and not 1 <= threads <= _MOST_THREADS:
+        raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {threads}")
+    try:
+        return Limits(threads, parse_size(max_memory) if max_memory is not None else None)
+    except ValueError as error:
+        raise RecipeError(f"--max-memory: {error}") from error
+
+
+def cut(
+    points: Sequence[Point],
+    inputs: Inputs,
+    contents: Contents,
+    limits: Limits,
+    findings: Findings,
+    *,
+    in_memory: bool = False,
+    observed: Sequence[Statistic] = (),
+) -> Resources:
+    """The largest blocks, then the most workers, that fit the memory.
+
+    Without a limit, blocks shrink before buffers exceed what a laptop would not notice.
+
+    Args:
+        points: the merges.
+        inputs: what is read.
+        contents: the tensors.
+        limits: what the user allows.
+        findings: told if the limit of memory cannot be kept.
+        in_memory: whether merged tensors are handed over whole instead of being written.
+        observed: what is counted besides.
+    """
+    agents = len(inputs.agents)
+    models = 1 + agents + len(inputs.importances)
+    tensors = contents.tensors
+    whole = [tensor for tensor in tensors if tensor.whole]
+    fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * models + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
+    fixed += _resident(inputs.opened, findings) + _scratch(points, whole, agents) + _kept(tensors, observed, agents)
+    fixed += _collected(points, tensors) if in_memory else 0
+    per_element = max((tensor.buffer_bytes_per_element for tensor in tensors), default=1)
+    slack = room(1) * (models + 2) + 8 * (models + 1)
+    largest = max((tensor.base.elements * tensor.buffer_bytes_per_element for tensor in whole), default=0)
+    partials = _partials(contents, observed, agents)
+    budget = limits.memory or fixed + _DEFAULT_BUFFERS
+    # what works on whole matrices uses all processors by itself
+    workers = 1 if whole else limits.threads or processors() + 2
+
+    def resources(workers: int, block: int) -> Resources:
+        buffer = max(block * per_element, largest) + slack
+        return Resources(workers, block, buffer, fixed + workers * (buffer + partials) + 3 * partials)
+
+    block = _LARGEST_BLOCK
+    while block > _SMALLEST_BLOCK and resources(workers, block).peak_memory_bytes > budget:
+        block //= 2
+    while workers > 1 and resources(workers, block).peak_memory_bytes > budget:
+        workers -= 1
+    made = resources(workers, block)
+    if limits.memory and made.peak_memory_bytes > limits.memory:
+        needed = _megabytes(made.peak_memory_bytes)
+        findings.problem(f"--max-memory {_megabytes(limits.memory)}: at least {needed} are needed")
+    return made
+
+
+def _kept(tensors: Sequence[TensorPlan], observed: Sequence[Statistic], agents: int) -> int:
+    """Bytes of the results of what is observed, one for each tensor."""
+    return len(tensors) * sum(statistic.blank(agents).nbytes for statistic in observed)
+
+
+def _partials(contents: Contents, observed: Sequence[Statistic], agents: int) -> int:
+    """Bytes of what a block is counted in."""
+    counted = [statistic for wanted in contents.rounds for group in set(wanted.values()) for statistic in group]
+    return max((statistic.blank(agents).nbytes for statistic in (*counted, *observed)), default=0) * 2
+
+
+def _scratch(points: Sequence[Point], whole: Sequence[TensorPlan], agents: int) -> int:
+    """What the method takes for the tensor that takes the most."""
+    return max(
+        (
+            point.method.scratch(Layer(tensor.name, tensor.base.shape), point.parameters[tensor.rule], agents)
+            for tensor in whole
+            for point in points
+        ),
+        default=0,
+    )
+
+
+def _collected(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> int:
+    """Merged tensors that are put together at a time: one, and the next."""
+    return 2 * len(points) * max((tensor.bytes_written for tensor in tensors), default=0)
+
+
+def _resident(checkpoints: Sequence[Checkpoint], findings: Findings) -> int:
+    """Bytes that are in memory before the merge begins because checkpoints are pickled: torch, and what it loaded."""
+    if not any(checkpoint.is_pickled for checkpoint in checkpoints):
+        return 0
+    loaded = sum(checkpoint.resident_bytes for checkpoint in checkpoints)
+    if loaded:
+        findings.notes.append(f"{loaded:,} bytes of old pickles are held in memory; safetensors would be streamed")
+    return _TORCH_BYTES + loaded
+
+
+def _megabytes(size: int) -> str:
+    """Rounded up, so that a budget copied from a message is enough."""
+    return f"{-(-size // 1_000_000)}MB"

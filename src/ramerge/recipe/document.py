@@ -1,0 +1,189 @@
+"""A recipe's text as plain values that remember where they were written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.jsontext import nesting
+from ramerge.foundation.text import brief, is_unicode, one_line, quoted
+
+# Parsing YAML takes a millisecond for four lines: what may be long is counted before.
+_MAX_BYTES = 200_000
+_MAX_SIGNS = 5_000
+_MAX_DEPTH = 32
+_MAX_NODES = 10_000
+
+Key = tuple[str, ...]
+
+
+@dataclass
+class Document:
+    """A recipe as plain values, each of which remembers where it was written.
+
+    Attributes:
+        values: nested dicts, lists and scalars.
+        source: the file's name for messages, None for Python and flags.
+        folder: what relative paths are relative to.
+        lines: path of keys to line number, counted from 1.
+        text: the file's lines.
+        flags: paths of keys that came from the command line, with the flag as written.
+        layers: how many layers a recipe of mergekit's form says the models have, under `slices`; None if it does not.
+    """
+
+    values: dict[str, Any]
+    source: str | None = None
+    folder: Path = field(default_factory=Path)
+    lines: dict[Key, int] = field(default_factory=dict)
+    text: list[str] = field(default_factory=list)
+    flags: dict[Key, str] = field(default_factory=dict)
+    layers: int | None = None
+
+    def where(self, key: Key, message: str) -> str:
+        """`message` about the value at `key`, with the file, the line and its text."""
+        name = brief(one_line(".".join(key)), 200)
+        label = f"{name}: {message}" if name else message
+        for length in range(len(key), 0, -1):
+            if key[:length] in self.flags:
+                return f"{self.flags[key[:length]]}: {message}"
+            if key[:length] in self.lines:
+                number = self.lines[key[:length]]
+                line = brief(self.text[number - 1].rstrip(), 200) if number <= len(self.text) else ""
+                return f"{self.source}:{number}: {label}\n    {number} | {line}"
+        return f"{self.source}: {label}" if self.source else label
+
+    def set(self, key: Key, value: Any, flag: str) -> None:
+        """Set the value at `key`, as the flag `flag` asks.
+
+        Raises:
+            RecipeError: a value on the way is not a mapping.
+        """
+        mapping = self.values
+        for depth, part in enumerate(key[:-1]):
+            inner = mapping.setdefault(part, {})
+            if isinstance(inner, str) and key[0] == "agents" and depth == 1:
+                inner = mapping[part] = {"model": inner}
+            if not isinstance(inner, dict):
+                raise RecipeError(f"{flag}: {'.'.join(key[: depth + 1])} is not a mapping")
+            mapping = inner
+        mapping[key[-1]] = value
+        self.flags[key] = flag
+
+    def with_values(self, values: Mapping[str, Any], flag: str = "") -> Document:
+        """A copy with other values; `flag` is what messages put before `KEY=VALUE`.
+
+        Args:
+            values: keys, such as `dtype` or `parameters.r`, to values; None leaves what is there.
+            flag: such as `--vary `.
+
+        Raises:
+            RecipeError: a value on the way to a key is not a mapping.
+        """
+        changed = replace(self, values=deepcopy(self.values), flags=dict(self.flags))
+        for key, value in values.items():
+            if value is not None:
+                changed.set(tuple(key.split(".")), value, f"{flag}{key}={value}")
+        return changed
+
+
+def read_document(path: Path) -> Document:
+    """Read a recipe's file.
+
+    Raises:
+        RecipeError: no such file, not YAML, or not a mapping.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except IsADirectoryError as error:
+        raise RecipeError(
+            f"{path}: is a folder and no recipe; name models with --base and --agent NAME=MODEL"
+        ) from error
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read: {error.strerror}{_near_file(path)}") from error
+    try:
+        _check_length(path, data)
+        text = data.decode("utf-8")
+        tree = YAML(typ="rt").load(text)
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path}: not UTF-8 text, so not a recipe") from error
+    except DuplicateKeyError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        name = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
+        raise RecipeError(
+            f"{path}:{line}: {quoted(name)} is given twice\n    {line} | {brief(text.splitlines()[line - 1], 200)}"
+        ) from error
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        raise RecipeError(f"{path}:{line}: not valid YAML: {error.problem or error.context}") from error
+    except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise RecipeError(f"{path}: not valid YAML: {error}") from error
+    if not isinstance(tree, CommentedMap):
+        raise RecipeError(f"{path}: a recipe is a mapping with the keys method, base and agents")
+    document = Document({}, str(path), path.parent, {}, text.splitlines())
+    try:
+        document.values = _plain(tree, (), document, iter(range(_MAX_NODES)))
+    except RecursionError as error:
+        raise RecipeError(f"{path}: nested too deeply for a recipe") from error
+    return document
+
+
+def _check_length(path: Path, data: bytes) -> None:
+    """Refuse what could not be parsed in a moment. Signs in texts and comments count too."""
+    if len(data) > _MAX_BYTES:
+        raise RecipeError(f"{path}: more than {_MAX_BYTES:,} bytes is too long for a recipe")
+    if sum(map(data.count, (b",", b":", b"[", b"{", b"\n", b"\r"))) > _MAX_SIGNS:
+        raise RecipeError(f"{path}: more than {_MAX_SIGNS:,} lines, commas, colons and brackets are too many")
+    if nesting(data) > _MAX_DEPTH:
+        raise RecipeError(f"{path}: nested too deeply for a recipe: more than {_MAX_DEPTH} brackets")
+
+
+def _near_file(path: Path) -> str:
+    entries = islice(path.parent.iterdir(), 1000) if path.parent.is_dir() else ()
+    names = [entry.name for entry in entries if entry.is_file()]
+    near = get_close_matches(path.name, names, n=1)
+    return f"; did you mean {path.parent / near[0]}?" if near else ""
+
+
+def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> Any:
+    """ruamel's tree as plain values, noting the line of every key."""
+    if next(budget, None) is None:
+        raise RecipeError(f"{document.source}: more than {_MAX_NODES:,} values is too many for a recipe")
+    if isinstance(node, CommentedMap):
+        names = [_scalar(name, (*key, "?"), document) for name in node]
+        twice = sorted(name for name, count in Counter(map(str, names)).items() if count > 1)
+        if twice:
+            raise RecipeError(document.where(key, f"{quoted(name)} is given twice") for name in twice)
+        for name in node:
+            document.lines[(*key, str(name))] = node.lc.key(name)[0] + 1 if name in (node.lc.data or {}) else 1
+        return {str(name): _plain(value, (*key, str(name)), document, budget) for name, value in node.items()}
+    if isinstance(node, CommentedSeq):
+        for index in range(len(node)):
+            document.lines[(*key, str(index))] = node.lc.item(index)[0] + 1 if index in (node.lc.data or {}) else 1
+        return [_plain(value, (*key, str(index)), document, budget) for index, value in enumerate(node)]
+    return _scalar(node, key, document)
+
+
+def _scalar(node: Any, key: Key, document: Document) -> Any:
+    """A value or a key that is a number, text, true, false or nothing."""
+    kind = next((kind for kind in (bool, int, float, str) if isinstance(node, kind)), None)
+    if kind is None and node is not None:
+        raise RecipeError(document.where(key, f"{quoted(node)} is no text and no number; write it in quotes"))
+    value = kind(node) if kind else None
+    if isinstance(value, int) and value.bit_length() > 63:
+        raise RecipeError(document.where(key, f"{quoted(value)} has more than 63 bits"))
+    if isinstance(value, str) and not is_unicode(value):
+        raise RecipeError(document.where(key, f"{quoted(value)} holds half of a surrogate pair, which is no character"))
+    return value

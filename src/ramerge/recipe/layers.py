@@ -1,0 +1,62 @@
+"""What a layer is: one meaning for rules, for `scope: layer`, for analyses and for recipes in mergekit's form.
+
+A layer is the first numbered part of a tensor's name, together with all that stands before the number:
+
+    h.3.attn.c_attn.weight                        h, 3                (GPT-2, BLOOM)
+    model.layers.3.mlp.experts.5.w1.weight        model.layers, 3     (Llama, Qwen, Mixtral)
+    encoder.block.0.layer.1.wi.weight             encoder.block, 0    (T5)
+    vit.encoder.layer.3.attention.output.weight   vit.encoder.layer, 3
+
+Tensors without such a part, such as embeddings, belong to no layer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+_NUMBER = re.compile(r"(?:^|\.)([0-9]{1,9})\.")
+_COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+
+
+class Layer(NamedTuple):
+    """A layer of a model.
+
+    Attributes:
+        stack: what stands before the number, such as `model.layers`; models may have several stacks.
+        number: counted from 0.
+    """
+
+    stack: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.stack}.{self.number}" if self.stack else str(self.number)
+
+
+def layer_of(name: str) -> Layer | None:
+    """The layer that a tensor of this name belongs to; None for none."""
+    found = _NUMBER.search(name)
+    return Layer(name[: found.start()], int(found[1])) if found else None
+
+
+def parse_layers(text: str) -> set[int]:
+    """The numbers in a text such as `0-7` or `3, 10-12`.
+
+    Raises:
+        ValueError: the text is something else.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        span = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part)
+        if not span or int(span[2] or span[1]) < int(span[1]):
+            raise ValueError(f"layers must be numbers and ranges, such as 0-7 or 3, 10-12, not {text!r}")
+        found.update(range(int(span[1]), int(span[2] or span[1]) + 1))
+    return found
+
+
+def counts_of(config: Mapping[str, Any]) -> set[int]:
+    """The numbers of layers that a `config.json` states, for the whole model or for parts such as the text model."""
+    parts = [config, *(part for part in config.values() if isinstance(part, Mapping))]
+    return {part[key] for part in parts for key in _COUNTS if isinstance(part.get(key), int)}

@@ -1,0 +1,40 @@
+"""The front door of the room: a recipe in any form becomes a document in ramerge's own form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ramerge.recipe.document import Document, read_document
+from ramerge.recipe.mergekit import is_mergekit, translate
+from ramerge.recipe.model import Recipe, read_structure
+
+AnyRecipe: TypeAlias = Recipe | Mapping[str, Any] | str | Path | Document
+
+
+def open_recipe(source: AnyRecipe, values: Mapping[str, Any] | None = None) -> Document:
+    """The document of a recipe, in ramerge's own form; what it holds is not checked yet.
+
+    Args:
+        source: a `Recipe`, a mapping, a document, or the path of a YAML file, in ramerge's or in mergekit's form.
+        values: what is set on top of it, as flags do: keys, such as `dtype` or `parameters.r`, to values or None.
+
+    Raises:
+        RecipeError: it cannot be read, or it is a recipe in mergekit's form that has no counterpart.
+    """
+    document = _written(source).with_values(values or {})
+    return translate(document) if is_mergekit(document.values) else document
+
+
+def _written(source: AnyRecipe) -> Document:
+    """The document of a recipe, in the form in which it was written."""
+    if isinstance(source, Recipe):
+        written, _ = read_structure(source.document)
+        # a copy with other values (`model_copy`) still carries the text that it no longer is
+        if written is not None and written.model_dump() == source.model_dump():
+            return source.document
+        return Document(source.model_dump(exclude_none=True), folder=source.folder)
+    if isinstance(source, str | Path):
+        return read_document(Path(source))
+    return source if isinstance(source, Document) else Document(dict(source))

@@ -1,0 +1,67 @@
+"""What pydantic finds wrong with a recipe, in words of recipes and not of Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from ramerge.foundation.text import quoted, unknown
+from ramerge.recipe.document import Document, Key
+
+# What a value must be, by pydantic's type of error.
+_FORMS = {
+    "dict_type": "a mapping, such as {code: ./coder}",
+    "model_type": "a mapping, such as {key: value}",
+    "tuple_type": "a list",
+    "string_type": "text",
+    "bool_type": "true or false",
+}
+
+
+def describe(
+    error: ValidationError,
+    document: Document,
+    model: type[BaseModel],
+    prefix: Key = (),
+    only: Container[Any] | None = None,
+) -> list[str]:
+    """What a validation found, one sentence a problem, with line, and the nearest valid name for an unknown key.
+
+    `only`: leave out what is wrong with other keys.
+    """
+    problems = []
+    for item in error.errors():
+        if only is not None and item["loc"] and item["loc"][0] not in only:
+            continue
+        key = (*prefix, *(str(part) for part in item["loc"] if part not in ("[key]", "function-before")))
+        problems.append(document.where(key, _sentence(item, model)))
+    return problems
+
+
+def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
+    kind, value = item["type"], item.get("input")
+    if kind == "extra_forbidden":
+        return unknown("key", str(item["loc"][-1]), _known_keys(model, item["loc"][:-1]))
+    if kind == "missing":
+        return "is missing"
+    if kind == "value_error":
+        return str(item["ctx"]["error"])
+    if kind == "literal_error" and isinstance(value, str):
+        return unknown("value", value, re.findall(r"'([^']*)'", item["ctx"]["expected"]))
+    if kind in _FORMS:
+        return f"must be {_FORMS[kind]}, not {quoted(value)}"
+    if kind == "too_long":
+        return f"{len(value) if value else 'too many'} are given, {item['ctx']['max_length']} are allowed"
+    message = str(item["msg"]).removeprefix("Input ")
+    shown = repr(value)
+    return f"{message}, not {shown if len(shown) < 60 else type(value).__name__}"
+
+
+def _known_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    """The keys of a model, or of what lies inside it at `location`, as its `inside` says."""
+    inside: Mapping[str, type[BaseModel]] = getattr(model, "inside", {})
+    owner = inside.get(str(location[0]), model) if location else model
+    return list(owner.model_fields)
