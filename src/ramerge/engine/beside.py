@@ -21,8 +21,8 @@ from ramerge.engine.worker import Known
 from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts
 from ramerge.planning.model import Plan
-from ramerge.recipe.points import Point
 from ramerge.recipe.model import Agent, Recipe
+from ramerge.recipe.points import Point
 
 
 def make_records(plan: Plan, known: Known, rounding: Counts, seen: Sequence[str], began: float) -> tuple[Record, ...]:
