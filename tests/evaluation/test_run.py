@@ -399,7 +399,7 @@ def command(results: Path, server: Server, *words: str) -> list[str]:
 def test_a_signal_inside_a_callback_of_the_loop_is_not_lost() -> None:
     program = """
 import asyncio, os, signal
-from ramerge.cli.main import main as cli
+from ramerge.cli import main as cli
 from ramerge.foundation.errors import StoppedError
 from ramerge.evaluation.stopping import stoppable
 signal.signal(signal.SIGTERM, cli._stop)

@@ -90,7 +90,7 @@ def run(shim: ctypes.CDLL, folder: Path, arguments: Sequence[str], fault: Fault,
 
 
 def _be_command(shim: ctypes.CDLL, folder: Path, arguments: Sequence[str], fault: Fault, log: Path) -> None:
-    from ramerge.cli.main import main as cli
+    from ramerge.cli import main as cli
     from ramerge.foundation.errors import StoppedError
 
     code = 99
