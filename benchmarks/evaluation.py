@@ -103,7 +103,7 @@ def _run(command: list[str], out: Path) -> dict[str, float]:
 
 async def _programs() -> dict[str, Any]:
     """Programs through the pool of sandboxes, each with its own input."""
-    from ramerge.evaluation.sandbox import Sandbox
+    from ramerge.evaluation.sandbox.sandbox import Sandbox
 
     sandbox = Sandbox.open()
     try:

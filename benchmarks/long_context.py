@@ -114,7 +114,7 @@ SECTION = Section("long_context", "Long contexts", sized=False, measure=measure,
 
 def _main(data: Path, tokenizer: Path) -> None:
     from ramerge.evaluation.suite import Context, Reply
-    from ramerge.evaluation.suites.memory import MemorySettings, MemorySuite
+    from ramerge.evaluation.suites.memory.suite import MemorySettings, MemorySuite
 
     async def chat(*_messages: object, **_options: object) -> Reply:
         return Reply("Therefore, the answer is unknown.")

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge.cli import progress
-from ramerge.foundation import pace
+from ramerge.foundation import pace, screen
 from ramerge.foundation.events import Progress
 from ramerge.kernels import native
 from ramerge.kernels import ram as kernel
@@ -33,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (pace, progress):
+    for module in (pace, screen):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -46,7 +45,7 @@ class Terminal(io.StringIO):
 def heard(stream: io.StringIO, clock: Clock, events: list[tuple[float, Progress]], patch: pytest.MonkeyPatch) -> str:
     patch.setattr(sys, "stderr", stream)
     patch.setenv("COLUMNS", "120")
-    with progress.shown(quiet=False) as listen:
+    with screen.shown(screen.stage, quiet=False) as listen:
         for second, event in events:
             clock.now = 100.0 + second
             listen(event)

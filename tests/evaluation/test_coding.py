@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from ramerge.evaluation import requirements
-from ramerge.evaluation.sandbox import Limits, Outcome, Sandbox
+from ramerge.evaluation.sandbox.execution import Outcome
+from ramerge.evaluation.sandbox.sandbox import Sandbox
+from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.evaluation.suite import Context, Item, Reply, Score
-from ramerge.evaluation.suites.coding import CodingSettings, CodingSuite
 from ramerge.evaluation.suites.coding.scores import METRICS
+from ramerge.evaluation.suites.coding.suite import CodingSettings, CodingSuite
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.chats import Scripted, attempt
 from tests.evaluation.fakes import FAKES, WEIGHTS

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramerge.evaluation.sandbox import Limits, Sandbox
+from ramerge.evaluation.sandbox.sandbox import Sandbox
+from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.evaluation.suites.coding import dialogue
 from ramerge.evaluation.suites.coding.dialogue import UncrossableError, decode, encode
 from ramerge.evaluation.suites.coding.judging import Judge

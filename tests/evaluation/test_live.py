@@ -10,10 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from ramerge.cli.main import cli
-from ramerge.evaluation.live import shown
-from ramerge.evaluation.tally import Progress
+from ramerge.evaluation.commands import task_bar
+from ramerge.evaluation.progress import EvaluationProgress
+from ramerge.foundation.screen import shown
 
-EVENTS = [Progress("m", "toy", "easy", done, 4, failed, score) for done, failed, score in [(0, 0, None), (4, 1, 0.75)]]
+EVENTS = [
+    EvaluationProgress("m", "toy", "easy", done, 4, failed, score)
+    for done, failed, score in [(0, 0, None), (4, 1, 0.75)]
+]
 
 
 class Terminal(io.StringIO):
@@ -26,7 +30,7 @@ def test_progress_has_count_failures_and_score(stream: type[io.StringIO], monkey
     monkeypatch.setenv("COLUMNS", "120")
     screen = stream()
     monkeypatch.setattr(sys, "stderr", screen)
-    with shown(quiet=False) as listen:
+    with shown(task_bar, quiet=False) as listen:
         for event in EVENTS:
             listen(event)
     assert "m  toy/easy" in screen.getvalue()
@@ -34,7 +38,7 @@ def test_progress_has_count_failures_and_score(stream: type[io.StringIO], monkey
 
 
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with shown(quiet=True) as listen:
+    with shown(task_bar, quiet=True) as listen:
         listen(EVENTS[1])
     assert capsys.readouterr().err == ""
 

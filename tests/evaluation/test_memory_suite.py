@@ -27,7 +27,8 @@ from tokenizers import (
 )
 
 from ramerge.evaluation.suite import Context, Item, Reply
-from ramerge.evaluation.suites.memory import MemorySettings, MemorySuite, prompts, scoring
+from ramerge.evaluation.suites.memory import prompts, scoring
+from ramerge.evaluation.suites.memory.suite import MemorySettings, MemorySuite
 from ramerge.evaluation.suites.memory.tokens import START, Tokens
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.chats import Scripted, attempt, main_metric

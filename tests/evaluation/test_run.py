@@ -20,9 +20,9 @@ pytest.importorskip("openai", reason="needs the extra eval")
 from ramerge.evaluation import samples
 from ramerge.evaluation.endpoint import Access, GoneError
 from ramerge.evaluation.evaluate import Request, evaluate
+from ramerge.evaluation.progress import EvaluationProgress
 from ramerge.evaluation.results import task_file
-from ramerge.evaluation.suites import SUITES
-from ramerge.evaluation.tally import Progress
+from ramerge.evaluation.suites.table import SUITES
 from ramerge.evaluation.targets import Target, read_targets
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.server import Answer, Body, Server, completion, refusal, serving
@@ -192,7 +192,7 @@ def test_a_smaller_limit_does_not_make_a_stopped_run_complete(tmp_path: Path) ->
 
 
 def test_progress_forgets_what_is_asked_again(tmp_path: Path) -> None:
-    heard: list[Progress] = []
+    heard: list[EvaluationProgress] = []
     with serving(lambda body: refusal(500, "x") if word(body) == "word1" else right(body)) as server:
         run(tmp_path, server, limit=2)
     with serving(right) as server:
@@ -309,11 +309,21 @@ def test_two_runs_do_not_write_to_one_model(tmp_path: Path) -> None:
 
 
 def test_progress_is_told_with_failures_and_the_running_score(tmp_path: Path) -> None:
-    heard: list[Progress] = []
+    heard: list[EvaluationProgress] = []
     with serving(lambda body: refusal(500, "x") if word(body) == "word1" else right(body)) as server:
         run(tmp_path, server, limit=4, on_progress=heard.append)
     assert [event.done for event in heard] == [0, 1, 2, 3, 4]
     assert (heard[-1].total, heard[-1].failed, heard[-1].score) == (4, 1, 0.75)
+
+
+def test_a_task_is_told_when_it_begins(tmp_path: Path) -> None:
+    """So that its rate is not that of the tasks before it."""
+    heard: list[EvaluationProgress] = []
+    with serving(right) as server:
+        run(tmp_path, server, limit=2, tasks=["toy/all"], on_progress=heard.append)
+    assert [(event.task, event.done) for event in heard] == [
+        (task, done) for task in ("easy", "hard") for done in range(3)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -382,7 +392,7 @@ def test_targets_that_make_no_sense(models: list[str], served: list[str], serve:
 _PROGRAM = """
 import sys
 from ramerge.evaluation.results import task_file
-from ramerge.evaluation.suites import SUITES
+from ramerge.evaluation.suites.table import SUITES
 SUITES["toy"] = ("tests.evaluation.toy", "ToySuite")
 from ramerge.cli.main import main
 main()

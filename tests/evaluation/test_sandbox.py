@@ -23,10 +23,11 @@ from types import SimpleNamespace
 import pytest
 
 import ramerge
-from ramerge.evaluation.sandbox import Limits, Outcome, Sandbox, bubblewrap
-from ramerge.evaluation.sandbox.execution import Execution
+from ramerge.evaluation.sandbox import bubblewrap
+from ramerge.evaluation.sandbox.execution import Execution, Outcome
+from ramerge.evaluation.sandbox.sandbox import Sandbox
 from ramerge.evaluation.sandbox.seccomp import seccomp_filter
-from ramerge.evaluation.sandbox.watch import Inside
+from ramerge.evaluation.sandbox.watch import Inside, Limits
 from ramerge.foundation.errors import EvaluationError
 
 MIB = 1 << 20
@@ -872,7 +873,8 @@ def test_no_folder_is_left_without_a_sandbox() -> None:
 def test_no_more_than_the_output_limit_is_held(sandbox: Sandbox) -> None:
     peak = "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
     script = f"""
-from ramerge.evaluation.sandbox import Limits, Sandbox
+from ramerge.evaluation.sandbox.sandbox import Sandbox
+from ramerge.evaluation.sandbox.watch import Limits
 with Sandbox.open(workers=1) as sandbox:
     {peak}
     for _ in range(3):
@@ -934,7 +936,8 @@ def test_nothing_outlives_us(sandbox: Sandbox, number: signal.Signals) -> None:
     mark = f"orphan-of-{os.getpid()}-{number}"
     script = f"""
 import asyncio, signal
-from ramerge.evaluation.sandbox import Limits, Sandbox
+from ramerge.evaluation.sandbox.sandbox import Sandbox
+from ramerge.evaluation.sandbox.watch import Limits
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 sleeper = "[sys.executable, '-S', '-c', 'import time; time.sleep(600)', '{mark}x']"
 program = f"import os, sys; os.execv(sys.executable, {{sleeper}})"
@@ -1032,7 +1035,8 @@ def test_an_ordinary_user(tmp_path: Path) -> None:
     if not Path(python).exists():
         pytest.skip(f"{python} is not installed")
     script = """
-from ramerge.evaluation.sandbox import Limits, Sandbox
+from ramerge.evaluation.sandbox.sandbox import Sandbox
+from ramerge.evaluation.sandbox.watch import Limits
 with Sandbox.open(workers=1) as sandbox:
     assert not sandbox._way.as_root
     print(sandbox.execute("print(input())", "hello").stdout)

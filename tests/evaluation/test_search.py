@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ramerge.evaluation.engines import BM25, Document, Retriever, bm25, read_documents
+from ramerge.evaluation.retrievers import BM25, Document, RetrievalServer, bm25, read_documents
 from ramerge.evaluation.suite import Context, Item, Reply
 from ramerge.evaluation.suites.search import (
     INVALID,
@@ -411,7 +411,7 @@ class TestBM25:
     def test_compiled_scores_order_documents_alike(self, monkeypatch: pytest.MonkeyPatch) -> None:
         documents = [Document(f"{number}", "moon " * number + "sun " * (number % 7)) for number in range(1, 40)]
         plain = BM25(documents)
-        monkeypatch.setattr("ramerge.evaluation.engines._COMPILED_FROM", 1)
+        monkeypatch.setattr("ramerge.evaluation.retrievers._COMPILED_FROM", 1)
         compiled = BM25(documents)
         for query in ("moon", "sun", "a sun, a moon"):
             assert asyncio.run(compiled.search(query, 5)) == asyncio.run(plain.search(query, 5))
@@ -477,7 +477,7 @@ def address(server: Server) -> str:
 
 def search_once(url: str, query: str, k: int) -> Sequence[Document]:
     async def search() -> Sequence[Document]:
-        retriever = Retriever(url)
+        retriever = RetrievalServer(url)
         try:
             return await retriever.search(query, k)
         finally:
@@ -524,7 +524,7 @@ class TestRetriever:
             search_once(address(server), "x", 5)
         assert len(server.received) == 1
         with pytest.raises(EvaluationError, match=problem):
-            Retriever(address(server)).check()
+            RetrievalServer(address(server)).check()
 
     def test_answers_are_unpacked_within_a_bound(self, server: Server) -> None:
         server.packing = "gzip"
@@ -538,7 +538,7 @@ class TestRetriever:
         tracemalloc.stop()
 
     def test_a_server_that_fails_is_asked_again(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ramerge.evaluation.engines._FIRST_WAIT", 0.001)
+        monkeypatch.setattr("ramerge.evaluation.retrievers._FIRST_WAIT", 0.001)
         server.status, server.failures = 503, 3
         server.body = json.dumps({"result": [[{"document": DOCUMENTS[0]}]]}).encode()
         assert len(search_once(address(server), "x", 5)) == 1
@@ -549,7 +549,7 @@ class TestRetriever:
         assert len(server.received) == 8
         server.failures = 1
         with pytest.raises(EvaluationError, match="status 503"):
-            Retriever(address(server)).check()
+            RetrievalServer(address(server)).check()
         assert len(server.received) == 9
 
     @pytest.mark.parametrize("place", ["me:secret@127.0.0.1:8000", "me@127.0.0.1:8000"])
@@ -565,7 +565,7 @@ class TestRetriever:
     def test_an_absent_server_fails_the_check_and_samples(
         self, context: Context, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ramerge.evaluation.engines._FIRST_WAIT", 0.001)
+        monkeypatch.setattr("ramerge.evaluation.retrievers._FIRST_WAIT", 0.001)
         url = address(server)
         server.server_close()
         suite = suite_of(context, engine=url)
@@ -576,7 +576,7 @@ class TestRetriever:
 
     def test_an_impossible_address_is_refused(self) -> None:
         with pytest.raises(EvaluationError, match="the search failed"):
-            Retriever("http://[").check()
+            RetrievalServer("http://[").check()
 
 
 def real_file(name: str) -> Path:

@@ -13,26 +13,13 @@ from typing import Any
 import pytest
 
 from ramerge.evaluation import bootstrap, samples
-from ramerge.evaluation.samples import model
+from ramerge.evaluation.samples import Model, model, read
 from ramerge.evaluation.summary import write_summary
-from ramerge.evaluation.tables import (
-    FORMATS,
-    Cell,
-    Mark,
-    Model,
-    Row,
-    Table,
-    build,
-    compare,
-    layout_names,
-    layouts,
-    marks,
-    paper,
-    read,
-    render,
-    scores,
-)
-from ramerge.evaluation.tables.build import _quoted
+from ramerge.evaluation.tables import layouts, marks, paper, scores
+from ramerge.evaluation.tables.build import _quoted, build
+from ramerge.evaluation.tables.compare import compare
+from ramerge.evaluation.tables.model import Cell, Mark, Row, Table
+from ramerge.evaluation.tables.render import FORMATS, render
 from ramerge.evaluation.text import summary_text
 from ramerge.foundation.errors import EvaluationError
 
@@ -485,7 +472,7 @@ def test_there_are_no_quoted_rows_for_general_layouts() -> None:
 
 
 def test_refusals_name_what_there_is() -> None:
-    assert layout_names() == ["main", "all", *PAPER_TABLES]
+    assert layouts.names() == ["main", "all", *PAPER_TABLES]
     with pytest.raises(EvaluationError, match="there are no results"):
         build([])
     with pytest.raises(EvaluationError, match="there is no table 'table10'; there are main, all, table1, "):

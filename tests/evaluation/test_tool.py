@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from ramerge.evaluation import arithmetic, requirements
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.suite import Context, Item, Reply
-from ramerge.evaluation.suites import tool
-from ramerge.evaluation.suites.tool import ToolSettings, ToolSuite, bfcl, gold
+from ramerge.evaluation.suites.tool import bfcl, gold
+from ramerge.evaluation.suites.tool.suite import ToolSettings, ToolSuite
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.foundation.extras import install
 from tests.evaluation.chats import Scripted, attempt, main_metric
@@ -553,7 +553,7 @@ def test_what_was_parsed_can_be_written_as_json(value: str) -> None:
 
 @needs_bfcl
 def test_a_checker_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool, "guarded", partial(guarded, seconds=0.3))
+    monkeypatch.setattr("ramerge.evaluation.suites.tool.suite.guarded", partial(guarded, seconds=0.3))
     suite = suite_in("prompting")
     item = next(item for item in suite.items("simple_javascript") if item.key == "simple_javascript_2")
     endless = "[[" + "],[" * 60 + "x"  # exponential time in the package's pattern for arrays of arrays
@@ -691,7 +691,7 @@ def run(program: str, **environment: str) -> str:
 def test_the_module_needs_nothing_of_the_extra() -> None:
     program = "import sys, {}; print([name for name in sys.modules if '.' not in name])"
     before, after = (
-        set(ast.literal_eval(run(program.format(name)))) for name in ("ramerge", "ramerge.evaluation.suites.tool")
+        set(ast.literal_eval(run(program.format(name)))) for name in ("ramerge", "ramerge.evaluation.suites.tool.suite")
     )
     assert not {*bfcl._MODULES, "openai"} & (after - before)
 
@@ -727,7 +727,7 @@ class Nothing(MetaPathFinder):
         if name.partition(".")[0] not in known:
             raise ModuleNotFoundError(name)
 
-import ramerge.evaluation.suites.tool as tool
+import ramerge.evaluation.suites.tool.suite as tool
 from ramerge.evaluation.suite import Context
 sys.meta_path.insert(0, Nothing())
 suite = tool.ToolSuite(tool.ToolSettings(), Context())

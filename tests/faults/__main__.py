@@ -50,7 +50,7 @@ def _rounds(stack: ExitStack, shim: object, folder: Path, log: Path, chosen: arg
     url = None
     if slow and find_spec("openai"):
         url = stack.enter_context(all_commands.endpoint())
-        from ramerge.evaluation.suites import SUITES
+        from ramerge.evaluation.suites.table import SUITES
 
         SUITES["toy"] = ("tests.evaluation.toy", "ToySuite")
     all_commands.write_inputs(folder, fisher=fisher)
@@ -127,7 +127,7 @@ def _warm_up(folder: Path, *, report: bool, fisher: bool, evaluation: bool) -> N
     """Import and compile once for all processes to come."""
     import ramerge
     import ramerge.cli.main
-    import ramerge.cli.progress
+    import ramerge.foundation.screen
     from tests.checkpoints import recipe
     from tests.faults.commands import AGENTS
 

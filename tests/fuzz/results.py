@@ -20,7 +20,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ramerge.evaluation import data, endpoint, results, samples, summary, targets, text
-from ramerge.evaluation.tables import FORMATS, build, compare, read, render
+from ramerge.evaluation.samples import read
+from ramerge.evaluation.tables.build import build
+from ramerge.evaluation.tables.compare import compare
+from ramerge.evaluation.tables.render import FORMATS, render
 from ramerge.foundation.errors import RamergeError
 
 _LONGEST_MESSAGE = 20_000

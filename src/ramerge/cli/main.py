@@ -161,13 +161,13 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) ->
     """Merge agents into a checkpoint at OUT, which appears complete or not at all."""
     from ramerge.api import merge as run
     from ramerge.cli.flags import read_inputs
-    from ramerge.cli.progress import shown
+    from ramerge.foundation.screen import shown, stage
 
     document, out = read_inputs(paths, options)
     if out is None:
         raise RecipeError("no output folder: ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
 
-    with shown(quiet=quiet or as_json) as listen:
+    with shown(stage, quiet=quiet or as_json) as listen:
         record = run(document, out, on_progress=listen, **_machine(options))
     _warn(record.warnings)
     if as_json:
@@ -190,13 +190,13 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
     """Merge with every combination of parameters into folders under OUT, reading the inputs once for all of them."""
     from ramerge.api import sweep as run
     from ramerge.cli.flags import read_inputs, read_varied
-    from ramerge.cli.progress import shown
     from ramerge.foundation.jsontext import dumped
+    from ramerge.foundation.screen import shown, stage
 
     document, out = read_inputs(paths, options)
     if out is None:
         raise RecipeError("no output folder: ramerge sweep RECIPE OUT --vary parameters.r=0,0.1,0.2")
-    with shown(quiet=quiet or as_json) as listen:
+    with shown(stage, quiet=quiet or as_json) as listen:
         records = run(document, out, vary=read_varied(vary), on_progress=listen, **_machine(options))
     _warn(warning for record in records for warning in record.warnings)
     if as_json:
@@ -238,12 +238,12 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **options
     from ramerge.analysis.text import summary
     from ramerge.api import analyze as run
     from ramerge.cli.flags import read_numbers, read_recipe
-    from ramerge.cli.progress import shown
+    from ramerge.foundation.screen import shown, stage
 
     document = read_recipe(paths, options)
     _check_pages(options)
     asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
-    with shown(quiet=quiet) as listen:
+    with shown(stage, quiet=quiet) as listen:
         limits = {key: options[key] for key in ("threads", "max_memory", "cache", "strict")}
         analysis = run(document, epsilons=asked, on_progress=listen, **limits)
     _warn(analysis.warnings)
@@ -259,12 +259,12 @@ def report(out: Path, quiet: bool, **options: Any) -> None:
     from ramerge.analysis.finished import open_finished, with_differences
     from ramerge.analysis.text import summary
     from ramerge.api import analyze as run
-    from ramerge.cli.progress import shown
+    from ramerge.foundation.screen import shown, stage
 
     recipe, record = open_finished(out)
     chosen = options | {"html": options["html"] or out / "report.html"}
     _check_pages(chosen)
-    with shown(quiet=quiet) as listen:
+    with shown(stage, quiet=quiet) as listen:
         limits = {key: options[key] for key in ("threads", "max_memory", "cache", "strict")}
         analysis = run(recipe, on_progress=listen, **limits)
     analysis = with_differences(analysis, record)
@@ -339,10 +339,10 @@ def fisher(out: Path, quiet: bool, as_json: bool, debug: bool, **options: Any) -
     """Estimate an agent's diagonal Fisher information, the importances that the method fisher takes."""
     # threads that wait for work by spinning slow everything else down
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from ramerge.cli.progress import shown
+    from ramerge.foundation.screen import shown, stage
     from ramerge.importance.estimate import estimate
 
-    with shown(quiet=quiet or as_json) as listen:
+    with shown(stage, quiet=quiet or as_json) as listen:
         record = estimate(out=out, on_progress=listen, **options)
     if as_json:
         click.echo(record.to_json(), nl=False)

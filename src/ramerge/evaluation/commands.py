@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,6 +16,10 @@ from click.shell_completion import CompletionItem
 from ramerge.foundation.completion import matching, named_folders
 from ramerge.foundation.errors import EndpointError, EvaluationError, OutputError, StoppedError
 from ramerge.foundation.terminal import say
+
+if TYPE_CHECKING:
+    from ramerge.evaluation.progress import EvaluationProgress
+    from ramerge.foundation.screen import Bar
 
 _LOCAL_CONCURRENCY = 4
 _CONCURRENCY = 32
@@ -40,7 +44,7 @@ _SECONDS = _Seconds()
 
 def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Names of suites, also behind a comma."""
-    from ramerge.evaluation.suites import SUITES
+    from ramerge.evaluation.suites.table import SUITES
 
     before = begun[: begun.rfind(",") + 1]
     return matching((before + name for name in SUITES), begun)
@@ -160,8 +164,8 @@ def _evaluate(
     """The summary, and the names of models and suites that ran."""
     from ramerge.evaluation.evaluate import Request, evaluate
     from ramerge.evaluation.jobs import read_data
-    from ramerge.evaluation.live import shown
     from ramerge.evaluation.targets import read_targets
+    from ramerge.foundation.screen import shown
 
     access, server = _access(options)
     targets = read_targets(options["models"], options["served_names"], serve=server is not None)
@@ -181,10 +185,19 @@ def _evaluate(
             )
         },
     )
-    with shown(quiet=quiet) as listen:
+    with shown(task_bar, quiet=quiet) as listen:
         on_settings = _say_settings if say else (lambda _: None)
         summary = evaluate(results, targets, request, access, server, on_progress=listen, on_settings=on_settings)
     return summary, [target.name for target in targets], list(request.suites)
+
+
+def task_bar(event: EvaluationProgress) -> Bar:
+    """What is shown of a task."""
+    from ramerge.foundation.screen import Bar
+
+    notes = [f"{event.failed:,} failed"] if event.failed else []
+    notes += [f"score {event.score:.1%}"] if event.score is not None else []
+    return Bar(f"{event.model}  {event.suite}/{event.task}", event.done, event.total, notes=tuple(notes))
 
 
 def _refuse_failed(summary: Mapping[str, Any], models: Sequence[str], suites: Sequence[str]) -> None:
@@ -309,7 +322,10 @@ def table_command(results: Path, form: str, out: Path | None, debug: bool, **opt
 
     On a terminal a wide table goes on below, domain by domain; a file or a pipe gets all columns beside each other.
     """
-    from ramerge.evaluation.tables import build, compare, read, render
+    from ramerge.evaluation.samples import read
+    from ramerge.evaluation.tables.build import build
+    from ramerge.evaluation.tables.compare import compare
+    from ramerge.evaluation.tables.render import render
     from ramerge.foundation.files import write_file
 
     if out is not None:

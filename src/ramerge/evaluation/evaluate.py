@@ -22,12 +22,12 @@ from typing import Any
 from ramerge.evaluation import requirements
 from ramerge.evaluation.endpoint import Access
 from ramerge.evaluation.jobs import open_suites
+from ramerge.evaluation.progress import Listener
 from ramerge.evaluation.results import refuse_place
 from ramerge.evaluation.run import Job, score_model
 from ramerge.evaluation.serving import Server
 from ramerge.evaluation.suite import Context
 from ramerge.evaluation.summary import write_summary
-from ramerge.evaluation.tally import Listener
 from ramerge.evaluation.targets import Target
 from ramerge.foundation.errors import EvaluationError, RamergeError
 from ramerge.foundation.extras import install

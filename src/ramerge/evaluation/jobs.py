@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from ramerge.evaluation.data import all_of
 from ramerge.evaluation.suite import Context, Suite, Task
-from ramerge.evaluation.suites import SUITES, suite_type
+from ramerge.evaluation.suites.table import SUITES, suite_type
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.text import unknown
 from ramerge.foundation.yamltext import parse_scalar

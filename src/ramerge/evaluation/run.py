@@ -14,12 +14,12 @@ from typing import Any
 
 from ramerge.evaluation.data import file_digest
 from ramerge.evaluation.endpoint import Access, Endpoint
+from ramerge.evaluation.progress import Listener, RunningScore
 from ramerge.evaluation.recorder import Recorder
 from ramerge.evaluation.results import Line, TaskFile, model_folder, note_task, task_file
 from ramerge.evaluation.serving import Server, serving
 from ramerge.evaluation.stopping import stoppable
 from ramerge.evaluation.suite import Item, Suite, Task
-from ramerge.evaluation.tally import Listener, Tally
 from ramerge.evaluation.targets import Target
 from ramerge.foundation.errors import EndpointError, EvaluationError
 
@@ -90,7 +90,7 @@ class _Work:
     task: Task
     waiting: list[Item]
     file: TaskFile
-    tally: Tally
+    score: RunningScore
 
 
 def _open(
@@ -101,9 +101,9 @@ def _open(
     file = stack.enter_context(task_file(folder, suite.name, task.name))
     waiting = [item for item in items if _is_open(file.done.get(item.key), job.retry_failed)]
     again = {item.key for item in waiting}
-    tally = Tally(target.name, suite.name, task.name, task.metrics[0], len(items), listen)
-    tally.begin(line for key, line in file.done.items() if key not in again)
-    return _Work(suite, task, waiting, file, tally)
+    score = RunningScore(target.name, suite.name, task.name, task.metrics[0], len(items), listen)
+    score.count(line for key, line in file.done.items() if key not in again)
+    return _Work(suite, task, waiting, file, score)
 
 
 def _items(suite: Suite[Any], task: Task, limit: int | None) -> list[Item]:
@@ -141,10 +141,13 @@ async def _all(works: Sequence[_Work], access: Access, model: str, job: Job) -> 
     try:
         with stoppable():
             if not any(work.waiting for work in works):
+                for work in works:
+                    work.score.tell()
                 return
             async with Endpoint(access) as endpoint:
                 await endpoint.check(model)
                 for work in works:
+                    work.score.tell()  # now and not before, because its rate counts from here on
                     workers = _Workers(work, endpoint, model, job.most_failures)
                     await _together([workers.work() for _ in range(min(access.concurrency, len(work.waiting)))])
     finally:
@@ -167,7 +170,8 @@ class _Workers:
         """One item after the other, until none is left."""
         for item in self._waiting:
             sample = await self._sample(item)
-            self._work.tally.add(self._work.file.append(sample))
+            self._work.score.count([self._work.file.append(sample)])
+            self._work.score.tell()
             self._in_a_row = self._in_a_row + 1 if sample["failure"] else 0
             if self._most_failures and self._in_a_row >= self._most_failures:
                 raise EndpointError(

@@ -1,24 +1,11 @@
-"""The table of suites: names, and where their classes are, which are imported when they run."""
+"""Suites of benchmarks, a kind a file or folder; `table` lists them by name.
 
-from __future__ import annotations
+tool       BFCL, through bfcl-eval
+memory     RULER's HotpotQA and SQuAD, as MemAgent asks them
+coding     LiveBench, LiveCodeBench, MBPP, CodeContests, CodeForces, HumanEval, by CURE's protocol
+instruct   IFEval, through lm-eval
+math       GSM8K and MATH500, through lm-eval
+search     NQ and 2WikiMultiHopQA with a search tool, as ZeroSearch asks them
 
-from importlib import import_module
-from typing import Any
-
-from ramerge.evaluation.suite import Suite
-
-SUITES = {
-    "tool": ("ramerge.evaluation.suites.tool", "ToolSuite"),
-    "memory": ("ramerge.evaluation.suites.memory", "MemorySuite"),
-    "coding": ("ramerge.evaluation.suites.coding", "CodingSuite"),
-    "instruct": ("ramerge.evaluation.suites.instruct", "InstructSuite"),
-    "math": ("ramerge.evaluation.suites.math", "MathSuite"),
-    "search": ("ramerge.evaluation.suites.search", "SearchSuite"),
-}
-
-
-def suite_type(name: str) -> type[Suite[Any]]:
-    """The class of a suite in the table."""
-    module, attribute = SUITES[name]
-    found: type[Suite[Any]] = getattr(import_module(module), attribute)
-    return found
+A suite asks and scores (see `evaluation.suite`). It opens no sockets, writes no results and runs no loop.
+"""

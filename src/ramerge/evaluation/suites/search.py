@@ -31,8 +31,8 @@ from pydantic import Field
 
 from ramerge.evaluation import answers
 from ramerge.evaluation.data import all_of, from_hub, read_records, refuse, refuse_duplicates
-from ramerge.evaluation.engines import Document, Engine, Retriever, bm25
 from ramerge.evaluation.requirements import missing, versions
+from ramerge.evaluation.retrievers import Document, RetrievalServer, Retriever, bm25
 from ramerge.evaluation.suite import Chat, Item, Message, Reply, Score, Settings, Suite, Task
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.extras import install
@@ -102,7 +102,7 @@ class SearchSuite(Suite[SearchSettings]):
 
     def check(self, tasks: Sequence[str]) -> None:
         """See `Suite`. Reads the questions, and builds the index or asks the retriever."""
-        all_of([self._check_engine, *(partial(self._questions, task) for task in tasks)])
+        all_of([self._check_retriever, *(partial(self._questions, task) for task in tasks)])
 
     def items(self, task: str) -> Iterator[Item]:
         """See `Suite`. A record's key is its id, or its place in the file, from 1."""
@@ -143,16 +143,16 @@ class SearchSuite(Suite[SearchSettings]):
 
     async def close(self) -> None:
         """See `Suite`."""
-        if "_engine" in self.__dict__:
-            await self._engine.close()
+        if "_retriever" in self.__dict__:
+            await self._retriever.close()
 
     @cached_property
-    def _engine(self) -> Engine:
+    def _retriever(self) -> Retriever:
         if self.settings.engine == "bm25":
             return bm25(self.context.data["documents"])
-        return Retriever(self.settings.engine)
+        return RetrievalServer(self.settings.engine)
 
-    def _check_engine(self) -> None:
+    def _check_retriever(self) -> None:
         local = self.settings.engine == "bm25"
         needed = ["bm25s"] if local else ["aiohttp", "tenacity"]
         problems = missing(needed, who="the suite search", install=install("eval-search"))
@@ -168,15 +168,15 @@ class SearchSuite(Suite[SearchSettings]):
             )
         if problems:
             raise EvaluationError(problems)
-        if isinstance(self._engine, Retriever):
-            self._engine.check()
+        if isinstance(self._retriever, RetrievalServer):
+            self._retriever.check()
 
     def _questions(self, task: str) -> list[tuple[str, Question]]:
         return _read_questions(self.context.data.get(task) or _from_hub(task))
 
     async def _information(self, query: str) -> str:
         """What the model is told about a query, as the original words it."""
-        found = await self._engine.search(query[:_LONGEST_QUERY], self.settings.topk) if query else ()
+        found = await self._retriever.search(query[:_LONGEST_QUERY], self.settings.topk) if query else ()
         documents = "\n".join(f"Doc {number}: {_line(document)}" for number, document in enumerate(found, 1))
         return f"\n\n<information>{documents[: self.settings.max_information] or NOTHING_FOUND}</information>\n\n"
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ramerge.evaluation.sandbox import Limits, Sandbox
+from ramerge.evaluation.sandbox.sandbox import Sandbox
+from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.evaluation.suites.coding.problems import Case, Problem
 from ramerge.evaluation.suites.coding.scores import Table
 

@@ -1,6 +1,6 @@
-"""Search tools for the suite `search`: a BM25 index over the user's documents, and any retriever behind HTTP.
+"""Retrievers for the suite `search`: a BM25 index over the user's documents, and any server that is asked by HTTP.
 
-BM25 is `bm25s` (Lù 2024, arXiv:2407.03618): it needs numpy alone, keeps the index in sparse arrays, and scores large
+BM25 is `bm25s` (Lù 2024, arXiv:2407.03618): it needs only numpy, keeps the index in sparse arrays, and scores large
 collections in numba without holding the interpreter's lock. `rank_bm25` visits every document in Python for each
 query, and Pyserini needs Java.
 """
@@ -38,7 +38,7 @@ class Document:
     text: str
 
 
-class Engine(Protocol):
+class Retriever(Protocol):
     """Finds documents for a query."""
 
     async def search(self, query: str, k: int) -> Sequence[Document]:
@@ -72,7 +72,7 @@ class BM25:
         self._index.retrieve([[0]], k=1, show_progress=False)  # compiles now, not while samples wait
 
     async def search(self, query: str, k: int) -> Sequence[Document]:
-        """See `Engine`. Runs in a thread, so that other samples go on."""
+        """See `Retriever`. Runs in a thread, so that other samples go on."""
         return await asyncio.to_thread(self._search, query, k)
 
     async def close(self) -> None:
@@ -83,7 +83,7 @@ class BM25:
         if not words[0]:
             return []
         found, scores = self._index.retrieve(words, k=min(k, len(self._documents)), show_progress=False)
-        return [self._documents[place] for place, score in zip(found[0], scores[0], strict=True) if score > 0]
+        return [self._documents[index] for index, score in zip(found[0], scores[0], strict=True) if score > 0]
 
 
 def bm25(path: Path) -> BM25:
@@ -139,7 +139,7 @@ class _PassingError(EndpointError):
     """A failure that may have passed when the server is asked again."""
 
 
-class Retriever:
+class RetrievalServer:
     """A retrieval server in Search-R1's format (github.com/PeterGriffinJin/Search-R1).
 
     It is sent `{"queries": [query], "topk": k, "return_scores": true}` and answers
@@ -153,7 +153,7 @@ class Retriever:
     def __init__(self, url: str) -> None:
         self._url = url
         self._session: ClientSession | None = None
-        self._places: asyncio.Semaphore
+        self._large_bodies: asyncio.Semaphore
 
     def check(self) -> None:
         """Make sure that the server answers a query, tried once.
@@ -174,7 +174,7 @@ class Retriever:
             raise EvaluationError(error.problems) from error
 
     async def search(self, query: str, k: int) -> Sequence[Document]:
-        """See `Engine`. Tries again where the server cannot be reached, takes too long or fails."""
+        """See `Retriever`. Tries again where the server cannot be reached, takes too long or fails."""
         from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
         again = AsyncRetrying(
@@ -186,7 +186,7 @@ class Retriever:
         return await again(self._search, query, k)
 
     async def close(self) -> None:
-        """See `Engine`."""
+        """See `Retriever`."""
         if self._session:
             await self._session.close()
             self._session = None
@@ -200,14 +200,14 @@ class Retriever:
                 headers={"Accept-Encoding": bounds.PACKING},
                 auto_decompress=False,
             )
-            self._places = asyncio.Semaphore(_LARGE_AT_ONCE)
+            self._large_bodies = asyncio.Semaphore(_LARGE_AT_ONCE)
         # Search-R1's server fails without return_scores
         request = {"queries": [query], "topk": k, "return_scores": True}
         try:
             async with self._session.post(self._url, json=request) as response:
                 status, packing = response.status, response.headers.get("Content-Encoding", "")
                 chunks = aiter(response.content.iter_any())
-                body = await bounds.read_body(chunks, packing, bounds.MOST_BYTES, self._places)
+                body = await bounds.read_body(chunks, packing, bounds.MOST_BYTES, self._large_bodies)
         except bounds.RefusedError as error:
             raise EndpointError(f"{self._url}: answered a search with what cannot be read: {error}") from error
         except (aiohttp.ClientError, TimeoutError, asyncio.TimeoutError) as error:

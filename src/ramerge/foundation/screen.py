@@ -1,0 +1,136 @@
+"""Progress on standard error: live bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
+from rich.table import Column
+
+from ramerge.foundation.events import Progress
+from ramerge.foundation.pace import Pace
+
+_SECONDS_BETWEEN_LINES = 30.0
+_WIDEST_BAR = 40
+_SLOW = 0.1  # a second; slower rates are told by the minute
+
+E = TypeVar("E")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What is shown of an event.
+
+    Attributes:
+        title: events with the same title belong to one bar.
+        done, total: how much is done, in `unit`.
+        unit: `bytes`, or what is counted; empty where the title says it.
+        notes: further figures.
+        is_under_way: whether rates count from this event on, if they did not count before.
+    """
+
+    title: str
+    done: int
+    total: int
+    unit: str = ""
+    notes: tuple[str, ...] = ()
+    is_under_way: bool = True
+
+
+def stage(event: Progress) -> Bar:
+    """The bar of a stage. Its rate counts from the first block on: before it, kernels may have been compiled."""
+    return Bar(event.stage, event.done, event.total, event.unit, is_under_way=event.done > 0)
+
+
+@contextmanager
+def shown(bar_of: Callable[[E], Bar], *, quiet: bool) -> Iterator[Callable[[E], None]]:
+    """A listener that shows what it hears, for as long as the block lasts.
+
+    Args:
+        bar_of: what to show of an event.
+        quiet: show nothing.
+    """
+    if quiet or sys.stderr is None:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        with Bars(
+            TextColumn("{task.description}", markup=False, table_column=Column(justify="right")),
+            BarColumn(bar_width=None, table_column=Column(max_width=_WIDEST_BAR)),
+            TextColumn(
+                "{task.fields[figures]}", markup=False, style="progress.download", table_column=Column(no_wrap=True)
+            ),
+            console=Console(stderr=True),
+        ) as bars:
+            show = _Live(bars)
+            yield lambda event: show(bar_of(event))
+    else:
+        write = _Lines()
+        yield lambda event: write(bar_of(event))
+
+
+class _Figures:
+    """How much of each bar is done, how fast, and how long the rest will take."""
+
+    def __init__(self) -> None:
+        self._paces: dict[str, Pace] = {}
+
+    def __call__(self, bar: Bar) -> str:
+        if bar.is_under_way:
+            self._paces.setdefault(bar.title, Pace(bar.done))
+        pace = self._paces.get(bar.title, Pace(bar.done))
+        parts = [_amount(bar), _speed(pace.rate(bar.done), bar.unit), *bar.notes, pace.left(bar.done, bar.total)]
+        return ", ".join(filter(None, parts))
+
+
+def _amount(bar: Bar) -> str:
+    if bar.unit == "bytes":
+        return f"{decimal(bar.done)} of {decimal(bar.total)}"
+    return f"{bar.done:,} of {bar.total:,} {bar.unit}".rstrip()
+
+
+def _speed(rate: float | None, unit: str) -> str:
+    if rate is None:
+        return ""
+    if unit == "bytes":
+        return f"{decimal(int(rate))}/s"
+    return f"{rate:.1f}/s" if rate >= _SLOW else f"{60 * rate:.1f}/min"
+
+
+class _Live:
+    """Bars on a terminal."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._tasks: dict[str, TaskID] = {}
+        self._figures = _Figures()
+
+    def __call__(self, bar: Bar) -> None:
+        figures = self._figures(bar)
+        if bar.title not in self._tasks:
+            self._tasks[bar.title] = self._bars.add_task(bar.title, total=bar.total, figures=figures)
+        self._bars.update(self._tasks[bar.title], completed=bar.done, total=bar.total, figures=figures)
+
+
+class _Lines:
+    """A line when a bar is full, and one now and then."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._figures = _Figures()
+
+    def __call__(self, bar: Bar) -> None:
+        now, figures = time.monotonic(), self._figures(bar)
+        if bar.done < bar.total and now - self._last < _SECONDS_BETWEEN_LINES:
+            return
+        self._last = now
+        # nobody may be listening any more, which is no reason to stop
+        with suppress(OSError):
+            print(f"{bar.title}: {figures}", file=sys.stderr, flush=True)
