@@ -11,10 +11,10 @@ import pytest
 import ramerge
 from ramerge.analysis.tables import write_csv
 from ramerge.checkpoint.header import read_header
-from ramerge.cli import progress
 from ramerge.foundation.errors import CheckpointError, RamergeError
 from ramerge.foundation.events import Progress
 from ramerge.foundation.jsontext import Limits, dumped, parse
+from ramerge.foundation.screen import shown, stage
 from ramerge.foundation.text import MOST, brief, csv_cell, markdown, message, one_line, quoted
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.test_cli import ramerge as command
@@ -95,7 +95,7 @@ class Terminal(io.StringIO):
 def test_bars_show_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    with progress.shown(quiet=False) as listen:
+    with shown(stage, quiet=False) as listen:
         listen(Progress("[red]x[/red]", 1, 2))
     assert "[red]x[/red]" in screen.getvalue()
 

@@ -15,7 +15,7 @@ from ramerge import api
 from ramerge.checkpoint.companions import copy_companions
 from ramerge.checkpoint.index import read_json
 from ramerge.checkpoint.stage import Stage
-from ramerge.cli.main import _plan_text
+from ramerge.cli import texts
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.terminal import say
@@ -65,7 +65,7 @@ def check(case: bytes) -> bool:
     check_shown([*plan.notes, *plan.problems, *plan.warnings])
     screen = io.StringIO()
     with redirect_stdout(screen):
-        say(_plan_text(plan))
+        say(texts.plan(plan))
     assert all(line.isprintable() for line in screen.getvalue().split("\n")), screen.getvalue()
     json.loads(dumped(plan.as_dict()))
     try:

@@ -26,6 +26,8 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
         str(given).encode()
         target = given.resolve()  # refuses what no path can hold, which is_symlink() calls no link
         return target if given.is_symlink() else given
+    except FileNotFoundError:
+        raise  # the working folder is gone, which is no fault of the path's
     except (ValueError, RuntimeError, OSError) as error:
         raise RecipeError(f"{os.fspath(path)!r}: cannot be {what}: {error}") from error
 

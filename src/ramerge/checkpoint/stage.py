@@ -25,7 +25,7 @@ from pathlib import Path
 from ramerge.checkpoint.outputs import is_replaceable
 from ramerge.foundation.errors import OutputError, OutputWarning, StoppedError
 from ramerge.foundation.files import hidden_beside, is_at, lock, write_all
-from ramerge.foundation.signals import Guard
+from ramerge.foundation.signals import Guard, held
 
 _HERE = -100  # AT_FDCWD
 _RENAME_EXCHANGE = 2
@@ -182,7 +182,8 @@ class _Place:
         """The folder to build in, after making good what a killed run left."""
         self._made = [folder for folder in self._out.parents if not folder.exists()]
         self._out.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = self._own()
+        with held():  # a folder that is made without its lock would not be taken away
+            self._lock = self._own()
         if self.settle():
             self.notices.append(
                 f"{self._out}: a run that was killed had moved it to {self._old}; it is back in its place"
@@ -199,7 +200,7 @@ class _Place:
         return self._built is not None
 
     def _own(self) -> int:
-        """The lock, for this process alone."""
+        """The lock, for this process only."""
         if self._work.is_symlink():
             raise OutputError(f"{self._work}: is a link, where the output was to be built; remove it")
         try:

@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 from ramerge.foundation.completion import matching, named_folders
 from ramerge.foundation.errors import EndpointError, EvaluationError, OutputError, StoppedError
+from ramerge.foundation.options import DEBUG
 from ramerge.foundation.terminal import say
 
 if TYPE_CHECKING:
@@ -125,8 +126,8 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
 @click.option("--unsafe-execution", is_flag=True, help="Run model-written programs without a sandbox.")
 @click.option("--quiet", is_flag=True, help="Show errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
-def eval_command(results: Path, quiet: bool, as_json: bool, debug: bool, **options: Any) -> None:
+@DEBUG
+def eval_command(results: Path, quiet: bool, as_json: bool, **options: Any) -> None:
     """Score models on the paper's benchmarks, into the folder RESULTS.
 
     A run that was stopped goes on where it was when the same command is given again.
@@ -316,8 +317,8 @@ def suites_command(names: tuple[str, ...], as_json: bool) -> None:
 )
 @click.option("--compare", metavar="NAME,NAME", help="Paired bootstrap tests between two models instead.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write to a file.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
-def table_command(results: Path, form: str, out: Path | None, debug: bool, **options: Any) -> None:
+@DEBUG
+def table_command(results: Path, form: str, out: Path | None, **options: Any) -> None:
     """Put the models of RESULTS side by side, in the columns of the paper's tables.
 
     On a terminal a wide table goes on below, domain by domain; a file or a pipe gets all columns beside each other.
@@ -365,3 +366,6 @@ def _specialists(texts: tuple[str, ...]) -> dict[str, str]:
     if len(found) < len(pairs):
         raise EvaluationError("--specialist: one for each suite")
     return found
+
+
+COMMANDS = (eval_command, suites_command, table_command)

@@ -1,0 +1,222 @@
+"""The commands of the core: a function a command, no logic.
+
+Imports of the engine stand inside the functions, because numba and pydantic take longer to import than `--version`
+and `--help` may take.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ramerge.cli import completion as complete
+from ramerge.cli import texts
+from ramerge.cli.options import AGENTS, DTYPE, MACHINE, METHOD, PAGES, RECIPE, options
+from ramerge.foundation.completion import files
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.options import DEBUG, OUT
+from ramerge.foundation.terminal import fail, say, warn
+
+if TYPE_CHECKING:
+    from ramerge.analysis.results import Analysis
+
+
+@click.command(short_help="Merge agents into a checkpoint.")
+@options(*RECIPE)
+def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> None:
+    """Merge agents into a checkpoint at OUT, which appears complete or not at all."""
+    from ramerge.api import merge as run
+    from ramerge.cli.flags import read_inputs
+    from ramerge.foundation.screen import shown, stage
+
+    document, out = read_inputs(paths, flags)
+    if out is None:
+        raise RecipeError("no output folder: ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
+
+    with shown(stage, quiet=quiet or as_json) as listen:
+        record = run(document, out, on_progress=listen, **_machine(flags))
+    warn(record.warnings)
+    if as_json:
+        click.echo(record.to_json(), nl=False)
+    elif not quiet:
+        say(texts.summary(record, out))
+
+
+@click.command(short_help="Merge with many parameters at once.")
+@options(*RECIPE)
+@click.option(
+    "--vary",
+    metavar="KEY=V,V,...",
+    multiple=True,
+    shell_complete=complete.parameters,
+    required=True,
+    help="Values of a parameter, such as parameters.r=0,0.1,0.2; repeat for all combinations.",
+)
+def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, ...], **flags: Any) -> None:
+    """Merge with every combination of parameters into folders under OUT, reading the inputs once for all of them."""
+    from ramerge.api import sweep as run
+    from ramerge.cli.flags import read_inputs, read_varied
+    from ramerge.foundation.jsontext import dumped
+    from ramerge.foundation.screen import shown, stage
+
+    document, out = read_inputs(paths, flags)
+    if out is None:
+        raise RecipeError("no output folder: ramerge sweep RECIPE OUT --vary parameters.r=0,0.1,0.2")
+    with shown(stage, quiet=quiet or as_json) as listen:
+        records = run(document, out, vary=read_varied(vary), on_progress=listen, **_machine(flags))
+    warn(warning for record in records for warning in record.warnings)
+    if as_json:
+        click.echo(dumped([record.as_dict() for record in records]), nl=False)
+    elif not quiet:
+        say(texts.points(records, out))
+
+
+@click.command(short_help="Show what a merge would do, and what would make it fail.")
+@options(*RECIPE)
+def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> None:
+    """Show what a merge would read, write and take, and all that would make it fail.
+
+    Reads headers only. Hub ids that are not in the cache are downloaded first.
+    """
+    from ramerge.api import plan as make
+    from ramerge.cli.flags import read_inputs
+    from ramerge.foundation.jsontext import dumped
+
+    document, out = read_inputs(paths, flags)
+    made = make(document, out, **_machine(flags))
+    problems = (*made.problems, *(made.forecast if flags["strict"] else ()))
+    warn([*made.warnings, *(() if flags["strict"] else made.forecast)])
+    if as_json:
+        click.echo(dumped(made.as_dict()), nl=False)
+    elif not quiet:
+        say(texts.plan(made))
+    if problems:
+        raise click.exceptions.Exit(fail(problems, 2))
+
+
+@click.command(short_help="Show what RL changed in the agents.")
+@options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), METHOD, *AGENTS, DTYPE)
+@click.option("--epsilons", metavar="E,E,...", help="Thresholds of `moved` to compare; default: 1e-4,1e-5,1e-6,0.")
+@options(*PAGES, *MACHINE)
+def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: Any) -> None:
+    """Show what RL changed: sparsity, overlap and angles of the agents, and what merges would leave of them."""
+    from ramerge.analysis.analyze import EPSILONS
+    from ramerge.analysis.text import summary
+    from ramerge.api import analyze as run
+    from ramerge.cli.flags import read_numbers, read_recipe
+    from ramerge.foundation.screen import shown, stage
+
+    document = read_recipe(paths, flags)
+    _check_pages(flags)
+    asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
+    with shown(stage, quiet=quiet) as listen:
+        limits = {key: flags[key] for key in ("threads", "max_memory", "cache", "strict")}
+        analysis = run(document, epsilons=asked, on_progress=listen, **limits)
+    warn(analysis.warnings)
+    _write_pages(analysis, None, "\n".join(document.text) or None, flags)
+    if not quiet:
+        say(summary(analysis))
+
+
+@click.command(short_help="Make an HTML page of a finished merge.")
+@options(OUT, *PAGES, *MACHINE)
+def report(out: Path, quiet: bool, **flags: Any) -> None:
+    """Make the page of `analyze --html` for a finished merge at OUT, with its record; by default OUT/report.html."""
+    from ramerge.analysis.finished import open_finished, with_differences
+    from ramerge.analysis.text import summary
+    from ramerge.api import analyze as run
+    from ramerge.foundation.screen import shown, stage
+
+    recipe, record = open_finished(out)
+    chosen = flags | {"html": flags["html"] or out / "report.html"}
+    _check_pages(chosen)
+    with shown(stage, quiet=quiet) as listen:
+        limits = {key: flags[key] for key in ("threads", "max_memory", "cache", "strict")}
+        analysis = run(recipe, on_progress=listen, **limits)
+    analysis = with_differences(analysis, record)
+    warn(analysis.warnings)
+    _write_pages(analysis, record.as_dict(), recipe.read_text(encoding="utf-8"), chosen)
+    if not quiet:
+        say([*summary(analysis), str(chosen["html"])])
+
+
+def _check_pages(flags: dict[str, Any]) -> None:
+    """Refuse what could not be written, before the inputs are read."""
+    from ramerge.foundation.files import check_file, check_folder
+
+    for key, check in (
+        ("html", check_file),
+        ("json_file", check_file),
+        ("csv", check_folder),
+        ("figures", check_folder),
+    ):
+        if flags[key] is not None:
+            check(flags[key])
+    if flags["html"] is not None and flags["html"] == flags["json_file"]:
+        raise RecipeError(f"--html and --json: both name {flags['html']}")
+    if flags["html"] is not None or flags["figures"] is not None:
+        from ramerge.analysis.report.write import require_extra
+
+        require_extra()
+
+
+def _write_pages(analysis: Analysis, record: dict[str, Any] | None, recipe: str | None, flags: dict[str, Any]) -> None:
+    """Whatever was asked for."""
+    from ramerge.analysis.tables import write_csv
+    from ramerge.foundation.files import write_file
+
+    if flags["json_file"] is not None:
+        write_file(flags["json_file"], analysis.to_json())
+    if flags["csv"] is not None:
+        write_csv(analysis, flags["csv"])
+    if flags["html"] is not None or flags["figures"] is not None:
+        from ramerge.analysis.report.write import render, write_figures
+
+        values = analysis.as_dict()
+        if flags["html"] is not None:
+            write_file(flags["html"], render(values, record, recipe))
+        if flags["figures"] is not None:
+            write_figures(values, flags["figures"])
+
+
+@click.command(short_help="List the merging methods, or describe some.")
+@click.argument("names", nargs=-1, metavar="[METHOD]...", shell_complete=complete.methods)
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+def methods(names: tuple[str, ...], as_json: bool) -> None:
+    """List the merging methods, or describe those named: formula, parameters, defaults, presets and source."""
+    from ramerge.foundation.text import unknown
+    from ramerge.methods.table import METHODS, describe
+
+    if wrong := [name for name in names if name not in METHODS]:
+        raise RecipeError([unknown("method", name, list(METHODS)) for name in wrong])
+    described = {name: describe(METHODS[name]) for name in names or METHODS}
+    if as_json:
+        click.echo(json.dumps(described, indent=2))
+    elif names:
+        texts.methods(described)
+    else:
+        click.echo(f"{'method':<16}reads  what it is")
+        for name, method in described.items():
+            click.echo(f"{name:<16}{method['reads']:>5}  {method['title']}")
+        click.echo("\nreads: of all inputs, with default parameters")
+        click.echo("`ramerge methods ram+` shows formula, parameters, presets and source of a method.")
+
+
+@click.command(short_help="Merge and score three tiny agents.")
+@click.option("--out", type=click.Path(path_type=Path), help="Keep the merged checkpoints in this folder.")
+@DEBUG
+def demo(out: Path | None) -> None:
+    """Merge three tiny RL-trained agents that come with the package, and score the result."""
+    from ramerge.demo.run import run
+
+    run(out, lambda text: say(text.split("\n")))
+
+
+def _machine(flags: dict[str, Any]) -> dict[str, Any]:
+    return {key: flags[key] for key in ("threads", "max_memory", "overwrite", "cache", "strict")}
+
+
+COMMANDS = (merge, sweep, plan, analyze, report, methods, demo)

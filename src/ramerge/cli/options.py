@@ -1,0 +1,103 @@
+"""The options of the commands that read a recipe, each said once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from ramerge.cli import completion as complete
+from ramerge.foundation.completion import files, folders, named_folders
+from ramerge.foundation.options import DEBUG, OVERWRITE, Decorator, as_json
+
+AGENTS: tuple[Decorator, ...] = (
+    click.option("--base", metavar="MODEL", shell_complete=folders, help="Folder or hub id of the base model."),
+    click.option(
+        "--agent",
+        "agents",
+        metavar="NAME=MODEL",
+        multiple=True,
+        shell_complete=named_folders,
+        help="An agent: a name of your choice, and its folder or hub id; repeat for each.",
+    ),
+    click.option(
+        "--set",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        shell_complete=complete.keys,
+        help="Override any key of the recipe, such as parameters.r=0.05; repeatable.",
+    ),
+)
+MACHINE: tuple[Decorator, ...] = (
+    click.option(
+        "--threads", type=click.IntRange(1, 1024), help="Worker threads; default: one for each processor, and two more."
+    ),
+    click.option("--max-memory", metavar="SIZE", help="What the process may take, such as 2GB."),
+    click.option(
+        "--no-cache",
+        "cache",
+        flag_value=False,
+        default=True,
+        help="Neither use nor leave counts of the same files in the user's cache folder.",
+    ),
+    click.option("--strict", is_flag=True, help="Make an error of every warning."),
+    click.option("--quiet", is_flag=True, help="Show warnings and errors only."),
+    DEBUG,
+)
+METHOD: Decorator = click.option(
+    "--method",
+    metavar="NAME",
+    shell_complete=complete.methods,
+    help="A method that `ramerge methods` lists; default: the recipe's, or ram+.",
+)
+DTYPE: Decorator = click.option(
+    "--dtype",
+    metavar="DTYPE",
+    shell_complete=complete.dtypes,
+    help="Output dtype, such as bfloat16; default: each base tensor's own.",
+)
+RECIPE: tuple[Decorator, ...] = (
+    click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", shell_complete=files),
+    METHOD,
+    *AGENTS,
+    click.option(
+        "--importance",
+        "importances",
+        metavar="NAME=MODEL",
+        multiple=True,
+        shell_complete=named_folders,
+        help="An agent's importances, for the method fisher; repeat for each.",
+    ),
+    click.option(
+        "--preset",
+        metavar="NAME",
+        shell_complete=complete.presets,
+        help="A named set of parameters, such as paper, instead of the recipe's.",
+    ),
+    DTYPE,
+    click.option("--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."),
+    *MACHINE,
+    OVERWRITE,
+    as_json("the result"),
+)
+
+
+PAGES: tuple[Decorator, ...] = (
+    click.option("--html", type=click.Path(path_type=Path), help="Write a page with all figures to a file."),
+    click.option("--figures", type=click.Path(path_type=Path), help="Write the figures to a folder, PNG and SVG."),
+    click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all numbers to a JSON file."),
+    click.option("--csv", type=click.Path(path_type=Path), help="Write all numbers to a folder, as tables."),
+)
+
+
+def options(*decorators: Decorator) -> Decorator:
+    """Several options at once, in the order in which `--help` shows them."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate

@@ -1,0 +1,126 @@
+"""Results as lines for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ramerge.foundation.text import brief
+
+if TYPE_CHECKING:
+    from ramerge.engine.record import Record
+    from ramerge.planning.model import Plan
+
+
+def summary(record: Record, out: Path) -> list[str]:
+    """A merged checkpoint in a few lines."""
+    from rich.filesize import decimal
+
+    from ramerge.engine.card import columns_of, figure, meaning
+    from ramerge.foundation.terminal import table
+
+    columns = columns_of(record)
+    lines: list[str] = []
+    if columns:
+        rows = [[agent.name, *[figure(agent, column) for column in columns]] for agent in record.statistics]
+        lines += table(["agent", *[column.title for column in columns]], rows)
+        lines.append(meaning(columns, record))
+    if record.counts != "read":
+        lines.append("counts: from an earlier read of the same files (--no-cache counts anew)")
+    lines += [f"note: {note}" for note in record.notes]
+    rate = int((record.bytes_read + record.bytes_written) / max(record.seconds, 1e-9))
+    lines += [
+        f"dtypes: {_dtypes(record.input_dtypes, record.dtype)}",
+        f"{out}: {record.method}, {record.parameters_count:,} parameters, {decimal(record.bytes_written)}",
+        f"{record.seconds:.1f} s, {decimal(rate)}/s in and out, {decimal(record.peak_memory_bytes)} of memory",
+    ]
+    return lines
+
+
+def _dtypes(inputs: Mapping[str, str], output: str) -> str:
+    """The dtypes of all inputs and of the output."""
+    return ", ".join([*[f"{name} {dtype}" for name, dtype in inputs.items()], f"output {output}"])
+
+
+def points(records: Sequence[Record], out: Path) -> list[str]:
+    """The points of a sweep: what varies, and what the method reports of every agent."""
+    from ramerge.engine.card import figure
+    from ramerge.foundation.terminal import table
+    from ramerge.methods.table import METHODS
+
+    columns = METHODS[records[0].method].columns
+    varied = [key.removeprefix("parameters.") for key in records[0].point]
+    shown = columns[-1:]  # the one that parameters change: lambda, or what is kept
+    agents = [f"{column.title} {agent.name}" for agent in records[0].statistics for column in shown]
+    rows = [
+        [
+            *[str(value) for value in record.point.values()],
+            *[figure(agent, column) for agent in record.statistics for column in shown],
+        ]
+        for record in records
+    ]
+    lines = table([*varied, *agents], rows)
+    return [*lines, f"{out}: {len(records)} checkpoints in {records[0].seconds:.1f} s"]
+
+
+def plan(made: Plan) -> list[str]:
+    """A plan for people."""
+    values = made.as_dict()
+    default = "" if "method" in made.recipe.model_fields_set else ", the default"
+    rows = [
+        ("method", f"{values['method']}{default} ({', '.join(f'{k} = {v}' for k, v in values['parameters'].items())})"),
+        ("base", values["base"] if made.recipe.base is not None else "none needed"),
+        *[(f"agent {name}", folder) for name, folder in values["agents"].items()],
+    ]
+    if made.tensors:
+        dtypes = ", ".join(f"{count} {dtype}" for dtype, count in values["dtypes"].items())
+        shards = values["shards"]
+        rows += [
+            ("dtypes", _dtypes(values["input_dtypes"], made.dtype)),
+            ("tensors", f"{values['tensors']:,} ({dtypes}), {values['parameters_count']:,} parameters"),
+            ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
+            ("companions", brief(", ".join(values["companions"]), 500) or "none"),
+            (
+                "read",
+                f"{values['bytes_read']:,} bytes in {_many(values['passes'], 'pass', 'es')}",
+            ),
+            ("write", f"{values['bytes_written']:,} bytes"),
+            *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
+            ("runs on", values["runs_on"]),
+            ("peak memory", f"{values['peak_memory_bytes']:,} bytes at most, {_many(values['workers'], 'thread')}"),
+        ]
+    if made.disk_free is not None:
+        rows += [("output", str(made.out)), ("free disk", _bytes(made.disk_free))]
+    width = max(len(label) for label, _ in rows)
+    lines = [f"{label:<{width}}  {text}" for label, text in rows]
+    lines += [f"note: {note}" for note in made.notes]
+    lines.append(f"problems: {len(made.problems)}" if made.problems else "ready to merge")
+    return lines
+
+
+def _many(count: int, what: str, ending: str = "s") -> str:
+    return f"{count} {what}{'' if count == 1 else ending}"
+
+
+def _bytes(size: int) -> str:
+    from rich.filesize import decimal
+
+    return f"{decimal(size)} ({size:,} bytes)" if size >= 1000 else f"{size} bytes"
+
+
+def methods(described: Mapping[str, Mapping[str, Any]]) -> None:
+    for name, method in described.items():
+        click.echo(f"{name}: {method['title']}\n    {method['formula']}\n    {method['source']}")
+        if method["differs"]:
+            click.echo(f"    mergekit: {method['differs']}")
+        for key, field in method["parameters"].items():
+            default = field["default"] if isinstance(field["default"], str) else json.dumps(field["default"])
+            where = "".join(f"with {name}: {value}: " for name, value in field["only"].items())
+            click.echo(f"    {key} = {default}  ({field['range']})\n        {where}{field['description']}")
+        for preset, values in method["presets"].items():
+            click.echo(f"    preset {preset}: " + ", ".join(f"{key} = {value}" for key, value in values.items()))
+        click.echo()
