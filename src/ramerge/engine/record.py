@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast, overload
 
 from pydantic import BeforeValidator
 
@@ -16,32 +16,78 @@ from ramerge.foundation.typedjson import read_model
 Figure: TypeAlias = int | float | str | bool | None
 
 
+T = TypeVar("T")
+
+
+class _Reported(Generic[T]):
+    """A figure of an agent, which not every method reports. Its name is its key, without `_` at the end."""
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._key = name.removesuffix("_")
+
+    @overload
+    def __get__(self, agent: None, _owner: type) -> _Reported[T]: ...
+    @overload
+    def __get__(self, agent: AgentStatistics, _owner: type) -> T: ...
+    def __get__(self, agent: AgentStatistics | None, _owner: type) -> _Reported[T] | T:
+        if agent is None:
+            return self
+        if self._key not in agent.values:
+            reported = ", ".join(agent.values) or "nothing"
+            raise AttributeError(f"the method reports no {self._key!r}; it reports {reported}")
+        return cast(T, agent.values[self._key])
+
+
 @dataclass(frozen=True)
 class AgentStatistics:
-    """One agent over all tensors that were merged.
+    """One agent over all tensors that were merged. A figure that the method does not report is an `AttributeError`.
 
     Attributes:
         name: as in the recipe.
         model: folder or hub id, as in the recipe.
-        values: what the method reports; each is an attribute too (`lambda` under the name `lambda_`).
+        values: all figures that the method reports, by key.
 
-    The RAM family reports, in elements: total (compared), active (moved by more than epsilon), shared (with other
-    agents), unique (to this one), density (active / total), unique_share (unique / active), rho (shared / unique,
-    equation 2; infinite without unique elements) and lambda (None where each part of the model has its own). Methods
-    that trim report threshold, kept, kept_share and asked_share (by the density). Where rounding to the output's dtype
-    can lose anything, all methods that take a base report updates (elements that the agent moved and the merge
-    changes), erased (those of them that rounding puts back to the base) and erased_share (erased / updates).
+    The RAM family reports:
+        total: elements that were compared.
+        active: elements that the agent moved by more than epsilon.
+        shared: elements of these that other agents moved too.
+        unique: elements of these that no other agent moved.
+        density: active / total.
+        unique_share: unique / active.
+        rho: shared / unique, equation 2; infinite without unique elements.
+        lambda_: the factor of unique elements, under the key `lambda`; None where each part of the model has its own.
+
+    Methods that trim report:
+        threshold: the least magnitude that is kept.
+        kept: elements that are kept.
+        kept_share: kept / total.
+        asked_share: the share that the density asks for.
+
+    Where rounding to the output's dtype can lose anything, all methods that take a base report:
+        updates: elements that the agent moved and the merge changes.
+        erased: elements of these that rounding puts back to the base.
+        erased_share: erased / updates.
     """
 
     name: str
     model: str
     values: Mapping[str, Figure]
 
-    def __getattr__(self, name: str) -> Any:
-        key = name.removesuffix("_")
-        if name.startswith("__") or key not in self.values:
-            raise AttributeError(f"the method reports no {key!r}; it reports {', '.join(self.values) or 'nothing'}")
-        return self.values[key]
+    total = _Reported[int]()
+    active = _Reported[int]()
+    shared = _Reported[int]()
+    unique = _Reported[int]()
+    density = _Reported[float]()
+    unique_share = _Reported[float]()
+    rho = _Reported[float]()
+    lambda_ = _Reported["float | None"]()
+    threshold = _Reported["float | None"]()
+    kept = _Reported[int]()
+    kept_share = _Reported[float]()
+    asked_share = _Reported[float]()
+    updates = _Reported[int]()
+    erased = _Reported[int]()
+    erased_share = _Reported[float]()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
