@@ -23,7 +23,7 @@ def patch(model: Any, recipe: ramerge.Recipe, key: str, value: float) -> ramerge
         with torch.no_grad():
             weights[tensor.name].copy_(tensor.torch())
 
-    return ramerge.sweep(recipe, vary={key: [value]}, on_tensor=take)[0]
+    return ramerge.merge(recipe, parameters={key.removeprefix("parameters."): value}, on_tensor=take)
 
 
 def score(model: Any, tokenizer: Any) -> float:
@@ -45,8 +45,8 @@ def main() -> None:
     arguments = parser.parse_args()
     plan = ramerge.plan(arguments.recipe)
     recipe = plan.recipe.model_copy(update={"method": arguments.method}) if arguments.method else plan.recipe
-    model = AutoModelForCausalLM.from_pretrained(plan.base.place).float().eval()
-    tokenizer = AutoTokenizer.from_pretrained(plan.base.place)
+    model = AutoModelForCausalLM.from_pretrained(plan.base.location).float().eval()
+    tokenizer = AutoTokenizer.from_pretrained(plan.base.location)
     key, *values = arguments.vary
     for value in values:
         record = patch(model, recipe, key, float(value))

@@ -273,7 +273,7 @@ def test_everything_at_once_and_with_its_line(tmp_path: Path) -> None:
         (8, "models.0.parameters.weight: a gradient over layers is not supported"),
         (9, "models.0.parameters.density: must be from 0 to 1, not 1.5"),
         (12, "models.1.parameters.weight: a value that depends on the tensor (filter) is not supported"),
-        (16, "models.1.parameters.normalize: mergekit takes it for all models alone"),
+        (16, "models.1.parameters.normalize: mergekit takes it only for all models together"),
         (17, "models.2.model: weight is missing"),
         (18, "models.3: must be a mapping such as {model: ./coder}, not 'org/chat'"),
         (19, "models.4.model: org/tool is listed twice"),

@@ -77,7 +77,11 @@ def plan(
 
 def _set(method: str | None, parameters: Mapping[str, Any] | None, dtype: str | None) -> dict[str, Any]:
     """What is set on top of a recipe, by its key, as flags of the command line do."""
-    return {"method": method, "dtype": dtype, **{f"parameters.{name}": one for name, one in (parameters or {}).items()}}
+    return {
+        "method": method,
+        "dtype": dtype,
+        **{f"parameters.{name}": value for name, value in (parameters or {}).items()},
+    }
 
 
 def merge(

@@ -36,9 +36,14 @@ class Model:
         return self.directory
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The folder for messages, or what was written."""
         return str(self.directory or self.written)
+
+    @property
+    def place(self) -> str:
+        """What `location` was called in earlier versions."""
+        return self.location
 
 
 def looks_like_path(text: str) -> bool:
@@ -49,7 +54,7 @@ def looks_like_path(text: str) -> bool:
 def resolve(text: str, folder: Path) -> Model:
     """Find a model: a folder relative to `folder`, else a hub id `name` or `owner/name`, with `@revision`.
 
-    `HF_HUB_OFFLINE=1` answers from the hub's cache alone.
+    `HF_HUB_OFFLINE=1` answers only from the hub's cache.
 
     Raises:
         CheckpointError: the hub does not know it, or cannot be reached and its cache does not hold it.

@@ -27,8 +27,8 @@ def leads_outside(path: Path, directory: Path) -> bool:
 
     The hub's cache keeps `snapshots/<revision>` as links into the `blobs` folder beside it; those count as inside.
     """
-    place, home = target(path), target(directory)
-    if place.is_relative_to(home):
+    resolved, home = target(path), target(directory)
+    if resolved.is_relative_to(home):
         return False
     cache = home.parent.parent / "blobs"
-    return not (home.parent.name == "snapshots" and place.is_relative_to(cache))
+    return not (home.parent.name == "snapshots" and resolved.is_relative_to(cache))

@@ -1,4 +1,4 @@
-"""The output folder: built beside its place, and moved there when it is complete.
+"""The output folder: built beside OUT, and moved there when it is complete.
 
 While OUT is written there is a hidden folder `.OUT.ramerge-partial` beside it, for one process at a time:
 
@@ -7,7 +7,7 @@ While OUT is written there is a hidden folder `.OUT.ramerge-partial` beside it, 
     old     what was at OUT, where the file system cannot exchange two folders, until `new` has been moved to OUT
 
 `old` is always whole, and is never removed under this name: it goes back to OUT where there is nothing, and becomes
-`new`, to be removed, once the new one has left that name. `_Place.settle` does this after every run, well or not, and
+`new`, to be removed, once the new one has left that name. `_Output.settle` does this after every run, well or not, and
 before every run for what a killed one left.
 """
 
@@ -46,33 +46,33 @@ def staged(out: Path, *, overwrite: bool) -> Iterator[Stage]:
         OutputError: `out` exists and `overwrite` is off, another process writes it, or the folder cannot be made,
             synchronised or moved; it says what is at `out` then.
     """
-    guard, place = Guard(), _Place(out)
+    guard, output = Guard(), _Output(out)
     failure: BaseException | None = None
     try:
         try:
             guard.install()
-            yield place.open(overwrite)
+            yield output.open(overwrite)
             guard.hold()
-            place.publish(overwrite)
+            output.publish(overwrite)
         finally:
             guard.hold()
     except BaseException as error:
         failure = error
-    place.close()
-    if place.placed:
+    output.close()
+    if output.placed:
         StoppedError.finished[str(out)] = None
     try:
         guard.release()
     except BaseException as stop:
         failure = stop
-    for notice in place.notices:
+    for notice in output.notices:
         warnings.warn(notice, OutputWarning, stacklevel=3)
     if isinstance(failure, StoppedError):
-        failure.kept = place.fate()
+        failure.kept = output.fate()
     elif isinstance(failure, OSError):
-        raise OutputError(place.words(failure)) from failure
-    elif isinstance(failure, OutputError) and place.is_begun:
-        raise OutputError(f"{failure}; {place.fate()}") from failure
+        raise OutputError(output.words(failure)) from failure
+    elif isinstance(failure, OutputError) and output.is_begun:
+        raise OutputError(f"{failure}; {output.fate()}") from failure
     if failure is not None:
         raise failure
 
@@ -159,7 +159,7 @@ class Stage:
             raise OutputError(f"{what}: another program has changed or removed it while the output was built")
 
 
-class _Place:
+class _Output:
     """OUT, and the hidden folder beside it.
 
     Attributes:
@@ -185,9 +185,7 @@ class _Place:
         with held():  # a folder that is made without its lock would not be taken away
             self._lock = self._own()
         if self.settle():
-            self.notices.append(
-                f"{self._out}: a run that was killed had moved it to {self._old}; it is back in its place"
-            )
+            self.notices.append(f"{self._out}: a run that was killed had moved it to {self._old}; it is back")
         self._refuse_occupied(overwrite)
         self._new.mkdir()
         self._built = _at(self._new)
@@ -239,7 +237,7 @@ class _Place:
         _sync(self._out.parent)
 
     def _exchanged(self) -> bool:
-        """Whether the file system has put each of `new` and OUT in the other's place, at once."""
+        """Whether the file system has exchanged `new` and OUT, at once."""
         with suppress(AttributeError):
             library = ctypes.CDLL(None, use_errno=True)
             library.renameat2(_HERE, os.fsencode(self._new), _HERE, os.fsencode(self._out), _RENAME_EXCHANGE)

@@ -32,7 +32,7 @@ class Shard:
 
 
 def lay_out(name: str, entries: Sequence[tuple[str, str, Sequence[int], int]]) -> Shard:
-    """Fix the place of every tensor of a shard.
+    """Fix where every tensor of a shard lies.
 
     Args:
         name: the file's name.
@@ -50,7 +50,7 @@ class Writer:
     """Output files of their final size, written at any offset by any thread.
 
     At most `MOST_OPEN` of them, or as many as threads write, are open at a time, because a sweep has more files than a
-    process may open. A thread of its own pushes written data to the disk all along: left alone the kernel begins late,
+    process may open. A thread of its own pushes written data to the disk all along: by itself the kernel begins late,
     and the synchronisation at the end waits for everything.
     """
 

@@ -49,12 +49,12 @@ def make_records(plan: Plan, known: Known, rounding: Counts, seen: Sequence[str]
             base=plan.recipe.base,
             rules=tuple(rules),
             counts=plan.counts,
-            notes=(*plan.notes, *_remarks(point, of)),
+            notes=(*plan.notes, *_remarks(point, agents)),
             warnings=warnings_of(plan, seen, counts),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
             runs_on=point.method.runs_on(point.parameters[0]),
-            statistics=of,
+            statistics=agents,
             parts=_parts(plan, point, known),
             tensors=len(plan.tensors),
             merged_tensors=sum(tensor.merged for tensor in plan.tensors),
@@ -64,7 +64,7 @@ def make_records(plan: Plan, known: Known, rounding: Counts, seen: Sequence[str]
             seconds=round(time.monotonic() - began, 3),
             peak_memory_bytes=peak_memory(),
         )
-        for point, of, counts in zip(plan.points, statistics, rounding, strict=True)
+        for point, agents, counts in zip(plan.points, statistics, rounding, strict=True)
     )
 
 

@@ -147,7 +147,7 @@ class _Passes:
         """Statistics over all tensors that the method merges, and over what it makes of them."""
         plan = self._plan
         known, (tasks, _) = dict(self.known), _tasks(plan, self.known)
-        wanted = {place: statistics for place, tensor in enumerate(plan.tensors) if tensor.merged}
+        wanted = {index: statistics for index, tensor in enumerate(plan.tensors) if tensor.merged}
         blocks = _in_order(plan, wanted, len(plan.rounds))
 
         def work(own: Worker, block: Block) -> Outcome:
@@ -184,7 +184,7 @@ class _Passes:
         """
         plan = self._plan
         statistics, refusals, done = Statistics(plan, wanted, self.known), Refusals(plan), 0
-        total = sum(plan.tensors[place].bytes_read for place in {block.tensor for block in blocks})
+        total = sum(plan.tensors[index].bytes_read for index in {block.tensor for block in blocks})
         self._listen(Progress(stage, 0, total))
         # closed here and not by the garbage collector: no worker may write once the output is being taken away
         with closing(self._executor.map(lambda tell: worker(plan, self._reader, tell), work, blocks)) as outcomes:
@@ -223,16 +223,16 @@ def _in_order(plan: Plan, tensors: Sequence[int] | Mapping[int, object], number:
     What the pass before has read last is still in the page cache.
     """
     blocks = [
-        block for place in tensors for block in _blocks(plan.tensors[place], place, plan.resources.block_elements)
+        block for index in tensors for block in _blocks(plan.tensors[index], index, plan.resources.block_elements)
     ]
     return blocks[::-1] if number % 2 else blocks
 
 
-def _blocks(tensor: TensorPlan, place: int, size: int) -> Iterator[Block]:
+def _blocks(tensor: TensorPlan, index: int, size: int) -> Iterator[Block]:
     # blocks begin at even elements, because two of a 16-bit format share a word
     size = max(tensor.base.elements if tensor.whole else size - size % 2, 2)
     for start in range(0, tensor.base.elements, size):
-        yield Block(place, start, min(start + size, tensor.base.elements))
+        yield Block(index, start, min(start + size, tensor.base.elements))
 
 
 def _tasks(plan: Plan, known: Known) -> tuple[list[tuple[Task, ...]], dict[int, list[Statistic]]]:
@@ -240,25 +240,25 @@ def _tasks(plan: Plan, known: Known) -> tuple[list[tuple[Task, ...]], dict[int, 
     agents = tuple(plan.agents)
     made: dict[object, Task] = {}
 
-    def task(point: int, tensor: TensorPlan) -> Task:
-        one = plan.points[point]
-        statistics = one.statistics(tensor.rule)
+    def task(index: int, tensor: TensorPlan) -> Task:
+        point = plan.points[index]
+        statistics = point.statistics(tensor.rule)
         parts = tuple(tensor.part(statistic.scope) for statistic in statistics)
-        if (point, tensor.rule, parts) not in made:
+        if (index, tensor.rule, parts) not in made:
             results = {statistic: known[statistic, part] for statistic, part in zip(statistics, parts, strict=True)}
-            prepared = one.method.prepare(one.parameters[tensor.rule], agents, results)
-            reported = one.reported(tensor.rule)
+            prepared = point.method.prepare(point.parameters[tensor.rule], agents, results)
+            reported = point.reported(tensor.rule)
             counted = reported is None or (reported, tensor.part(reported.scope)) in known
-            made[point, tensor.rule, parts] = Task(prepared, None if counted else reported)
-        return made[point, tensor.rule, parts]
+            made[index, tensor.rule, parts] = Task(prepared, None if counted else reported)
+        return made[index, tensor.rule, parts]
 
     tasks = [
-        tuple(task(point, tensor) for point in range(len(plan.points))) if tensor.merged else ()
+        tuple(task(index, tensor) for index in range(len(plan.points))) if tensor.merged else ()
         for tensor in plan.tensors
     ]
     wanted = {
-        place: list(dict.fromkeys(one.on_the_way for one in of if one.on_the_way is not None))
-        for place, of in enumerate(tasks)
+        index: list(dict.fromkeys(task.on_the_way for task in by_point if task.on_the_way is not None))
+        for index, by_point in enumerate(tasks)
     }
     return tasks, wanted
 

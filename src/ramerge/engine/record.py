@@ -161,7 +161,7 @@ class Record:
         statistics: dict[str, Any] = {"agents": [agent.as_dict() for agent in self.statistics]}
         if parts := values.pop("parts"):
             statistics["parts"] = {
-                part: {agent: finite(figures) for agent, figures in of.items()} for part, of in parts.items()
+                part: {agent: finite(figures) for agent, figures in agents.items()} for part, agents in parts.items()
             }
         values["statistics"] = statistics
         return {key: value for key, value in values.items() if value not in ({}, []) or key == "parameters"}
@@ -212,4 +212,6 @@ def read_sweep(path: Path) -> Sweep:
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:
     """JSON knows no infinity: it is null there (rho without unique elements)."""
-    return {key: None if isinstance(one, float) and not math.isfinite(one) else one for key, one in values.items()}
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
+    }

@@ -51,8 +51,8 @@ class Files:
 
     def write(self, point: int, tensor: int, start: int, data: NDArray[np.uint8]) -> None:
         """See `Sink.write`."""
-        place = self._plan.tensors[tensor]
-        self._writer.write(shard_name(self._plan, point, place.shard), place.offset + start, data)
+        planned = self._plan.tensors[tensor]
+        self._writer.write(shard_name(self._plan, point, planned.shard), planned.offset + start, data)
 
     def advance(self) -> None:
         """Nothing is ever due."""
@@ -121,19 +121,19 @@ class Whole:
         """Give away the tensors that are complete."""
         with self._lock:
             complete = [tensor for tensor, missing in self._missing.items() if not missing]
-        for place in complete:
-            tensor = self._plan.tensors[place]
-            for point, data in zip(self._plan.points, self._begun[place], strict=True):
+        for index in complete:
+            tensor = self._plan.tensors[index]
+            for point, data in zip(self._plan.points, self._begun[index], strict=True):
                 self._function(MergedTensor(point.varied, tensor.name, tensor.dtype, tensor.base.shape, data))
             with self._lock:
-                del self._begun[place], self._missing[place]
+                del self._begun[index], self._missing[index]
             self._slots.release()
 
     def finish(self) -> None:
         """Give away the tensors that have no elements, and so no blocks."""
-        for place, tensor in enumerate(self._plan.tensors):
+        for index, tensor in enumerate(self._plan.tensors):
             if not tensor.bytes_written:
-                self._begin(place)
+                self._begin(index)
                 self.advance()
 
     def close(self) -> None:

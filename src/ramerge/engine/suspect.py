@@ -73,7 +73,7 @@ def suspicions(plan: Plan) -> tuple[str, ...]:
 
 
 def _of(plan: Plan, name: str, text: str) -> str:
-    return plan.recipe.document.where(key_of(name), f"{plan.agents[name].place}: {text}")
+    return plan.recipe.document.where(key_of(name), f"{plan.agents[name].location}: {text}")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _Sample:
         for tensor, values in _blocks(tensors, agents):
             still = (values == values[0]).astype(np.float32)  # counts up to 2^24 are exact, and products are fast
             unmoved += (still @ still.T).astype(np.int64)
-            same += np.array([[np.count_nonzero(one == other) for other in values] for one in values])
+            same += np.array([[np.count_nonzero(left == right) for right in values] for left in values])
             tau = (values - values[0]).astype(np.float64)
             dots += tau @ tau.T
             total += values.shape[1]
@@ -124,8 +124,8 @@ def _blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[Tensor
     draw = Random(0)
     large = [tensor for tensor in tensors if tensor.base.elements >= _ENOUGH] or list(tensors)
     with Reader() as reader:
-        for place in sorted(draw.sample(range(len(large)), min(_PLACES, len(large)))):
-            tensor = large[place]
+        for index in sorted(draw.sample(range(len(large)), min(_PLACES, len(large)))):
+            tensor = large[index]
             size = min(tensor.base.elements, _ELEMENTS)
             start = draw.randint(0, tensor.base.elements - size)
             sources = tensor.sources[: agents + 1]  # importances come last
@@ -153,8 +153,8 @@ def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
                 continue
             for start in range(0, tensor.base.elements, size):
                 stop = min(size, tensor.base.elements - start)
-                one = _numbers(tensor.sources[first].tensor, reader, start, stop)
-                if not np.array_equal(one, _numbers(tensor.sources[second].tensor, reader, start, stop)):
+                left = _numbers(tensor.sources[first].tensor, reader, start, stop)
+                if not np.array_equal(left, _numbers(tensor.sources[second].tensor, reader, start, stop)):
                     return False
     return True
 
@@ -199,7 +199,7 @@ def _is_start(sample: _Sample) -> bool:
 
 
 def _of_base(plan: Plan, text: str) -> str:
-    return plan.recipe.document.where(key_of(""), f"{plan.base.place}: {text}")
+    return plan.recipe.document.where(key_of(""), f"{plan.base.location}: {text}")
 
 
 def _votes(sample: _Sample, k: int, voters: Sequence[int]) -> float:

@@ -29,8 +29,8 @@ class Statistics:
         self._elements: dict[tuple[Statistic, str], int] = {}
         self.results: dict[tuple[Statistic, str], Any] = {}
         self.by_tensor: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
-        for place, statistics in wanted.items():
-            tensor = plan.tensors[place]
+        for index, statistics in wanted.items():
+            tensor = plan.tensors[index]
             for statistic in statistics:
                 key = statistic, tensor.part(statistic.scope)
                 self._elements[key] = self._elements.get(key, 0) + tensor.base.elements
@@ -76,13 +76,13 @@ class Refusals:
 
     def add(self, outcome: Outcome) -> None:
         """Add what was wrong in a block."""
-        place = outcome.block.tensor
+        index = outcome.block.tensor
         if outcome.wrong is not None and any(outcome.wrong):
             found = np.array(outcome.wrong, np.int64)
-            self._wrong[place] = self._wrong.get(place, np.zeros_like(found)) + found
+            self._wrong[index] = self._wrong.get(index, np.zeros_like(found)) + found
         elif outcome.wrong is not None:
-            self._overflows.add(place)
-        self._unequal.update((place, source) for source in outcome.unequal)
+            self._overflows.add(index)
+        self._unequal.update((index, source) for source in outcome.unequal)
 
     def refuse(self) -> None:
         """Raise for everything that cannot be merged.
@@ -96,8 +96,8 @@ class Refusals:
 
     def _bad_values(self) -> list[str]:
         problems = []
-        for place, counts in sorted(self._wrong.items()):
-            tensor, seen = self._plan.tensors[place], set()
+        for index, counts in sorted(self._wrong.items()):
+            tensor, seen = self._plan.tensors[index], set()
             for source, count in zip(tensor.sources, counts, strict=True):
                 if not count or id(source.tensor) in seen:
                     continue
@@ -112,7 +112,7 @@ class Refusals:
         return problems
 
     def _bad_results(self) -> list[str]:
-        tensors = [self._plan.tensors[place] for place in sorted(self._overflows - self._wrong.keys())]
+        tensors = [self._plan.tensors[index] for index in sorted(self._overflows - self._wrong.keys())]
         return [
             f"tensor {tensor.name!r}: a result overflows {tensor.dtype}; "
             + ("choose a dtype with a larger range, such as bfloat16" if tensor.dtype == "F16" else "scale it down")
@@ -121,8 +121,8 @@ class Refusals:
 
     def _differences(self) -> list[str]:
         problems = []
-        for place, number in sorted(self._unequal):
-            tensor, source = self._plan.tensors[place], self._plan.tensors[place].sources[number]
+        for index, number in sorted(self._unequal):
+            tensor, source = self._plan.tensors[index], self._plan.tensors[index].sources[number]
             problems.append(
                 f"{source.tensor.path}: {source.owner}: {tensor.base.dtype} tensor {tensor.name!r} differs from the "
                 "base's; tensors that are not floating point cannot be merged and must be equal"

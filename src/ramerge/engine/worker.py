@@ -149,12 +149,12 @@ class Worker:
         counted: dict[Statistic, Counts] = {}
         rounding = np.zeros((len(tasks), 2, len(self._plan.agents)), np.int64)
         flagged = False
-        for place, task in enumerate(tasks):
+        for index, task in enumerate(tasks):
             counts = None
             if task.on_the_way is not None and task.on_the_way not in counted:
                 counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
-            flagged |= self._merge(place, piece, task, counts, rounding[place])
-            self._write(tensor, block, piece, (place,), sink)
+            flagged |= self._merge(index, piece, task, counts, rounding[index])
+            self._write(tensor, block, piece, (index,), sink)
         return Outcome(block, self._bytes_read, counted, rounding, self._wrong(tensor, piece) if flagged else None)
 
     def _merge(self, point: int, piece: Piece, task: Task, counts: Counts | None, rounding: Counts) -> bool:
@@ -175,7 +175,7 @@ class Worker:
         width = itemsize(tensor.dtype)
         for point in range(len(self._plan.points)):
             sink.write(point, block.tensor, block.start * width, first[: (block.stop - block.start) * width])
-        unequal = tuple(place for place, other in enumerate(others, 1) if not np.array_equal(other, first))
+        unequal = tuple(index for index, other in enumerate(others, 1) if not np.array_equal(other, first))
         return Outcome(block, self._bytes_read, unequal=unequal)
 
     def _piece(self, tensor: TensorPlan, block: Block) -> Piece:

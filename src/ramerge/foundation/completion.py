@@ -1,4 +1,4 @@
-"""What shells offer after Tab in the place of files and folders."""
+"""What shells offer after Tab for files and folders."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def folders(_context: Context, _parameter: Parameter, begun: str) -> list[Comple
 
 def named_folders(_context: Context, _parameter: Parameter, begun: str) -> list[CompletionItem]:
     """The folder of NAME=FOLDER. Shells complete whole words, so it is looked up here."""
-    name, equals, place = begun.partition("=")
+    name, equals, path = begun.partition("=")
     if not equals:
         return []
-    parent = Path(place) if place.endswith("/") else Path(place or ".").parent
-    stem = place[: place.rfind("/") + 1]
+    parent = Path(path) if path.endswith("/") else Path(path or ".").parent
+    stem = path[: path.rfind("/") + 1]
     try:
         found = sorted(entry.name for entry in parent.expanduser().iterdir() if entry.is_dir())
     except (OSError, RuntimeError, ValueError):

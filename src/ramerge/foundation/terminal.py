@@ -42,11 +42,11 @@ def fail(problems: Sequence[str], code: int) -> int:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of aligned columns: the first to the left, the others to the right."""
     lines = [[one_line(text) for text in row] for row in (head, *rows)]
-    widths = [max(len(row[place]) for row in lines) for place in range(len(head))]
+    widths = [max(len(row[column]) for row in lines) for column in range(len(head))]
     return [
         "  ".join(
-            text.rjust(width) if place else text.ljust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+            text.rjust(width) if column else text.ljust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in lines
     ]

@@ -53,7 +53,7 @@ def to_model(values: Mapping[str, Any], kind: type[T]) -> T:
         return _adapter(kind).validate_python(values)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
-        shown = [f"{quoted('.'.join(map(str, one['loc'])))}: {one['msg']}" for one in found[:_MOST_PROBLEMS]]
+        shown = [f"{quoted('.'.join(map(str, item['loc'])))}: {item['msg']}" for item in found[:_MOST_PROBLEMS]]
         more = [f"and {len(found) - _MOST_PROBLEMS:,} more"] if len(found) > _MOST_PROBLEMS else []
         raise ValueError("; ".join([*shown, *more])) from error
 

@@ -1,1 +1,8 @@
-"""Compiled loops over arrays. They know no files, no names and no threads; every kernel releases the GIL."""
+"""Compiled loops over arrays. They know no files, no names and no threads; every kernel releases the GIL.
+
+formats, convert, intrinsics     how numbers lie in words
+piece                            one block of all inputs, as methods see it
+ram, elementwise, wudi           the loops of methods; `threefry`: coins
+anatomy, rounding                the loops of analyses, and what rounding erases
+native, compiler                 machine code, compiled once and kept
+"""

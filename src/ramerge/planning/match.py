@@ -85,12 +85,12 @@ def _report(
 ) -> None:
     """Note what is accepted; the rest is a problem, with the reason where the names show it."""
     refused = []
-    for one in differences:
-        if one.tensors and one.allowed:
-            findings.notes.append(f"{name}: {one.what} {len(one.tensors)} tensors ({one.policy})")
-        elif one.tensors:
-            names = listed([f"{tensor.name!r} {list(tensor.shape)}" for tensor in one.tensors])
-            refused.append(f"{one.what} {names}" + ("" if why else f" (allow.{one.policy})"))
+    for difference in differences:
+        if difference.tensors and difference.allowed:
+            findings.notes.append(f"{name}: {difference.what} {len(difference.tensors)} tensors ({difference.policy})")
+        elif difference.tensors:
+            names = listed([f"{tensor.name!r} {list(tensor.shape)}" for tensor in difference.tensors])
+            refused.append(f"{difference.what} {names}" + ("" if why else f" (allow.{difference.policy})"))
     if refused and why:
         findings.problem(f"{agent.directory}: {'; it '.join(refused)}; {why}", name)
     else:
@@ -109,7 +109,7 @@ def _check_used(
     places = {id(tensor) for tensor in sources.values()}
     stored = [tensor for tensor in agent.tensors.values() if tensor.is_float] or list(agent.tensors.values())
     used = [tensor for tensor in stored if id(tensor) in places]
-    total, taken = (sum(tensor.elements for tensor in of) for of in (stored, used))
+    total, taken = (sum(tensor.elements for tensor in tensors) for tensors in (stored, used))
     more = f"; {why}" if why else ""
     if not used:
         findings.problem(f"{agent.directory}: none of its tensors is used, so it adds nothing to the merge{more}", name)

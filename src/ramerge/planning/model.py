@@ -335,7 +335,9 @@ class Plan:
                 if owner != "base" and source.tensor.is_float and not borrowed:
                     found[owner][source.tensor.dtype] += source.tensor.elements
         return {
-            owner: ", ".join(full_name(dtype) for dtype, _ in of.most_common()) for owner, of in found.items() if of
+            owner: ", ".join(full_name(dtype) for dtype, _ in counts.most_common())
+            for owner, counts in found.items()
+            if counts
         }
 
     @property
@@ -380,8 +382,8 @@ class Plan:
             "parameters": self.parameters.in_effect(),
             "points": [{"name": point.name, **point.varied} for point in self.points] if self.is_sweep else [],
             "runs_on": self.method.runs_on(self.parameters),
-            "base": self.base.place,
-            "agents": {name: model.place for name, model in self.agents.items()},
+            "base": self.base.location,
+            "agents": {name: model.location for name, model in self.agents.items()},
             "out": str(self.out) if self.out else None,
             "tensors": len(self.tensors),
             "merged_tensors": sum(tensor.merged for tensor in self.tensors),

@@ -81,7 +81,7 @@ def _other_beginning(missing: Shapes, extra: Shapes) -> tuple[int, str]:
 def _ends(name: str) -> list[str]:
     """The ends of a name from each of its parts on, the longest first."""
     parts = name.split(".")
-    return [".".join(parts[place:]) for place in range(len(parts))]
+    return [".".join(parts[start:]) for start in range(len(parts))]
 
 
 def _more_parts(missing: Shapes, extra: Shapes, base: Iterable[str]) -> tuple[int, str]:

@@ -35,11 +35,19 @@ def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Path, Identity]) -> 
     digest = hashlib.sha256(b"2")
     for tensor in merged(tensors):
         for source in tensor.sources:
-            one = source.tensor
-            if one.path not in read:
-                read[one.path] = str(one.path.resolve()), files[one.path]
-            facts = (tensor.name, one.name, one.dtype, one.shape, one.offset, one.nbytes, source.is_importance)
-            digest.update(repr((facts, read[one.path])).encode())
+            stored = source.tensor
+            if stored.path not in read:
+                read[stored.path] = str(stored.path.resolve()), files[stored.path]
+            facts = (
+                tensor.name,
+                stored.name,
+                stored.dtype,
+                stored.shape,
+                stored.offset,
+                stored.nbytes,
+                source.is_importance,
+            )
+            digest.update(repr((facts, read[stored.path])).encode())
     youngest = max((identity.latest_ns for _, identity in read.values()), default=0)
     return digest.digest() if time.time_ns() - youngest > SETTLED_SECONDS * 1e9 else None
 
@@ -61,8 +69,8 @@ def recall(
     for statistic, rules in _wanted(points).items():
         totals = _read(inputs, statistic, len(counted), agents)
         if totals is not None:
-            of = [(tensor, total) for tensor, total in zip(counted, totals, strict=True) if tensor.rule in rules]
-            found |= _results(statistic, of)
+            caught = [(tensor, total) for tensor, total in zip(counted, totals, strict=True) if tensor.rule in rules]
+            found |= _results(statistic, caught)
     return found
 
 
@@ -77,10 +85,10 @@ def _wanted(points: Sequence[Point]) -> dict[Statistic, set[int]]:
     return wanted
 
 
-def _results(statistic: Statistic, of: Sequence[tuple[TensorPlan, Totals]]) -> dict[tuple[Statistic, str], Any]:
+def _results(statistic: Statistic, totals: Sequence[tuple[TensorPlan, Totals]]) -> dict[tuple[Statistic, str], Any]:
     sums: dict[str, Totals] = {}
     elements: dict[str, int] = {}
-    for tensor, total in of:
+    for tensor, total in totals:
         part = tensor.part(statistic.scope)
         sums[part] = sums[part] + total if part in sums else total
         elements[part] = elements.get(part, 0) + tensor.base.elements

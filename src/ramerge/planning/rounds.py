@@ -20,13 +20,18 @@ def rounds(
     reads = max((statistic.reads for statistics in wanted.values() for statistic in statistics), default=0)
     found = []
     for read in range(1, reads + 1):
-        due = {rule: [one for one in statistics if one.reads == read] for rule, statistics in wanted.items()}
+        due = {
+            rule: [statistic for statistic in statistics if statistic.reads == read]
+            for rule, statistics in wanted.items()
+        }
         counted = {
-            place: tuple(one for one in due[tensor.rule] if (one, tensor.part(one.scope)) not in known)
-            for place, tensor in enumerate(tensors)
+            index: tuple(
+                statistic for statistic in due[tensor.rule] if (statistic, tensor.part(statistic.scope)) not in known
+            )
+            for index, tensor in enumerate(tensors)
             if tensor.merged
         }
-        found.append({place: statistics for place, statistics in counted.items() if statistics})
+        found.append({index: statistics for index, statistics in counted.items() if statistics})
     return [read for read in found if read]
 
 

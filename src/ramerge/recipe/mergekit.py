@@ -39,7 +39,7 @@ _OWN_KEYS = {
     "method": "it has merge_method",
     "base": "it has base_model",
     "agents": "it has models",
-    "preset": "it has parameters alone",
+    "preset": "it has only parameters",
     "rules": "write it in ramerge's own",
 }
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -128,7 +128,7 @@ _DARE = (
     | {
         "density": _Setting("p", default=1.0, each=True, convert=_drop_rate),
         "rescale": _Setting("rescale", bool, True),
-        # mergekit has the seed as a flag alone
+        # in mergekit the seed is only a flag
         "seed": _Setting("seed", int),
     }
 )
@@ -177,7 +177,7 @@ def translate(document: Document) -> Document:
 
 @dataclass(frozen=True)
 class _Model:
-    """A model as mergekit tells models apart, where it was written, and the parameters given for it alone."""
+    """A model as mergekit tells models apart, where it was written, and the parameters that only it has."""
 
     path: str
     revision: str | None
@@ -202,7 +202,7 @@ class _Translation:
         self.values = {str(key): value for key, value in document.values.items()}
         self.problems: list[str] = []
         self.entries: Any = self.values.get("models")
-        self.place: Key = ("models",)
+        self.models_key: Key = ("models",)
         self.slice_parameters: Any = None
         self.result = Document({}, document.source, document.folder, {}, document.text, {})
 
@@ -230,10 +230,10 @@ class _Translation:
 
     def put(self, key: Key, value: Any, origin: Key = ()) -> None:
         """Set a value of the result, which comes from what was given at `origin`."""
-        place = self.result.values
+        mapping = self.result.values
         for part in key[:-1]:
-            place = place.setdefault(part, {})
-        place[key[-1]] = value
+            mapping = mapping.setdefault(part, {})
+        mapping[key[-1]] = value
         self.mark(key, origin)
 
     def mark(self, key: Key, origin: Key) -> None:
@@ -254,8 +254,8 @@ class _Translation:
             if key == "modules" and value:
                 self.problem((key,), f"is not supported; {_WHOLE}")
             elif key in _OWN_KEYS:
-                place = next((place for place in self.given.flags if place[0] == key), (key,))
-                self.problem(place, f"does not go with a recipe of mergekit's form: {_OWN_KEYS[key]}")
+                given = next((given for given in self.given.flags if given[0] == key), (key,))
+                self.problem(given, f"does not go with a recipe of mergekit's form: {_OWN_KEYS[key]}")
             elif key not in (*_KEYS, *_ADDED_KEYS, *_ELSEWHERE):
                 self.problem((key,), unknown("key", key, [*_KEYS, *_ADDED_KEYS]))
 
@@ -291,7 +291,7 @@ class _Translation:
             return
         if self.entries:
             self.problem(("slices",), "goes instead of models, not beside them")
-        self.entries, self.place = sources, ("slices", "0", "sources")
+        self.entries, self.models_key = sources, ("slices", "0", "sources")
         self.mark(("slices",), ("slices",))
         # whether these are all layers is seen when the base is opened
         self.result.layers = layers
@@ -307,10 +307,10 @@ class _Translation:
         if not isinstance(entries, list | tuple) or not entries:
             self.problem(("models",), f"must be a list such as [{{model: ./coder}}], not {_shown(entries)}")
             return []
-        read = [self.read_entry(entry, (*self.place, str(place)), method) for place, entry in enumerate(entries)]
+        read = [self.read_entry(entry, (*self.models_key, str(index)), method) for index, entry in enumerate(entries)]
         models = [model for model in read if model is not None]
-        for place, model in enumerate(models):
-            if any(model.is_same(other) for other in models[:place]):
+        for index, model in enumerate(models):
+            if any(model.is_same(other) for other in models[:index]):
                 self.problem(model.key, f"{model.written} is listed twice")
         return models
 
@@ -345,7 +345,9 @@ class _Translation:
                 self.problem(("models",), "only the base model is listed; there is nothing to merge into it")
             return _named(agents)
         # to a slice mergekit adds nothing
-        counted = self.place == ("models",) and base is not None and not any(model.is_same(base) for model in listed)
+        counted = (
+            self.models_key == ("models",) and base is not None and not any(model.is_same(base) for model in listed)
+        )
         return _named([*listed, *([base] if counted and base is not None else [])])
 
     def write_models(self, method: _Method | None, base: _Model | None, agents: Mapping[str, _Model]) -> None:
@@ -354,7 +356,7 @@ class _Translation:
             self.put(("base",), base.written, base.key)
         elif method is not None and not method.averages and not self.values.get("base_model"):
             self.problem(("base_model",), f"is missing; {self.values['merge_method']} needs it")
-        self.put(("agents",), {}, self.place)
+        self.put(("agents",), {}, self.models_key)
         for name, model in agents.items():
             self.put(("agents", name), model.written, model.key)
 
@@ -369,15 +371,15 @@ class _Translation:
             return {}
         found: dict[str, tuple[Any, Key]] = {}
         for name, value in ((str(name), value) for name, value in given.items()):
-            place = (*key, name)
-            found[name] = None, place
+            inside = (*key, name)
+            found[name] = None, inside
             try:
                 constant = _constant(value)
                 if method is not None:
-                    setting = self.setting(method, name, for_all=key[:-2] != self.place)
-                    found[name] = setting.convert(_read(constant, setting.kind)), place
+                    setting = self.setting(method, name, for_all=key[:-2] != self.models_key)
+                    found[name] = setting.convert(_read(constant, setting.kind)), inside
             except ValueError as error:
-                self.problem(place, str(error))
+                self.problem(inside, str(error))
         return found
 
     def setting(self, method: _Method, name: str, *, for_all: bool) -> _Setting:
@@ -387,7 +389,7 @@ class _Translation:
             hint = f" ({name} belongs to {', '.join(others)})" if others else ""
             raise ValueError(unknown(f"parameter of {self.values['merge_method']}", name, list(method.settings)) + hint)
         if not for_all and not method.settings[name].each:
-            raise ValueError("mergekit takes it for all models alone: put it under the recipe's parameters")
+            raise ValueError("mergekit takes it only for all models together: put it under the recipe's parameters")
         return method.settings[name]
 
     def write_parameters(self, method: _Method | None, agents: Mapping[str, _Model]) -> None:
@@ -405,7 +407,7 @@ class _Translation:
             if setting.ours is None:
                 continue
             if any(name in agent.own for agent in agents.values()):
-                self.mark(("parameters", setting.ours), self.place)
+                self.mark(("parameters", setting.ours), self.models_key)
                 for agent, model in agents.items():
                     self.write_setting(("parameters", setting.ours, agent), name, setting, {**shared, **model.own})
             else:
@@ -476,8 +478,8 @@ class _Translation:
         for key in _ADDED_KEYS:
             if key in self.values:
                 self.put((key,), self.values[key])
-        self.result.lines |= {place: line for place, line in self.given.lines.items() if place[0] in _ADDED_KEYS}
-        self.result.flags |= {place: flag for place, flag in self.given.flags.items() if place[0] in _ADDED_KEYS}
+        self.result.lines |= {key: line for key, line in self.given.lines.items() if key[0] in _ADDED_KEYS}
+        self.result.flags |= {key: flag for key, flag in self.given.flags.items() if key[0] in _ADDED_KEYS}
 
 
 def _located(value: Any) -> tuple[str, str | None]:
@@ -512,17 +514,17 @@ def _whole_slice(slices: Any) -> tuple[list[Any], int, Any]:
     Raises:
         ValueError: it is not one slice, or not of the first layers of every model.
     """
-    one = slices[0] if isinstance(slices, list | tuple) and len(slices) == 1 else None
-    if not isinstance(one, Mapping) or not set(one) <= {"sources", "parameters"}:
+    whole = slices[0] if isinstance(slices, list | tuple) and len(slices) == 1 else None
+    if not isinstance(whole, Mapping) or not set(whole) <= {"sources", "parameters"}:
         raise ValueError("are not supported")
-    sources = one.get("sources")
+    sources = whole.get("sources")
     if not isinstance(sources, list | tuple) or not sources or not all(isinstance(part, Mapping) for part in sources):
         raise ValueError("sources must be a list such as [{model: ./coder, layer_range: [0, 24]}]")
     stops = {_stop_of(part.get("layer_range")) for part in sources}
     if len(stops) > 1:
         raise ValueError("of different layers are not supported")
     entries = [{key: value for key, value in part.items() if key != "layer_range"} for part in sources]
-    return entries, stops.pop(), one.get("parameters")
+    return entries, stops.pop(), whole.get("parameters")
 
 
 def _stop_of(span: Any) -> int:
@@ -554,7 +556,7 @@ def _constant(value: Any) -> Any:
     else:
         text = "a gradient over layers is not supported"
     found = [_constant(part) for part in value]
-    if not found or any(one != found[0] for one in found):
+    if not found or any(value != found[0] for value in found):
         raise ValueError(f"{text}; {_RULES}")
     return found[0]
 

@@ -45,7 +45,9 @@ class ThreadExecutor:
             finally:
                 results.put(_Done())
 
-        threads = [threading.Thread(target=run, name=f"ramerge-{place}", daemon=True) for place in range(self.workers)]
+        threads = [
+            threading.Thread(target=run, name=f"ramerge-{number}", daemon=True) for number in range(self.workers)
+        ]
         running = 0
         try:
             while running < len(threads) and _starts(threads[running], needed=not running):
