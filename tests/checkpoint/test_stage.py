@@ -48,7 +48,7 @@ def left(folder: Path) -> list[str]:
 def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the file system can exchange two folders."""
     if not request.param:
-        monkeypatch.setattr(module._Place, "_exchanged", lambda _: False)
+        monkeypatch.setattr(module._Output, "_exchanged", lambda _: False)
     return bool(request.param)
 
 
@@ -164,16 +164,16 @@ def hooked(before: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch) 
 
         return call
 
-    exchanged = module._Place._exchanged
+    exchanged = module._Output._exchanged
 
-    def exchange(place: module._Place) -> bool:
+    def exchange(place: module._Output) -> bool:
         before("exchange", next(count))
         return exchanged(place)
 
     with monkeypatch.context() as patch:
         for name in MOVES:
             patch.setattr(os, name, wrap(name))
-        patch.setattr(module._Place, "_exchanged", exchange)
+        patch.setattr(module._Output, "_exchanged", exchange)
         yield
 
 
@@ -265,7 +265,7 @@ def test_what_was_put_back_is_said(tmp_path: Path) -> None:
         work.mkdir()
         fill(work / "old", "old")
         fill(work / "new", "torn")
-        with pytest.warns(OutputWarning, match="had moved it to .*old; it is back in its place"):
+        with pytest.warns(OutputWarning, match="had moved it to .*old; it is back"):
             if overwrite:
                 with staged(out, overwrite=True) as stage:
                     assert content(out) == "old"
