@@ -383,9 +383,9 @@ class TestDocuments:
     @pytest.mark.parametrize(
         ("value", "problem"),
         [
-            ("[" * 900 + "]" * 900, "line 1: is not JSON; .*nested more than 100 deep"),
-            ("9" * 5000, "line 1: is not JSON; .*thousands of digits"),
-            ('"\\ud800"', "line 1: holds half a character"),
+            ("[" * 900 + "]" * 900, "line 1: is nested more than 100 deep"),
+            ("9" * 5000, "line 1: holds a number of more than 4,300 digits"),
+            ('"\\ud800"', "line 1: holds half of a surrogate pair"),
         ],
     )
     def test_odd_documents_are_refused_by_line(self, tmp_path: Path, value: str, problem: str) -> None:

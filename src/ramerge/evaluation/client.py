@@ -24,7 +24,7 @@ class BoundedClient(openai.DefaultAioHttpClient):
     def __init__(self, most_bytes: int, **options: Any) -> None:
         super().__init__(headers={"Accept-Encoding": bounds.PACKING}, follow_redirects=False, **options)
         self._most_bytes = most_bytes
-        self._places = asyncio.Semaphore(_LARGE_AT_ONCE)
+        self._large_bodies = asyncio.Semaphore(_LARGE_AT_ONCE)
 
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
         """Send a request; the answer's body is read.
@@ -36,9 +36,9 @@ class BoundedClient(openai.DefaultAioHttpClient):
         chunks, packing = aiter(answer.aiter_raw()), answer.headers.get("content-encoding", "")
         try:
             if answer.is_success:
-                body = await bounds.read_body(chunks, packing, self._most_bytes, self._places)
+                body = await bounds.read_body(chunks, packing, self._most_bytes, self._large_bodies)
             else:
-                body, _ = await bounds.read_start(chunks, packing, _MOST_OF_AN_ERROR, self._places)
+                body, _ = await bounds.read_start(chunks, packing, _MOST_OF_AN_ERROR, self._large_bodies)
         finally:
             await answer.aclose()
         headers = {key: answer.headers[key] for key in _KEPT if key in answer.headers}

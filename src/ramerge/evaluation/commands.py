@@ -15,11 +15,14 @@ from click.shell_completion import CompletionItem
 
 from ramerge.foundation.completion import matching, named_folders
 from ramerge.foundation.errors import EndpointError, EvaluationError, OutputError, StoppedError
-from ramerge.foundation.options import DEBUG
+from ramerge.foundation.options import DEBUG, QUIET, as_json
 from ramerge.foundation.terminal import say
 
 if TYPE_CHECKING:
+    from ramerge.evaluation.endpoint import EndpointAccess
     from ramerge.evaluation.progress import EvaluationProgress
+    from ramerge.evaluation.serving import ModelServer
+    from ramerge.evaluation.summary import EvaluationSummary
     from ramerge.foundation.screen import Bar
 
 _LOCAL_CONCURRENCY = 4
@@ -124,8 +127,8 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
     help="Failed samples in a row until it stops; 0: never.",
 )
 @click.option("--unsafe-execution", is_flag=True, help="Run model-written programs without a sandbox.")
-@click.option("--quiet", is_flag=True, help="Show errors only.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+@QUIET
+@as_json("the summary")
 @DEBUG
 def eval_command(results: Path, quiet: bool, as_json: bool, **options: Any) -> None:
     """Score models on the paper's benchmarks, into the folder RESULTS.
@@ -161,16 +164,16 @@ def eval_command(results: Path, quiet: bool, as_json: bool, **options: Any) -> N
 
 def _evaluate(
     results: Path, options: Mapping[str, Any], *, quiet: bool, say: bool
-) -> tuple[dict[str, Any], list[str], list[str]]:
+) -> tuple[EvaluationSummary, list[str], list[str]]:
     """The summary, and the names of models and suites that ran."""
-    from ramerge.evaluation.evaluate import Request, evaluate
+    from ramerge.evaluation.evaluate import EvaluationRequest, evaluate
     from ramerge.evaluation.jobs import read_data
     from ramerge.evaluation.targets import read_targets
     from ramerge.foundation.screen import shown
 
     access, server = _access(options)
     targets = read_targets(options["models"], options["served_names"], serve=server is not None)
-    request = Request(
+    request = EvaluationRequest(
         suites=[name for text in options["suites"] for name in text.split(",") if name],
         data=read_data(options["data"]),
         **{
@@ -187,7 +190,7 @@ def _evaluate(
         },
     )
     with shown(task_bar, quiet=quiet) as listen:
-        on_settings = _say_settings if say else (lambda _: None)
+        on_settings = _say_settings if say else None
         summary = evaluate(results, targets, request, access, server, on_progress=listen, on_settings=on_settings)
     return summary, [target.name for target in targets], list(request.suites)
 
@@ -201,7 +204,7 @@ def task_bar(event: EvaluationProgress) -> Bar:
     return Bar(f"{event.model}  {event.suite}/{event.task}", event.done, event.total, notes=tuple(notes))
 
 
-def _refuse_failed(summary: Mapping[str, Any], models: Sequence[str], suites: Sequence[str]) -> None:
+def _refuse_failed(summary: EvaluationSummary, models: Sequence[str], suites: Sequence[str]) -> None:
     """A task without one answer is no result, and a script must see that."""
     problems = [
         f"{name} {task}: no sample got an answer: {next(iter(values['failures']))}; --retry-failed asks again"
@@ -213,10 +216,10 @@ def _refuse_failed(summary: Mapping[str, Any], models: Sequence[str], suites: Se
         raise EndpointError(problems)
 
 
-def _access(options: Mapping[str, Any]) -> tuple[Any, Any]:
+def _access(options: Mapping[str, Any]) -> tuple[EndpointAccess, ModelServer | None]:
     """The endpoint, and the server to start if one is asked for."""
-    from ramerge.evaluation.endpoint import Access
-    from ramerge.evaluation.serving import Server
+    from ramerge.evaluation.endpoint import EndpointAccess
+    from ramerge.evaluation.serving import ModelServer
 
     serve, url = options["serve"], options["endpoint"]
     if serve and url:
@@ -227,7 +230,7 @@ def _access(options: Mapping[str, Any]) -> tuple[Any, Any]:
         _check_url(url)
     if options["serve_args"] and not serve:
         raise EvaluationError("--serve-args: is for --serve")
-    access = Access(
+    access = EndpointAccess(
         url=url or "",
         key_variable=options["key_env"],
         timeout=options["timeout"],
@@ -239,7 +242,7 @@ def _access(options: Mapping[str, Any]) -> tuple[Any, Any]:
         words = shlex.split(options["serve_args"])
     except ValueError as error:
         raise EvaluationError(f"--serve-args {options['serve_args']}: {error}") from error
-    return access, Server(serve, words, options["serve_timeout"]) if serve else None
+    return access, ModelServer(serve, words, options["serve_timeout"]) if serve else None
 
 
 def _check_url(url: str) -> None:
@@ -265,7 +268,7 @@ def _say_settings(settings: Mapping[str, Mapping[str, Any]]) -> None:
 
 @click.command("suites", short_help="List the benchmarks of `ramerge eval`.")
 @click.argument("names", nargs=-1, metavar="[SUITE]...", shell_complete=_suites)
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+@as_json("them")
 def suites_command(names: tuple[str, ...], as_json: bool) -> None:
     """List the suites of `ramerge eval`, or those named, with their tasks, data and settings."""
     from ramerge.evaluation.jobs import described

@@ -12,6 +12,7 @@ from typing import Any
 
 from ramerge.evaluation import bounds
 from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.jsontext import parse
 from ramerge.foundation.text import is_unicode, shown
 
 _MOST_PROBLEMS = 10
@@ -134,15 +135,15 @@ def _parsed(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _json(path: Path, where: str, text: str) -> Any:
     try:
-        return bounds.read_json(text, of_user=True)
+        return parse(text.encode(), bounds.DATA, halves="keep")  # the record that has one is named below
     except ValueError as error:
-        form = "is not JSON; it must be one object a line, or a list of objects"
-        raise EvaluationError(f"{path}, {where}: {form} ({error})") from error
+        form = "a data set has one JSON object a line, or is a list of objects"
+        raise EvaluationError(f"{path}, {where}: {error}; {form}") from error
 
 
 def _problems(record: Any, fields: Mapping[str, type | tuple[type, ...]]) -> Iterator[str]:
     if not is_unicode(json.dumps(record, ensure_ascii=False)):
-        yield "holds half a character (a lone surrogate), which cannot be sent"
+        yield "holds half of a surrogate pair, which is no character"
     if not isinstance(record, dict):
         yield "must be an object" + (f" with {', '.join(fields)}" if fields else "")
         return

@@ -23,6 +23,7 @@ from typing import Any
 from ramerge.evaluation import bounds, samples
 from ramerge.foundation.errors import EvaluationError, OutputError
 from ramerge.foundation.files import write_file
+from ramerge.foundation.jsontext import check
 from ramerge.foundation.text import clean, shown
 
 SCHEMA = "ramerge.evaluation/1"
@@ -89,9 +90,9 @@ def _described(value: object) -> str:
 
 def _line_of(sample: Mapping[str, Any]) -> bytes:
     """Raises `ValueError` where it could not be read again."""
-    text = clean(json.dumps(sample, ensure_ascii=False, default=str))
-    bounds.refuse_heavy(text)
-    return f"{text}\n".encode()
+    line = clean(json.dumps(sample, ensure_ascii=False, default=str)).encode()
+    check(line, bounds.RESULT)
+    return line + b"\n"
 
 
 def check_name(name: str) -> str:
@@ -108,7 +109,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def refuse_place(root: Path, names: Sequence[str]) -> None:
+def check_root(root: Path, names: Sequence[str]) -> None:
     """Refuse a folder where results cannot be or should not be, before anything runs.
 
     Raises:
@@ -242,9 +243,9 @@ def _whole_lines(path: Path) -> int:
         while end:
             start = max(0, end - 65536)
             file.seek(start)
-            place = file.read(end - start).rfind(b"\n")
-            if place >= 0:
-                return start + place + 1
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
             end = start
     return 0
 

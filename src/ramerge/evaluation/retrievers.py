@@ -219,7 +219,7 @@ class RetrievalServer:
 
     def _read(self, body: bytes) -> list[Document]:
         try:
-            return [_document(found["document"]) for found in bounds.read_json(body)["result"][0]]
+            return [_document(found["document"]) for found in bounds.read_json(body, bounds.ANSWER)["result"][0]]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise EndpointError(
                 f"{self._url}: answered a search with something else than Search-R1's format, "

@@ -19,7 +19,7 @@ from ramerge.evaluation.data import refuse
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.text import shown
 
-Place = tuple[str, str]
+TaskName = tuple[str, str]
 """A suite and a task."""
 
 Lines = Iterable[tuple[str, Mapping[str, Any]]]
@@ -79,16 +79,16 @@ class Model:
     model: str | None
     record: Mapping[str, Any] | None
     suites: Mapping[str, Mapping[str, Any]]
-    tasks: Mapping[Place, Samples]
+    tasks: Mapping[TaskName, Samples]
     description: Mapping[str, Any] = field(default_factory=dict)
 
-    def asked(self, place: Place) -> int:
+    def asked(self, name: TaskName) -> int:
         """The number of items that were asked for, 0 where it is not known."""
-        return int(self.description.get("tasks", {}).get("/".join(place), {}).get("items", 0))
+        return int(self.description.get("tasks", {}).get("/".join(name), {}).get("items", 0))
 
-    def data(self, place: Place) -> Mapping[str, Any]:
+    def data(self, name: TaskName) -> Mapping[str, Any]:
         """Digests of what a task was made from, where they are known."""
-        task = self.description.get("tasks", {}).get("/".join(place), {})
+        task = self.description.get("tasks", {}).get("/".join(name), {})
         return dict(task.get("data") or {})
 
 
@@ -119,7 +119,7 @@ def read(folder: Path) -> list[Model]:
     return models
 
 
-def model(description: Mapping[str, Any], tasks: Mapping[Place, Lines]) -> Model:
+def model(description: Mapping[str, Any], tasks: Mapping[TaskName, Lines]) -> Model:
     """A model's results from plain values: the content of `model.json`, and the lines of its tasks.
 
     Tasks without a sample are left out.
@@ -128,15 +128,15 @@ def model(description: Mapping[str, Any], tasks: Mapping[Place, Lines]) -> Model
         EvaluationError: values that are not what they should be; every task with its problems.
     """
     problems = list(_description_problems(description))
-    found: dict[Place, Samples] = {}
-    for place, lines in tasks.items():
+    found: dict[TaskName, Samples] = {}
+    for name, lines in tasks.items():
         try:
             samples = gather(lines)
         except EvaluationError as error:
             problems += error.problems
         else:
             if samples.keys:
-                found[place] = samples
+                found[name] = samples
     if problems:
         raise EvaluationError(problems)
     return Model(
@@ -203,10 +203,10 @@ def lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 if not line.strip():
                     continue
                 try:
-                    yield f"{path}, line {number}", bounds.read_json(line)
+                    yield f"{path}, line {number}", bounds.read_json(line, bounds.RESULT)
                 except ValueError as error:
                     if line.endswith(b"\n"):
-                        raise EvaluationError(f"{path}, line {number}: is not JSON ({error})") from error
+                        raise EvaluationError(f"{path}, line {number}: {error}") from error
     except OSError as error:
         raise EvaluationError(f"{path}: {error.strerror or error}") from error
 
@@ -234,11 +234,11 @@ def read_description(path: Path) -> dict[str, Any]:
             text = file.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
             raise EvaluationError(f"{path}: has more than {MOST_BYTES:,} bytes")
-        description = bounds.read_json(text)
+        description = bounds.read_json(text, bounds.RESULT)
     except OSError as error:
         raise EvaluationError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:
-        raise EvaluationError(f"{path}: is not JSON ({error})") from error
+        raise EvaluationError(f"{path}: {error}") from error
     if problems := [f"{path}: {problem}" for problem in _description_problems(description)]:
         raise EvaluationError(problems)
     found: dict[str, Any] = description

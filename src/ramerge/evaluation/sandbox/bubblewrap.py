@@ -151,11 +151,11 @@ def _mounts() -> list[str]:
         names = [name for name in ("numpy", "numpy.libs") if (packages / name).is_dir()]
         shown |= {packages / name: Path(PACKAGES, name) for name in names}
     # bubblewrap makes missing parents for their owner alone
-    parents = dict.fromkeys(path for place in shown.values() for path in reversed(place.parents[:-1]))
+    parents = dict.fromkeys(path for target in shown.values() for path in reversed(target.parents[:-1]))
     return [
         *(part for path in parents for part in ("--perms", "0755", "--dir", str(path))),
         *(part for link in links for part in ("--symlink", str(link.readlink()), str(link))),
-        *(part for source, place in shown.items() for part in ("--ro-bind", str(source), str(place))),
+        *(part for source, target in shown.items() for part in ("--ro-bind", str(source), str(target))),
         *(part for path in hidden for part in ("--tmpfs", str(path), "--remount-ro", str(path))),
         *("--proc", "/proc", "--perms", "0755", "--dir", "/dev"),
         *_devices(),

@@ -26,7 +26,7 @@ from ramerge.evaluation.harness import (
     HarnessSuite,
     HarnessTask,
     Judged,
-    Question,
+    PromptedDocument,
     imported,
     load,
 )
@@ -94,7 +94,7 @@ class MathSuite(HarnessSuite[MathSettings]):
     def load(self, task: str) -> HarnessTask:
         return self._load_gsm8k() if task == "gsm8k" else self._load_math500()
 
-    def score(self, task: str, question: Question, judged: Mapping[str, Judged]) -> Score:
+    def score(self, task: str, prompted: PromptedDocument, judged: Mapping[str, Judged]) -> Score:
         if task == "gsm8k":
             return _gsm8k_score(judged)
         found = judged[NO_FILTER].metrics

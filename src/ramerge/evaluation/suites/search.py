@@ -44,7 +44,7 @@ PROMPT = (
     "and it will return the top searched results between <information> and </information>. "
     "You can search as many times as your want. "
     "If you find no further external knowledge needed, you can directly provide the answer inside <answer> and "
-    "</answer>, without detailed illustrations. For example, <answer> Beijing </answer>. Question: {question}\n"
+    "</answer>, without detailed illustrations. For example, <answer> Beijing </answer>. SearchQuestion: {question}\n"
 )
 INVALID = (
     "\nMy previous action is invalid. "
@@ -77,7 +77,7 @@ class SearchSettings(Settings):
 
 
 @dataclass(frozen=True)
-class Question:
+class SearchQuestion:
     """A question and all answers that count as right."""
 
     text: str
@@ -171,7 +171,7 @@ class SearchSuite(Suite[SearchSettings]):
         if isinstance(self._retriever, RetrievalServer):
             self._retriever.check()
 
-    def _questions(self, task: str) -> list[tuple[str, Question]]:
+    def _questions(self, task: str) -> list[tuple[str, SearchQuestion]]:
         return _read_questions(self.context.data.get(task) or _from_hub(task))
 
     async def _information(self, query: str) -> str:
@@ -187,7 +187,7 @@ class SearchSuite(Suite[SearchSettings]):
         written = "".join(message["content"] for message in messages[1:])
         return [messages[0], _message("assistant", written + turn + response)]
 
-    def _score(self, question: Question, turns: Sequence[str], actions: Sequence[str | None]) -> Score:
+    def _score(self, question: SearchQuestion, turns: Sequence[str], actions: Sequence[str | None]) -> Score:
         given = [answer for turn in turns for answer in _tagged("answer", turn)]
         details = {"searches": actions.count("search"), "invalid_turns": actions.count(None)}
         if not given:
@@ -270,7 +270,7 @@ def _from_hub(task: str) -> Path:
     return from_hub(_HUB, _HUB_FILES[task], task=f"search/{task}", instead=instead)
 
 
-def _read_questions(path: Path) -> list[tuple[str, Question]]:
+def _read_questions(path: Path) -> list[tuple[str, SearchQuestion]]:
     """Keys and questions of a file, in the layouts of NQ-open, 2WikiMultiHopQA and FlashRAG."""
     records = read_records(path, {"question": str})
     refuse(
@@ -281,7 +281,8 @@ def _read_questions(path: Path) -> list[tuple[str, Question]]:
     keys = [str(record.get("id", record.get("_id", number))) for number, record in enumerate(records, 1)]
     refuse_duplicates(path, keys)
     return [
-        (key, Question(record["question"], tuple(_answers(record)))) for key, record in zip(keys, records, strict=True)
+        (key, SearchQuestion(record["question"], tuple(_answers(record))))
+        for key, record in zip(keys, records, strict=True)
     ]
 
 

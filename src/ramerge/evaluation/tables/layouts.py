@@ -162,8 +162,8 @@ def _whole(name: str, results: Sequence[Model]) -> Layout:
     """All that was run, by suite and task."""
     run: dict[tuple[str, str], list[str]] = {}
     for model in results:
-        for place, samples in model.tasks.items():
-            run.setdefault(place, list(samples.metrics))
+        for task, samples in model.tasks.items():
+            run.setdefault(task, list(samples.metrics))
     columns = [
         Column((DOMAINS.get(suite, suite), task, metric if name == ALL else ""), suite, task, metric)
         for suite, task in sorted(run, key=_order)
@@ -181,8 +181,8 @@ def _main(suite: str, metrics: Sequence[str]) -> str:
     return known if known in metrics else metrics[0]
 
 
-def _order(place: tuple[str, str]) -> tuple[int, str, list[tuple[int, str]]]:
-    suite, task = place
+def _order(name: tuple[str, str]) -> tuple[int, str, list[tuple[int, str]]]:
+    suite, task = name
     known = list(DOMAINS)
     return known.index(suite) if suite in known else len(known), suite, natural(task)
 
