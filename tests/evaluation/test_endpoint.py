@@ -86,7 +86,7 @@ def test_lone_surrogates_become_something_that_can_be_written() -> None:
 def test_rubbish_is_an_error_that_shows_it(body: bytes) -> None:
     with (
         serving(lambda _: Answer(body=body)) as server,
-        pytest.raises(EndpointError, match=r"answered (what is no|with a text that is)"),
+        pytest.raises(EndpointError, match=r"answered with (something|a text) that is"),
     ):
         ask(server)
 

@@ -386,7 +386,7 @@ def test_targets_of_a_command_line(tmp_path: Path) -> None:
         (["x"], [], True, "must be NAME=FOLDER"),
         ([], [], True, "say which models"),
         ([], [], False, "say which model"),
-        (["a=o/m"], ["x"], True, "is for --endpoint"),
+        (["a=o/m"], ["x"], True, "needs --endpoint"),
         (["a=./not/there"], [], True, "no such folder"),
         (["a=o/m"], ["b=c"], False, "is none of the models"),
         (["../a=o/m"], [], True, "model name"),

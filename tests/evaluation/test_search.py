@@ -310,7 +310,7 @@ class TestQuestions:
             (b'{"question": "x", "answer": ["y", 3]}', "record 1: needs golden_answers or answer"),
             (b'{"question": "x", "answer": " "}', "record 1: needs golden_answers or answer"),
             (b'{"question": " ", "answer": "x"}', "record 1: question is empty"),
-            (b'{"id": 1, "question": "x", "answer": "y"}\n' * 2, "ids are there more than once: '1'"),
+            (b'{"id": 1, "question": "x", "answer": "y"}\n' * 2, "ids occur more than once: '1'"),
         ],
     )
     def test_bad_files_are_refused(self, tmp_path: Path, content: bytes, problem: str) -> None:

@@ -374,7 +374,7 @@ def test_table_2_orders_merges_by_r() -> None:
         "strong (r = 0.20)",
         "merge-c",
     ]
-    with pytest.raises(EvaluationError, match="table2 shows merges alone"):
+    with pytest.raises(EvaluationError, match="table2 shows only merges"):
         build([made("base", [1], [1])], "table2")
 
 

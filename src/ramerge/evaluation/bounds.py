@@ -37,7 +37,7 @@ _GZIP = 31
 
 
 class RefusedError(EndpointError):
-    """An answer that is too long, or packed in a way that nobody asked for."""
+    """An answer that is too long, or packed in a way that was not asked for."""
 
 
 async def read_body(chunks: AsyncIterator[bytes], packing: str, most: int, large: Semaphore) -> bytes:

@@ -17,7 +17,7 @@ _KEPT = ("location", "retry-after", "retry-after-ms", "x-should-retry")
 class BoundedClient(openai.DefaultAioHttpClient):
     """Answers as plain text in UTF-8, read no further than a bound.
 
-    The library would unpack every body whole, also with encodings that nobody asked for, and decode it with any codec
+    The library would unpack every body whole, also with encodings that were not asked for, and decode it with any codec
     of Python that a header names. An error's body is cut off, since only its beginning is shown.
     """
 
@@ -30,7 +30,7 @@ class BoundedClient(openai.DefaultAioHttpClient):
         """Send a request; the answer's body is read.
 
         Raises:
-            RefusedError: it is too long, or packed in a way that nobody asked for.
+            RefusedError: it is too long, or packed in a way that was not asked for.
         """
         answer = await super().send(request, stream=True, **options)
         chunks, packing = aiter(answer.aiter_raw()), answer.headers.get("content-encoding", "")

@@ -133,7 +133,7 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
 def eval_command(results: Path, quiet: bool, as_json: bool, **options: Any) -> None:
     """Score models on the paper's benchmarks, into the folder RESULTS.
 
-    A run that was stopped goes on where it was when the same command is given again.
+    To continue a run that was stopped, give the same command again.
 
     \b
     tool      BFCL: 13 subsets
@@ -153,7 +153,7 @@ def eval_command(results: Path, quiet: bool, as_json: bool, **options: Any) -> N
     try:
         summary, targets, suites = _evaluate(results, options, quiet=quiet, say=not (quiet or as_json))
     except StoppedError as stop:
-        stop.kept = f"what was scored is kept in {results}, and the same command goes on from there"
+        stop.kept = f"what was scored is kept in {results}, and the same command continues from there"
         raise
     if as_json:
         click.echo(dumped(summary), nl=False)
@@ -324,7 +324,7 @@ def suites_command(names: tuple[str, ...], as_json: bool) -> None:
 def table_command(results: Path, form: str, out: Path | None, **options: Any) -> None:
     """Put the models of RESULTS side by side, in the columns of the paper's tables.
 
-    On a terminal a wide table goes on below, domain by domain; a file or a pipe gets all columns beside each other.
+    On a terminal a wide table is broken into blocks, domain by domain; a file or a pipe gets all columns in one.
     """
     from ramerge.evaluation.samples import read
     from ramerge.evaluation.tables.build import build

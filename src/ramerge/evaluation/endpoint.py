@@ -157,14 +157,14 @@ class Endpoint:
         from anyio import fail_after
 
         try:
-            # the client's time-out is for silence; a server that drips goes on for ever
+            # the client's time-out is for silence; a server that sends byte by byte would never meet it
             longest = (self.access.timeout + _BACKOFF_SECONDS) * (1 + self.access.retries)
             with fail_after(longest):
                 return await self._client.post("/chat/completions", cast_to=str, body=dict(body))
         except TimeoutError as error:
-            raise EndpointError(f"no answer that came to an end within {longest:g} seconds") from error
+            raise EndpointError(f"no complete answer within {longest:g} seconds") from error
         except ClientError as error:  # what the transport does not translate, such as a broken status line
-            raise EndpointError(f"answered what is no HTTP: {_reason(error)}") from error
+            raise EndpointError(f"answered with something that is no HTTP: {_reason(error)}") from error
         except openai.APIConnectionError as error:
             if not (_is_silence(error) or await self._is_there()):
                 raise self._stop(f"{self.access.url}: does not answer any more ({_reason(error)})") from error
@@ -246,7 +246,7 @@ def read(answer: Any, seconds: float) -> Reply:
         usage = usage if isinstance(usage, dict) else {}
         prompt, completion = (_count(usage.get(f"{part}_tokens")) for part in ("prompt", "completion"))
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise EndpointError(f"answered what is no chat completion: {shown(answer)}") from error
+        raise EndpointError(f"answered with something that is no chat completion: {shown(answer)}") from error
     if len(text) > _MOST_CHARACTERS:
         raise EndpointError(f"answered {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
     reason = finish_reason if isinstance(finish_reason, str) else None

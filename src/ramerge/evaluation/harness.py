@@ -254,7 +254,7 @@ def _contained() -> Iterator[None]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """No logs and no progress bars, of which the hub and its data sets have many."""
+    """No logs and no progress bars of the hub and its data sets."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -266,7 +266,7 @@ def _silent() -> Iterator[None]:
 
 @contextmanager
 def _no_downloads_of_nltk() -> Iterator[None]:
-    """Importing IFEval's checkers downloads into the home folder, except in a process that is not the first."""
+    """Importing IFEval's checkers downloads into the home folder, unless the process says that it is not the first."""
     before = os.environ.get("LOCAL_RANK")
     os.environ["LOCAL_RANK"] = "1"
     try:

@@ -99,7 +99,7 @@ def check_name(name: str) -> str:
     """A model's name, which is also that of its folder.
 
     Raises:
-        EvaluationError: it would not do as one.
+        EvaluationError: it cannot name a folder of results.
     """
     if not _NAME.fullmatch(name) or name == SUMMARY_FILE:
         raise EvaluationError(
@@ -124,7 +124,7 @@ def check_root(root: Path, names: Sequence[str]) -> None:
 
 @contextmanager
 def model_folder(root: Path, about: Mapping[str, Any]) -> Iterator[Path]:
-    """A model's folder, for this process alone.
+    """A model's folder, which no other process writes to meanwhile.
 
     Args:
         about: what `model.json` is to hold. Its name, identity and the settings and versions of every suite must be

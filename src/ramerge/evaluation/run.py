@@ -60,7 +60,7 @@ def score_model(
     server: ModelServer | None,
     listen: Listener,
 ) -> None:
-    """Run a job on one model, going on where an earlier run stopped.
+    """Run a job on one model, from where an earlier run stopped.
 
     Args:
         results: the folder of all results.
@@ -182,7 +182,7 @@ class _Workers:
                 raise EndpointError(
                     f"{self._endpoint.access.url}: {self._in_a_row} samples in a row failed; the last: "
                     f"{sample['failure']}; they are kept as failed, and --retry-failed asks them again "
-                    "(--most-failures 0 goes on regardless)"
+                    "(--most-failures 0 never stops)"
                 )
 
     async def _sample(self, item: Item) -> dict[str, Any]:

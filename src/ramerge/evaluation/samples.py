@@ -69,7 +69,7 @@ class Model:
     """One model's results.
 
     Attributes:
-        model: folder or hub id; None for a served model of which no more is known than its name.
+        model: folder or hub id; None where only the name of a served model is known.
         record: the `ramerge.json` of a merge made by ramerge.
         suites: settings and versions by suite.
         description: all of `model.json`.
@@ -108,8 +108,8 @@ def read(folder: Path) -> list[Model]:
             models.append(_read_model(path))
         except EvaluationError as error:
             problems += error.problems
-    alone = {path.parent.parent for path in folder.glob("*/*/*.jsonl")} - {path.parent for path in described}
-    problems += [f"{path}: holds samples but no model.json" for path in sorted(alone)]
+    undescribed = {path.parent.parent for path in folder.glob("*/*/*.jsonl")} - {path.parent for path in described}
+    problems += [f"{path}: holds samples but no model.json" for path in sorted(undescribed)]
     twice = {model.name for model in models if [other.name for other in models].count(model.name) > 1}
     problems += [f"{folder}: {name!r} is the name of more than one model" for name in sorted(twice)]
     if problems:
@@ -192,9 +192,7 @@ def _read_model(path: Path) -> Model:
 
 
 def lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """A file's lines, one after the other. What stands behind the last line end is a line that a run did not finish,
-    unless it is whole.
-    """
+    """A file's lines, one after the other, without a last one that a run has not finished."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES + 1), b""), 1):

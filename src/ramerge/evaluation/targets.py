@@ -58,7 +58,7 @@ class EvaluationTarget:
 
         try:
             return Path(hf_hub_download(self.model, TOKENIZER_FILE))
-        except (OSError, ValueError):  # offline, or there is none; whoever needs it says so
+        except (OSError, ValueError):  # offline, or there is none; a suite that needs it says so
             return None
 
     def about(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: b
     problems += [f"--model {text}: must be NAME=FOLDER or NAME=HUB_ID" for text in models if not text.partition("=")[2]]
     served = dict(text.partition("=")[::2] if "=" in text else (_short(text), text) for text in served_names)
     if serve and served:
-        problems.append("--served-name: is for --endpoint; with --serve, models are served under their own names")
+        problems.append("--served-name: needs --endpoint; with --serve, models are served under their own names")
     if serve and not models:
         problems.append("--serve: say which models, with --model NAME=FOLDER")
     if not serve and not models and not served:
@@ -97,7 +97,9 @@ def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: b
     if not serve and len(pairs) == 1 and len(served_names) == 1 and "=" not in served_names[0]:
         served = {pairs[0][0]: served_names[0]}  # the one model has the one name
     elif not serve and pairs and (strangers := [name for name in served if name not in dict(pairs)]):
-        problems.append(f"--served-name {', '.join(strangers)}: is none of the models; NAME=SERVED, NAME as in --model")
+        problems.append(
+            f"--served-name {', '.join(strangers)}: is none of the models; give NAME=SERVED, with a NAME of --model"
+        )
     targets = [EvaluationTarget(name, served.pop(name, name), model) for name, model in pairs]
     targets += [EvaluationTarget(name, asked) for name, asked in served.items()]
     names = [target.name for target in targets]

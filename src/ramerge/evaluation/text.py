@@ -41,7 +41,7 @@ def _notes(name: str, values: TaskSummary) -> Iterator[str]:
     if values["cut"]:
         yield f"note: {name}: {_samples(values['cut'])} with an answer cut off at the limit; {settings}.max_tokens=N"
     if not values["complete"]:
-        yield f"note: {name}: is not complete; the same command goes on"
+        yield f"note: {name}: is not complete; give the same command again to continue"
 
 
 def _reasons(counts: Mapping[str, int]) -> Iterator[str]:

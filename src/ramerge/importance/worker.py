@@ -131,7 +131,7 @@ def _load_model(checkpoint: Checkpoint, dtype: str) -> Any:
 
 
 def _loaded(kind: Any, checkpoint: Checkpoint, **options: Any) -> Any:
-    """A model or tokenizer from the checkpoint's folder alone, running no code from it."""
+    """A model or tokenizer from nothing but the checkpoint's folder, without running code from it."""
     try:
         return kind.from_pretrained(checkpoint.directory, local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:  # transformers and what it calls raise anything over files that are not what they should

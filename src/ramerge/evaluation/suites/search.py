@@ -11,7 +11,7 @@ Where this differs from the original:
 - `em` is an exact match; the original counts an answer that contains a gold answer. `match=contains` does too.
 - Answers are looked for in what the model wrote. The original looks in the whole text, where its prompt and its remark
   on invalid turns hold such tags too: a model that never answers has answered "Beijing" or "and".
-- A gold answer of which normalisation leaves nothing ("A+", "---") is compared as it stands, not as an empty text.
+- A gold answer that normalisation leaves empty ("A+", "---") is compared as it stands, not as an empty text.
 - Documents are cut at `max_information` characters, the original's text between its tags at 2048 tokens. It also drops
   the start of prompts over 4096 tokens; here, a conversation that the server finds too long is a failed request.
 - `continuation=turn` gives documents in a user's turn, since a chat cannot go on with an unfinished text. With
@@ -202,7 +202,7 @@ class SearchSuite(Suite[SearchSettings]):
 
 
 def normalised(text: str) -> str:
-    """As in ZeroSearch's `qa_em.py`; a text of which nothing is left stays as it is, in lower case."""
+    """As in ZeroSearch's `qa_em.py`; a text that would be left empty stays as it is, in lower case."""
     return answers.normalised(text) or text.strip().lower()
 
 

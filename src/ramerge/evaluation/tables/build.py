@@ -35,7 +35,7 @@ def build(
     columns, each column with the same weight, as in the paper. Intervals are 95 % percentile bootstrap intervals.
 
     Args:
-        results: models, of which the table has base models first, then agents, then merges, each in this order.
+        results: the models. The table has base models first, then agents, then merges.
         layout: `table1` to `table9` have the columns of the paper's tables; `main` has the main metric of every task
             that was run, `all` every metric.
         models: those to show, in this order; all if empty.
@@ -111,7 +111,8 @@ def _ordered(layout: Layout, models: Sequence[Model], who: Roles) -> list[Model]
     merges = [model for model in models if model.name in who.merged]
     if not merges:
         raise EvaluationError(
-            f"{layout.name} shows merges alone, and no model is known to be one: name those that have no merge record"
+            f"{layout.name} shows only merges, and no model is known to be one; name those that have no merge record "
+            "with --merged"
         )
     return sorted(merges, key=lambda model: (_strength(model) is None, _strength(model) or 0.0))
 

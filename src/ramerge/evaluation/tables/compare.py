@@ -118,7 +118,7 @@ def _left_out(models: Sequence[Model], matched: Model, columns: Sequence[Column]
     for task in dict.fromkeys((column.suite, column.task) for column in columns):
         both = len(matched.tasks[task].keys) if task in matched.tasks else 0
         for model in models:
-            alone = len(model.tasks[task].keys) - both if task in model.tasks else 0
-            if alone:
-                texts.append(f"{alone:,} of {model.name} in {'/'.join(task)}")
+            unmatched = len(model.tasks[task].keys) - both if task in model.tasks else 0
+            if unmatched:
+                texts.append(f"{unmatched:,} of {model.name} in {'/'.join(task)}")
     return [f"Left out, because the other has not got them: {', '.join(texts)}."] if texts else []

@@ -51,7 +51,7 @@ class Layout:
         average: whether there are averages; the columns of a layout without them have no common scale.
         all_count: whether averages are over all columns, as the paper's are; then there is one without `REFUSALS` too.
         differences: whether scores come with their difference to the base model.
-        ablation: whether it shows merges alone, in the order of RAM's `r`.
+        ablation: whether it shows only merges, in the order of RAM's `r`.
     """
 
     name: str

@@ -202,7 +202,8 @@ class _Grid:
 
 
 def _blocks(columns: Sequence[Column], grid: _Grid, width: int) -> list[list[int]]:
-    """Columns that stand beside each other: domains stay whole where they can, and a column alone where it must."""
+    """Columns that stand beside each other: a domain stays whole where it fits, and a column wider than
+    the terminal has a block of its own."""
     blocks: list[list[int]] = [[]]
     for _, group in groupby(range(len(columns)), key=lambda index: columns[index].titles[0]):
         domain = list(group)

@@ -29,7 +29,7 @@ class ReadingQuestion:
 
     Attributes:
         key: its id, or its place where it has none.
-        answer: the first of the gold answers, which alone counts.
+        answer: the first of the gold answers, the only one that counts.
         own: indices of the documents that came with it, always in the context.
         near: indices of other documents of the same article, the first to be added.
     """

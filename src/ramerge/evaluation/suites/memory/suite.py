@@ -40,7 +40,7 @@ class MemorySettings(Settings):
     samples: int = Field(128, ge=1, description="questions a length, or as many as there are")
     chunk_tokens: int = Field(5000, ge=1, description="memagent: tokens of the context in a request")
     longest_prompt: int | None = Field(
-        120_000, ge=2, description="single: tokens of a prompt, of which a longer one keeps both ends; null: all"
+        120_000, ge=2, description="single: tokens of a prompt; a longer one keeps its two ends; null: all"
     )
     answer_format: Literal["sentence", "boxed"] = Field(
         "sentence", description='"Therefore, the answer is …", or \\boxed{}'
