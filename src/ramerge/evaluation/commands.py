@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _LOCAL_CONCURRENCY = 4
 _CONCURRENCY = 32
+_ASKED = ("tasks", "settings", "tokenizer", "limit", "retry_failed", "most_failures", "unsafe_execution")
 
 
 class _Seconds(click.FloatRange):
@@ -89,11 +90,7 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
     help="Variable with the endpoint's key.",
 )
 @click.option(
-    "--task",
-    "tasks",
-    metavar="SUITE/TASK",
-    multiple=True,
-    help="Instead of the default tasks; also SUITE/all.",
+    "--task", "tasks", metavar="SUITE/TASK", multiple=True, help="Instead of the default tasks; also SUITE/all."
 )
 @click.option("--limit", type=click.IntRange(1, 10**9), help="Ask only the first items of each task.")
 @click.option(
@@ -176,18 +173,7 @@ def _evaluate(
     request = EvaluationRequest(
         suites=[name for text in options["suites"] for name in text.split(",") if name],
         data=read_data(options["data"]),
-        **{
-            key: options[key]
-            for key in (
-                "tasks",
-                "settings",
-                "tokenizer",
-                "limit",
-                "retry_failed",
-                "most_failures",
-                "unsafe_execution",
-            )
-        },
+        **{key: options[key] for key in _ASKED},
     )
     with shown(task_bar, quiet=quiet) as listen:
         on_settings = _say_settings if say else None

@@ -200,7 +200,6 @@ class HarnessSuite(Suite[H]):
         return self.score(task, prompted, judged)
 
     def versions(self) -> Mapping[str, str]:
-        """See `Suite`."""
         return versions(_PACKAGES)
 
     def about(self, task: str) -> Mapping[str, str]:

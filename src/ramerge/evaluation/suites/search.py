@@ -97,7 +97,6 @@ class SearchSuite(Suite[SearchSettings]):
     settings_type = SearchSettings
 
     def tasks(self) -> Sequence[Task]:
-        """See `Suite`."""
         return (Task("nq", "NQ", ("em", "f1")), Task("2wiki", "2WikiMultiHopQA", ("em", "f1")))
 
     def check(self, tasks: Sequence[str]) -> None:
@@ -130,19 +129,15 @@ class SearchSuite(Suite[SearchSettings]):
             messages = self._continued(messages, turns[-1], response)
 
     def gold(self, task: str, item: Item) -> Sequence[Reply]:
-        """See `Suite`."""
         return [Reply(f"<think> I know this. </think>\n<answer> {item.value.answers[0]} </answer>")]
 
     def versions(self) -> Mapping[str, str]:
-        """See `Suite`."""
         return versions(["bm25s"]) if self.settings.engine == "bm25" else {}
 
     def uses(self, task: str) -> Sequence[str]:
-        """See `Suite`."""
         return [task, "documents"] if self.settings.engine == "bm25" else [task]
 
     async def close(self) -> None:
-        """See `Suite`."""
         if "_retriever" in self.__dict__:
             await self._retriever.close()
 
