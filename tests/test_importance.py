@@ -20,7 +20,7 @@ from ramerge.foundation.extras import install
 from ramerge.importance import estimate as importance
 from ramerge.importance import jsonl, output
 from ramerge.importance.encode import Encoded, Encoder
-from ramerge.importance.estimate import estimate
+from ramerge.importance.estimate import fisher
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -138,7 +138,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def fisher(folder: Path) -> dict[str, NDArray[np.float32]]:
+def stored(folder: Path) -> dict[str, NDArray[np.float32]]:
     found = {name: tensor.numpy() for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
     assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
     return found
@@ -183,7 +183,7 @@ def assert_close(actual: NDArray[np.float32], expected: NDArray[np.float64]) -> 
 
 def test_the_heads_fisher_is_the_closed_form(model: Path, data: Path, tmp_path: Path) -> None:
     """F[k, j] = mean over examples of (sum over labels of (1[y = k] - p_k) h_j)^2."""
-    record = estimate(model, data, tmp_path / "out", device="cpu")
+    record = fisher(model, data, tmp_path / "out", device="cpu")
     with worker._quiet():
         net = transformers.AutoModelForCausalLM.from_pretrained(model).double().eval()
     head = net.lm_head.weight.detach().numpy()
@@ -199,7 +199,7 @@ def test_the_heads_fisher_is_the_closed_form(model: Path, data: Path, tmp_path: 
         expected += gradient**2 / len(LINES)
         likelihood += float(np.log(p[np.arange(len(p)), ids[start:]]).sum())
         labels += len(p)
-    assert_close(fisher(tmp_path / "out")["lm_head.weight"], expected)
+    assert_close(stored(tmp_path / "out")["lm_head.weight"], expected)
     assert record.tokens == labels == 7
     assert record.mean_log_likelihood == pytest.approx(likelihood / labels, rel=1e-5)
 
@@ -217,13 +217,13 @@ def test_sampled_labels_give_the_true_fisher(zero: Path, tmp_path: Path) -> None
     """E F[k, j] = mean over examples of h_j^2 p_k (1 - p_k), and 1[y = k] is a coin, so the spread is known too."""
     words = [f"w{place % 8}" for place in range(2000)]
     data = jsonl_file(tmp_path / "data.jsonl", [{"prompt": word, "completion": "w0"} for word in words])
-    estimate(zero, data, tmp_path / "out", labels="sampled", examples=len(words), device="cpu", seed=3)
+    fisher(zero, data, tmp_path / "out", labels="sampled", examples=len(words), device="cpu", seed=3)
     hidden, p = positions(zero, words[:8])
     mean = (p * (1 - p)).T @ hidden**2 / 8
     # (1[y = k] - p)^2 is (1 - p)^2 or p^2, which are 1 - 2p apart; every word comes equally often
     variance = (p * (1 - p) * (1 - 2 * p) ** 2).T @ hidden**4 / 8
     error = np.sqrt(variance / len(words))
-    found = fisher(tmp_path / "out")["lm_head.weight"]
+    found = stored(tmp_path / "out")["lm_head.weight"]
     assert np.abs((found - mean) / error).max() < 4.5
     assert np.median(error / mean) < 0.15, "the test would not tell much"
 
@@ -232,19 +232,19 @@ def test_sampled_labels_of_an_example_are_independent(zero: Path, tmp_path: Path
     """Then the expectation is the sum over positions, and no product of two positions is left in it."""
     words = ["<s>", *(f"w{place}" for place in range(7))]
     data = jsonl_file(tmp_path / "data.jsonl", [{"text": " ".join([*words[1:], "w7"])}] * 400)
-    record = estimate(zero, data, tmp_path / "out", labels="sampled", examples=400, device="cpu", seed=3)
+    record = fisher(zero, data, tmp_path / "out", labels="sampled", examples=400, device="cpu", seed=3)
     hidden, p = positions(zero, words)
     expected = (p * (1 - p)).T @ hidden**2
     assert record.tokens == 400 * 8
-    np.testing.assert_allclose(fisher(tmp_path / "out")["lm_head.weight"], expected, rtol=0.5)
-    assert float(fisher(tmp_path / "out")["lm_head.weight"].sum()) == pytest.approx(float(expected.sum()), rel=0.05)
+    np.testing.assert_allclose(stored(tmp_path / "out")["lm_head.weight"], expected, rtol=0.5)
+    assert float(stored(tmp_path / "out")["lm_head.weight"].sum()) == pytest.approx(float(expected.sum()), rel=0.05)
     entropy = -(p * np.log(p)).sum(1).mean()
     assert record.mean_log_likelihood == pytest.approx(-entropy, rel=0.03)
 
 
 def test_every_parameter_is_what_autograd_says(model: Path, data: Path, tmp_path: Path) -> None:
-    estimate(model, data, tmp_path / "out", device="cpu")
-    found, expected = fisher(tmp_path / "out"), reference(model, LINES)
+    fisher(model, data, tmp_path / "out", device="cpu")
+    found, expected = stored(tmp_path / "out"), reference(model, LINES)
     assert found.keys() == expected.keys() == load_file(model / "model.safetensors").keys()
     for name, values in expected.items():
         assert values.any()
@@ -254,8 +254,8 @@ def test_every_parameter_is_what_autograd_says(model: Path, data: Path, tmp_path
 def test_tied_embeddings_are_written_as_stored(data: Path, tmp_path: Path) -> None:
     tied = llama(tmp_path / "tied", tie_word_embeddings=True)
     expected = reference(tied, LINES)
-    estimate(tied, data, tmp_path / "out", device="cpu")
-    found = fisher(tmp_path / "out")
+    fisher(tied, data, tmp_path / "out", device="cpu")
+    found = stored(tmp_path / "out")
     assert "lm_head.weight" not in found
     assert found.keys() == load_file(tied / "model.safetensors").keys()
     for name, values in found.items():
@@ -264,8 +264,8 @@ def test_tied_embeddings_are_written_as_stored(data: Path, tmp_path: Path) -> No
     def store_twice(tensors: dict[str, Any]) -> None:
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
 
-    estimate(changed(tied, tmp_path / "twice", store_twice), data, tmp_path / "both", device="cpu")
-    both = fisher(tmp_path / "both")
+    fisher(changed(tied, tmp_path / "twice", store_twice), data, tmp_path / "both", device="cpu")
+    both = stored(tmp_path / "both")
     assert np.array_equal(both["lm_head.weight"], both["model.embed_tokens.weight"])
     assert_close(both["lm_head.weight"], expected["model.embed_tokens.weight"])
 
@@ -273,15 +273,15 @@ def test_tied_embeddings_are_written_as_stored(data: Path, tmp_path: Path) -> No
 def test_a_checkpoint_without_the_heads_prefix(data: Path, tmp_path: Path) -> None:
     torch.manual_seed(7)
     bare = save(tmp_path / "gpt2", transformers.GPT2Model(transformers.GPT2Config(**GPT2)))
-    record = estimate(bare, data, tmp_path / "out", device="cpu")
-    found, expected = fisher(tmp_path / "out"), reference(bare, LINES)
+    record = fisher(bare, data, tmp_path / "out", device="cpu")
+    found, expected = stored(tmp_path / "out"), reference(bare, LINES)
     assert found.keys() == load_file(bare / "model.safetensors").keys()
     for name, values in found.items():
         assert_close(values, expected[f"transformer.{name}"])
     assert record.max_length == 32
     assert not any("positions" in note for note in record.notes), "nothing was cut"
     jsonl_file(data, [{"text": "w1 " * 40}])
-    record = estimate(bare, data, tmp_path / "long", device="cpu")
+    record = fisher(bare, data, tmp_path / "long", device="cpu")
     assert (record.truncated, record.tokens) == (1, 31)
     assert any("32 positions" in note for note in record.notes)
 
@@ -292,8 +292,8 @@ def test_fused_experts_are_taken_apart_again(data: Path, tmp_path: Path) -> None
     folder = save(tmp_path / "mixtral", transformers.MixtralForCausalLM(config))
     if int(transformers.__version__.split(".")[0]) < 5:
         pytest.skip("nothing is fused before version 5")
-    estimate(folder, data, tmp_path / "out", device="cpu")
-    found, expected = fisher(tmp_path / "out"), reference(folder, LINES)
+    fisher(folder, data, tmp_path / "out", device="cpu")
+    found, expected = stored(tmp_path / "out"), reference(folder, LINES)
     assert found.keys() == load_file(folder / "model.safetensors").keys()
     stem, fused = "model.layers.0.block_sparse_moe", "model.layers.0.mlp.experts"
     assert_close(found[f"{stem}.gate.weight"], expected["model.layers.0.mlp.gate.weight"])
@@ -308,10 +308,10 @@ def test_fused_experts_are_taken_apart_again(data: Path, tmp_path: Path) -> None
 def test_other_dtypes_compute_the_same_thing(
     model: Path, data: Path, tmp_path: Path, dtype: str, tolerance: float
 ) -> None:
-    record = estimate(model, data, tmp_path / "out", device="cpu", dtype=dtype)
+    record = fisher(model, data, tmp_path / "out", device="cpu", dtype=dtype)
     assert record.dtype == dtype
     expected = reference(model, LINES)
-    for name, values in fisher(tmp_path / "out").items():
+    for name, values in stored(tmp_path / "out").items():
         assert float(values.sum()) == pytest.approx(float(expected[name].sum()), rel=tolerance)
 
 
@@ -332,8 +332,8 @@ def test_the_three_forms_of_a_line(model: Path, tmp_path: Path) -> None:
         if name == "rest":
             continue
         path = jsonl_file(tmp_path / f"{name}.jsonl", [line])
-        record = estimate(model, path, tmp_path / name, device="cpu", examples=1)
-        found[name] = (fisher(tmp_path / name), record)
+        record = fisher(model, path, tmp_path / name, device="cpu", examples=1)
+        found[name] = (stored(tmp_path / name), record)
     for tensor, values in found["chat"][0].items():
         assert np.array_equal(values, found["pair"][0][tensor])
     assert [found[name][1].tokens for name in ("chat", "pair", "text")] == [2, 2, 2]
@@ -346,19 +346,19 @@ def test_lines_without_an_answer_sample_over_what_there_is(model: Path, tmp_path
         tmp_path / "data.jsonl", [{"prompt": "w1 w2 w3"}, {"messages": [{"role": "user", "content": "w4"}]}]
     )
     with pytest.raises(InputError, match="labels=sampled") as caught:
-        estimate(model, data, tmp_path / "out", device="cpu")
+        fisher(model, data, tmp_path / "out", device="cpu")
     assert [problem.split(": ")[1] for problem in caught.value.problems] == ["line 1", "line 2"]
-    record = estimate(model, data, tmp_path / "out", device="cpu", labels="sampled")
+    record = fisher(model, data, tmp_path / "out", device="cpu", labels="sampled")
     assert record.tokens == 3 + 5  # <s> user w4 </s> after assistant
-    assert all(values.any() for name, values in fisher(tmp_path / "out").items())
+    assert all(values.any() for name, values in stored(tmp_path / "out").items())
 
 
 def test_the_first_examples_are_used_and_no_more(model: Path, data: Path, tmp_path: Path) -> None:
     data.write_text(data.read_text() + "not JSON\n")
-    record = estimate(model, data, tmp_path / "out", device="cpu", examples=2)
+    record = fisher(model, data, tmp_path / "out", device="cpu", examples=2)
     assert (record.examples, record.examples_requested, record.notes) == (2, 2, ())
     for name, values in reference(model, LINES[:2]).items():
-        assert_close(fisher(tmp_path / "out")[name], values)
+        assert_close(stored(tmp_path / "out")[name], values)
 
 
 BAD = [
@@ -385,7 +385,7 @@ def test_every_bad_line_is_named(model: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_bytes(b'{"text": "w1"}\n' + b"".join(line for line, _ in BAD))
     with pytest.raises(InputError) as caught:
-        estimate(model, data, tmp_path / "out", device="cpu")
+        fisher(model, data, tmp_path / "out", device="cpu")
     assert len(caught.value.problems) == len(BAD)
     for number, (problem, (_, words)) in enumerate(zip(caught.value.problems, BAD, strict=True), 2):
         assert problem.startswith(f"{data}: line {number}: ")
@@ -395,7 +395,7 @@ def test_every_bad_line_is_named(model: Path, tmp_path: Path) -> None:
 def test_lines_that_give_no_label_are_named(model: Path, tmp_path: Path) -> None:
     lines = [{"prompt": "w1", "completion": " "}, {"text": "w1"}, {"text": "  "}]
     with pytest.raises(InputError) as caught:
-        estimate(model, jsonl_file(tmp_path / "data.jsonl", lines), tmp_path / "out", device="cpu")
+        fisher(model, jsonl_file(tmp_path / "data.jsonl", lines), tmp_path / "out", device="cpu")
     assert [problem.split(": ")[1] for problem in caught.value.problems] == ["line 1", "line 3"]
     assert "gives no token" in str(caught.value)
 
@@ -405,7 +405,7 @@ def test_data_that_is_no_file_of_lines(model: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, words in (("empty", "no lines"), ("pipe", "regular"), ("none", "No such file"), ("a\0b", "data file")):
         with pytest.raises(InputError, match=words):
-            estimate(model, tmp_path / name, tmp_path / "out", device="cpu")
+            fisher(model, tmp_path / name, tmp_path / "out", device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_chats_that_cannot_be_rendered(template: str | None, words: str) -> None
 
 
 def test_truncated_examples_are_counted(model: Path, data: Path, tmp_path: Path) -> None:
-    record = estimate(model, data, tmp_path / "out", device="cpu", max_length=6)
+    record = fisher(model, data, tmp_path / "out", device="cpu", max_length=6)
     assert (record.truncated, record.tokens, record.max_length) == (1, 7, 6)
 
 
@@ -467,7 +467,7 @@ def test_truncated_examples_are_counted(model: Path, data: Path, tmp_path: Path)
 
 
 def test_the_output_and_its_record(model: Path, data: Path, tmp_path: Path) -> None:
-    record = estimate(str(model), str(data), str(tmp_path / "deep/out"), device="auto", dtype="float32")
+    record = fisher(str(model), str(data), str(tmp_path / "deep/out"), device="auto", dtype="float32")
     assert sorted(path.name for path in (tmp_path / "deep/out").iterdir()) == ["fisher.json", "model.safetensors"]
     written = json.loads((tmp_path / "deep/out/fisher.json").read_text())
     assert written == record.as_dict()
@@ -484,19 +484,19 @@ def test_the_output_and_its_record(model: Path, data: Path, tmp_path: Path) -> N
 
 
 def test_several_files_with_an_index(model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    estimate(model, data, tmp_path / "one", device="cpu")
+    fisher(model, data, tmp_path / "one", device="cpu")
     monkeypatch.setattr(output, "SHARD_BYTES", 600)
-    estimate(model, data, tmp_path / "many", device="cpu")
+    fisher(model, data, tmp_path / "many", device="cpu")
     found = open_checkpoint(tmp_path / "many")
     assert len(found.shards) > 2
-    whole, parts = fisher(tmp_path / "one"), fisher(tmp_path / "many")
+    whole, parts = stored(tmp_path / "one"), stored(tmp_path / "many")
     assert whole.keys() == parts.keys()
     assert all(np.array_equal(values, parts[name]) for name, values in whole.items())
 
 
 def test_the_seed_decides_what_is_sampled_and_nothing_else(model: Path, data: Path, tmp_path: Path) -> None:
     def made(name: str, seed: int, **options: Any) -> bytes:
-        estimate(model, data, tmp_path / name, device="cpu", seed=seed, **options)
+        fisher(model, data, tmp_path / name, device="cpu", seed=seed, **options)
         return (tmp_path / name / "model.safetensors").read_bytes()
 
     torch.manual_seed(1)
@@ -514,8 +514,8 @@ def test_buffers_are_zero_and_integers_left_out(model: Path, data: Path, tmp_pat
         tensors["model.steps"] = torch.arange(3)
 
     folder = changed(model, tmp_path / "old", add)
-    record = estimate(folder, data, tmp_path / "out", device="cpu")
-    found = fisher(tmp_path / "out")
+    record = fisher(folder, data, tmp_path / "out", device="cpu")
+    found = stored(tmp_path / "out")
     assert not found["model.layers.0.self_attn.rotary_emb.inv_freq"].any()
     assert "model.steps" not in found
     assert any("buffers" in note and "inv_freq" in note for note in record.notes)
@@ -527,7 +527,7 @@ def test_what_no_example_depends_on_is_noted(zero: Path, tmp_path: Path) -> None
 
     folder = changed(zero, tmp_path / "idle", idle)
     data = jsonl_file(tmp_path / "data.jsonl", [{"text": "w1"}])
-    record = estimate(folder, data, tmp_path / "out", device="cpu", examples=1)
+    record = fisher(folder, data, tmp_path / "out", device="cpu", examples=1)
     assert record.notes == ("zero: tensors that no example depends on: model.embed_tokens.weight, model.norm.weight",)
 
 
@@ -553,11 +553,11 @@ def test_every_wrong_argument_is_named(model: Path, data: Path, tmp_path: Path) 
         "device": 0,
     }
     with pytest.raises(RecipeError) as caught:
-        estimate(model, data, tmp_path / "out", **wrong)
+        fisher(model, data, tmp_path / "out", **wrong)
     assert sorted(problem.split(":")[0] for problem in caught.value.problems) == sorted(wrong)
     for bad in (True, 1.5, 2**63):
         with pytest.raises(RecipeError, match="examples"):
-            estimate(model, data, tmp_path / "out", examples=bad)  # type: ignore[arg-type]
+            fisher(model, data, tmp_path / "out", examples=bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("_no_work")
@@ -574,17 +574,17 @@ def test_outputs_that_cannot_be_are_refused_before_the_work(model: Path, data: P
         (Path("/"), True, "working folder"),
     ):
         with pytest.raises(PlanError, match=words):
-            estimate(model, data, out, overwrite=overwrite)
+            fisher(model, data, out, overwrite=overwrite)
     with pytest.raises(OutputError, match="cannot be written"):
-        estimate(model, data, data / "inner" / "out")
+        fisher(model, data, data / "inner" / "out")
     with pytest.raises(RecipeError, match="output folder"):
-        estimate(model, data, "a\0b")
+        fisher(model, data, "a\0b")
 
 
 def test_devices_that_are_not_there(model: Path, data: Path, tmp_path: Path) -> None:
     for device in ("cuda:63", "tpu", "xla", "cpu:x"):
         with pytest.raises(RecipeError, match="device: "):
-            estimate(model, data, tmp_path / "out", device=device)
+            fisher(model, data, tmp_path / "out", device=device)
     assert names_in(tmp_path) == ["data.jsonl"]
 
 
@@ -596,7 +596,7 @@ def test_without_torch_it_says_what_to_install(
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     monkeypatch.setattr(importance, "find_spec", lambda _: None)
     with pytest.raises(RecipeError, match=re.escape(install("torch"))):
-        estimate(model, data, tmp_path / "out")
+        fisher(model, data, tmp_path / "out")
 
 
 def _raise_norm(tensors: dict[str, Any]) -> None:
@@ -649,14 +649,14 @@ def test_weights_that_give_no_fisher_leave_nothing(
 ) -> None:
     folder = changed(zero, tmp_path / "bad", change)
     with pytest.raises(error) as caught:
-        estimate(folder, data, tmp_path / "deep/out", device="cpu", labels=labels)
+        fisher(folder, data, tmp_path / "deep/out", device="cpu", labels=labels)
     assert all(text in str(caught.value) for text in words)
     assert names_in(tmp_path) == ["bad", "data.jsonl"]
 
 
 def test_models_that_do_not_load(zero: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such folder"):
-        estimate(tmp_path / "none", data, tmp_path / "out", device="cpu")
+        fisher(tmp_path / "none", data, tmp_path / "out", device="cpu")
     for file, content, words in (
         ("config.json", '{"model_type": "unheard_of"}', "cannot load a .* from it"),
         ("config.json", '{"quantization_config": {"quant_method": "gptq"}}', "gptq"),
@@ -665,7 +665,7 @@ def test_models_that_do_not_load(zero: Path, data: Path, tmp_path: Path) -> None
         folder = changed(zero, tmp_path / "bad", lambda _: None)
         (folder / file).write_text(content)
         with pytest.raises(CheckpointError, match=words):
-            estimate(folder, data, tmp_path / "out", device="cpu")
+            fisher(folder, data, tmp_path / "out", device="cpu")
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
@@ -675,7 +675,7 @@ def test_models_that_do_not_load(zero: Path, data: Path, tmp_path: Path) -> None
 def test_a_tokenizer_of_another_model(data: Path, tmp_path: Path) -> None:
     small = llama(tmp_path / "small", vocab_size=9, num_hidden_layers=0)
     with pytest.raises(InputError, match=r"line 1: token 10 is beyond the model's vocabulary of 9"):
-        estimate(small, data, tmp_path / "out", device="cpu")
+        fisher(small, data, tmp_path / "out", device="cpu")
 
 
 def test_a_name_that_holds_other_values_is_refused(zero: Path) -> None:
@@ -693,6 +693,20 @@ def test_a_name_that_holds_other_values_is_refused(zero: Path) -> None:
     assert "'model.norm.weight' has shape [8], and [9] in the model" in text
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "data.jsonl"])
+def test_inputs_that_change_meanwhile_are_refused(zero: Path, data: Path, tmp_path: Path, name: str) -> None:
+    folder = changed(zero, tmp_path / "model", lambda _: None)
+    path = data if data.name == name else folder / name
+
+    def listen(event: ramerge.Progress) -> None:
+        if event.done == event.total:
+            path.write_bytes(path.read_bytes())
+
+    with pytest.raises(CheckpointError, match=f"{name}: has changed"):
+        fisher(folder, data, tmp_path / "out", device="cpu", on_progress=listen)
+    assert names_in(tmp_path) == ["data.jsonl", "model"]
+
+
 def test_data_that_shrinks_meanwhile_is_refused(
     zero: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -703,8 +717,8 @@ def test_data_that_shrinks_meanwhile_is_refused(
         return original(*arguments)
 
     monkeypatch.setattr(worker, "_load_model", load)
-    with pytest.raises(InputError, match="had 3 lines and now has 1"):
-        estimate(zero, data, tmp_path / "out", device="cpu")
+    with pytest.raises(CheckpointError, match=r"data\.jsonl: has changed"):
+        fisher(zero, data, tmp_path / "out", device="cpu")
     assert names_in(tmp_path) == ["data.jsonl"]
 
 
@@ -716,7 +730,7 @@ def test_a_device_that_runs_out_of_memory(
 
     monkeypatch.setattr(worker, "Squares", full)
     with pytest.raises(PlanError, match="does not fit into the memory of cpu"):
-        estimate(zero, data, tmp_path / "out", device="cpu")
+        fisher(zero, data, tmp_path / "out", device="cpu")
     assert names_in(tmp_path) == ["data.jsonl"]
 
 
@@ -725,7 +739,7 @@ def test_a_device_that_runs_out_of_memory(
 
 def test_progress_counts_examples(zero: Path, data: Path, tmp_path: Path) -> None:
     seen: list[ramerge.Progress] = []
-    estimate(zero, data, tmp_path / "out", device="cpu", on_progress=seen.append)
+    fisher(zero, data, tmp_path / "out", device="cpu", on_progress=seen.append)
     assert seen == [ramerge.Progress("fisher", done, 3, "examples") for done in range(4)]
 
 
@@ -742,10 +756,10 @@ def test_an_interrupt_leaves_what_was_there(zero: Path, data: Path, old: Path) -
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        estimate(zero, data, old, device="cpu", overwrite=True, on_progress=interrupt)
+        fisher(zero, data, old, device="cpu", overwrite=True, on_progress=interrupt)
     assert names_in(old.parent) == ["data.jsonl", "out"]
     assert (old / "fisher.json").read_text() == "old"
-    estimate(zero, data, old, device="cpu", overwrite=True)
+    fisher(zero, data, old, device="cpu", overwrite=True)
     assert names_in(old) == ["fisher.json", "model.safetensors"]
 
 

@@ -169,6 +169,18 @@ def test_what_is_good_json_is_taken(text: bytes) -> None:
     assert str(parse(text, LIMITS)) == str(json.loads(text))
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b'"\\ud800x"', "?x"),
+        (b'["\\ude00\\ud83d", "\\ud83d\\ude00"]', ["??", "\U0001f600"]),
+        (b'{"\\\\ud800\\\\\\ud83d\\n": "\\ud83d\\ud83d\\ude00"}', {"\\ud800\\?\n": "?\U0001f600"}),
+    ],
+)
+def test_halves_of_surrogate_pairs_become_question_marks(text: bytes, value: object) -> None:
+    assert parse(text, LIMITS, halves="replace") == value
+
+
 def test_an_error_of_a_header_is_short(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "m", {}) / "model.safetensors"
     text = json.dumps({f"{CLEAR}{place}": {"dtype": "x" * 3000} for place in range(2000)}).encode()

@@ -278,7 +278,7 @@ def test_a_context_is_numbered_documents(make: Callable[..., MemorySuite]) -> No
 def test_the_places_of_own_documents_differ_between_samples(make: Callable[..., MemorySuite]) -> None:
     items = list(make().items("hotpotqa_50"))
     places = [
-        [number for number, each in enumerate(item.value.places) if each in item.value.question.own] for item in items
+        [number for number, each in enumerate(item.value.order) if each in item.value.question.own] for item in items
     ]
     assert len({tuple(each) for each in places}) == len(items)
 
@@ -313,7 +313,7 @@ def test_squad_takes_documents_of_the_article_first(make: Callable[..., MemorySu
     item = next(make().items("squad_8k"))
     article = {item.value.question.own[0], *item.value.question.near}
     assert len(article) == 30
-    assert set(item.value.places) <= article or article < set(item.value.places)
+    assert set(item.value.order) <= article or article < set(item.value.order)
 
 
 def test_unanswerable_questions_are_left_out_and_squad_1_has_none(make: Callable[..., MemorySuite]) -> None:
@@ -537,8 +537,8 @@ BAD = [
     ("hotpotqa", [{"question": "?"}], "lacks answer, context"),
     ("hotpotqa", changed(HOTPOT, answer=3), "answer: must be str"),
     ("hotpotqa", changed(HOTPOT, answer=" "), "h0: the question or its answer is empty"),
-    ("hotpotqa", changed(HOTPOT, answer="\ud800"), "half a character"),
-    ("hotpotqa", changed(HOTPOT, context=[["A", ["\ud800"]]]), "half a character"),
+    ("hotpotqa", changed(HOTPOT, answer="\ud800"), "half of a surrogate pair"),
+    ("hotpotqa", changed(HOTPOT, context=[["A", ["\ud800"]]]), "half of a surrogate pair"),
     ("hotpotqa", changed(HOTPOT, context=[["A", "text"]]), "record 1: context must be"),
     ("hotpotqa", changed(HOTPOT, context=["A"]), "record 1: context must be"),
     ("hotpotqa", changed(HOTPOT, context={"title": ["A"]}), "record 1: context must be"),

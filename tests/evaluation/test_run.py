@@ -18,16 +18,16 @@ import pytest
 pytest.importorskip("openai", reason="needs the extra eval")
 
 from ramerge.evaluation import samples
-from ramerge.evaluation.endpoint import Access, GoneError
-from ramerge.evaluation.evaluate import Request, evaluate
+from ramerge.evaluation.endpoint import EndpointAccess, GoneError
+from ramerge.evaluation.evaluate import EvaluationRequest, evaluate
 from ramerge.evaluation.progress import EvaluationProgress
 from ramerge.evaluation.results import task_file
 from ramerge.evaluation.suites.table import SUITES
-from ramerge.evaluation.targets import Target, read_targets
+from ramerge.evaluation.targets import EvaluationTarget, read_targets
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.server import Answer, Body, Server, completion, refusal, serving
 
-TARGET = Target("m", "stand-in")
+TARGET = EvaluationTarget("m", "stand-in")
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +43,16 @@ def right(body: Body) -> Answer:
     return completion(word(body))
 
 
-def run(results: Path, server: Server, target: Target = TARGET, retries: int = 0, **request: Any) -> dict[str, Any]:
+def run(
+    results: Path, server: Server, target: EvaluationTarget = TARGET, retries: int = 0, **request: Any
+) -> dict[str, Any]:
     listen = request.pop("on_progress", lambda _: None)
     return evaluate(
-        results, [target], Request(["toy"], **request), Access(server.url, retries=retries), on_progress=listen
+        results,
+        [target],
+        EvaluationRequest(["toy"], **request),
+        EndpointAccess(server.url, retries=retries),
+        on_progress=listen,
     )
 
 
@@ -233,7 +239,7 @@ def test_other_settings_or_another_model_are_not_mixed(tmp_path: Path) -> None:
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"one")
     results = tmp_path / "results"
-    target = Target("m", "stand-in", str(model))
+    target = EvaluationTarget("m", "stand-in", str(model))
     with serving(right) as server:
         run(results, server, target)
         with pytest.raises(EvaluationError, match=r"temperature = 0\.0, and now with 0\.5"):
@@ -262,7 +268,7 @@ def test_the_merge_record_goes_with_the_results(tmp_path: Path) -> None:
     record = {"method": "ram", "base": "b", "statistics": {"agents": [{"name": "a", "model": "c"}]}}
     (tmp_path / "model" / "ramerge.json").write_text(json.dumps(record))
     with serving(right) as server:
-        summary = run(tmp_path / "r", server, Target("m", "stand-in", str(tmp_path / "model")))
+        summary = run(tmp_path / "r", server, EvaluationTarget("m", "stand-in", str(tmp_path / "model")))
     assert summary["models"]["m"]["record"] == record
 
 
@@ -271,7 +277,9 @@ def test_results_without_an_answer_are_begun_anew(tmp_path: Path) -> None:
         run(tmp_path, server, limit=2)
         assert len(lines(tmp_path)) == 2
     with serving(right, models=["other"]) as server:
-        scored = accuracy(run(tmp_path, server, Target("m", "other"), limit=3, settings=["toy.temperature=0.5"]))
+        scored = accuracy(
+            run(tmp_path, server, EvaluationTarget("m", "other"), limit=3, settings=["toy.temperature=0.5"])
+        )
     assert (scored["samples"], scored["failed"], scored["metrics"]["accuracy"]["score"]) == (3, 0, 1.0)
 
 
@@ -350,23 +358,25 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(
     tmp_path: Path, request_: dict[str, Any], message: str
 ) -> None:
     with serving(right) as server, pytest.raises(EvaluationError, match=message):
-        evaluate(tmp_path / "r", [TARGET], Request(**{"suites": ["toy"], **request_}), Access(server.url))
+        evaluate(
+            tmp_path / "r", [TARGET], EvaluationRequest(**{"suites": ["toy"], **request_}), EndpointAccess(server.url)
+        )
     assert not server.asked
     assert not (tmp_path / "r").exists()
 
 
 def test_targets_of_a_command_line(tmp_path: Path) -> None:
     one = f"a={tmp_path}"
-    assert read_targets([one], [], serve=True) == [Target("a", "a", str(tmp_path))]
-    assert read_targets([one], ["x"], serve=False) == [Target("a", "x", str(tmp_path))]
-    assert read_targets([], ["x", "b=y"], serve=False) == [Target("x", "x"), Target("b", "y")]
+    assert read_targets([one], [], serve=True) == [EvaluationTarget("a", "a", str(tmp_path))]
+    assert read_targets([one], ["x"], serve=False) == [EvaluationTarget("a", "x", str(tmp_path))]
+    assert read_targets([], ["x", "b=y"], serve=False) == [EvaluationTarget("x", "x"), EvaluationTarget("b", "y")]
     assert read_targets([], ["/models/a b", "o/m-7B"], serve=False) == [
-        Target("a-b", "/models/a b"),
-        Target("m-7B", "o/m-7B"),
+        EvaluationTarget("a-b", "/models/a b"),
+        EvaluationTarget("m-7B", "o/m-7B"),
     ]
     assert read_targets([one, "b=o/m"], ["b=y"], serve=False) == [
-        Target("a", "a", str(tmp_path)),
-        Target("b", "y", "o/m"),
+        EvaluationTarget("a", "a", str(tmp_path)),
+        EvaluationTarget("b", "y", "o/m"),
     ]
 
 
@@ -376,7 +386,7 @@ def test_targets_of_a_command_line(tmp_path: Path) -> None:
         (["x"], [], True, "must be NAME=FOLDER"),
         ([], [], True, "say which models"),
         ([], [], False, "say which model"),
-        (["a=o/m"], ["x"], True, "is for --endpoint"),
+        (["a=o/m"], ["x"], True, "needs --endpoint"),
         (["a=./not/there"], [], True, "no such folder"),
         (["a=o/m"], ["b=c"], False, "is none of the models"),
         (["../a=o/m"], [], True, "model name"),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ramerge.evaluation import serving as module
-from ramerge.evaluation.serving import Server, serving
+from ramerge.evaluation.serving import ModelServer, serving
 from ramerge.foundation.errors import EndpointError, EvaluationError
 
 _FAKE = """#!{python}
@@ -91,7 +91,7 @@ def test_a_server_runs_while_the_block_does_and_leaves_nothing(
     install(monkeypatch, tmp_path, mode)
     monkeypatch.setattr(module, "_SECONDS_TO_STOP", 0.5)
     log = tmp_path / "log"
-    server = Server("vllm", ["--dtype", "bfloat16"], timeout=30)
+    server = ModelServer("vllm", ["--dtype", "bfloat16"], timeout=30)
     with serving(server, "MODEL", "merged", log) as url, urllib.request.urlopen(f"{url}/models", timeout=5) as answer:
         assert answer.status == 200
     assert "loading serve MODEL --host 127.0.0.1" in log.read_text()
@@ -101,7 +101,7 @@ def test_a_server_runs_while_the_block_does_and_leaves_nothing(
 
 def test_a_server_that_ends_is_an_error_with_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, tmp_path, "broken")
-    server = Server("vllm", timeout=30)
+    server = ModelServer("vllm", timeout=30)
     said = r"exit code 1[\s\S]*no such model: MODEL"
     with pytest.raises(EndpointError, match=said), serving(server, "MODEL", "merged", tmp_path / "log"):
         pass
@@ -111,7 +111,7 @@ def test_what_a_server_printed_is_shown_without_what_a_terminal_would_obey(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, tmp_path, "rude")
-    server = Server("vllm", timeout=30)
+    server = ModelServer("vllm", timeout=30)
     with pytest.raises(EndpointError) as caught, serving(server, "MODEL", "merged", tmp_path / "log"):
         pass
     assert "?[2Jready" in str(caught.value) and "\x1b" not in str(caught.value) and len(str(caught.value)) < 2000
@@ -121,7 +121,7 @@ def test_what_a_server_printed_is_shown_without_what_a_terminal_would_obey(
 def test_a_server_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     install(monkeypatch, tmp_path, mode)
     monkeypatch.setattr(module, "_SECONDS_TO_SAY", 0.5)
-    server = Server("vllm", timeout=2)
+    server = ModelServer("vllm", timeout=2)
     said = "not ready within 2 seconds"
     with pytest.raises(EndpointError, match=said), serving(server, "MODEL", "merged", tmp_path / "log"):
         pass
@@ -130,8 +130,11 @@ def test_a_server_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: py
 
 def test_a_server_that_is_not_installed_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "_program", lambda kind: None)
-    assert "pip install vllm" in Server("vllm").check()[0]
-    with pytest.raises(EvaluationError, match="pip install vllm"), serving(Server("vllm"), "M", "m", tmp_path / "log"):
+    assert "pip install vllm" in ModelServer("vllm").check()[0]
+    with (
+        pytest.raises(EvaluationError, match="pip install vllm"),
+        serving(ModelServer("vllm"), "M", "m", tmp_path / "log"),
+    ):
         pass
 
 
@@ -143,7 +146,7 @@ import os
 from pathlib import Path
 from ramerge.evaluation import serving
 serving._program = lambda kind: {str(tmp_path / "vllm")!r}
-with serving.serving(serving.Server("vllm", timeout=30), "MODEL", "merged", Path({str(log)!r})):
+with serving.serving(serving.ModelServer("vllm", timeout=30), "MODEL", "merged", Path({str(log)!r})):
     os.kill(os.getpid(), 9)
 """
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == -9

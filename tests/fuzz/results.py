@@ -163,7 +163,7 @@ def _in_folder(model: bytes, lines: bytes) -> None:
 def _check_record(content: bytes) -> None:
     with TemporaryDirectory() as name:
         (Path(name) / "ramerge.json").write_bytes(content)
-        about = targets.Target("merged", "merged", name).about()
+        about = targets.EvaluationTarget("merged", "merged", name).about()
         _in_folder(json.dumps(_MODEL | {"record": about["record"]}).encode(), _lines())
 
 

@@ -91,10 +91,10 @@ def replicates(samples: Floats, *, seed: int | Sequence[int] = 0, resamples: int
 def _drawn(generator: np.random.Generator, samples: Floats, size: int) -> Floats:
     """Sums over samples drawn one by one, `size` times."""
     n = len(samples)
-    places = generator.integers(0, n, size=(size, n), dtype=np.min_scalar_type(n - 1))
+    indices = generator.integers(0, n, size=(size, n), dtype=np.min_scalar_type(n - 1))
     return np.stack(
         [
-            np.full(size, n * column[0]) if (column == column[0]).all() else column[places].sum(axis=1)
+            np.full(size, n * column[0]) if (column == column[0]).all() else column[indices].sum(axis=1)
             for column in np.ascontiguousarray(samples.T)
         ],
         axis=1,
@@ -130,13 +130,13 @@ def paired(
     Raises:
         ValueError: the two have different numbers of samples.
     """
-    one, other = _pairs(first), _pairs(second)
-    if len(one) != len(other):
-        raise ValueError(f"{len(one)} samples cannot be paired with {len(other)}")
-    values = ratio(one), ratio(other)
-    if len(one) < 2 or values[0] is None or values[1] is None:
+    left, right = _pairs(first), _pairs(second)
+    if len(left) != len(right):
+        raise ValueError(f"{len(left)} samples cannot be paired with {len(right)}")
+    values = ratio(left), ratio(right)
+    if len(left) < 2 or values[0] is None or values[1] is None:
         return None
-    drawn = replicates(np.stack([one, other], axis=1), seed=seed, resamples=resamples)
+    drawn = replicates(np.stack([left, right], axis=1), seed=seed, resamples=resamples)
     return difference(values[0] - values[1], drawn[:, 0] - drawn[:, 1], level)
 
 

@@ -15,15 +15,19 @@ from click.shell_completion import CompletionItem
 
 from ramerge.foundation.completion import matching, named_folders
 from ramerge.foundation.errors import EndpointError, EvaluationError, OutputError, StoppedError
-from ramerge.foundation.options import DEBUG
+from ramerge.foundation.options import DEBUG, QUIET, as_json
 from ramerge.foundation.terminal import say
 
 if TYPE_CHECKING:
+    from ramerge.evaluation.endpoint import EndpointAccess
     from ramerge.evaluation.progress import EvaluationProgress
+    from ramerge.evaluation.serving import ModelServer
+    from ramerge.evaluation.summary import EvaluationSummary
     from ramerge.foundation.screen import Bar
 
 _LOCAL_CONCURRENCY = 4
 _CONCURRENCY = 32
+_ASKED = ("tasks", "settings", "tokenizer", "limit", "retry_failed", "most_failures", "unsafe_execution")
 
 
 class _Seconds(click.FloatRange):
@@ -86,11 +90,7 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
     help="Variable with the endpoint's key.",
 )
 @click.option(
-    "--task",
-    "tasks",
-    metavar="SUITE/TASK",
-    multiple=True,
-    help="Instead of the default tasks; also SUITE/all.",
+    "--task", "tasks", metavar="SUITE/TASK", multiple=True, help="Instead of the default tasks; also SUITE/all."
 )
 @click.option("--limit", type=click.IntRange(1, 10**9), help="Ask only the first items of each task.")
 @click.option(
@@ -124,13 +124,13 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
     help="Failed samples in a row until it stops; 0: never.",
 )
 @click.option("--unsafe-execution", is_flag=True, help="Run model-written programs without a sandbox.")
-@click.option("--quiet", is_flag=True, help="Show errors only.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+@QUIET
+@as_json("the summary")
 @DEBUG
 def eval_command(results: Path, quiet: bool, as_json: bool, **options: Any) -> None:
     """Score models on the paper's benchmarks, into the folder RESULTS.
 
-    A run that was stopped goes on where it was when the same command is given again.
+    To continue a run that was stopped, give the same command again.
 
     \b
     tool      BFCL: 13 subsets
@@ -150,7 +150,7 @@ def eval_command(results: Path, quiet: bool, as_json: bool, **options: Any) -> N
     try:
         summary, targets, suites = _evaluate(results, options, quiet=quiet, say=not (quiet or as_json))
     except StoppedError as stop:
-        stop.kept = f"what was scored is kept in {results}, and the same command goes on from there"
+        stop.kept = f"what was scored is kept in {results}, and the same command continues from there"
         raise
     if as_json:
         click.echo(dumped(summary), nl=False)
@@ -161,33 +161,22 @@ def eval_command(results: Path, quiet: bool, as_json: bool, **options: Any) -> N
 
 def _evaluate(
     results: Path, options: Mapping[str, Any], *, quiet: bool, say: bool
-) -> tuple[dict[str, Any], list[str], list[str]]:
+) -> tuple[EvaluationSummary, list[str], list[str]]:
     """The summary, and the names of models and suites that ran."""
-    from ramerge.evaluation.evaluate import Request, evaluate
+    from ramerge.evaluation.evaluate import EvaluationRequest, evaluate
     from ramerge.evaluation.jobs import read_data
     from ramerge.evaluation.targets import read_targets
     from ramerge.foundation.screen import shown
 
     access, server = _access(options)
     targets = read_targets(options["models"], options["served_names"], serve=server is not None)
-    request = Request(
+    request = EvaluationRequest(
         suites=[name for text in options["suites"] for name in text.split(",") if name],
         data=read_data(options["data"]),
-        **{
-            key: options[key]
-            for key in (
-                "tasks",
-                "settings",
-                "tokenizer",
-                "limit",
-                "retry_failed",
-                "most_failures",
-                "unsafe_execution",
-            )
-        },
+        **{key: options[key] for key in _ASKED},
     )
     with shown(task_bar, quiet=quiet) as listen:
-        on_settings = _say_settings if say else (lambda _: None)
+        on_settings = _say_settings if say else None
         summary = evaluate(results, targets, request, access, server, on_progress=listen, on_settings=on_settings)
     return summary, [target.name for target in targets], list(request.suites)
 
@@ -201,7 +190,7 @@ def task_bar(event: EvaluationProgress) -> Bar:
     return Bar(f"{event.model}  {event.suite}/{event.task}", event.done, event.total, notes=tuple(notes))
 
 
-def _refuse_failed(summary: Mapping[str, Any], models: Sequence[str], suites: Sequence[str]) -> None:
+def _refuse_failed(summary: EvaluationSummary, models: Sequence[str], suites: Sequence[str]) -> None:
     """A task without one answer is no result, and a script must see that."""
     problems = [
         f"{name} {task}: no sample got an answer: {next(iter(values['failures']))}; --retry-failed asks again"
@@ -213,10 +202,10 @@ def _refuse_failed(summary: Mapping[str, Any], models: Sequence[str], suites: Se
         raise EndpointError(problems)
 
 
-def _access(options: Mapping[str, Any]) -> tuple[Any, Any]:
+def _access(options: Mapping[str, Any]) -> tuple[EndpointAccess, ModelServer | None]:
     """The endpoint, and the server to start if one is asked for."""
-    from ramerge.evaluation.endpoint import Access
-    from ramerge.evaluation.serving import Server
+    from ramerge.evaluation.endpoint import EndpointAccess
+    from ramerge.evaluation.serving import ModelServer
 
     serve, url = options["serve"], options["endpoint"]
     if serve and url:
@@ -227,7 +216,7 @@ def _access(options: Mapping[str, Any]) -> tuple[Any, Any]:
         _check_url(url)
     if options["serve_args"] and not serve:
         raise EvaluationError("--serve-args: is for --serve")
-    access = Access(
+    access = EndpointAccess(
         url=url or "",
         key_variable=options["key_env"],
         timeout=options["timeout"],
@@ -239,7 +228,7 @@ def _access(options: Mapping[str, Any]) -> tuple[Any, Any]:
         words = shlex.split(options["serve_args"])
     except ValueError as error:
         raise EvaluationError(f"--serve-args {options['serve_args']}: {error}") from error
-    return access, Server(serve, words, options["serve_timeout"]) if serve else None
+    return access, ModelServer(serve, words, options["serve_timeout"]) if serve else None
 
 
 def _check_url(url: str) -> None:
@@ -265,7 +254,7 @@ def _say_settings(settings: Mapping[str, Mapping[str, Any]]) -> None:
 
 @click.command("suites", short_help="List the benchmarks of `ramerge eval`.")
 @click.argument("names", nargs=-1, metavar="[SUITE]...", shell_complete=_suites)
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+@as_json("them")
 def suites_command(names: tuple[str, ...], as_json: bool) -> None:
     """List the suites of `ramerge eval`, or those named, with their tasks, data and settings."""
     from ramerge.evaluation.jobs import described
@@ -321,7 +310,7 @@ def suites_command(names: tuple[str, ...], as_json: bool) -> None:
 def table_command(results: Path, form: str, out: Path | None, **options: Any) -> None:
     """Put the models of RESULTS side by side, in the columns of the paper's tables.
 
-    On a terminal a wide table goes on below, domain by domain; a file or a pipe gets all columns beside each other.
+    On a terminal a wide table is broken into blocks, domain by domain; a file or a pipe gets all columns in one.
     """
     from ramerge.evaluation.samples import read
     from ramerge.evaluation.tables.build import build

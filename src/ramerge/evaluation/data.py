@@ -12,6 +12,7 @@ from typing import Any
 
 from ramerge.evaluation import bounds
 from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.jsontext import parse
 from ramerge.foundation.text import is_unicode, shown
 
 _MOST_PROBLEMS = 10
@@ -37,7 +38,7 @@ def read_records(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> l
 
 
 def refuse(problems: Iterable[str]) -> None:
-    """Raises `EvaluationError` with the first ten problems and how many there are more, if there are any."""
+    """Raise `EvaluationError` with the first ten problems and the number of the others, if there are any."""
     found = list(problems)
     if found:
         more = len(found) - _MOST_PROBLEMS
@@ -45,7 +46,7 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 def all_of(steps: Iterable[Callable[[], object]]) -> None:
-    """Takes all steps, and raises one `EvaluationError` with the problems of all that raised one."""
+    """Take all steps, then raise one `EvaluationError` with the problems of all steps that raised one."""
     problems: dict[str, None] = {}
     for step in steps:
         try:
@@ -61,7 +62,7 @@ def refuse_duplicates(path: Path, keys: Sequence[str]) -> None:
     twice = [key for key, count in Counter(keys).items() if count > 1]
     if twice:
         shown = ", ".join(repr(key) for key in twice[:_MOST_PROBLEMS])
-        raise EvaluationError(f"{path}: {len(twice):,} ids are there more than once: {shown}")
+        raise EvaluationError(f"{path}: {len(twice):,} ids occur more than once: {shown}")
 
 
 def from_hub(repository: str, pattern: str, *, task: str, instead: str) -> Path:
@@ -72,7 +73,7 @@ def from_hub(repository: str, pattern: str, *, task: str, instead: str) -> Path:
         instead: what the user may give in place of it; ends the error.
 
     Raises:
-        EvaluationError: it cannot be had, or is not the only one.
+        EvaluationError: it cannot be loaded, or more than one file matches.
     """
     from huggingface_hub import snapshot_download
 
@@ -80,7 +81,7 @@ def from_hub(repository: str, pattern: str, *, task: str, instead: str) -> Path:
         folder = Path(snapshot_download(repository, repo_type="dataset", allow_patterns=pattern))
     except Exception as error:  # whatever a network, a proxy or the hub can answer
         reason = shown(str(error).strip().partition("\n")[0])
-        raise EvaluationError(f"{task}: {repository} cannot be had from the hub ({reason}); {instead}") from error
+        raise EvaluationError(f"{task}: {repository} cannot be loaded from the hub ({reason}); {instead}") from error
     files = sorted(folder.glob(pattern))
     if len(files) != 1:
         raise EvaluationError(f"{task}: {repository} has {len(files)} files {pattern}, not one; {instead}")
@@ -134,15 +135,15 @@ def _parsed(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _json(path: Path, where: str, text: str) -> Any:
     try:
-        return bounds.read_json(text, of_user=True)
+        return parse(text.encode(), bounds.DATA, halves="keep")  # the record that has one is named below
     except ValueError as error:
-        form = "is not JSON; it must be one object a line, or a list of objects"
-        raise EvaluationError(f"{path}, {where}: {form} ({error})") from error
+        form = "a data set has one JSON object a line, or is a list of objects"
+        raise EvaluationError(f"{path}, {where}: {error}; {form}") from error
 
 
 def _problems(record: Any, fields: Mapping[str, type | tuple[type, ...]]) -> Iterator[str]:
     if not is_unicode(json.dumps(record, ensure_ascii=False)):
-        yield "holds half a character (a lone surrogate), which cannot be sent"
+        yield "holds half of a surrogate pair, which is no character"
     if not isinstance(record, dict):
         yield "must be an object" + (f" with {', '.join(fields)}" if fields else "")
         return

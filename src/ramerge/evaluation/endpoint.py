@@ -34,11 +34,11 @@ _MOST_TOKENS = 1 << 53
 
 
 @dataclass(frozen=True)
-class Access:
-    """How to reach an endpoint.
+class EndpointAccess:
+    """How to reach an OpenAI-compatible endpoint.
 
     Attributes:
-        url: up to `/v1`.
+        url: the address up to and with `/v1`.
         key_variable: the environment variable that holds the key; the key itself is never kept.
         timeout: seconds that one request may take.
         retries: further tries after time-outs, dropped connections and answers 408, 409, 429 and 5xx.
@@ -61,10 +61,10 @@ class GoneError(EndpointError):
 class Endpoint:
     """An open endpoint, for the length of an `async with`."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: EndpointAccess) -> None:
         self.access = access
         self.stopped: GoneError | None = None
-        self._places = asyncio.Semaphore(access.concurrency)
+        self._slots = asyncio.Semaphore(access.concurrency)
         self._client: AsyncOpenAI
         self._secret = ""
 
@@ -116,7 +116,7 @@ class Endpoint:
         from aiohttp import ClientError
 
         try:
-            answer = bounds.read_json(await self._get_models())
+            answer = bounds.read_json((await self._get_models()).encode(), bounds.ANSWER)
         except (openai.APIConnectionError, TimeoutError, ClientError) as error:
             raise GoneError(f"{self.access.url}: cannot be reached ({_reason(error)})") from error
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
@@ -144,7 +144,7 @@ class Endpoint:
             GoneError: this and every later request cannot work.
             EndpointError: this one failed after all retries, or its answer is no chat completion.
         """
-        async with self._places:
+        async with self._slots:
             if self.stopped:
                 raise self.stopped
             began = time.monotonic()
@@ -157,14 +157,14 @@ class Endpoint:
         from anyio import fail_after
 
         try:
-            # the client's time-out is for silence; a server that drips goes on for ever
+            # the client's time-out is for silence; a server that sends byte by byte would never meet it
             longest = (self.access.timeout + _BACKOFF_SECONDS) * (1 + self.access.retries)
             with fail_after(longest):
                 return await self._client.post("/chat/completions", cast_to=str, body=dict(body))
         except TimeoutError as error:
-            raise EndpointError(f"no answer that came to an end within {longest:g} seconds") from error
+            raise EndpointError(f"no complete answer within {longest:g} seconds") from error
         except ClientError as error:  # what the transport does not translate, such as a broken status line
-            raise EndpointError(f"answered what is no HTTP: {_reason(error)}") from error
+            raise EndpointError(f"answered with something that is no HTTP: {_reason(error)}") from error
         except openai.APIConnectionError as error:
             if not (_is_silence(error) or await self._is_there()):
                 raise self._stop(f"{self.access.url}: does not answer any more ({_reason(error)})") from error
@@ -218,10 +218,15 @@ class Endpoint:
 
 
 def parsed(body: str) -> Any:
+    """The JSON of an answer.
+
+    Raises:
+        EndpointError: it is no JSON, or beyond the bounds.
+    """
     try:
-        return bounds.read_json(body)
+        return bounds.read_json(body.encode(), bounds.ANSWER)
     except ValueError as error:
-        raise EndpointError(f"answered what is no JSON ({error}): {shown(body) or 'nothing'}") from error
+        raise EndpointError(f"answered with a text that {error}: {shown(body) or 'nothing'}") from error
 
 
 def read(answer: Any, seconds: float) -> Reply:
@@ -241,7 +246,7 @@ def read(answer: Any, seconds: float) -> Reply:
         usage = usage if isinstance(usage, dict) else {}
         prompt, completion = (_count(usage.get(f"{part}_tokens")) for part in ("prompt", "completion"))
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise EndpointError(f"answered what is no chat completion: {shown(answer)}") from error
+        raise EndpointError(f"answered with something that is no chat completion: {shown(answer)}") from error
     if len(text) > _MOST_CHARACTERS:
         raise EndpointError(f"answered {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
     reason = finish_reason if isinstance(finish_reason, str) else None

@@ -1,15 +1,4 @@
-"""`ramerge eval`: what models can do, benchmark by benchmark, asked over an OpenAI-compatible endpoint.
-
-targets, jobs        words of a command line  →  models, and suites with their tasks
-suites/              one kind of benchmark a file: items, how they are asked, how they are scored
-run                  every item of every task, concurrently; goes on where an earlier run stopped
-endpoint, serving    requests; servers that a run starts itself
-client, bounds       no answer takes more memory than a bound
-results, summary     a line for each sample; scores with intervals
-sandbox/, guard      model-written programs and other people's checkers, held in bounds
-data, plain, answers, arithmetic, requirements: what suites share
-tables/              results  →  the paper's tables
-"""
+"""Score models: the whole run of `ramerge eval`."""
 
 from __future__ import annotations
 
@@ -20,32 +9,33 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.evaluation import requirements
-from ramerge.evaluation.endpoint import Access
+from ramerge.evaluation.endpoint import EndpointAccess
 from ramerge.evaluation.jobs import open_suites
 from ramerge.evaluation.progress import Listener
-from ramerge.evaluation.results import refuse_place
+from ramerge.evaluation.results import check_root
 from ramerge.evaluation.run import Job, score_model
-from ramerge.evaluation.serving import Server
+from ramerge.evaluation.serving import ModelServer
 from ramerge.evaluation.suite import Context
-from ramerge.evaluation.summary import write_summary
-from ramerge.evaluation.targets import Target
+from ramerge.evaluation.summary import EvaluationSummary, write_summary
+from ramerge.evaluation.targets import EvaluationTarget
 from ramerge.foundation.errors import EvaluationError, RamergeError
+from ramerge.foundation.events import silence
 from ramerge.foundation.extras import install
-
-__all__ = ["Access", "Request", "Server", "Target", "evaluate"]
 
 
 @dataclass(frozen=True)
-class Request:
-    """What `ramerge eval` is asked to do.
+class EvaluationRequest:
+    """What models are asked.
 
     Attributes:
-        suites: names of the table in `suites/`.
-        tasks: `SUITE/TASK` or `SUITE/all`; by default each suite's headline tasks.
-        settings: `SUITE.KEY=VALUE`.
-        data: the user's files by the name of a data set.
-        tokenizer: a folder or file, where it is not that of the model's folder.
-        limit, retry_failed, most_failures: see `run.Job`.
+        suites: names that `ramerge suites` lists, in the order in which they run.
+        tasks: `SUITE/TASK` or `SUITE/all`; a suite that is not mentioned runs its headline tasks.
+        settings: `SUITE.KEY=VALUE`, the value in YAML.
+        data: the user's files or folders by the name of a data set.
+        tokenizer: a `tokenizer.json` or its folder, where it is not in the model's folder.
+        limit: items of each task, from the first; None for all.
+        retry_failed: ask samples again whose requests failed in an earlier run.
+        most_failures: failed samples in a row at which the run stops; 0 for no bound.
         unsafe_execution: run model-written programs without a sandbox.
     """
 
@@ -61,46 +51,54 @@ class Request:
 
 
 def evaluate(
-    results: Path,
-    targets: Sequence[Target],
-    request: Request,
-    access: Access,
-    server: Server | None = None,
+    results: str | Path,
+    targets: Sequence[EvaluationTarget],
+    request: EvaluationRequest,
+    access: EndpointAccess,
+    server: ModelServer | None = None,
     *,
-    on_progress: Listener = lambda _: None,
-    on_settings: Callable[[Mapping[str, Any]], None] = lambda _: None,
-) -> dict[str, Any]:
-    """Score models one after another, and return the summary of the whole folder of results.
+    on_progress: Listener | None = None,
+    on_settings: Callable[[Mapping[str, Any]], None] | None = None,
+) -> EvaluationSummary:
+    """Score models on benchmarks, one model after another.
 
     Args:
-        results: the folder; what an earlier run left there is gone on with.
-        access: the endpoint, or with `server` how to talk to it.
-        server: what to start for each model.
-        on_settings: told the settings of every suite, before anything runs.
+        results: the folder of results. What an earlier run left there is continued: only what is missing is asked.
+        targets: the models.
+        request: what they are asked.
+        access: the endpoint. With `server` its URL is not used, and everything else is.
+        server: what to start for each model; None where the endpoint runs already.
+        on_progress: called when a task begins, and after each of its samples.
+        on_settings: called once, before anything runs, with the settings of every suite.
+
+    Returns:
+        The summary of the whole folder, which is also in `summary.json`: scores and intervals are shares of one.
 
     Raises:
-        EvaluationError: something that was asked for, or is needed for it, is wrong or absent; nothing has run.
+        EvaluationError: something that was asked for, or is needed for it, is wrong or missing; nothing has run.
         EndpointError: the endpoint is gone, or too many samples failed in a row; what is scored is kept.
         OutputError: results cannot be written.
     """
+    root = Path(results)
     problems = requirements.missing(["openai", "aiohttp"], who="ramerge eval", install=install("eval"))
     problems += server.check() if server else []
     if problems:
         raise EvaluationError(problems)
-    refuse_place(results, [target.name for target in targets])
+    check_root(root, [target.name for target in targets])
     jobs = [(target, _job(target, request)) for target in targets]
-    on_settings({suite.name: suite.settings.model_dump(mode="json") for suite, _ in jobs[0][1].suites})
+    if on_settings is not None:
+        on_settings({suite.name: suite.settings.model_dump(mode="json") for suite, _ in jobs[0][1].suites})
     try:
         for target, job in jobs:
-            score_model(results, target, job, access, server, on_progress)
+            score_model(root, target, job, access, server, on_progress or silence)
     except BaseException:
         with suppress(RamergeError):  # what is there so far; the reason to stop is what matters
-            write_summary(results)
+            write_summary(root)
         raise
-    return write_summary(results)
+    return write_summary(root)
 
 
-def _job(target: Target, request: Request) -> Job:
+def _job(target: EvaluationTarget, request: EvaluationRequest) -> Job:
     tokenizer = request.tokenizer or target.tokenizer()
     context = Context(request.data, tokenizer, request.unsafe_execution)
     chosen = open_suites(request.suites, request.tasks, request.settings, context)

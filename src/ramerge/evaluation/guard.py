@@ -2,8 +2,8 @@
 
 Checkers are other people's code fed with a model's output: pathological regular expressions, giant powers, deep
 nesting. They run in the main thread under an alarm, so one answer cannot stop a run. Some have alarms of their own,
-math_verify one for each step, which clear ours; so a second clock looks at the time as well, which is that of the
-processor and which they leave alone.
+math_verify one for each step, which clear ours. So there is a second alarm, on the processor's time, which they do
+not touch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def guarded(function: Callable[..., T], *arguments: object, seconds: float = SEC
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
-        yield  # alarms reach the main thread alone
+        yield  # only the main thread gets alarms
         return
 
     until = time.monotonic() + seconds

@@ -45,7 +45,7 @@ class HarnessSettings(Settings):
 
 
 @dataclass(frozen=True)
-class Question:
+class PromptedDocument:
     """A document of a task, and the chat that asks it."""
 
     document: Mapping[str, Any]
@@ -79,7 +79,7 @@ class HarnessTask:
         config = self._task.config
         return f"{config.task}, version {config.metadata['version']}, examples: {config.num_fewshot or 0}"
 
-    def questions(self) -> Iterator[Question]:
+    def questions(self) -> Iterator[PromptedDocument]:
         """All documents in their order, each with its messages.
 
         Examples are drawn as `simple_evaluate` draws them: by one generator, document after document.
@@ -93,7 +93,7 @@ class HarnessTask:
                 fewshot_as_multiturn=True,
                 chat_template=_as_messages,
             )
-            yield Question(document, tuple(messages))
+            yield PromptedDocument(document, tuple(messages))
 
     def judge(self, document: Mapping[str, Any], reply: str) -> tuple[dict[str, Judged] | None, str | None]:
         """A reply by the names of the task's filters; or None, and why lm-eval could not judge it."""
@@ -176,7 +176,7 @@ class HarnessSuite(Suite[H]):
         """
 
     @abstractmethod
-    def score(self, task: str, question: Question, judged: Mapping[str, Judged]) -> Score:
+    def score(self, task: str, prompted: PromptedDocument, judged: Mapping[str, Judged]) -> Score:
         """The task's metrics from lm-eval's."""
 
     def key(self, number: int, document: Mapping[str, Any]) -> str:
@@ -187,20 +187,19 @@ class HarnessSuite(Suite[H]):
         all_of(functools.partial(self._task, task) for task in tasks)
 
     def items(self, task: str) -> Iterator[Item]:
-        for number, question in enumerate(self._task(task).questions()):
-            yield Item(self.key(number, question.document), question)
+        for number, prompted in enumerate(self._task(task).questions()):
+            yield Item(self.key(number, prompted.document), prompted)
 
     async def attempt(self, task: str, item: Item, chat: Chat) -> Score:
-        question: Question = item.value
+        prompted: PromptedDocument = item.value
         stop = self._task(task).stop if self.settings.stop is None else self.settings.stop
-        reply: Reply = await chat(question.messages, stop=stop)
-        judged, problem = self._task(task).judge(question.document, reply.text)
+        reply: Reply = await chat(prompted.messages, stop=stop)
+        judged, problem = self._task(task).judge(prompted.document, reply.text)
         if judged is None:
             return Score(self.failed(task, item), problem=problem)
-        return self.score(task, question, judged)
+        return self.score(task, prompted, judged)
 
     def versions(self) -> Mapping[str, str]:
-        """See `Suite`."""
         return versions(_PACKAGES)
 
     def about(self, task: str) -> Mapping[str, str]:
@@ -254,7 +253,7 @@ def _contained() -> Iterator[None]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """No logs and no progress bars, of which the hub and its data sets have many."""
+    """No logs and no progress bars of the hub and its data sets."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -266,7 +265,7 @@ def _silent() -> Iterator[None]:
 
 @contextmanager
 def _no_downloads_of_nltk() -> Iterator[None]:
-    """Importing IFEval's checkers downloads into the home folder, except in a process that is not the first."""
+    """Importing IFEval's checkers downloads into the home folder, unless the process says that it is not the first."""
     before = os.environ.get("LOCAL_RANK")
     os.environ["LOCAL_RANK"] = "1"
     try:

@@ -43,9 +43,9 @@ class Recorder:
         recorded: Sequence[Message] | None = None,
     ) -> Reply:
         """See `Chat`."""
-        place = len(self._calls)
+        index = len(self._calls)
         self._calls.append(None)
-        seed = self._seed(place)
+        seed = self._seed(index)
         body = request(
             self.model,
             messages,
@@ -61,16 +61,16 @@ class Recorder:
         try:
             reply = await self.endpoint.complete(body)
         except EndpointError as error:
-            self._calls[place] = {**asked, "failure": str(error), "prompt_tokens": 0, "completion_tokens": 0}
+            self._calls[index] = {**asked, "failure": str(error), "prompt_tokens": 0, "completion_tokens": 0}
             raise
-        self._calls[place] = {**asked, **_answered(reply)}
+        self._calls[index] = {**asked, **_answered(reply)}
         return reply
 
-    def _seed(self, place: int) -> int | None:
+    def _seed(self, index: int) -> int | None:
         """One of its own for every request, the same in every run."""
         if self.settings.seed is None:
             return None
-        text = f"{self.settings.seed}/{self.sample}/{place}"
+        text = f"{self.settings.seed}/{self.sample}/{index}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 

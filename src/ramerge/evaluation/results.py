@@ -23,6 +23,7 @@ from typing import Any
 from ramerge.evaluation import bounds, samples
 from ramerge.foundation.errors import EvaluationError, OutputError
 from ramerge.foundation.files import write_file
+from ramerge.foundation.jsontext import check
 from ramerge.foundation.text import clean, shown
 
 SCHEMA = "ramerge.evaluation/1"
@@ -89,16 +90,16 @@ def _described(value: object) -> str:
 
 def _line_of(sample: Mapping[str, Any]) -> bytes:
     """Raises `ValueError` where it could not be read again."""
-    text = clean(json.dumps(sample, ensure_ascii=False, default=str))
-    bounds.refuse_heavy(text)
-    return f"{text}\n".encode()
+    line = clean(json.dumps(sample, ensure_ascii=False, default=str)).encode()
+    check(line, bounds.RESULT)
+    return line + b"\n"
 
 
 def check_name(name: str) -> str:
     """A model's name, which is also that of its folder.
 
     Raises:
-        EvaluationError: it would not do as one.
+        EvaluationError: it cannot name a folder of results.
     """
     if not _NAME.fullmatch(name) or name == SUMMARY_FILE:
         raise EvaluationError(
@@ -108,7 +109,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def refuse_place(root: Path, names: Sequence[str]) -> None:
+def check_root(root: Path, names: Sequence[str]) -> None:
     """Refuse a folder where results cannot be or should not be, before anything runs.
 
     Raises:
@@ -123,7 +124,7 @@ def refuse_place(root: Path, names: Sequence[str]) -> None:
 
 @contextmanager
 def model_folder(root: Path, about: Mapping[str, Any]) -> Iterator[Path]:
-    """A model's folder, for this process alone.
+    """A model's folder, which no other process writes to meanwhile.
 
     Args:
         about: what `model.json` is to hold. Its name, identity and the settings and versions of every suite must be
@@ -242,9 +243,9 @@ def _whole_lines(path: Path) -> int:
         while end:
             start = max(0, end - 65536)
             file.seek(start)
-            place = file.read(end - start).rfind(b"\n")
-            if place >= 0:
-                return start + place + 1
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
             end = start
     return 0
 

@@ -107,7 +107,7 @@ def _bm25(path: Path, _changed: int, _size: int) -> BM25:
 def read_documents(path: Path) -> list[Document]:
     """Documents of a JSON-lines file: `contents`, whose first line is the title, or `text` with or without `title`.
 
-    The first is the layout of FlashRAG's and Search-R1's Wikipedia; further keys, such as `id`, are left alone.
+    The first is the layout of FlashRAG's and Search-R1's Wikipedia; further keys, such as `id`, are ignored.
 
     Raises:
         EvaluationError: the file cannot be read, or a record has neither layout.
@@ -219,7 +219,7 @@ class RetrievalServer:
 
     def _read(self, body: bytes) -> list[Document]:
         try:
-            return [_document(found["document"]) for found in bounds.read_json(body)["result"][0]]
+            return [_document(found["document"]) for found in bounds.read_json(body, bounds.ANSWER)["result"][0]]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise EndpointError(
                 f"{self._url}: answered a search with something else than Search-R1's format, "

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.evaluation.data import file_digest
-from ramerge.evaluation.endpoint import Access, Endpoint
+from ramerge.evaluation.endpoint import Endpoint, EndpointAccess
 from ramerge.evaluation.progress import Listener, RunningScore
 from ramerge.evaluation.recorder import Recorder
 from ramerge.evaluation.results import Line, TaskFile, model_folder, note_task, task_file
-from ramerge.evaluation.serving import Server, serving
+from ramerge.evaluation.serving import ModelServer, serving
 from ramerge.evaluation.stopping import stoppable
 from ramerge.evaluation.suite import Item, Suite, Task
-from ramerge.evaluation.targets import Target
+from ramerge.evaluation.targets import EvaluationTarget
 from ramerge.foundation.errors import EndpointError, EvaluationError
 
 SERVER_LOG = "server.log"
@@ -53,9 +53,14 @@ class Job:
 
 
 def score_model(
-    results: Path, target: Target, job: Job, access: Access, server: Server | None, listen: Listener
+    results: Path,
+    target: EvaluationTarget,
+    job: Job,
+    access: EndpointAccess,
+    server: ModelServer | None,
+    listen: Listener,
 ) -> None:
-    """Run a job on one model, going on where an earlier run stopped.
+    """Run a job on one model, from where an earlier run stopped.
 
     Args:
         results: the folder of all results.
@@ -76,8 +81,8 @@ def score_model(
         ]
         if server and any(work.waiting for work in works):
             if server.kind == "transformers":  # which knows its model by where it is
-                target = replace(target, served_name=target.place)
-            url = stack.enter_context(serving(server, target.place, target.served_name, folder / SERVER_LOG))
+                target = replace(target, served_name=target.location)
+            url = stack.enter_context(serving(server, target.location, target.served_name, folder / SERVER_LOG))
             access = replace(access, url=url)
         asyncio.run(_all(works, access, target.served_name, job))
 
@@ -94,7 +99,7 @@ class _Work:
 
 
 def _open(
-    stack: ExitStack, folder: Path, target: Target, suite: Suite[Any], task: Task, job: Job, listen: Listener
+    stack: ExitStack, folder: Path, target: EvaluationTarget, suite: Suite[Any], task: Task, job: Job, listen: Listener
 ) -> _Work:
     items = _items(suite, task, job.limit)
     note_task(folder, suite.name, task.name, {"items": len(items), **_made_from(suite, task)})
@@ -136,7 +141,7 @@ def _is_open(line: Line | None, retry_failed: bool) -> bool:
     return line is None or (retry_failed and (line.failure is not None or line.failed_requests > 0))
 
 
-async def _all(works: Sequence[_Work], access: Access, model: str, job: Job) -> None:
+async def _all(works: Sequence[_Work], access: EndpointAccess, model: str, job: Job) -> None:
     """Every task, one after the other."""
     try:
         with stoppable():
@@ -177,7 +182,7 @@ class _Workers:
                 raise EndpointError(
                     f"{self._endpoint.access.url}: {self._in_a_row} samples in a row failed; the last: "
                     f"{sample['failure']}; they are kept as failed, and --retry-failed asks them again "
-                    "(--most-failures 0 goes on regardless)"
+                    "(--most-failures 0 never stops)"
                 )
 
     async def _sample(self, item: Item) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ramerge.evaluation.data import refuse
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.text import shown
 
-Place = tuple[str, str]
+TaskName = tuple[str, str]
 """A suite and a task."""
 
 Lines = Iterable[tuple[str, Mapping[str, Any]]]
@@ -69,7 +69,7 @@ class Model:
     """One model's results.
 
     Attributes:
-        model: folder or hub id; None for a served model of which no more is known than its name.
+        model: folder or hub id; None where only the name of a served model is known.
         record: the `ramerge.json` of a merge made by ramerge.
         suites: settings and versions by suite.
         description: all of `model.json`.
@@ -79,16 +79,16 @@ class Model:
     model: str | None
     record: Mapping[str, Any] | None
     suites: Mapping[str, Mapping[str, Any]]
-    tasks: Mapping[Place, Samples]
+    tasks: Mapping[TaskName, Samples]
     description: Mapping[str, Any] = field(default_factory=dict)
 
-    def asked(self, place: Place) -> int:
+    def asked(self, name: TaskName) -> int:
         """The number of items that were asked for, 0 where it is not known."""
-        return int(self.description.get("tasks", {}).get("/".join(place), {}).get("items", 0))
+        return int(self.description.get("tasks", {}).get("/".join(name), {}).get("items", 0))
 
-    def data(self, place: Place) -> Mapping[str, Any]:
+    def data(self, name: TaskName) -> Mapping[str, Any]:
         """Digests of what a task was made from, where they are known."""
-        task = self.description.get("tasks", {}).get("/".join(place), {})
+        task = self.description.get("tasks", {}).get("/".join(name), {})
         return dict(task.get("data") or {})
 
 
@@ -108,8 +108,8 @@ def read(folder: Path) -> list[Model]:
             models.append(_read_model(path))
         except EvaluationError as error:
             problems += error.problems
-    alone = {path.parent.parent for path in folder.glob("*/*/*.jsonl")} - {path.parent for path in described}
-    problems += [f"{path}: holds samples but no model.json" for path in sorted(alone)]
+    undescribed = {path.parent.parent for path in folder.glob("*/*/*.jsonl")} - {path.parent for path in described}
+    problems += [f"{path}: holds samples but no model.json" for path in sorted(undescribed)]
     twice = {model.name for model in models if [other.name for other in models].count(model.name) > 1}
     problems += [f"{folder}: {name!r} is the name of more than one model" for name in sorted(twice)]
     if problems:
@@ -119,7 +119,7 @@ def read(folder: Path) -> list[Model]:
     return models
 
 
-def model(description: Mapping[str, Any], tasks: Mapping[Place, Lines]) -> Model:
+def model(description: Mapping[str, Any], tasks: Mapping[TaskName, Lines]) -> Model:
     """A model's results from plain values: the content of `model.json`, and the lines of its tasks.
 
     Tasks without a sample are left out.
@@ -128,15 +128,15 @@ def model(description: Mapping[str, Any], tasks: Mapping[Place, Lines]) -> Model
         EvaluationError: values that are not what they should be; every task with its problems.
     """
     problems = list(_description_problems(description))
-    found: dict[Place, Samples] = {}
-    for place, lines in tasks.items():
+    found: dict[TaskName, Samples] = {}
+    for name, lines in tasks.items():
         try:
             samples = gather(lines)
         except EvaluationError as error:
             problems += error.problems
         else:
             if samples.keys:
-                found[place] = samples
+                found[name] = samples
     if problems:
         raise EvaluationError(problems)
     return Model(
@@ -192,9 +192,7 @@ def _read_model(path: Path) -> Model:
 
 
 def lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """A file's lines, one after the other. What stands behind the last line end is a line that a run did not finish,
-    unless it is whole.
-    """
+    """A file's lines, one after the other, without a last one that a run has not finished."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES + 1), b""), 1):
@@ -203,10 +201,10 @@ def lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 if not line.strip():
                     continue
                 try:
-                    yield f"{path}, line {number}", bounds.read_json(line)
+                    yield f"{path}, line {number}", bounds.read_json(line, bounds.RESULT)
                 except ValueError as error:
                     if line.endswith(b"\n"):
-                        raise EvaluationError(f"{path}, line {number}: is not JSON ({error})") from error
+                        raise EvaluationError(f"{path}, line {number}: {error}") from error
     except OSError as error:
         raise EvaluationError(f"{path}: {error.strerror or error}") from error
 
@@ -234,11 +232,11 @@ def read_description(path: Path) -> dict[str, Any]:
             text = file.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
             raise EvaluationError(f"{path}: has more than {MOST_BYTES:,} bytes")
-        description = bounds.read_json(text)
+        description = bounds.read_json(text, bounds.RESULT)
     except OSError as error:
         raise EvaluationError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:
-        raise EvaluationError(f"{path}: is not JSON ({error})") from error
+        raise EvaluationError(f"{path}: {error}") from error
     if problems := [f"{path}: {problem}" for problem in _description_problems(description)]:
         raise EvaluationError(problems)
     found: dict[str, Any] = description

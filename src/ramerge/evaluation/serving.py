@@ -32,11 +32,11 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True)
-class Server:
-    """What to start for each model.
+class ModelServer:
+    """A server that is started for each model, and stopped after it.
 
     Attributes:
-        kind: one of `SERVERS`.
+        kind: `transformers` or `vllm`.
         arguments: further words of its command line.
         timeout: seconds within which it must be ready.
     """
@@ -54,7 +54,7 @@ class Server:
 
 
 @contextmanager
-def serving(server: Server, model: str, name: str, log: Path) -> Iterator[str]:
+def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[str]:
     """The URL of a server for one model, which is stopped with all its processes when the block ends.
 
     Args:
@@ -93,7 +93,7 @@ def _program(kind: str) -> str | None:
     return str(beside) if beside.is_file() else shutil.which(kind)
 
 
-def _command(server: Server, model: str, name: str, port: int) -> list[str]:
+def _command(server: ModelServer, model: str, name: str, port: int) -> list[str]:
     program = _program(server.kind)
     if program is None:
         raise EvaluationError(server.check())
@@ -115,7 +115,7 @@ def _dies_with_parent() -> Callable[[], object] | None:
     return partial(ctypes.CDLL(None).prctl, _DIE_WITH_PARENT, signal.SIGTERM)
 
 
-def _wait(process: subprocess.Popen[bytes], url: str, server: Server, command: Sequence[str], log: Path) -> None:
+def _wait(process: subprocess.Popen[bytes], url: str, server: ModelServer, command: Sequence[str], log: Path) -> None:
     """Until it says that it is well."""
     until = time.monotonic() + server.timeout
     while process.poll() is None:

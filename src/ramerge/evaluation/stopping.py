@@ -20,7 +20,7 @@ from ramerge.foundation.process import SIGNALS
 def stoppable() -> Iterator[None]:
     """Cancel the current task at a signal that somebody handles, and raise `StoppedError` then.
 
-    Handlers of Python itself and of the system are left alone, as is everything outside the main thread.
+    Handlers of Python itself and of the system stay as they are, and outside the main thread nothing is done.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -23,13 +23,13 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
 @dataclass(frozen=True)
-class Target:
-    """One model.
+class EvaluationTarget:
+    """A model under test.
 
     Attributes:
-        name: in results and tables.
-        served_name: by which an endpoint knows it.
-        model: its folder, or its id on the hub; None where an endpoint serves what we cannot see.
+        name: the model's name in results and tables: a letter or digit, then at most 99 letters, digits and `._+-`.
+        served_name: the name by which the endpoint knows it.
+        model: its folder, or its id on the hub; None where only the endpoint knows it.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Target:
     model: str | None = None
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """What a server is given to load."""
         assert self.model is not None, self.name
         return self.model
@@ -58,7 +58,7 @@ class Target:
 
         try:
             return Path(hf_hub_download(self.model, TOKENIZER_FILE))
-        except (OSError, ValueError):  # offline, or there is none; whoever needs it says so
+        except (OSError, ValueError):  # offline, or there is none; a suite that needs it says so
             return None
 
     def about(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Target:
         }
 
 
-def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: bool) -> list[Target]:
+def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: bool) -> list[EvaluationTarget]:
     """Targets of `--model NAME=MODEL` and `--served-name`.
 
     Args:
@@ -89,7 +89,7 @@ def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: b
     problems += [f"--model {text}: must be NAME=FOLDER or NAME=HUB_ID" for text in models if not text.partition("=")[2]]
     served = dict(text.partition("=")[::2] if "=" in text else (_short(text), text) for text in served_names)
     if serve and served:
-        problems.append("--served-name: is for --endpoint; with --serve, models are served under their own names")
+        problems.append("--served-name: needs --endpoint; with --serve, models are served under their own names")
     if serve and not models:
         problems.append("--serve: say which models, with --model NAME=FOLDER")
     if not serve and not models and not served:
@@ -97,9 +97,11 @@ def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: b
     if not serve and len(pairs) == 1 and len(served_names) == 1 and "=" not in served_names[0]:
         served = {pairs[0][0]: served_names[0]}  # the one model has the one name
     elif not serve and pairs and (strangers := [name for name in served if name not in dict(pairs)]):
-        problems.append(f"--served-name {', '.join(strangers)}: is none of the models; NAME=SERVED, NAME as in --model")
-    targets = [Target(name, served.pop(name, name), model) for name, model in pairs]
-    targets += [Target(name, asked) for name, asked in served.items()]
+        problems.append(
+            f"--served-name {', '.join(strangers)}: is none of the models; give NAME=SERVED, with a NAME of --model"
+        )
+    targets = [EvaluationTarget(name, served.pop(name, name), model) for name, model in pairs]
+    targets += [EvaluationTarget(name, asked) for name, asked in served.items()]
     names = [target.name for target in targets]
     problems += [f"model name {name!r}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
     problems += [problem for target in targets for problem in _problems(target)]
@@ -113,7 +115,7 @@ def _short(served_name: str) -> str:
     return _NO_NAME.sub("-", served_name.rstrip("/").rpartition("/")[2]).lstrip("-._+")
 
 
-def _problems(target: Target) -> list[str]:
+def _problems(target: EvaluationTarget) -> list[str]:
     try:
         check_name(target.name)
     except EvaluationError as error:
@@ -139,7 +141,7 @@ def _record(folder: Path | None) -> Any:
     if path is None or not path.is_file() or path.stat().st_size > _MOST_BYTES:
         return None
     try:
-        record = bounds.read_json(path.read_bytes())
+        record = bounds.read_json(path.read_bytes(), bounds.RESULT)
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) and is_merge_record(record) else None

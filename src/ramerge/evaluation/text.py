@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from ramerge.evaluation.summary import EvaluationSummary, MetricSummary, TaskSummary
 from ramerge.foundation.terminal import table
 from ramerge.foundation.text import shown
 
@@ -12,7 +12,7 @@ _HEAD = ("model", "task", "metric", "score", "95 % interval", "samples", "failed
 _MOST_REASONS = 3
 
 
-def summary_text(summary: Mapping[str, Any], models: Sequence[str], suites: Sequence[str]) -> list[str]:
+def summary_text(summary: EvaluationSummary, models: Sequence[str], suites: Sequence[str]) -> list[str]:
     """Scores of the given models and suites as a table, with a line for everything that is not as it should be."""
     tasks = [
         (shown(f"{name} {task}"), [shown(name), shown(task)], values)
@@ -28,7 +28,7 @@ def summary_text(summary: Mapping[str, Any], models: Sequence[str], suites: Sequ
     return [*table(_HEAD, rows), *(line for name, _, values in tasks for line in _notes(name, values))]
 
 
-def _notes(name: str, values: Mapping[str, Any]) -> Iterator[str]:
+def _notes(name: str, values: TaskSummary) -> Iterator[str]:
     settings = "--set " + name.partition(" ")[2].partition("/")[0]
     if values["failed"]:
         yield f"note: {name}: {_samples(values['failed'])} failed; --retry-failed asks again:"
@@ -41,7 +41,7 @@ def _notes(name: str, values: Mapping[str, Any]) -> Iterator[str]:
     if values["cut"]:
         yield f"note: {name}: {_samples(values['cut'])} with an answer cut off at the limit; {settings}.max_tokens=N"
     if not values["complete"]:
-        yield f"note: {name}: is not complete; the same command goes on"
+        yield f"note: {name}: is not complete; give the same command again to continue"
 
 
 def _reasons(counts: Mapping[str, int]) -> Iterator[str]:
@@ -52,7 +52,7 @@ def _samples(count: int) -> str:
     return f"{count:,} sample{'' if count == 1 else 's'}"
 
 
-def _figures(score: Mapping[str, float | None]) -> list[str]:
+def _figures(score: MetricSummary) -> list[str]:
     shown = "–" if score["score"] is None else f"{100 * score['score']:.2f}"
     if score["low"] is None or score["high"] is None:
         return [shown, "–"]

@@ -23,5 +23,5 @@ class Progress:
 Listener = Callable[[Progress], None]
 
 
-def silence(_event: Progress) -> None:
+def silence(_event: object) -> None:
     """Listen to nothing."""

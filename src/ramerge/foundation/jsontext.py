@@ -13,16 +13,15 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-_LONGEST_NUMBER = 100
-_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (_LONGEST_NUMBER + 1))
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ESCAPED = re.compile(rb"\\[^u]")
 _PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_WHOLE_OR_HALF = re.compile(rb"(\\[^u]|%b)|%b" % (_PAIR.pattern, _HALF.pattern))
 # What is no letter inside of a string; outside of strings JSON has nothing that is not printable but white space.
 _CONTROLS = re.compile(r"[^\n -~]")
 
@@ -36,12 +35,14 @@ class Limits:
         signs: commas, colons and brackets outside of strings, which bounds the number of values and keys.
         depth: of lists and objects in each other.
         name: characters of a key.
+        digits: of a number, one after the other.
     """
 
     size: int
     signs: int
     depth: int = 64
     name: int = 1024
+    digits: int = 100
 
 
 # Of a record, with figures of every tensor: 50,000 of two agents.
@@ -57,6 +58,7 @@ def parse(
     to_object: Callable[[Pairs], Any] = dict,
     to_integer: Callable[[str], Any] = int,
     constants: bool = True,
+    halves: Literal["refuse", "replace", "keep"] = "refuse",
 ) -> Any:
     """The values of a text in UTF-8.
 
@@ -67,15 +69,17 @@ def parse(
         to_integer: makes a number of an integer's text.
         constants: whether NaN and Infinity are taken, which Python writes and JSON does not know; else no number may
             be beyond the range of float64 either.
+        halves: what happens to halves of surrogate pairs, which are no characters: the text is refused, or they become
+            question marks, or they stay.
 
     Raises:
         ValueError: it is not JSON, or exceeds a limit; the message says which.
     """
-    if len(text) > limits.size:
-        raise ValueError(f"has {len(text):,} bytes, more than the {limits.size:,} that are read")
-    _check_structure(text, limits)
-    if b"\\u" in text and _HALF.search(_PAIR.sub(b"", _ESCAPED.sub(b"", text))):
-        raise ValueError("holds half of a surrogate pair, which is no character")
+    check(text, limits)
+    if halves != "keep" and b"\\u" in text and _HALF.search(_PAIR.sub(b"", _ESCAPED.sub(b"", text))):
+        if halves == "refuse":
+            raise ValueError("holds half of a surrogate pair, which is no character")
+        text = _WHOLE_OR_HALF.sub(lambda found: found[1] or b"?", text)
 
     def checked(pairs: Pairs) -> Any:
         if any(len(name) > limits.name for name, _ in pairs):
@@ -107,18 +111,28 @@ def _finite(text: str) -> float:
     return value if math.isfinite(value) else _refuse_constant(text)
 
 
-def _check_structure(text: bytes, limits: Limits) -> None:
-    """Count what is outside of strings. Bytes of other characters than ASCII are never those that are looked for."""
+def check(text: bytes, limits: Limits) -> None:
+    """Refuse a text that exceeds a limit, before it is parsed.
+
+    Counts what is outside of strings. Bytes of other characters than ASCII are never those that are looked for.
+
+    Raises:
+        ValueError: it exceeds a limit other than that on keys; the message says which.
+    """
+    if len(text) > limits.size:
+        raise ValueError(f"has {len(text):,} bytes, more than the {limits.size:,} that are read")
     if text.count(b'"') > 4 * limits.signs:
         raise ValueError("holds too many values")
     # an even number of backslashes is itself, the odd one escapes what follows
     bare = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
     outside = b"".join(bare.split(b'"')[::2])
-    if sum(map(outside.count, (b",", b":", b"[", b"{"))) > limits.signs:
+    opening = outside.count(b"[") + outside.count(b"{")
+    if opening + outside.count(b",") + outside.count(b":") > limits.signs:
         raise ValueError(f"holds too many values: more than {limits.signs:,} commas, colons and brackets")
-    if _LONG_NUMBER.search(outside):
-        raise ValueError(f"holds a number of more than {_LONGEST_NUMBER} digits")
-    if nesting(outside) > limits.depth:
+    # from the first digit on only, so that the time is linear in the text
+    if re.search(rb"(?<![0-9])[0-9]{%d}" % (limits.digits + 1), outside):
+        raise ValueError(f"holds a number of more than {limits.digits:,} digits")
+    if opening > limits.depth and nesting(outside) > limits.depth:
         raise ValueError(f"is nested more than {limits.depth} deep")
 
 

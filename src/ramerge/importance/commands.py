@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from ramerge.foundation.completion import folders
-from ramerge.foundation.options import DEBUG
+from ramerge.foundation.options import DEBUG, OUT, OVERWRITE, QUIET, as_json
 from ramerge.foundation.terminal import say
 
 
-@click.command(short_help="Estimate importances for the method fisher.")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.command("fisher", short_help="Estimate importances for the method fisher.")
+@OUT
 @click.option("--model", required=True, metavar="MODEL", shell_complete=folders, help="Folder or hub id of the agent.")
 @click.option("--data", required=True, metavar="FILE", help="JSON lines with prompt and completion, messages, or text.")
 @click.option("--examples", default=256, show_default=True, help="Lines that are used, from the first.")
@@ -29,25 +29,24 @@ from ramerge.foundation.terminal import say
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, mps, or auto.")
 @click.option("--dtype", help="Dtype that is computed in; default: float32.")
 @click.option("--seed", default=0, show_default=True, help="Seed of sampled labels.")
-@click.option("--overwrite", is_flag=True, help="Replace the folder OUT and all that is in it, at the end.")
-@click.option("--quiet", is_flag=True, help="Show errors only.")
-@click.option("--json", "as_json", is_flag=True, help="Print the record as JSON on standard output.")
+@OVERWRITE
+@QUIET
+@as_json("the record")
 @DEBUG
-def fisher(out: Path, quiet: bool, as_json: bool, **options: Any) -> None:
+def fisher_command(out: Path, quiet: bool, as_json: bool, **options: Any) -> None:
     """Estimate an agent's diagonal Fisher information, the importances that the method fisher takes."""
     # threads that wait for work by spinning slow everything else down
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from ramerge.foundation.screen import shown, stage
-    from ramerge.importance.estimate import estimate
+    from ramerge.importance.estimate import fisher
 
     with shown(stage, quiet=quiet or as_json) as listen:
-        record = estimate(out=out, on_progress=listen, **options)
+        record = fisher(out=out, on_progress=listen, **options)
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        for note in record.notes:
-            say(f"note: {note}")
+        say([f"note: {note}" for note in record.notes])
         say(f"{out}: importances of {options['model']} from {record.examples} examples in {record.seconds:.1f} s")
 
 
-COMMANDS = (fisher,)
+COMMANDS = (fisher_command,)

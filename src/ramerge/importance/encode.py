@@ -16,7 +16,7 @@ class Encoded:
     Attributes:
         number: the line.
         ids: at most `max_length` token ids.
-        start: place of the first label, at least 1.
+        start: position of the first label, at least 1.
         truncated: whether ids were cut off.
     """
 

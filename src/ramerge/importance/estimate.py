@@ -11,36 +11,33 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from ramerge.checkpoint.companions import quantisation
+from ramerge.checkpoint.companions import companion_files, quantisation
 from ramerge.checkpoint.hub import resolve
+from ramerge.checkpoint.identity import check_unchanged, identify
 from ramerge.checkpoint.index import Checkpoint, open_checkpoint
 from ramerge.checkpoint.outputs import path_of, problems_of
 from ramerge.checkpoint.stage import staged
 from ramerge.checkpoint.write import Writer
 from ramerge.foundation.dtypes import FLOATS, INTEGERS, full_dtype
 from ramerge.foundation.errors import CheckpointError, PlanError, RecipeError
+from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.extras import install
 from ramerge.foundation.version import __version__
 from ramerge.importance import jsonl
 from ramerge.importance.output import shards_of, write_index, write_tensor
 from ramerge.importance.record import FisherRecord, Outcome, Settings
 
-if TYPE_CHECKING:
-    from ramerge.foundation.events import Progress
 
-__all__ = ["FisherRecord", "estimate"]
-
-
-def estimate(
+def fisher(
     model: str | Path,
     data: str | Path,
     out: str | Path,
@@ -52,7 +49,7 @@ def estimate(
     dtype: str | None = None,
     seed: int = 0,
     overwrite: bool = False,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Listener | None = None,
 ) -> FisherRecord:
     """Estimate the diagonal Fisher information of a causal language model and write it as a checkpoint.
 
@@ -101,12 +98,13 @@ def estimate(
     Raises:
         RecipeError: an argument is wrong, torch or transformers is missing, or the device is not there.
         InputError: the data cannot be read or lines of it are bad; every one that would be used.
-        CheckpointError: the model cannot be read, or has tensors that transformers does not use as they are stored.
+        CheckpointError: the model cannot be read, has tensors that transformers does not use as they are stored, or a
+            file of model or data has changed meanwhile.
         PlanError: `out` cannot be where it is wanted, or the device's memory does not suffice.
         WeightsError: a likelihood or a gradient is NaN or Inf.
         OutputError: the output cannot be written.
     """
-    began = time.monotonic()
+    began, listen = time.monotonic(), on_progress or silence
     settings = Settings(examples, labels, max_length, device, "float32" if dtype is None else full_dtype(dtype), seed)
     if problems := settings.problems():
         raise RecipeError(problems)
@@ -115,9 +113,12 @@ def estimate(
     directory = resolve(os.fspath(model), Path.cwd()).folder
     if problems := problems_of(folder, [directory, source], 0, overwrite=overwrite):
         raise PlanError(problems)
+    identities = identify([source])
     lines = jsonl.check(source, examples, sampled=labels == "sampled")
     checkpoint = open_checkpoint(directory)
     _refuse_quantised(checkpoint)
+    companions = companion_files(directory, None, allow_outside_links=True)
+    identities |= {**identify(companions.values()), **checkpoint.files}
     used = _fitted(settings, lines, checkpoint)
     worker = import_module("ramerge.importance.worker")
 
@@ -130,7 +131,7 @@ def estimate(
                 str(data),
                 partial(jsonl.read, source, used.examples, sampled=labels == "sampled"),
                 used,
-                _listener(on_progress, used.examples),
+                lambda done: listen(Progress("fisher", done, used.examples, "examples")),
                 partial(write_tensor, writer, {name: shard for shard in shards for name in shard.offsets}),
             )
             writer.finish()
@@ -138,6 +139,7 @@ def estimate(
         tensors = sum(len(shard.offsets) for shard in shards)
         record = _record(str(model), str(data), settings, used, outcome, tensors, time.monotonic() - began)
         stage.write("fisher.json", record.to_json())
+        check_unchanged(identities)
     return record
 
 
@@ -178,12 +180,6 @@ def _notes(asked: Settings, used: Settings, outcome: Outcome) -> Iterator[str]:
             f"{outcome.truncated:,} examples were cut because the model has {used.max_length:,} positions, fewer than "
             f"max_length {asked.max_length:,}"
         )
-
-
-def _listener(on_progress: Callable[[Progress], None] | None, total: int) -> Callable[[int], None]:
-    if on_progress is None:
-        return lambda _: None
-    return lambda done: on_progress(Progress(stage="fisher", done=done, total=total, unit="examples"))
 
 
 def _record(

@@ -132,12 +132,12 @@ def _chat(number: int, messages: Any, sampled: bool) -> Chat | str:
     if not messages:
         return "messages is empty"
     wrong = []
-    for place, message in enumerate(messages, 1):
+    for position, message in enumerate(messages, 1):
         if not isinstance(message, dict):
-            wrong.append(f"message {place} must be an object, and is {_kind(message)}")
+            wrong.append(f"message {position} must be an object, and is {_kind(message)}")
             continue
         found = (_not_text(field, message.get(field), may_be_empty=field == "content") for field in ("role", "content"))
-        wrong += [f"message {place}: {problem}" for problem in found if problem]
+        wrong += [f"message {position}: {problem}" for problem in found if problem]
     if wrong:
         return "; ".join(wrong)
     chat = Chat(number, messages)

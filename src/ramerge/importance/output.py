@@ -32,7 +32,7 @@ def shards_of(checkpoint: Checkpoint) -> list[Shard]:
         room -= size
     names = ["model.safetensors"]
     if len(groups) > 1:
-        names = [f"model-{place:05}-of-{len(groups):05}.safetensors" for place in range(1, len(groups) + 1)]
+        names = [f"model-{number:05}-of-{len(groups):05}.safetensors" for number in range(1, len(groups) + 1)]
     return [
         lay_out(name, [(tensor.name, "F32", tensor.shape, 4 * tensor.elements) for tensor in group])
         for name, group in zip(names, groups, strict=True)

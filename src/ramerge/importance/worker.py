@@ -62,13 +62,11 @@ def run(
         try:
             squares = Squares(model.to(device))
             likelihood = _Likelihood(model, settings)
-            total, done = 0.0, 0
-            listen(done)
+            total = 0.0
+            listen(0)
             for done, example in enumerate(_encoded(encoder, read, data), 1):
                 total += _add(likelihood, squares, example, data, checkpoint)
                 listen(done)
-            if done < settings.examples:
-                raise InputError(f"{data}: had {settings.examples:,} lines and now has {done:,}; leave it as it is")
         except torch.cuda.OutOfMemoryError as error:
             raise PlanError(
                 f"{checkpoint.directory}: does not fit into the memory of {_called(device)}; use a smaller max_length, "
@@ -133,7 +131,7 @@ def _load_model(checkpoint: Checkpoint, dtype: str) -> Any:
 
 
 def _loaded(kind: Any, checkpoint: Checkpoint, **options: Any) -> Any:
-    """A model or tokenizer from the checkpoint's folder alone, running no code from it."""
+    """A model or tokenizer from nothing but the checkpoint's folder, without running code from it."""
     try:
         return kind.from_pretrained(checkpoint.directory, local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:  # transformers and what it calls raise anything over files that are not what they should
@@ -269,22 +267,22 @@ class _Likelihood:
 
 def _add(likelihood: _Likelihood, squares: Squares, example: Encoded, data: str, checkpoint: Checkpoint) -> float:
     """Add one example's squared gradient, and return its log-likelihood."""
-    place = f"{data}: line {example.number}"
+    line = f"{data}: line {example.number}"
     try:
         value = likelihood(example)
     except InputError as error:
-        raise InputError(f"{place}: {error}") from error
+        raise InputError(f"{line}: {error}") from error
     result = float(value.detach())
     if not math.isfinite(result):
         raise WeightsError(
-            f"{place}: its log-likelihood under {checkpoint.directory} is {result}; the weights are damaged, or "
+            f"{line}: its log-likelihood under {checkpoint.directory} is {result}; the weights are damaged, or "
             "overflow in this dtype: use float32"
         )
     value.backward()
     if names := squares.non_finite():
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         raise WeightsError(
-            f"{place}: its squared gradient is NaN or Inf in {', '.join(map(repr, names[:_NAMED]))}{more} of "
+            f"{line}: its squared gradient is NaN or Inf in {', '.join(map(repr, names[:_NAMED]))}{more} of "
             f"{checkpoint.directory}; the weights are damaged, or overflow in this dtype: use float32"
         )
     return result

@@ -47,8 +47,8 @@ class Bubblewrap:
     Attributes:
         executable: of bubblewrap.
         version: of bubblewrap.
-        as_root: start as root without a user namespace and become a user that nobody else is, inside. Otherwise the
-            sandbox has a user namespace, in which a limit on processes counts its processes alone.
+        as_root: start as root without a user namespace and become a user inside that nobody else is. Otherwise the
+            sandbox has a user namespace, in which a limit on processes counts only its own.
         system_calls: the filter.
         mounts: arguments for what is visible.
     """
@@ -108,7 +108,7 @@ def ways() -> list[Bubblewrap]:
         EvaluationError: none can; says why.
     """
     if sys.platform != "linux":
-        raise EvaluationError(f"programs run in a sandbox on Linux alone, and this is {sys.platform}; {UNSAFE}")
+        raise EvaluationError(f"programs run in a sandbox only on Linux, and this is {sys.platform}; {UNSAFE}")
     executable = shutil.which("bwrap")
     if executable is None:
         raise EvaluationError(
@@ -150,12 +150,12 @@ def _mounts() -> list[str]:
     if packages:
         names = [name for name in ("numpy", "numpy.libs") if (packages / name).is_dir()]
         shown |= {packages / name: Path(PACKAGES, name) for name in names}
-    # bubblewrap makes missing parents for their owner alone
-    parents = dict.fromkeys(path for place in shown.values() for path in reversed(place.parents[:-1]))
+    # bubblewrap makes missing parents that only their owner may enter
+    parents = dict.fromkeys(path for target in shown.values() for path in reversed(target.parents[:-1]))
     return [
         *(part for path in parents for part in ("--perms", "0755", "--dir", str(path))),
         *(part for link in links for part in ("--symlink", str(link.readlink()), str(link))),
-        *(part for source, place in shown.items() for part in ("--ro-bind", str(source), str(place))),
+        *(part for source, target in shown.items() for part in ("--ro-bind", str(source), str(target))),
         *(part for path in hidden for part in ("--tmpfs", str(path), "--remount-ro", str(path))),
         *("--proc", "/proc", "--perms", "0755", "--dir", "/dev"),
         *_devices(),

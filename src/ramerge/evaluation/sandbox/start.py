@@ -71,7 +71,7 @@ def be_killed_first() -> None:
         # pathlib takes longer to import than all of this
         with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
             file.write("1000")
-    except OSError:  # Linux alone has it
+    except OSError:  # only Linux has it
         pass
 
 

@@ -21,7 +21,7 @@ from ramerge.evaluation.harness import (
     HarnessSuite,
     HarnessTask,
     Judged,
-    Question,
+    PromptedDocument,
     imported,
     load,
 )
@@ -72,14 +72,14 @@ class InstructSuite(HarnessSuite[InstructSettings]):
     def key(self, number: int, document: Mapping[str, Any]) -> str:
         return str(document["key"])
 
-    def score(self, task: str, question: Question, judged: Mapping[str, Judged]) -> Score:
+    def score(self, task: str, prompted: PromptedDocument, judged: Mapping[str, Judged]) -> Score:
         found = judged[NO_FILTER].metrics
         followed = {each: list(found[f"inst_level_{each}_acc"]) for each in ("strict", "loose")}
         metrics: dict[str, Ratio] = {}
         for each, hits in followed.items():
             metrics[f"prompt_{each}"] = (float(found[f"prompt_level_{each}_acc"]), 1.0)
             metrics[f"instruction_{each}"] = (float(sum(hits)), float(len(hits)))
-        return Score(metrics, details={"instructions": question.document["instruction_id_list"], **followed})
+        return Score(metrics, details={"instructions": prompted.document["instruction_id_list"], **followed})
 
     def gold(self, task: str, item: Item) -> Sequence[Reply]:
         """A record's own `gold` or `response`; nothing where it has none, as in the published data."""
@@ -117,7 +117,7 @@ def _not_from_hub() -> str:
 
 def _problems(loaded: HarnessTask) -> Iterator[str]:
     known = imported("lm_eval.tasks.ifeval.instructions_registry").INSTRUCTION_DICT
-    documents = [question.document for question in loaded.questions()]
+    documents = [prompted.document for prompted in loaded.questions()]
     for number, document in enumerate(documents, 1):
         instructions, arguments = document["instruction_id_list"], document["kwargs"]
         if unknown := [each for each in instructions if each not in known]:

@@ -26,7 +26,7 @@ from ramerge.evaluation.harness import (
     HarnessSuite,
     HarnessTask,
     Judged,
-    Question,
+    PromptedDocument,
     imported,
     load,
 )
@@ -94,7 +94,7 @@ class MathSuite(HarnessSuite[MathSettings]):
     def load(self, task: str) -> HarnessTask:
         return self._load_gsm8k() if task == "gsm8k" else self._load_math500()
 
-    def score(self, task: str, question: Question, judged: Mapping[str, Judged]) -> Score:
+    def score(self, task: str, prompted: PromptedDocument, judged: Mapping[str, Judged]) -> Score:
         if task == "gsm8k":
             return _gsm8k_score(judged)
         found = judged[NO_FILTER].metrics
@@ -117,7 +117,7 @@ class MathSuite(HarnessSuite[MathSettings]):
     def _load_gsm8k(self) -> HarnessTask:
         name, paths = self._gsm8k_task, self.context.data
         if "gsm8k_train" in paths and "gsm8k" not in paths:
-            raise EvaluationError("the suite math: --data gsm8k_train=FILE is of use with --data gsm8k=FILE alone")
+            raise EvaluationError("the suite math: --data gsm8k_train=FILE needs --data gsm8k=FILE too")
         documents, changes = None, self._examples()
         if "gsm8k" in paths:
             documents = {"test": _gsm8k_documents(paths["gsm8k"])}

@@ -11,7 +11,7 @@ Where this differs from the original:
 - `em` is an exact match; the original counts an answer that contains a gold answer. `match=contains` does too.
 - Answers are looked for in what the model wrote. The original looks in the whole text, where its prompt and its remark
   on invalid turns hold such tags too: a model that never answers has answered "Beijing" or "and".
-- A gold answer of which normalisation leaves nothing ("A+", "---") is compared as it stands, not as an empty text.
+- A gold answer that normalisation leaves empty ("A+", "---") is compared as it stands, not as an empty text.
 - Documents are cut at `max_information` characters, the original's text between its tags at 2048 tokens. It also drops
   the start of prompts over 4096 tokens; here, a conversation that the server finds too long is a failed request.
 - `continuation=turn` gives documents in a user's turn, since a chat cannot go on with an unfinished text. With
@@ -44,7 +44,7 @@ PROMPT = (
     "and it will return the top searched results between <information> and </information>. "
     "You can search as many times as your want. "
     "If you find no further external knowledge needed, you can directly provide the answer inside <answer> and "
-    "</answer>, without detailed illustrations. For example, <answer> Beijing </answer>. Question: {question}\n"
+    "</answer>, without detailed illustrations. For example, <answer> Beijing </answer>. SearchQuestion: {question}\n"
 )
 INVALID = (
     "\nMy previous action is invalid. "
@@ -77,7 +77,7 @@ class SearchSettings(Settings):
 
 
 @dataclass(frozen=True)
-class Question:
+class SearchQuestion:
     """A question and all answers that count as right."""
 
     text: str
@@ -97,7 +97,6 @@ class SearchSuite(Suite[SearchSettings]):
     settings_type = SearchSettings
 
     def tasks(self) -> Sequence[Task]:
-        """See `Suite`."""
         return (Task("nq", "NQ", ("em", "f1")), Task("2wiki", "2WikiMultiHopQA", ("em", "f1")))
 
     def check(self, tasks: Sequence[str]) -> None:
@@ -130,19 +129,15 @@ class SearchSuite(Suite[SearchSettings]):
             messages = self._continued(messages, turns[-1], response)
 
     def gold(self, task: str, item: Item) -> Sequence[Reply]:
-        """See `Suite`."""
         return [Reply(f"<think> I know this. </think>\n<answer> {item.value.answers[0]} </answer>")]
 
     def versions(self) -> Mapping[str, str]:
-        """See `Suite`."""
         return versions(["bm25s"]) if self.settings.engine == "bm25" else {}
 
     def uses(self, task: str) -> Sequence[str]:
-        """See `Suite`."""
         return [task, "documents"] if self.settings.engine == "bm25" else [task]
 
     async def close(self) -> None:
-        """See `Suite`."""
         if "_retriever" in self.__dict__:
             await self._retriever.close()
 
@@ -171,7 +166,7 @@ class SearchSuite(Suite[SearchSettings]):
         if isinstance(self._retriever, RetrievalServer):
             self._retriever.check()
 
-    def _questions(self, task: str) -> list[tuple[str, Question]]:
+    def _questions(self, task: str) -> list[tuple[str, SearchQuestion]]:
         return _read_questions(self.context.data.get(task) or _from_hub(task))
 
     async def _information(self, query: str) -> str:
@@ -187,7 +182,7 @@ class SearchSuite(Suite[SearchSettings]):
         written = "".join(message["content"] for message in messages[1:])
         return [messages[0], _message("assistant", written + turn + response)]
 
-    def _score(self, question: Question, turns: Sequence[str], actions: Sequence[str | None]) -> Score:
+    def _score(self, question: SearchQuestion, turns: Sequence[str], actions: Sequence[str | None]) -> Score:
         given = [answer for turn in turns for answer in _tagged("answer", turn)]
         details = {"searches": actions.count("search"), "invalid_turns": actions.count(None)}
         if not given:
@@ -202,7 +197,7 @@ class SearchSuite(Suite[SearchSettings]):
 
 
 def normalised(text: str) -> str:
-    """As in ZeroSearch's `qa_em.py`; a text of which nothing is left stays as it is, in lower case."""
+    """As in ZeroSearch's `qa_em.py`; a text that would be left empty stays as it is, in lower case."""
     return answers.normalised(text) or text.strip().lower()
 
 
@@ -270,7 +265,7 @@ def _from_hub(task: str) -> Path:
     return from_hub(_HUB, _HUB_FILES[task], task=f"search/{task}", instead=instead)
 
 
-def _read_questions(path: Path) -> list[tuple[str, Question]]:
+def _read_questions(path: Path) -> list[tuple[str, SearchQuestion]]:
     """Keys and questions of a file, in the layouts of NQ-open, 2WikiMultiHopQA and FlashRAG."""
     records = read_records(path, {"question": str})
     refuse(
@@ -281,7 +276,8 @@ def _read_questions(path: Path) -> list[tuple[str, Question]]:
     keys = [str(record.get("id", record.get("_id", number))) for number, record in enumerate(records, 1)]
     refuse_duplicates(path, keys)
     return [
-        (key, Question(record["question"], tuple(_answers(record)))) for key, record in zip(keys, records, strict=True)
+        (key, SearchQuestion(record["question"], tuple(_answers(record))))
+        for key, record in zip(keys, records, strict=True)
     ]
 
 

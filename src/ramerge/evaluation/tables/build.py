@@ -35,7 +35,7 @@ def build(
     columns, each column with the same weight, as in the paper. Intervals are 95 % percentile bootstrap intervals.
 
     Args:
-        results: models, of which the table has base models first, then agents, then merges, each in this order.
+        results: the models. The table has base models first, then agents, then merges.
         layout: `table1` to `table9` have the columns of the paper's tables; `main` has the main metric of every task
             that was run, `all` every metric.
         models: those to show, in this order; all if empty.
@@ -73,7 +73,7 @@ def build(
     labels = {model.name: _label(model, plan) for model in ordered}
     rows = [_row(entry, labels, several, plan.name) for entry in entries]
     remarks = [
-        *notes.of(ordered, columns, rows, who, ut),
+        *notes.measured(ordered, columns, rows, who, ut),
         *(notes.without_base(entries) if wanted else ()),
         *(notes.quoted(plan.name) if reference else ()),
     ]
@@ -95,11 +95,11 @@ def selected(results: Sequence[Model], names: Sequence[str]) -> list[Model]:
 def require_columns(layout: Layout, results: Sequence[Model]) -> None:
     """Raises `EvaluationError` where no model was run on any of a layout's columns."""
     wanted = [((column.suite, column.task), column.metric) for column in layout.columns]
-    there = {place: set[str]() for model in results for place in model.tasks}
+    there = {task: set[str]() for model in results for task in model.tasks}
     for model in results:
-        for place, samples in model.tasks.items():
-            there[place] |= set(samples.metrics)
-    if not any(metric in there.get(place, ()) for place, metric in wanted):
+        for task, samples in model.tasks.items():
+            there[task] |= set(samples.metrics)
+    if not any(metric in there.get(task, ()) for task, metric in wanted):
         found = ", ".join(f"{suite}/{task}" for suite, task in sorted(there)) or "nothing"
         raise EvaluationError(f"none of the columns of {layout.name} was run; the results have {found}")
 
@@ -111,7 +111,8 @@ def _ordered(layout: Layout, models: Sequence[Model], who: Roles) -> list[Model]
     merges = [model for model in models if model.name in who.merged]
     if not merges:
         raise EvaluationError(
-            f"{layout.name} shows merges alone, and no model is known to be one: name those that have no merge record"
+            f"{layout.name} shows only merges, and no model is known to be one; name those that have no merge record "
+            "with --merged"
         )
     return sorted(merges, key=lambda model: (_strength(model) is None, _strength(model) or 0.0))
 

@@ -74,11 +74,11 @@ def compare(
 def _refuse_other_data(models: Sequence[Model], columns: Sequence[Column]) -> None:
     """Items of two data sets may have the same keys, and are no pairs."""
     first, second = models
-    places = dict.fromkeys((column.suite, column.task) for column in columns if column.task)
+    tasks = dict.fromkeys((column.suite, column.task) for column in columns if column.task)
     problems = [
-        f"{'/'.join(place)}: {first.name} and {second.name} were asked from different data"
-        for place in places
-        if place in first.tasks and place in second.tasks and first.data(place) != second.data(place)
+        f"{'/'.join(task)}: {first.name} and {second.name} were asked from different data"
+        for task in tasks
+        if task in first.tasks and task in second.tasks and first.data(task) != second.data(task)
     ]
     if problems:
         raise EvaluationError(problems)
@@ -86,10 +86,10 @@ def _refuse_other_data(models: Sequence[Model], columns: Sequence[Column]) -> No
 
 def _value(model: Model, over: Sequence[Column]) -> float | None:
     """The mean over columns, if the model has all of them."""
-    places = [(column.suite, column.task) for column in over]
-    if not all(place in model.tasks for place in places):
+    tasks = [(column.suite, column.task) for column in over]
+    if not all(task in model.tasks for task in tasks):
         return None
-    values = [model.tasks[place].value(column.metric) for place, column in zip(places, over, strict=True)]
+    values = [model.tasks[task].value(column.metric) for task, column in zip(tasks, over, strict=True)]
     known = [value for value in values if value is not None]
     return fmean(known) if len(known) == len(values) else None
 
@@ -112,13 +112,13 @@ def _row(column: Column, pair: Pair, values: Sequence[float | None], found: Diff
     return Row(column.title, "", tuple(Cell(figure) for figure in figures))
 
 
-def _left_out(models: Sequence[Model], one: Model, columns: Sequence[Column]) -> list[str]:
+def _left_out(models: Sequence[Model], matched: Model, columns: Sequence[Column]) -> list[str]:
     """Who has items that the other has not."""
     texts = []
-    for place in dict.fromkeys((column.suite, column.task) for column in columns):
-        both = len(one.tasks[place].keys) if place in one.tasks else 0
+    for task in dict.fromkeys((column.suite, column.task) for column in columns):
+        both = len(matched.tasks[task].keys) if task in matched.tasks else 0
         for model in models:
-            alone = len(model.tasks[place].keys) - both if place in model.tasks else 0
-            if alone:
-                texts.append(f"{alone:,} of {model.name} in {'/'.join(place)}")
+            unmatched = len(model.tasks[task].keys) - both if task in model.tasks else 0
+            if unmatched:
+                texts.append(f"{unmatched:,} of {model.name} in {'/'.join(task)}")
     return [f"Left out, because the other has not got them: {', '.join(texts)}."] if texts else []

@@ -51,7 +51,7 @@ class Layout:
         average: whether there are averages; the columns of a layout without them have no common scale.
         all_count: whether averages are over all columns, as the paper's are; then there is one without `REFUSALS` too.
         differences: whether scores come with their difference to the base model.
-        ablation: whether it shows merges alone, in the order of RAM's `r`.
+        ablation: whether it shows only merges, in the order of RAM's `r`.
     """
 
     name: str
@@ -162,8 +162,8 @@ def _whole(name: str, results: Sequence[Model]) -> Layout:
     """All that was run, by suite and task."""
     run: dict[tuple[str, str], list[str]] = {}
     for model in results:
-        for place, samples in model.tasks.items():
-            run.setdefault(place, list(samples.metrics))
+        for task, samples in model.tasks.items():
+            run.setdefault(task, list(samples.metrics))
     columns = [
         Column((DOMAINS.get(suite, suite), task, metric if name == ALL else ""), suite, task, metric)
         for suite, task in sorted(run, key=_order)
@@ -181,8 +181,8 @@ def _main(suite: str, metrics: Sequence[str]) -> str:
     return known if known in metrics else metrics[0]
 
 
-def _order(place: tuple[str, str]) -> tuple[int, str, list[tuple[int, str]]]:
-    suite, task = place
+def _order(name: tuple[str, str]) -> tuple[int, str, list[tuple[int, str]]]:
+    suite, task = name
     known = list(DOMAINS)
     return known.index(suite) if suite in known else len(known), suite, natural(task)
 

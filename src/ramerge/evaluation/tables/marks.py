@@ -42,16 +42,16 @@ def marked(
         together: rank rows of all families together, not each family by itself.
     """
     marks: dict[tuple[int, int], set[Mark]] = {}
-    for place, column in enumerate(columns):
-        for row, mark in _column(entries, place, column, together):
-            marks.setdefault((row, place), set()).add(mark)
-        for row in _above(entries, place, column, specialists):
-            marks.setdefault((row, place), set()).add(Mark.BEATS)
+    for index, column in enumerate(columns):
+        for row, mark in _column(entries, index, column, together):
+            marks.setdefault((row, index), set()).add(mark)
+        for row in _above(entries, index, column, specialists):
+            marks.setdefault((row, index), set()).add(Mark.BEATS)
     return [
         replace(
             entry,
             cells=tuple(
-                replace(cell, marks=frozenset(marks.get((row, place), ()))) for place, cell in enumerate(entry.cells)
+                replace(cell, marks=frozenset(marks.get((row, index), ()))) for index, cell in enumerate(entry.cells)
             ),
         )
         for row, entry in enumerate(entries)
@@ -77,12 +77,12 @@ def _differences(entry: Entry, base: Entry) -> Iterator[Cell]:
             yield replace(cell, difference=cell.value - start.value)
 
 
-def _column(entries: Sequence[Entry], place: int, column: Column, together: bool) -> Iterator[tuple[int, Mark]]:
+def _column(entries: Sequence[Entry], index: int, column: Column, together: bool) -> Iterator[tuple[int, Mark]]:
     """Ranks of one column."""
     values = {
         row: value
         for row, entry in enumerate(entries)
-        if entry.ranked and (value := _shown(entry.cells[place], column)) is not None
+        if entry.ranked and (value := _shown(entry.cells[index], column)) is not None
     }
     pools = {row: None if together else entries[row].family for row in values}
     for pool in dict.fromkeys(pools.values()):
@@ -97,7 +97,7 @@ def _column(entries: Sequence[Entry], place: int, column: Column, together: bool
 
 
 def _above(
-    entries: Sequence[Entry], place: int, column: Column, specialists: Mapping[tuple[Family, str], str]
+    entries: Sequence[Entry], index: int, column: Column, specialists: Mapping[tuple[Family, str], str]
 ) -> Iterator[int]:
     """Merges above the specialist of the column's domain."""
     measured = {entry.name: entry for entry in entries if not entry.quoted}
@@ -105,7 +105,7 @@ def _above(
         name = specialists.get((entry.family, column.suite))
         if entry.quoted or not entry.merged or name not in measured:
             continue
-        value, to_beat = _shown(entry.cells[place], column), _shown(measured[name].cells[place], column)
+        value, to_beat = _shown(entry.cells[index], column), _shown(measured[name].cells[index], column)
         if value is not None and to_beat is not None and value > to_beat:
             yield row
 

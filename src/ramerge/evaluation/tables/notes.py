@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ramerge.evaluation.samples import Model, Place
+from ramerge.evaluation.samples import Model, TaskName
 from ramerge.evaluation.tables import layouts, paper
 from ramerge.evaluation.tables.marks import Entry
 from ramerge.evaluation.tables.model import Column, Row
@@ -14,7 +14,9 @@ from ramerge.evaluation.tables.roles import Roles
 _MOST_NAMES = 2
 
 
-def of(models: Sequence[Model], columns: Sequence[Column], rows: Sequence[Row], who: Roles, ut: str) -> Iterator[str]:
+def measured(
+    models: Sequence[Model], columns: Sequence[Column], rows: Sequence[Row], who: Roles, ut: str
+) -> Iterator[str]:
     """Notes on measured rows."""
     yield "Scores in per cent." + (
         " Avg is the mean over the columns." if any(not column.task for column in columns) else ""
@@ -44,21 +46,19 @@ def averages(columns: Sequence[Column]) -> Iterator[str]:
 
 def run_notes(models: Sequence[Model], columns: Sequence[Column]) -> Iterator[str]:
     """What differs between runs: samples, failures, settings, versions."""
-    places = list(dict.fromkeys((column.suite, column.task) for column in columns if column.task))
-    yield from _counts(models, places)
-    yield from _failures(models, places)
-    yield from _each(
-        models, places, "Not finished", lambda model, place: model.asked(place) - len(model.tasks[place].keys)
-    )
-    yield from _each(models, places, "Cut off at the limit of tokens", lambda model, place: len(model.tasks[place].cut))
-    suites = list(dict.fromkeys(suite for suite, _ in places))
+    tasks = list(dict.fromkeys((column.suite, column.task) for column in columns if column.task))
+    yield from _counts(models, tasks)
+    yield from _failures(models, tasks)
+    yield from _each(models, tasks, "Not finished", lambda model, task: model.asked(task) - len(model.tasks[task].keys))
+    yield from _each(models, tasks, "Cut off at the limit of tokens", lambda model, task: len(model.tasks[task].cut))
+    suites = list(dict.fromkeys(suite for suite, _ in tasks))
     for suite in suites:
-        ran = [model for model in models if any(place[0] == suite for place in model.tasks)]
+        ran = [model for model in models if any(task[0] == suite for task in model.tasks)]
         for what in ("settings", "versions"):
             yield from _unequal(suite, what, {model.name: model.suites.get(suite, {}).get(what, {}) for model in ran})
-    for place in places:
+    for task in tasks:
         yield from _unequal(
-            "/".join(place), "data", {model.name: model.data(place) for model in models if place in model.tasks}
+            "/".join(task), "data", {model.name: model.data(task) for model in models if task in model.tasks}
         )
 
 
@@ -85,41 +85,41 @@ def _specialists(columns: Sequence[Column], who: Roles) -> Iterator[str]:
         yield f"No specialist is known for {', '.join(absent)}."
 
 
-def _counts(models: Sequence[Model], places: Iterable[Place]) -> Iterator[str]:
+def _counts(models: Sequence[Model], tasks: Iterable[TaskName]) -> Iterator[str]:
     """How many samples there are, and who has another number of them."""
     usual, unlike = [], []
-    for place in places:
-        counts = {model.name: len(model.tasks[place].keys) for model in models if place in model.tasks}
+    for task in tasks:
+        counts = {model.name: len(model.tasks[task].keys) for model in models if task in model.tasks}
         if not counts:
             continue
         most = max(counts.values())
-        usual.append(f"{'/'.join(place)} {most:,}")
-        unlike += [f"{name} has {count:,} of {'/'.join(place)}" for name, count in counts.items() if count < most]
+        usual.append(f"{'/'.join(task)} {most:,}")
+        unlike += [f"{name} has {count:,} of {'/'.join(task)}" for name, count in counts.items() if count < most]
     yield f"Samples: {', '.join(usual)}."
     if unlike:
         yield f"Fewer samples than others: {', '.join(unlike)}."
 
 
-def _failures(models: Sequence[Model], places: Sequence[Place]) -> Iterator[str]:
+def _failures(models: Sequence[Model], tasks: Sequence[TaskName]) -> Iterator[str]:
     failures = [
-        f"{model.name} {len(samples.failures):,} of {len(samples.keys):,} in {'/'.join(place)}"
+        f"{model.name} {len(samples.failures):,} of {len(samples.keys):,} in {'/'.join(task)}"
         for model in models
-        for place in places
-        if (samples := model.tasks.get(place)) and samples.failures
+        for task in tasks
+        if (samples := model.tasks.get(task)) and samples.failures
     ]
     if failures:
         yield f"Failed samples: {', '.join(failures)}."
 
 
 def _each(
-    models: Sequence[Model], places: Sequence[Place], what: str, count: Callable[[Model, Place], int]
+    models: Sequence[Model], tasks: Sequence[TaskName], what: str, count: Callable[[Model, TaskName], int]
 ) -> Iterator[str]:
     """A sentence on the models and tasks where there is something to count."""
     found = [
-        f"{model.name} {number:,} of {max(model.asked(place), len(model.tasks[place].keys)):,} in {'/'.join(place)}"
+        f"{model.name} {number:,} of {max(model.asked(task), len(model.tasks[task].keys)):,} in {'/'.join(task)}"
         for model in models
-        for place in places
-        if place in model.tasks and (number := count(model, place)) > 0
+        for task in tasks
+        if task in model.tasks and (number := count(model, task)) > 0
     ]
     if found:
         yield f"{what}: {', '.join(found)}."
@@ -127,10 +127,10 @@ def _each(
 
 def _unequal(suite: str, what: str, values: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Settings or versions of a suite that are not the same for all models."""
-    for key in dict.fromkeys(key for one in values.values() for key in one):
+    for key in dict.fromkeys(key for recorded in values.values() for key in recorded):
         models: dict[str, list[str]] = {}
-        for name, one in values.items():
-            models.setdefault(repr(one[key]) if key in one else "not recorded", []).append(name)
+        for name, recorded in values.items():
+            models.setdefault(repr(recorded[key]) if key in recorded else "not recorded", []).append(name)
         if len(models) > 1:
             groups = sorted(models.items(), key=lambda group: len(group[1]))
             which = [f"{value} for {', '.join(names)}" for value, names in groups[:-1]]

@@ -164,7 +164,7 @@ class _Grid:
         for section, rows in self.sections:
             found += [section] if section else []
             for name, cells in rows:
-                texts = (cells[place].rjust(width) for place, width in zip(block, widths, strict=True))
+                texts = (cells[index].rjust(width) for index, width in zip(block, widths, strict=True))
                 found.append("  ".join([self._name(section, name).ljust(names), *texts]))
         return [line.rstrip() for line in found]
 
@@ -179,12 +179,12 @@ class _Grid:
         return "  ".join(texts)
 
     def _groups(self, number: int, block: Sequence[int]) -> list[tuple[str, int]]:
-        return _groups([[level[place] for place in block] for level in self.levels], number)
+        return _groups([[level[index] for index in block] for level in self.levels], number)
 
     def _widths(self, block: Sequence[int]) -> list[int]:
         """Each column's, so that its cells fit, and the titles above its group."""
         rows = [cells for _, rows in self.sections for _, cells in rows]
-        widths = [max(len(texts[place]) for texts in (self.levels[-1], *rows)) for place in block]
+        widths = [max(len(texts[index]) for texts in (self.levels[-1], *rows)) for index in block]
         for number in range(len(self.levels) - 1):
             start = 0
             for title, span in self._groups(number, block):
@@ -202,16 +202,17 @@ class _Grid:
 
 
 def _blocks(columns: Sequence[Column], grid: _Grid, width: int) -> list[list[int]]:
-    """Columns that stand beside each other: domains stay whole where they can, and a column alone where it must."""
+    """Columns that stand beside each other: a domain stays whole where it fits, and a column wider than
+    the terminal has a block of its own."""
     blocks: list[list[int]] = [[]]
-    for _, group in groupby(range(len(columns)), key=lambda place: columns[place].titles[0]):
+    for _, group in groupby(range(len(columns)), key=lambda index: columns[index].titles[0]):
         domain = list(group)
         if blocks[-1] and grid.width(blocks[-1] + domain) > width:
             blocks.append([])
-        for place in domain:
-            if blocks[-1] and grid.width([*blocks[-1], place]) > width:
+        for index in domain:
+            if blocks[-1] and grid.width([*blocks[-1], index]) > width:
                 blocks.append([])
-            blocks[-1].append(place)
+            blocks[-1].append(index)
     return blocks
 
 
@@ -338,10 +339,10 @@ def _csv(table: Table, intervals: bool) -> str:
                 continue
             low, high = cell.interval or (None, None)
             where = (row.name, row.section, "yes" if row.quoted else "no", column.title)
-            of = (column.suite, column.task, column.metric)
+            what = (column.suite, column.task, column.metric)
             failed = None if cell.samples is None else cell.failed
             numbers = (cell.value, low, high, cell.samples, failed, cell.difference)
-            writer.writerow([*map(csv_cell, (*where, *of)), *numbers])
+            writer.writerow([*map(csv_cell, (*where, *what)), *numbers])
     return out.getvalue()
 
 

@@ -121,4 +121,4 @@ def _by_name(
         for suite in suites:
             if words & _WORDS.get(suite, {suite}):
                 found.setdefault((families[agent], suite), []).append(agent)
-    return {place: fitting[0] for place, fitting in found.items() if len(fitting) == 1}
+    return {key: fitting[0] for key, fitting in found.items() if len(fitting) == 1}

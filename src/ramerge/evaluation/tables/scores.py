@@ -74,9 +74,9 @@ def drawn(models: Sequence[Model], columns: Sequence[Column], seed: int) -> dict
         if all(samples and column.metric in samples.metrics and len(samples.keys) > 1 for samples in tasks):
             by_task.setdefault((column.suite, column.task), []).append(column)
     found: dict[Column, Floats] = {}
-    for place, own in by_task.items():
-        stacked = [PER_CENT * model.tasks[place].metrics[column.metric] for column in own for model in models]
-        task = crc32("/".join(place).encode(errors="backslashreplace"))
+    for name, own in by_task.items():
+        stacked = [PER_CENT * model.tasks[name].metrics[column.metric] for column in own for model in models]
+        task = crc32("/".join(name).encode(errors="backslashreplace"))
         values = bootstrap.replicates(np.stack(stacked, axis=1), seed=(seed, task))
         found |= {
             column: values[:, start : start + len(models)]
@@ -88,15 +88,15 @@ def drawn(models: Sequence[Model], columns: Sequence[Column], seed: int) -> dict
 def common(first: Model, second: Model) -> tuple[Model, Model]:
     """Both models with the tasks that both have, and of these with the items that both have."""
     shared = {
-        place: sorted({*samples.keys} & {*second.tasks[place].keys})
-        for place, samples in first.tasks.items()
-        if place in second.tasks
+        name: sorted({*samples.keys} & {*second.tasks[name].keys})
+        for name, samples in first.tasks.items()
+        if name in second.tasks
     }
-    one, other = (
-        replace(model, tasks={place: _only(model.tasks[place], keys) for place, keys in shared.items() if keys})
+    left, right = (
+        replace(model, tasks={name: _only(model.tasks[name], keys) for name, keys in shared.items() if keys})
         for model in (first, second)
     )
-    return one, other
+    return left, right
 
 
 def _only(samples: Samples, keys: Sequence[str]) -> Samples:

@@ -1,9 +1,9 @@
 """Assertions and the function that they test, in two processes with nothing but plain values between them.
 
 `judging` hands the text of this file to two sandboxes, so it imports nothing of ramerge. In one, `judge` runs the
-benchmark's assertions; what they name and nobody defined there is a `Remote`, a thing of the program's. In the other,
-`answer` runs the program and does what remotes ask. So a program can give wrong answers, and nothing else: it shares
-no object, no memory, and no file with the process that says whether the assertions hold.
+benchmark's assertions; a name in them that is not defined there is a `Remote`, which stands for something of the
+program. In the other, `answer` runs the program and does what remotes ask. So a program can give wrong answers, and
+nothing else: it shares no object, no memory, and no file with the process that says whether the assertions hold.
 
 Each message is JSON behind its length in 8 bytes, at most `MOST_BYTES`:
 
@@ -12,9 +12,9 @@ Each message is JSON behind its length in 8 bytes, at most `MOST_BYTES`:
                ["raised", name of a built-in exception], ["missing", name], ["too", "deep" or "large"]
 
 A target is the name of a global variable, or the number of an object that the program holds on to. None, bool, int,
-float, complex, str, bytes, list, tuple, dict, set, frozenset and range cross as they are. Of the program's, what is of
-a class derived from them crosses as the plain value, scalars of numpy as Python's, and iterators as their first
-`MOST_ITEMS` items. All else stays where it is and crosses as its number.
+float, complex, str, bytes, list, tuple, dict, set, frozenset and range cross as they are. Of the program's values,
+those of a class derived from these cross as the plain value, scalars of numpy as Python's, and iterators as their first
+`MOST_ITEMS` items. Everything else stays where it is, and its number crosses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How the arguments and results of functions are written on standard input and output.
 
 The paper turns functional problems into programs: variables on separate lines, lists flattened (appendix B.1). That
-alone loses the borders in nested lists and in texts with spaces, so here it is done where nothing is lost:
+loses the borders in nested lists and in texts with spaces, so here it is done where nothing is lost:
 
     a number, truth value, None or text    as it is printed, on one line
     a flat list or tuple of one of them    its values on one line, separated by spaces; an empty line if there are none

@@ -61,7 +61,7 @@ class Problem:
         seconds: limit on the time of a run; None where the data has none.
         examples: public tests.
         function: name, where a function is asked for and not a program.
-        given: code that the question gives, of which assertions and the function may use what is not theirs.
+        given: code of the question, which assertions and the function may use.
         result: how results are written, in a converted problem.
         solution: a program, or function, that passes; None where the data has none.
     """

@@ -51,7 +51,7 @@ class CodingSettings(Settings):
     top_p: float = Field(0.95, gt=0, le=1, description="nucleus of sampling")
     max_tokens: int = Field(10_000, ge=1, description="new tokens a request")
     programs: int = Field(4, ge=1, le=1000, description="programs asked for, a problem")
-    tests: int = Field(4, ge=0, le=1000, description="unit tests asked for, a problem; 0 scores programs alone")
+    tests: int = Field(4, ge=0, le=1000, description="unit tests asked for, a problem; 0 scores only programs")
     bon: tuple[int, int] = Field(
         (4, 4), description="n, m of BoN: of n programs, by m generated tests; no more than there are"
     )
@@ -62,7 +62,7 @@ class CodingSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _best_of_all(cls, values: Any) -> Any:
-        """Without a word on it, BoN takes what is asked for, up to the paper's four."""
+        """By default BoN takes all that is asked for, up to the paper's four."""
         if isinstance(values, dict) and "bon" not in values:
             asked = [values.get(name, 4) for name in ("programs", "tests")]
             if all(type(each) is int for each in asked):

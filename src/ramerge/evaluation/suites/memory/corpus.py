@@ -24,14 +24,14 @@ _FIELDS = {
 
 
 @dataclass(frozen=True)
-class Question:
+class ReadingQuestion:
     """A question on documents.
 
     Attributes:
         key: its id, or its place where it has none.
-        answer: the first of the gold answers, which alone counts.
-        own: places of the documents that came with it, always in the context.
-        near: places of other documents of the same article, the first to be added.
+        answer: the first of the gold answers, the only one that counts.
+        own: indices of the documents that came with it, always in the context.
+        near: indices of other documents of the same article, the first to be added.
     """
 
     key: str
@@ -47,7 +47,7 @@ class Corpus:
 
     source: Path
     documents: Sequence[str]
-    questions: Sequence[Question]
+    questions: Sequence[ReadingQuestion]
 
 
 def load(name: str, data: Mapping[str, Path]) -> Corpus:
@@ -85,9 +85,9 @@ def _hotpotqa(path: Path, records: Iterable[Mapping[str, Any]]) -> Corpus:
             )
     refuse(problems)
     refuse_duplicates(path, [key for key, *_ in rows])
-    documents, place = _sorted(path, (document for row in rows for document in row[-1]))
+    documents, index_of = _sorted(path, (document for row in rows for document in row[-1]))
     questions = [
-        Question(key, question, answer, tuple(dict.fromkeys(place[document] for document in own)))
+        ReadingQuestion(key, question, answer, tuple(dict.fromkeys(index_of[document] for document in own)))
         for key, question, answer, own in rows
     ]
     return _checked(Corpus(path, documents, questions))
@@ -151,15 +151,15 @@ class _Squad(BaseModel):
 def _squad(path: Path | None, articles: Sequence[_Article]) -> Corpus:
     source = path or _hub_path("squad")
     everything = [paragraph.context for article in articles for paragraph in article.paragraphs]
-    documents, place = _sorted(source, everything)
+    documents, index_of = _sorted(source, everything)
     questions = []
     for article in articles:
-        places = list(dict.fromkeys(place[paragraph.context] for paragraph in article.paragraphs))
+        indices = list(dict.fromkeys(index_of[paragraph.context] for paragraph in article.paragraphs))
         for paragraph in article.paragraphs:
-            own = place[paragraph.context]
-            near = tuple(each for each in places if each != own)
+            own = index_of[paragraph.context]
+            near = tuple(index for index in indices if index != own)
             answerable = (qa for qa in paragraph.qas if not qa.is_impossible)
-            questions += [Question(qa.id, qa.question, _first(source, qa), (own,), near) for qa in answerable]
+            questions += [ReadingQuestion(qa.id, qa.question, _first(source, qa), (own,), near) for qa in answerable]
     refuse_duplicates(source, [question.key for question in questions])
     return _checked(Corpus(source, documents, questions))
 
@@ -204,7 +204,7 @@ def _hub_qa(row: Mapping[str, Any]) -> _Qa:
 def _sorted(path: Path, texts: Iterable[str]) -> tuple[list[str], dict[str, int]]:
     documents = sorted(set(texts))
     refuse([f"{path}: {text[:40]!r}… holds half a character" for text in documents if not is_unicode(text)])
-    return documents, {document: place for place, document in enumerate(documents)}
+    return documents, {document: index for index, document in enumerate(documents)}
 
 
 def _checked(corpus: Corpus) -> Corpus:

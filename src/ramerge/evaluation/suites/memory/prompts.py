@@ -65,7 +65,7 @@ def section(problem: str, memory: str, text: str) -> list[Message]:
 
 
 def final(problem: str, memory: str, form: str) -> list[Message]:
-    """The chat that answers from the memory alone."""
+    """The chat that answers from the memory only."""
     return _chat(_FINAL.format(problem=problem, memory=memory, form=_FINAL_FORMS[form]))
 
 

@@ -34,12 +34,12 @@ def score(prediction: str, gold: str, *, original_quirks: bool) -> dict[str, flo
     """Each of `METRICS` from 0 to 1.
 
     Both texts are normalised: lower case, without ASCII punctuation, articles and outer or double spaces. `sub_em` is 1
-    where one holds the other, whichever; `em` where they are equal; `f1` is that of their words, 0 where one alone is
+    where one of the two holds the other; `em` where they are equal; `f1` is that of their words, 0 where only one is
     yes or no.
 
     Args:
-        original_quirks: a prediction or gold answer of which normalising leaves nothing is held by every text, as in
-            the original. Otherwise such a pair is right only where the two agree but for case.
+        original_quirks: every text holds a prediction or gold answer that normalising leaves empty, as in the original.
+            Otherwise such a pair is right only where the two are equal without case.
     """
     said, wanted = normalised(prediction), normalised(gold)
     if not (said and wanted) and not original_quirks:

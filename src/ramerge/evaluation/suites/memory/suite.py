@@ -17,7 +17,7 @@ from ramerge.evaluation import requirements
 from ramerge.evaluation.data import all_of, file_digest
 from ramerge.evaluation.suite import Chat, Context, Item, Ratio, Reply, Score, Settings, Suite, Task
 from ramerge.evaluation.suites.memory import prompts, scoring
-from ramerge.evaluation.suites.memory.corpus import Corpus, Question, load
+from ramerge.evaluation.suites.memory.corpus import Corpus, ReadingQuestion, load
 from ramerge.evaluation.suites.memory.tokens import START, Chunk, Tokens
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.extras import install
@@ -40,7 +40,7 @@ class MemorySettings(Settings):
     samples: int = Field(128, ge=1, description="questions a length, or as many as there are")
     chunk_tokens: int = Field(5000, ge=1, description="memagent: tokens of the context in a request")
     longest_prompt: int | None = Field(
-        120_000, ge=2, description="single: tokens of a prompt, of which a longer one keeps both ends; null: all"
+        120_000, ge=2, description="single: tokens of a prompt; a longer one keeps its two ends; null: all"
     )
     answer_format: Literal["sentence", "boxed"] = Field(
         "sentence", description='"Therefore, the answer is …", or \\boxed{}'
@@ -54,15 +54,15 @@ class Sample:
     """A question and its context, which is made anew each time it is read."""
 
     corpus: Corpus
-    question: Question
+    question: ReadingQuestion
     problem: str
-    places: Sequence[int]
+    order: Sequence[int]
 
     def pieces(self, head: str = "", tail: str = "") -> Iterator[str]:
         """The context between two texts, a document at a time, as `Tokens` takes them."""
-        last = len(self.places)
-        for number, place in enumerate(self.places, 1):
-            document = f"{head if number == 1 else ''}{START} {number}:\n{self.corpus.documents[place]}"
+        last = len(self.order)
+        for number, index in enumerate(self.order, 1):
+            document = f"{head if number == 1 else ''}{START} {number}:\n{self.corpus.documents[index]}"
             yield f"{document}\n\n" if number < last else document.rstrip() + tail
 
 
@@ -106,7 +106,7 @@ class MemorySuite(Suite[MemorySettings]):
         sample: Sample = item.value
         ask = self._by_chunks if self.settings.workflow == "memagent" else self._at_once
         reply, asked = await ask(sample, chat)
-        details = {"documents": len(sample.places), "distinct_documents": len(set(sample.places)), **asked}
+        details = {"documents": len(sample.order), "distinct_documents": len(set(sample.order)), **asked}
         if not reply and self.settings.original_quirks:
             return Score(_LEFT_OUT, None, "the reply is empty: left out, as in the original", details)
         prediction = scoring.answer(reply, self.settings.answer_format)
@@ -156,7 +156,7 @@ class MemorySuite(Suite[MemorySettings]):
     async def _at_once(self, sample: Sample, chat: Chat) -> tuple[str, dict[str, Any]]:
         head, tail = prompts.WHOLE_HEAD, prompts.whole_tail(sample.problem, self.settings.answer_format)
         text, details = await asyncio.to_thread(self._shortened, sample, head, tail)
-        recorded = f"{head}[{len(sample.places):,} documents, {len(text):,} characters in all]{tail}"
+        recorded = f"{head}[{len(sample.order):,} documents, {len(text):,} characters in all]{tail}"
         reply = await chat(prompts.whole(text), recorded=prompts.whole(recorded))
         return reply.text, details
 
@@ -211,7 +211,7 @@ class MemorySuite(Suite[MemorySettings]):
                 "whole development set, or repeat documents with --set memory.repeat_documents=true"
             )
 
-    def _sample(self, task: str, question: Question) -> Sample:
+    def _sample(self, task: str, question: ReadingQuestion) -> Sample:
         name, length = _name_and_length(task)
         corpus = self._corpus(name)
         # a seed of null keeps seeds out of requests; it is no reason for data that differ from run to run
@@ -221,13 +221,13 @@ class MemorySuite(Suite[MemorySettings]):
         if name == "squad":
             problem = prompts.SQUAD_PROBLEM.format(question=problem)
             length = self._fitting(order, length - _ANSWER_TOKENS - self._tokens.count([problem])[0])
-        places = list(islice(cycle(order), max(length, len(question.own))))
-        generator.shuffle(places)
-        return Sample(corpus, question, problem, array("L", places))
+        indices = list(islice(cycle(order), max(length, len(question.own))))
+        generator.shuffle(indices)
+        return Sample(corpus, question, problem, array("L", indices))
 
     def _fitting(self, order: Sequence[int], room: int) -> int:
         """How many documents have no more tokens than there is room for."""
-        used = accumulate(self._costs[place] for place in cycle(order))
+        used = accumulate(self._costs[index] for index in cycle(order))
         return sum(1 for _ in takewhile(lambda tokens: tokens <= room, used))
 
 
@@ -240,8 +240,8 @@ def _name_and_length(task: str) -> tuple[str, int]:
     return name, 1024 * int(length[:-1]) if length.endswith("k") else int(length)
 
 
-def _order(corpus: Corpus, question: Question, generator: random.Random, length: int) -> list[int]:
-    """Places of documents in the order in which they come into a context: own, near, others.
+def _order(corpus: Corpus, question: ReadingQuestion, generator: random.Random, length: int) -> list[int]:
+    """Indices of documents in the order in which they come into a context: own, near, others.
 
     At least as many as the length has documents or tokens, which is enough for it, or all.
     """
@@ -249,7 +249,7 @@ def _order(corpus: Corpus, question: Question, generator: random.Random, length:
     first = dict.fromkeys([*question.own, *near])
     everywhere = range(len(corpus.documents))
     drawn = generator.sample(everywhere, min(len(everywhere), length + len(first)))
-    return [*first, *(place for place in drawn if place not in first)]
+    return [*first, *(index for index in drawn if index not in first)]
 
 
 def _placeholder(chunk: Chunk) -> str:

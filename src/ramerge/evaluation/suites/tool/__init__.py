@@ -2,7 +2,7 @@
 
 Source: Patil et al., The Berkeley Function Calling Leaderboard, ICML 2025. Questions, possible answers, prompt, decoder
 and checker are those of the package `bfcl-eval`, so a score is what the package gives to the same output. Two things
-differ, for answers that no one gives in earnest. The package computes operators in arguments by `eval`; here
+differ, for answers that no model means. The package computes operators in arguments by `eval`; here
 that does arithmetic and nothing else. And answers beyond a length count as undecodable, since its parsers overflow
 the stack on deep nesting.
 

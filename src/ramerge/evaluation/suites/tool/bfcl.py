@@ -1,7 +1,7 @@
 """The package `bfcl-eval`, loaded without its vendors' SDKs and without what it would run of a model's output.
 
-`load` imports a copy of the package's modules that is ours alone: other users of `bfcl_eval` in the process see and get
-the untouched package. In the copy
+`load` imports a copy of the package's modules that only we use: other users of `bfcl_eval` in the process get the
+untouched package. In the copy
 
 - `bfcl_eval.constants.model_config` is a stub. The real one imports a handler, and with it an SDK, for every model on
   the leaderboard, thirty in all; the checker only asks it whether a model writes `_` for the `.` in a function's name.

@@ -60,7 +60,7 @@ class ToolSettings(Settings):
 
 
 @dataclass(frozen=True)
-class Question:
+class BfclEntry:
     """An item of BFCL.
 
     Attributes:
@@ -106,7 +106,7 @@ class ToolSuite(Suite[ToolSettings]):
             yield Item(record["id"], question)
 
     async def attempt(self, task: str, item: Item, chat: Chat) -> Score:
-        question: Question = item.value
+        question: BfclEntry = item.value
         reply = await chat(question.messages, tools=question.tools)
         with _quiet():
             if question.answer is None:
@@ -114,7 +114,7 @@ class ToolSuite(Suite[ToolSettings]):
             return self._score_calls(task, question, reply)
 
     def gold(self, task: str, item: Item) -> Sequence[Reply]:
-        question: Question = item.value
+        question: BfclEntry = item.value
         if "irrelevance" in task:
             return [Reply(_REFUSAL)]
         answer = question.answer if question.answer is not None else [{question.functions[0]["name"]: {}}]
@@ -147,7 +147,7 @@ class ToolSuite(Suite[ToolSettings]):
             raise EvaluationError(f"{answers_path}: lacks possible answers to {', '.join(unanswered[:10])}")
         return by_id
 
-    def _question(self, record: Mapping[str, Any], answer: list[dict[str, Any]] | None) -> Question:
+    def _question(self, record: Mapping[str, Any], answer: list[dict[str, Any]] | None) -> BfclEntry:
         """What the package's handlers for chat APIs would send."""
         package = bfcl.load()
         if answer is not None:
@@ -161,7 +161,7 @@ class ToolSuite(Suite[ToolSettings]):
             tools = package.handler.convert_to_tool(functions, package.types.GORILLA_TO_OPENAPI, style)
         else:
             messages = package.handler.system_prompt_pre_processing_chat_model(messages, functions, asked["id"])
-        return Question(messages, tools, record["function"], answer)
+        return BfclEntry(messages, tools, record["function"], answer)
 
     def _score_relevance(self, task: str, reply: Reply) -> Score:
         """Right where a function is called, or where none is. The package reads these answers as Python."""
@@ -170,7 +170,7 @@ class ToolSuite(Suite[ToolSettings]):
         is_right = is_call is not ("irrelevance" in task)
         return _score(is_right, calls, None if is_right else problem)
 
-    def _score_calls(self, task: str, question: Question, reply: Reply) -> Score:
+    def _score_calls(self, task: str, question: BfclEntry, reply: Reply) -> Score:
         package, language = bfcl.load(), _language(task)
         calls, problem = guarded(self._decoded, reply, language)
         if problem is not None:
