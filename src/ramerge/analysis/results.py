@@ -13,6 +13,7 @@ from pydantic import BeforeValidator
 
 from ramerge.analysis.anatomy import Tally
 from ramerge.analysis.roles import ROLES
+from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.jsontext import Limits, dumped
 from ramerge.foundation.typedjson import read_model
 from ramerge.kernels.anatomy import EXPONENT_BINS, FATES, LEAST_EXPONENT, LEAST_ULP, MERGES, ULP_BINS
@@ -238,6 +239,20 @@ class Analysis:
     def to_json(self) -> str:
         """The text of `--json`."""
         return dumped(self.as_dict(), indent=None)
+
+    def frames(self) -> dict[str, Any]:
+        """The tables of `--csv` as pandas data frames, by name.
+
+        Raises:
+            RecipeError: pandas is not installed.
+        """
+        from ramerge.analysis.tables import rows
+
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise RecipeError("data frames need pandas: pip install pandas") from error
+        return {name: pd.DataFrame(table) for name, table in rows(self).items()}
 
 
 def read_analysis(path: Path) -> Analysis:

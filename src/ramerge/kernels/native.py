@@ -122,7 +122,7 @@ def _compile(
     code = object_code(compiled, *_processor())
     tell(True)
     if code is None:
-        text = f"the machine code that numba {_numba_version()} makes of kernel {name} cannot be kept for later processes"
+        text = f"numba {_numba_version()} makes code of kernel {name} that cannot be kept for later processes"
         warn(text, RuntimeWarning, stacklevel=3)
     else:
         store.write("kernels", key, compiled.native_name.encode("ascii") + b"\0" + code)

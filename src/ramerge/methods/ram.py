@@ -128,7 +128,7 @@ class ClippedParameters(RescaledParameters):
 
 @dataclass(frozen=True)
 class Moved(Statistic):
-    """What each agent moved, and what only it moved (equations 1 and 2). Its result: an `AgentCounts` for each agent."""
+    """What each agent moved, and what only it moved (equations 1 and 2). The result has `AgentCounts` by agent."""
 
     epsilon: float = 1e-5
 
