@@ -237,9 +237,11 @@ def test_tables_and_frames(tmp_path: Path) -> None:
     assert (first["kind"], first["agent"]) == ("model", "code")
     assert float(first["density"]) == found.model.agents[0].density
     pandas = pytest.importorskip("pandas")
-    frames = ramerge.frames(found)
+    frames = found.frames()
     assert isinstance(frames["pairs"], pandas.DataFrame)
     assert len(frames["pairs"].query("kind == 'model'")) == 3
+    with pytest.warns(DeprecationWarning, match=r"use analysis\.frames\(\)"):
+        assert list(ramerge.frames(found)) == list(frames)
 
 
 def test_what_cannot_be_analysed(tmp_path: Path) -> None:

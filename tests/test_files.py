@@ -55,8 +55,12 @@ def test_a_file_is_old_or_new_and_the_next_write_leaves_nothing(
 def test_a_check_leaves_nothing_and_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     (tmp_path / ".a.json.partial").touch()
     check_file(tmp_path / "a.json")
-    check_folder(tmp_path / "tables")
-    assert left(tmp_path) == ["tables"] and left(tmp_path / "tables") == []
+    check_file(tmp_path / "pages" / "a.html")
+    check_folder(tmp_path / "tables" / "of" / "today")
+    assert left(tmp_path) == []
+    with pytest.raises(OutputError, match=r"today: cannot be written: File name too long"):
+        check_folder(tmp_path / "tables" / ("of" * 200) / "today")
+    assert left(tmp_path) == []
 
 
 def test_a_signal_waits_until_the_file_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

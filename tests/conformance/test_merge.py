@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import ramerge
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.methods.ram import AgentCounts, rescale
-from ramerge.methods.ram import rho as ratio
+from ramerge.methods.ram import AgentCounts
 from ramerge.methods.table import METHODS
 from tests import reference
 from tests.checkpoints import families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
@@ -246,18 +245,18 @@ def test_statistics_are_those_of_the_whole_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("unique", "rho", "scale"), [(0.063, 14.9, 1.200), (0.408, 1.45, 1.145), (0.475, 1.11, 1.111)])
 def test_known_answers_of_the_paper(unique: float, rho: float, scale: float) -> None:
     counts = AgentCounts(10_000_000, 1_000_000, round(unique * 1_000_000))
-    assert ratio(counts) == pytest.approx(rho, rel=5e-3)
-    assert rescale(counts, METHODS["ram+"].parameters()) == pytest.approx(scale, abs=5e-4)
+    assert counts.rho == pytest.approx(rho, rel=5e-3)
+    assert METHODS["ram+"].parameters().rescaling(counts) == pytest.approx(scale, abs=5e-4)
 
 
 def test_ratios_at_the_edges() -> None:
     all_shared, nothing = AgentCounts(10, 4, 0), AgentCounts(10, 0, 0)
-    assert ratio(all_shared) == float("inf")
-    assert ratio(nothing) == 0.0
+    assert all_shared.rho == float("inf")
+    assert nothing.rho == 0.0
     for name, shared_scale in (("ram", 1.0), ("ram+", 1.2), ("ram+s", 1.1)):
         parameters = METHODS[name].parameters()
-        assert rescale(all_shared, parameters) == pytest.approx(shared_scale)
-        assert rescale(nothing, parameters) == 1.0
+        assert parameters.rescaling(all_shared) == pytest.approx(shared_scale)
+        assert parameters.rescaling(nothing) == 1.0
 
 
 def test_the_official_preset_clips_at_one(tmp_path: Path) -> None:

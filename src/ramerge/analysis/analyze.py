@@ -60,16 +60,14 @@ def plan_analysis(
         RecipeError: the recipe or the thresholds are wrong.
     """
     document, epsilon, left_out = _for_analysis(document)
-    wrong = [one for one in epsilons if isinstance(one, bool) or not 0 <= one < float("inf")]
+    wrong = [value for value in epsilons if isinstance(value, bool) or not 0 <= value < float("inf")]
     if wrong:
-        raise RecipeError([f"epsilons: {one!r} must be a number, 0 or more" for one in wrong])
-    asked = tuple(sorted({float(one) for one in (*epsilons, epsilon)}, reverse=True))
-    agents = document.values.get("agents")
-    anatomy = Anatomy(
-        "tensor", agents=len(agents) if isinstance(agents, Mapping) else 1, epsilon=epsilon, epsilons=asked
-    )
+        raise RecipeError([f"epsilons: {value!r} must be a number, 0 or more" for value in wrong])
+    asked = tuple(sorted({float(value) for value in (*epsilons, epsilon)}, reverse=True))
+    points = make_points(document)
+    anatomy = Anatomy("tensor", agents=len(points[0].recipe.agents), epsilon=epsilon, epsilons=asked)
     plan = make_plan(
-        make_points(document),
+        points,
         observed=(anatomy,),
         threads=threads,
         max_memory=max_memory,

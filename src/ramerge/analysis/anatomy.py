@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from ramerge.analysis import fixed
 from ramerge.kernels import anatomy as kernel
 from ramerge.kernels import ram
-from ramerge.kernels.formats import FORMATS
-from ramerge.kernels.piece import Piece
+from ramerge.kernels.piece import Piece, words_of
 from ramerge.methods.base import Counts, Statistic
 
 Integers = NDArray[np.int64]
@@ -90,12 +89,12 @@ class Anatomy(Statistic):
     """Everything that `ramerge analyze` counts, of pieces that have been merged. Its result is a `Tally`.
 
     Attributes:
-        agents: how many there are.
+        agents: how many the recipe has.
         epsilon: an element has moved where |tau| > epsilon (section 3.1).
         epsilons: those for which moved and unique elements are counted as well.
     """
 
-    agents: int = 1
+    agents: int = field(kw_only=True)
     epsilon: float = 1e-5
     epsilons: tuple[float, ...] = ()
 
@@ -116,10 +115,10 @@ class Anatomy(Statistic):
 
         def observe(format: str, inputs: list[Any], merged: Any) -> bool:
             flagged = False
-            words = -(-piece.elements // len(FORMATS[format].lanes))
-            for start in range(0, words, _STRETCH_WORDS):
-                stretch = slice(start, min(start + _STRETCH_WORDS, words))
-                part = [one[stretch] for one in inputs[: 1 + agents]]
+            size = words_of(format, piece.elements)
+            for start in range(0, size, _STRETCH_WORDS):
+                stretch = slice(start, min(start + _STRETCH_WORDS, size))
+                part = [words[stretch] for words in inputs]
                 for epsilon, row in zip(self.epsilons, by_epsilon, strict=True):
                     ram.count(format, part, epsilon, row)
                 flagged |= kernel.survey(

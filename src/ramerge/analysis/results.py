@@ -13,10 +13,11 @@ from pydantic import BeforeValidator
 
 from ramerge.analysis.anatomy import Tally
 from ramerge.analysis.roles import ROLES
+from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.jsontext import Limits, dumped
 from ramerge.foundation.typedjson import read_model
 from ramerge.kernels.anatomy import EXPONENT_BINS, FATES, LEAST_EXPONENT, LEAST_ULP, MERGES, ULP_BINS
-from ramerge.methods.ram import AgentCounts, rescale, rho
+from ramerge.methods.ram import AgentCounts
 from ramerge.methods.table import METHODS, complete
 
 SCHEMA = "ramerge.analysis/1"
@@ -239,6 +240,20 @@ class Analysis:
         """The text of `--json`."""
         return dumped(self.as_dict(), indent=None)
 
+    def frames(self) -> dict[str, Any]:
+        """The tables of `--csv` as pandas data frames, by name.
+
+        Raises:
+            RecipeError: pandas is not installed.
+        """
+        from ramerge.analysis.tables import rows
+
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise RecipeError("data frames need pandas: pip install pandas") from error
+        return {name: pd.DataFrame(table) for name, table in rows(self).items()}
+
 
 def read_analysis(path: Path) -> Analysis:
     """The analysis in a file that `--json` wrote.
@@ -322,7 +337,7 @@ def _agent(name: str, t: int, tally: Tally, epsilons: Sequence[float]) -> AgentP
         changed_share=_share(changed, tally.elements),
         shared_with=shared,
         unique_share=_share(counts.unique, counts.active),
-        rho=rho(counts),
+        rho=counts.rho,
         lambdas=_lambdas(counts),
         norm=math.sqrt(sums["dots"][t, t]),
         mean_magnitude=_share(sums["total"][t], changed),
@@ -349,14 +364,14 @@ def _at(epsilon: float, counts: AgentCounts) -> AtEpsilon:
         density=counts.density,
         unique=counts.unique,
         unique_share=_share(counts.unique, counts.active),
-        rho=rho(counts),
+        rho=counts.rho,
         lambdas=_lambdas(counts),
     )
 
 
 def _lambdas(counts: AgentCounts) -> dict[str, float]:
     return {
-        label: rescale(counts, METHODS[method].parameters(**complete(METHODS[method], preset, {})))
+        label: METHODS[method].parameters(**complete(METHODS[method], preset, {})).rescaling(counts)
         for label, (method, preset) in RESCALINGS.items()
     }
 

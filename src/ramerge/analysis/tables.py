@@ -7,9 +7,9 @@ import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 from ramerge.analysis.results import EXPONENTS, ULPS, AgentPart, Analysis, Part
-from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.files import write_file
 from ramerge.foundation.text import csv_cell
 from ramerge.kernels.anatomy import FATES
@@ -89,13 +89,6 @@ def write_csv(analysis: Analysis, folder: Path) -> list[Path]:
 
 
 def frames(analysis: Analysis) -> dict[str, Any]:
-    """A pandas data frame for each table.
-
-    Raises:
-        RecipeError: pandas is not installed.
-    """
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise RecipeError("data frames need pandas: pip install pandas") from error
-    return {name: pd.DataFrame(table) for name, table in rows(analysis).items()}
+    """The old form of `analysis.frames()`; it goes away with the next release."""
+    warn("ramerge.frames(analysis) goes away; use analysis.frames()", DeprecationWarning, stacklevel=2)
+    return analysis.frames()

@@ -98,7 +98,7 @@ def write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that could not be written or should not, before there is anything to write.
+    """Refuse a file that cannot or should not be written, before there is anything to write. It leaves nothing behind.
 
     Raises:
         OutputError: something other than a regular file has its name, it belongs to a checkpoint, or nothing can be
@@ -120,12 +120,18 @@ def _check_beside(file: Path, named: Path) -> None:
     probe = hidden_beside(file, "partial")
     try:
         with held():
-            probe.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = lock(probe, wait=True)
+            made = [folder for folder in probe.parents if not folder.exists()]
             try:
-                probe.unlink()
+                probe.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = lock(probe, wait=True)
+                try:
+                    probe.unlink()
+                finally:
+                    os.close(descriptor)
             finally:
-                os.close(descriptor)
+                for folder in made:
+                    with suppress(OSError):
+                        folder.rmdir()
     except OSError as error:
         raise _failed(named, probe, error) from error
 

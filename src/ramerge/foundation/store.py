@@ -1,7 +1,7 @@
-"""What can be made again, such as machine code, in a folder of the user's. Nothing here raises.
+"""What can be made again, such as machine code, is kept in the user's cache folder. Nothing here raises.
 
-A file is believed only if it belongs to the user, nobody else can write to it, it says that it is what was asked for,
-and its digest is right.
+A file is read only if it belongs to the user and nobody else can write to it. It must name the key that was asked for,
+and its digest must be right.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import contextlib
 import hashlib
 import os
 import stat
-import sys
 import tempfile
 import time
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 _UNUSED = 90 * 86400
 _DAY = 86400
@@ -21,26 +22,23 @@ _DIGEST = 32
 
 
 def folder(kind: str) -> Path | None:
-    """Under `$RAMERGE_CACHE`, or where the platform keeps what can be made again; None if there is no such place."""
+    """The folder of a kind of files: under `$RAMERGE_CACHE`, or in the user's cache folder; None without a home."""
     chosen = os.environ.get("RAMERGE_CACHE")
     if chosen:
         return Path(chosen) / kind
-    with contextlib.suppress(RuntimeError):
-        if sys.platform == "darwin":
-            return Path.home() / "Library" / "Caches" / "ramerge" / kind
-        shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        # the specification says to ignore what is not absolute
-        return (shared if shared.is_absolute() else Path.home() / ".cache") / "ramerge" / kind
-    return None
+    try:
+        return user_cache_path("ramerge", appauthor=False) / kind
+    except RuntimeError:
+        return None
 
 
 def read(kind: str, key: bytes) -> bytes | None:
-    """What was written of a kind under a key of 32 bytes, or None if that is not there or not to be trusted."""
-    place = folder(kind)
-    if place is None:
+    """What was written of a kind under a key of 32 bytes; None if it is not there, or not to be trusted."""
+    home = folder(kind)
+    if home is None:
         return None
     try:
-        content = _read_own(place / key.hex())
+        content = _read_own(home / key.hex())
     except OSError:
         return None
     found, digest, payload = content[:_DIGEST], content[_DIGEST : 2 * _DIGEST], content[2 * _DIGEST :]
@@ -48,18 +46,18 @@ def read(kind: str, key: bytes) -> bytes | None:
 
 
 def write(kind: str, key: bytes, payload: bytes) -> None:
-    """Keep `payload` under a key of 32 bytes, if that is possible, and remove what was not used for long."""
-    place = folder(kind)
-    if place is None:
+    """Keep `payload` under a key of 32 bytes, if that is possible. Remove what was not used for 90 days."""
+    home = folder(kind)
+    if home is None:
         return
     with contextlib.suppress(OSError):
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(place / key.hex(), key + hashlib.sha256(payload).digest() + payload)
-        _sweep(place)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _replace(home / key.hex(), key + hashlib.sha256(payload).digest() + payload)
+        _sweep(home)
 
 
 def _read_own(path: Path) -> bytes:
-    """A regular file that only its owner, the user, can write to; else empty. Its time tells when it was last used."""
+    """A regular file that belongs to the user and only the user can write to; else empty. Its time is its last use."""
     # a pipe would block without O_NONBLOCK
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
@@ -84,9 +82,9 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
-def _sweep(place: Path) -> None:
+def _sweep(home: Path) -> None:
     now = time.time()
-    for path in place.iterdir():
+    for path in home.iterdir():
         with contextlib.suppress(OSError):
             if now - path.stat().st_mtime > _UNUSED:
                 path.unlink()

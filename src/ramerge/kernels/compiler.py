@@ -1,8 +1,10 @@
 """From source to machine code, with numba; imported only where something is compiled.
 
-The function that comes out has numba's own calling convention, which is C's: it takes a pointer to the result, a
-pointer for an exception, and the arguments, and returns 0 if it did not raise. The wrappers that numba would put around
-it for Python are left out, because they would call into Python and into numba, and neither shall be needed to load it.
+A kernel becomes a C function (`numba.cfunc`), which this process can call at once. numba also gives its LLVM code
+(`inspect_llvm`), and from that `object_code` makes an object file, which a later process loads without numba. Both are
+public. One thing is not: how an array is made of an address and a size without numba's reference counting. If numba
+changes that, its public `carray` is used instead; it calls numba's own functions, so such a kernel has no object code
+and is compiled again by every process.
 """
 
 from __future__ import annotations
@@ -11,47 +13,49 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
-from numba import njit, types
-from numba.core import cgutils, compiler, registry
+from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
-from numba.np.arrayobj import make_array, populate_array
 
 from ramerge.kernels.intrinsics import INTRINSICS
 
 _SCALARS = {"f32": types.float32, "f64": types.float64, "u32": types.uint32, "u64": types.uint64, "i64": types.int64}
 _ELEMENTS = {**_SCALARS, "u8": types.uint8}
-_OPTIONS = {"error_model": "numpy", "boundscheck": False, "forceinline": True}
+_OPTIONS = {"error_model": "numpy", "boundscheck": False}
 
 
-def _as_array(_typing: Any, pointer: Any, size: Any) -> Any:
-    """`size` elements at `pointer` as an array. numba's `carray` would bring its reference counting with it."""
+def _uncounted(_typing: Any, pointer: Any, size: Any) -> Any:
+    """`carray` without reference counting."""
     array = types.Array(pointer.dtype, 1, "C")
 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        from numba.core.cgutils import pack_array
+        from numba.np.arrayobj import make_array, populate_array
+
         itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(array.dtype)))
         made = make_array(array)(context, builder)
-        shape, strides = (cgutils.pack_array(builder, [value]) for value in (values[1], itemsize))
+        shape, strides = (pack_array(builder, [value]) for value in (values[1], itemsize))
         populate_array(made, data=values[0], shape=shape, strides=strides, itemsize=itemsize, meminfo=None)
         return made._getvalue()
 
     return array(pointer, size), generate
 
 
-_array: Any = intrinsic(_as_array)
+_array: Any = intrinsic(_uncounted)
 
 
-def machine_code(
+def compile_kernel(
     name: str, source: str, arguments: tuple[str, ...], returns: str, scope: Mapping[str, Callable[..., Any]]
-) -> tuple[str, bytes]:
+) -> Any:
     """Compile; see `native.load`.
 
     Returns:
-        The function's symbol, and relocatable code for this processor that defines it.
+        numba's `CFunc`; its code lies at `address` as long as it is referenced. It takes an address and a size for each
+        array, and numbers.
 
     Raises:
-        numba.core.errors.NumbaError: if the source cannot be compiled.
-        ValueError: if it calls what is not machine code.
+        numba.core.errors.NumbaError: the source cannot be compiled.
     """
     known = {
         "np": np,
@@ -60,24 +64,31 @@ def machine_code(
         **{key: _callee(function) for key, function in scope.items()},
     }
     exec(compile(source, f"<kernel {name}>", "exec"), known)  # noqa: S102
-    flags = compiler.Flags()
-    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-    flags.nrt = False
-    flags.error_model = "numpy"
-    target = registry.cpu_target
-    target.typing_context.refresh()
-    target.target_context.refresh()
-    compiled = compiler.compile_extra(
-        target.typing_context,
-        target.target_context,
-        _entry(njit(**_OPTIONS)(known[name]), arguments),
-        tuple(one for code in arguments for one in _native(code)),
-        _SCALARS[returns],
-        flags,
-        {},
-    )
-    _check(name, compiled.library)
-    return compiled.fndesc.llvm_func_name, compiled.library.serialize_using_object_code()[2][0]
+    kernel = njit(forceinline=True, **_OPTIONS)(known[name])
+    signature = _SCALARS[returns](*[part for code in arguments for part in _native(code)])
+    try:
+        return cfunc(signature, **_OPTIONS)(_entry(kernel, arguments, _array))
+    except Exception:  # whatever numba raises where its parts are not what they were
+        return cfunc(signature, **_OPTIONS)(_entry(kernel, arguments, carray))
+
+
+def object_code(compiled: Any, processor: str, features: str) -> bytes | None:
+    """An object file for a processor that defines the function `compiled.native_name`.
+
+    None if it needs functions of numba's or Python's, which a process that only loads it might not have, or if LLVM
+    does not take numba's code.
+    """
+    try:
+        module = llvm.parse_assembly(compiled.inspect_llvm())
+    except RuntimeError:
+        return None
+    needed = [function.name for function in module.functions if function.is_declaration]
+    if not all(name.startswith("llvm.") for name in needed):
+        return None
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    machine = target.create_target_machine(processor, features, opt=3, codemodel="jitdefault", jit=True)
+    code: bytes = machine.emit_object(module)
+    return code
 
 
 def _callee(function: Any) -> Any:
@@ -85,32 +96,24 @@ def _callee(function: Any) -> Any:
     plain = FunctionType(
         function.__code__, {**INTRINSICS, **function.__globals__}, function.__name__, function.__defaults__
     )
-    return njit(**_OPTIONS)(plain)
+    return njit(forceinline=True, **_OPTIONS)(plain)
 
 
 def _native(code: str) -> tuple[Any, ...]:
-    """An argument as it is passed: a scalar, or an array's address and size."""
+    """An argument as it is passed: a number, or an array's address and size."""
     if code.endswith("[]"):
         return types.CPointer(_ELEMENTS[code[:-2]]), types.int64
     return (_SCALARS[code],)
 
 
-def _entry(kernel: Any, arguments: tuple[str, ...]) -> Any:
-    """A function of addresses, sizes and scalars that calls `kernel` with arrays and scalars."""
+def _entry(kernel: Any, arguments: tuple[str, ...], array: Any) -> Any:
+    """A function of addresses, sizes and numbers that calls `kernel` with arrays and numbers."""
     parameters, values = [], []
-    for place, code in enumerate(arguments):
+    for index, code in enumerate(arguments):
         is_array = code.endswith("[]")
-        parameters.append(f"p{place}, n{place}" if is_array else f"x{place}")
-        values.append(f"array(p{place}, n{place})" if is_array else f"x{place}")
-    known = {"kernel": kernel, "array": _array, "__name__": __name__}
+        parameters.append(f"p{index}, n{index}" if is_array else f"x{index}")
+        values.append(f"array(p{index}, n{index})" if is_array else f"x{index}")
+    known = {"kernel": kernel, "array": array, "__name__": __name__}
     text = f"def entry({', '.join(parameters)}):\n    return kernel({', '.join(values)})\n"
     exec(compile(text, "<entry>", "exec"), known)  # noqa: S102
     return known["entry"]
-
-
-def _check(name: str, library: Any) -> None:
-    """Refuse code that calls functions of numba's or Python's: a process that only loads it might not have them."""
-    declared = [function.name for function in library._final_module.functions if function.is_declaration]
-    foreign = [symbol for symbol in declared if not symbol.startswith("llvm.")]
-    if foreign:
-        raise ValueError(f"kernel {name} calls {', '.join(foreign)}; it may compute with numbers and arrays alone")

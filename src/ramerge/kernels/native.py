@@ -1,8 +1,8 @@
-"""Kernels: functions written in a subset of Python, compiled once, and loaded as machine code ever after.
+"""Kernels: functions written in a subset of Python, compiled once, and loaded as machine code after that.
 
-Importing numba and letting it load what it has compiled takes half a second. So a kernel is kept as plain relocatable
-code, which LLVM alone can load and ctypes can call; numba is imported only to compile what is not yet there. `store`
-keeps the code, `compiler` makes it.
+Importing numba and letting it load what it has compiled takes a second of processor time (see "Start-up" in
+benchmarks/README.md). So a kernel is kept as an object file, which LLVM can load and ctypes can call. numba is imported
+only to compile what is not there yet. `store` keeps the code, `compiler` makes it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dis import get_instructions
 from functools import cache
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
+from warnings import warn
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -38,14 +39,14 @@ _SCALARS: dict[str, Any] = {
 }
 _DTYPES = {f"{code}[]": np.dtype(f"{code[0]}{int(code[1:]) // 8}") for code in (*_SCALARS, "u8")}
 
-# What turns source into machine code, as text: read when this module is, so that it is that which runs.
+# The source of what makes machine code. It is read when this module is imported, so that it is the code that runs.
 _TOOLS = [(Path(__file__).parent / f"{name}.py").read_bytes() for name in ("native", "compiler", "intrinsics")]
 
 _lock = threading.Lock()
 _listeners = threading.local()
 _loaded: dict[bytes, Kernel] = {}
-# An engine owns the memory that its code lies in.
-_engines: list[Any] = []
+# What owns the memory of the machine code: LLVM's engines, and numba's functions.
+_owners: list[Any] = []
 
 
 def load(
@@ -59,33 +60,31 @@ def load(
 
     Args:
         name: of the function.
-        source: Python as numba compiles it. It sees `np`, everything in `intrinsics` and `scope`, and nothing else; it
-            must neither allocate nor raise.
+        source: Python as numba compiles it. It sees `np`, everything in `intrinsics` and `scope`, and nothing else. It
+            must not allocate and must not raise: it is called as a C function.
         arguments: types of the arguments: `u8[]`, `u32[]`, `u64[]`, `i64[]`, `f32[]`, `f64[]` for contiguous arrays,
             which the source sees with one dimension; `u32`, `u64`, `i64`, `f32`, `f64` for numbers.
         returns: type of the result, a number.
-        scope: functions that the source may call, by name. They are compiled with it, and see the intrinsics and, of
-            their module, modules, types, numbers and strings.
+        scope: functions that the source may call, by name. They are compiled with it. They see the intrinsics, and
+            modules, types, numbers and strings of their own module.
 
     Returns:
         A function that takes arrays and numbers, releases the GIL, and returns an int or a float. It raises TypeError
         for an array of another type or layout, and ValueError if arguments are missing or too many.
 
     Raises:
-        TypeError: if a function of `scope` uses what cannot be compiled with it.
-        ValueError, numba.core.errors.NumbaError: if the source cannot be compiled; see `compiler.machine_code`.
+        TypeError: a function of `scope` uses what cannot be compiled with it.
+        numba.core.errors.NumbaError: the source cannot be compiled.
+
+    Warns:
+        RuntimeWarning: the machine code cannot be kept, so that every process compiles it again.
     """
     key = _key(name, source, arguments, returns, scope)
     with _lock:
         if key not in _loaded:
-            payload = store.read("kernels", key)
-            if payload is None:
-                tell = getattr(_listeners, "tell", _nobody)
-                tell(False)
-                payload = _compile(name, source, arguments, returns, scope)
-                tell(True)
-                store.write("kernels", key, payload)
-            _loaded[key] = _callable(name, _link(payload), arguments, returns)
+            code = store.read("kernels", key)
+            address = _compile(key, name, source, arguments, returns, scope) if code is None else _link(code)
+            _loaded[key] = _callable(name, address, arguments, returns)
         return _loaded[key]
 
 
@@ -103,21 +102,36 @@ def told_of_compiling(tell: Callable[[bool], None]) -> Iterator[None]:
 
 
 def _nobody(_done: bool) -> None:
-    """Nobody wants to know."""
+    """Nobody listens."""
 
 
 def _compile(
-    name: str, source: str, arguments: tuple[str, ...], returns: str, scope: Mapping[str, Callable[..., Any]]
-) -> bytes:
-    """Machine code with its symbol before it."""
-    from ramerge.kernels.compiler import machine_code
+    key: bytes,
+    name: str,
+    source: str,
+    arguments: tuple[str, ...],
+    returns: str,
+    scope: Mapping[str, Callable[..., Any]],
+) -> int:
+    """Compile with numba, keep the machine code for the next process; the address of the function."""
+    from ramerge.kernels.compiler import compile_kernel, object_code
 
-    symbol, code = machine_code(name, source, arguments, returns, scope)
-    return symbol.encode("ascii") + b"\0" + code
+    tell = getattr(_listeners, "tell", _nobody)
+    tell(False)
+    compiled = compile_kernel(name, source, arguments, returns, scope)
+    code = object_code(compiled, *_processor())
+    tell(True)
+    if code is None:
+        text = f"numba {_numba_version()} makes code of kernel {name} that cannot be kept for later processes"
+        warn(text, RuntimeWarning, stacklevel=3)
+    else:
+        store.write("kernels", key, compiled.native_name.encode("ascii") + b"\0" + code)
+    _owners.append(compiled)
+    return int(compiled.address)
 
 
 def _link(payload: bytes) -> int:
-    """Bring machine code into memory; the address of the function."""
+    """Bring kept machine code into memory; the address of the function."""
     symbol, _, code = payload.partition(b"\0")
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -125,19 +139,18 @@ def _link(payload: bytes) -> int:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    _engines.append(engine)
+    _owners.append(engine)
     return int(engine.get_function_address(symbol.decode("ascii")))
 
 
 def _callable(name: str, address: int, arguments: tuple[str, ...], returns: str) -> Kernel:
-    """The function at an address, for Python; `compiler` says how it is called."""
-    native: list[Any] = [ctypes.c_void_p, ctypes.c_void_p]
+    """The function at an address, for Python. It takes an address and a size for each array, and numbers."""
+    native: list[Any] = []
     for code in arguments:
         native += [ctypes.c_void_p, ctypes.c_int64] if code in _DTYPES else [_SCALARS[code]]
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, *native)(address)
+    function = ctypes.CFUNCTYPE(_SCALARS[returns], *native)(address)
     dtypes = [_DTYPES.get(code) for code in arguments]
     converters = [float if code[0] == "f" else int for code in arguments]
-    returned, addressof, c_void_p = _SCALARS[returns], ctypes.addressof, ctypes.c_void_p
 
     def kernel(*values: Any) -> Any:
         passed: list[Any] = []
@@ -148,10 +161,7 @@ def _callable(name: str, address: int, arguments: tuple[str, ...], returns: str)
                 passed += (_address(value), value.size)
             else:
                 raise TypeError(f"{name} takes an array of {dtype}, not of {value.dtype}")
-        result, error = returned(), c_void_p()
-        if function(addressof(result), addressof(error), *passed):
-            raise RuntimeError(f"{name} failed")
-        return result.value
+        return function(*passed)
 
     return kernel
 
@@ -163,7 +173,7 @@ def _address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.
         return int(addressof(first(array)))
     if not (flags.c_contiguous and flags.aligned):
         raise TypeError(f"an array with strides {array.strides} is not contiguous, or is not aligned")
-    # slower, but arrays that are empty or not writable come this way only
+    # slower, but only arrays that are empty or not writable come this way
     return int(array.ctypes.data)
 
 
@@ -180,20 +190,26 @@ def _key(
 
 @cache
 def _machinery() -> str:
-    """Compiler and processor. numba's version is read from its files, because importing it is what takes the time."""
-    numba = find_spec("numba")
-    folders = numba.submodule_search_locations if numba else None
-    version = [(Path(folder) / "_version.py").read_bytes() for folder in folders or ()]
+    """Compiler and processor. numba is not imported for its version, because the import takes the time."""
     settings = sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
-    processor = (llvm.get_process_triple(), llvm.get_host_cpu_name(), _processor_features())
-    return repr((_TOOLS, version, settings, llvmlite.__version__, np.__version__, sys.version, processor))
+    versions = (_numba_version(), llvmlite.__version__, np.__version__, sys.version)
+    return repr((_TOOLS, versions, settings, llvm.get_process_triple(), _processor()))
 
 
-def _processor_features() -> str:
+def _numba_version() -> str:
     try:
-        return str(llvm.get_host_cpu_features().flatten())
-    except RuntimeError:  # not known of every processor
-        return ""
+        return version("numba")
+    except PackageNotFoundError:  # it is there, but without the installer's notes
+        return "unknown"
+
+
+def _processor() -> tuple[str, str]:
+    """Name and features of the processor to compile for, as LLVM calls them; numba's settings come first."""
+    try:
+        features = str(llvm.get_host_cpu_features().flatten())
+    except RuntimeError:  # LLVM does not know them for every processor
+        features = ""
+    return os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name(), os.environ.get("NUMBA_CPU_FEATURES", features)
 
 
 def _meaning(function: Any) -> str:

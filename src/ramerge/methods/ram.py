@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,45 @@ SOURCE = "Behavior Knowledge Merge in Reinforced Agentic Models, arXiv 2601.1357
 Scope = Literal["model", "layer", "tensor"]
 
 
+@dataclass(frozen=True)
+class AgentCounts:
+    """What one agent moved, in elements.
+
+    Attributes:
+        total: elements that were compared.
+        active: elements it moved.
+        unique: elements that only it moved.
+    """
+
+    total: int
+    active: int
+    unique: int
+
+    @property
+    def shared(self) -> int:
+        """Elements that it and others moved."""
+        return self.active - self.unique
+
+    @property
+    def density(self) -> float:
+        """Active over total, 1 - sparsity (section 3.1); 0 for nothing."""
+        return self.active / self.total if self.total else 0.0
+
+    @property
+    def rho(self) -> float:
+        """Shared over unique elements (equation 2): infinite without unique ones, 0 without either."""
+        if self.unique == 0:
+            return math.inf if self.shared else 0.0
+        return self.shared / self.unique
+
+    def __add__(self, other: AgentCounts) -> AgentCounts:
+        return AgentCounts(self.total + other.total, self.active + other.active, self.unique + other.unique)
+
+
 class RamParameters(Parameters):
     """Parameters of `ram`."""
+
+    rescales: ClassVar[bool] = False
 
     epsilon: float = Field(1e-5, ge=0, allow_inf_nan=False, description="an element moved if |agent - base| > epsilon")
     shared: Literal["mean", "ties"] = Field(
@@ -49,14 +86,34 @@ class RamParameters(Parameters):
         "tensor", json_schema_extra=only(shared="ties"), description="what the largest entries are chosen from"
     )
 
+    @property
+    def counted_over(self) -> str:
+        """What each agent's counts are taken over."""
+        return "model"
+
+    def rescaling(self, counts: AgentCounts) -> float:
+        """lambda, the factor of an agent's unique elements."""
+        return 1.0
+
 
 class RescaledParameters(RamParameters):
     """Parameters of `ram+s`."""
 
+    rescales: ClassVar[bool] = True
+
     r: float = Field(0.1, ge=0, le=10, allow_inf_nan=False, description="strength of the rescaling of unique elements")
     scope: Scope = Field(
-        "model", description="what rho is counted over: the whole model (the paper), each layer, each tensor"
+        "model", description="what rho is counted over: the whole model (the paper), each layer, or each tensor"
     )
+
+    @property
+    def counted_over(self) -> str:
+        """See `RamParameters`."""
+        return self.scope
+
+    def rescaling(self, counts: AgentCounts) -> float:
+        """Equation 8, in the form of equation 9: rho / (1 + rho) is shared over active elements."""
+        return 1.0 + self.r * (counts.shared / counts.active if counts.active else 0.0)
 
 
 class ClippedParameters(RescaledParameters):
@@ -64,38 +121,14 @@ class ClippedParameters(RescaledParameters):
 
     alpha: float = Field(2.0, ge=0, allow_inf_nan=False, description="rho is clipped to at most alpha")
 
-
-@dataclass(frozen=True)
-class AgentCounts:
-    """What one agent moved, in elements.
-
-    Attributes:
-        total: elements that were compared.
-        active: elements it moved.
-        unique: elements that it alone moved.
-    """
-
-    total: int
-    active: int
-    unique: int
-
-    @property
-    def shared(self) -> int:
-        """Elements that it moved and others too."""
-        return self.active - self.unique
-
-    @property
-    def density(self) -> float:
-        """Active over total, 1 - sparsity (section 3.1); 0 for nothing."""
-        return self.active / self.total if self.total else 0.0
-
-    def __add__(self, other: AgentCounts) -> AgentCounts:
-        return AgentCounts(self.total + other.total, self.active + other.active, self.unique + other.unique)
+    def rescaling(self, counts: AgentCounts) -> float:
+        """Equation 6, in the form of equation 9."""
+        return 1.0 + self.r * min(counts.rho, self.alpha)
 
 
 @dataclass(frozen=True)
 class Moved(Statistic):
-    """What each agent moved, and what it alone moved (equations 1 and 2). Its result is one `AgentCounts` an agent."""
+    """What each agent moved, and what only it moved (equations 1 and 2). The result has `AgentCounts` by agent."""
 
     epsilon: float = 1e-5
 
@@ -117,25 +150,15 @@ class Moved(Statistic):
         return tuple(AgentCounts(elements, int(active), int(unique)) for active, unique in total.T)
 
 
-def rho(counts: AgentCounts) -> float:
-    """Shared over unique elements (equation 2): infinite without unique ones, 0 without either."""
-    if counts.unique == 0:
-        return math.inf if counts.shared else 0.0
-    return counts.shared / counts.unique
-
-
-def rescale(counts: AgentCounts, parameters: RamParameters) -> float:
-    """lambda of an agent: equation 6 (RAM+) or 8 (RAM+s), in the form of equation 9; 1 for RAM."""
-    if isinstance(parameters, ClippedParameters):
-        return 1.0 + parameters.r * min(rho(counts), parameters.alpha)
-    if isinstance(parameters, RescaledParameters):
-        return 1.0 + parameters.r * (counts.shared / counts.active if counts.active else 0.0)
-    return 1.0
-
-
 @dataclass(frozen=True)
 class Prepared:
-    """What merging takes: lambdas are None for plain RAM, thresholds unless shared elements are merged by TIES."""
+    """What merging takes.
+
+    Attributes:
+        epsilon: an element moved if |agent - base| > epsilon.
+        lambdas: factors of unique elements, one for each agent; None for plain RAM.
+        thresholds: the least magnitude that each agent keeps of shared elements; None unless TIES merges them.
+    """
 
     epsilon: float
     lambdas: tuple[float, ...] | None
@@ -143,9 +166,8 @@ class Prepared:
 
 
 def moved(parameters: RamParameters, _agents: Agents) -> Moved:
-    """The counts over the scope."""
-    scope = parameters.scope if isinstance(parameters, RescaledParameters) else "model"
-    return Moved(scope, epsilon=parameters.epsilon)
+    """The counts that lambdas need, and that the record shows."""
+    return Moved(parameters.counted_over, epsilon=parameters.epsilon)
 
 
 def trimmed(parameters: RamParameters, agents: Agents) -> Fine | None:
@@ -156,18 +178,17 @@ def trimmed(parameters: RamParameters, agents: Agents) -> Fine | None:
 
 
 def statistics(parameters: RamParameters, agents: Agents) -> tuple[Statistic, ...]:
-    """RAM itself needs nothing beforehand; lambdas need counts, and `shared: ties` thresholds."""
+    """Lambdas need counts, and `shared: ties` needs thresholds. RAM itself needs neither."""
     thresholds = trimmed(parameters, agents)
-    rescaled = isinstance(parameters, RescaledParameters)
-    counts = (moved(parameters, agents),) if rescaled or parameters.shared == "ties" else ()
+    counts = (moved(parameters, agents),) if parameters.rescales or parameters.shared == "ties" else ()
     return (*counts, thresholds) if thresholds else counts
 
 
 def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prepared:
     """Lambdas and thresholds from what was counted."""
     lambdas = None
-    if isinstance(parameters, RescaledParameters):
-        lambdas = tuple(rescale(counts, parameters) for counts in results[moved(parameters, agents)])
+    if parameters.rescales:
+        lambdas = tuple(parameters.rescaling(counts) for counts in results[moved(parameters, agents)])
     thresholds: tuple[float, ...] | None = None
     if parameters.shared == "ties":
         fine = trimmed(parameters, agents)
@@ -240,8 +261,8 @@ def report(parameters: RamParameters, parts: Sequence[tuple[AgentCounts, ...]], 
                 "unique": counts.unique,
                 "density": counts.density,
                 "unique_share": counts.unique / counts.active if counts.active else 0.0,
-                "rho": rho(counts),
-                "lambda": rescale(counts, parameters) if len(parts) < 2 else None,
+                "rho": counts.rho,
+                "lambda": parameters.rescaling(counts) if len(parts) < 2 else None,
             }
         )
     return rows
