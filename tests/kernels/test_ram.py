@@ -19,12 +19,16 @@ def words(tensor: Stored) -> np.ndarray:
     return padded.view(FORMATS[tensor.dtype].word)
 
 
+# Each format with an odd and an even number of agents: each takes kernels of its own, which take seconds to compile.
+NUMBERS = {"BF16": (1, 2, 3, 5), "F16": (3, 4), "F32": (1, 2), "F64": (2, 3)}
+
+
 @st.composite
 def inputs(draw: st.DrawFn, dtype: str) -> list[Stored]:
     size = draw(st.sampled_from([1, 2, 31, 64, 1001]))
     base = Stored(dtype, draw(bit_patterns(dtype, size)))
     agents = []
-    for _ in range(draw(st.sampled_from([1, 2, 3, 4, 5, 8]))):
+    for _ in range(draw(st.sampled_from(NUMBERS[dtype]))):
         other = draw(bit_patterns(dtype, size))
         keep = np.random.default_rng(draw(st.integers(0, 99))).random(size) < draw(st.sampled_from([0.0, 0.5, 0.95]))
         agents.append(Stored(dtype, np.where(keep, base.bits, other)))
@@ -69,7 +73,7 @@ def test_counters_do_not_overflow_on_long_arrays() -> None:
     assert counts.tolist() == [[size, size, size], [0, 0, size]]
 
 
-@pytest.mark.parametrize("n", range(1, 17))
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 11, 16])
 def test_up_to_sixteen_agents(n: int) -> None:
     rng = np.random.default_rng(n)
     base = floats(rng.normal(0, 0.02, 501))
