@@ -29,6 +29,7 @@ def test_a_live_model_gets_the_weights_of_each_merge(
     patch_model: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import torch
+
     from ramerge.demo import scoring
 
     accuracy, score = scoring.accuracy, patch_model.score
@@ -50,9 +51,7 @@ def test_a_live_model_gets_the_weights_of_each_merge(
     shares = [float(line.rpartition(": ")[2].removesuffix("%")) for line in said]
     assert shares[0] + 15 < shares[1]
     for scale, weights in zip((0.0, 1.0), scored, strict=True):
-        ramerge.merge(
-            recipe, tmp_path / "out", method="task_arithmetic", parameters={"scale": scale}, overwrite=True
-        )
+        ramerge.merge(recipe, tmp_path / "out", method="task_arithmetic", parameters={"scale": scale}, overwrite=True)
         for name, tensor in read_checkpoint(tmp_path / "out").items():
             expected = torch.from_numpy(tensor.bits.view("int16").copy()).view(torch.bfloat16).float()
             assert torch.equal(weights[name], expected), name

@@ -1,7 +1,7 @@
 """What every method holds to, whatever the files, the blocks and the threads: the bytes of the reference."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,17 @@ from ramerge.methods.ram import AgentCounts, rescale
 from ramerge.methods.ram import rho as ratio
 from ramerge.methods.table import METHODS
 from tests import reference
-from tests.checkpoints import families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
+from tests.checkpoints import (
+    EVERY_KIND,
+    KINDS,
+    families,
+    floats,
+    read_checkpoint,
+    recipe,
+    simple,
+    write_checkpoint,
+    write_simple,
+)
 from tests.conformance.methods import ROWS
 from tests.reference import Stored
 
@@ -90,12 +100,13 @@ def test_every_method_has_a_row() -> None:
     assert [name for name in METHODS if name not in ROWS] == []
 
 
+@pytest.mark.parametrize("kinds", [KINDS, pytest.param(EVERY_KIND, marks=pytest.mark.thorough)], ids=["some", "every"])
 @pytest.mark.parametrize("method", list(ROWS))
 @settings(max_examples=25)
 @given(data=st.data())
-def test_bytes_of_the_reference(method: str, data: st.DataObject) -> None:
+def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.DataObject) -> None:
     row = ROWS[method]
-    base, listed = data.draw(families())
+    base, listed = data.draw(families(kinds))
     agents = {f"a{place}": agent for place, agent in enumerate(listed)}
     dtype = data.draw(st.sampled_from([None, None, *FULL]))
     parameters: dict[str, Any] = {}
