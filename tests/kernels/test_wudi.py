@@ -284,12 +284,12 @@ def test_what_is_not_finite_shows_in_the_result(value, shape, solver):
 
 @pytest.mark.parametrize("real", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("shape", [(2, 3), (1200, 300), (300, 1200), (40, 2500), (1500, 30), (600, 600), (2000, 1500)])
+@pytest.mark.parametrize("shape", [(2, 3), (1200, 300), (300, 1200), (40, 2500), (1500, 30), (600, 600), (1100, 1050)])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_scratch_memory_is_what_was_promised(solver, shape, count, real):
     taus = agents(shape, count, real=real)
     solve = (lambda: wudi.adam(taus, 2)) if solver == "adam" else (lambda: wudi.closed_form(taus))
-    solve()
+    SOLVERS[solver](agents((2, 3), count, real=real))  # what a first call leaves behind
     tracemalloc.start()
     try:
         result = solve()
