@@ -15,7 +15,7 @@ demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the 
 test: $(VENV)/.dev browser sandbox  ## install, and run all tests but those that take minutes
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-thorough: $(VENV)/.dev browser sandbox  ## run those: every kernel, analyses of sixteen agents, all solutions of HumanEval
+thorough: $(VENV)/.dev $(VENV)/.eval browser sandbox  ## run those: every kernel, all solutions of the benchmarks, a real server
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m thorough
 
 # mergekit has an environment of its own: nothing here depends on it.

@@ -169,6 +169,7 @@ NEEDED = ("torch", "transformers", "fastapi", "uvicorn", "openai")
 ABSENT = [name for name in NEEDED if find_spec(name) is None]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(bool(ABSENT), reason=f"transformers serve needs {', '.join(ABSENT)}: the extra eval-serve")
 def test_transformers_serves_a_model_that_answers(tmp_path: Path) -> None:
     from ramerge.evaluation.endpoint import Access, Endpoint, request
