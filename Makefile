@@ -2,17 +2,30 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test browser sandbox lint format fuzz faults bench agents real isolate scores clean
+.PHONY: demo test thorough peers browser sandbox lint format fuzz faults bench agents real isolate scores clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
 
-test: $(VENV)/.dev browser sandbox  ## install, and run all tests
-	$(BIN)/python -m pytest --numprocesses auto
+test: $(VENV)/.dev browser sandbox  ## install, and run all tests but those that take minutes
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+thorough: $(VENV)/.dev $(VENV)/.eval browser sandbox  ## run those: every kernel, all solutions of the benchmarks, a real server
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m thorough
+
+# mergekit has an environment of its own: nothing here depends on it.
+peers: $(VENV)/.dev $(PEERS)/.mergekit  ## run the same recipes through mergekit and compare: 5 minutes
+	RAMERGE_MERGEKIT=$(PEERS)/bin/mergekit-yaml $(BIN)/python -m pytest tests/peers
+
+$(PEERS)/.mergekit: constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt mergekit==0.1.5
+	touch $@
 
 # The report is tested in a real browser. Where none is found and none can be installed, these tests are skipped.
 browser:
@@ -119,4 +132,4 @@ $(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) .bench build dist
+	rm -rf $(VENV) $(PEERS) .bench build dist

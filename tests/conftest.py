@@ -1,3 +1,10 @@
+"""What every test finds: a home folder of its own, and compiled kernels that all workers and runs share."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +19,34 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("ramerge")
+
+_OF_THE_DEVELOPER = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "NLTK_", "XDG_CACHE_", "XDG_CONFIG_", "XDG_DATA_")
+_home = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this process, and all that it starts, a new home folder: no test meets the developer's caches or settings.
+
+    Machine code is kept between runs, in the cache of pytest: compiling it takes longer than most tests. Its keys are
+    digests of all that decides it, and files appear there whole, so any number of processes may share it.
+    """
+    if hasattr(config, "workerinput"):  # a worker has the environment of the process that started it
+        return
+    home = Path(tempfile.mkdtemp(prefix="ramerge-tests-"))
+    config.stash[_home] = home
+    for name in [name for name in os.environ if name.startswith(_OF_THE_DEVELOPER)]:
+        del os.environ[name]
+    cache = home / "cache"
+    cache.mkdir()
+    if config.pluginmanager.hasplugin("cacheprovider"):
+        (cache / "kernels").symlink_to(config.cache.mkdir("kernels"))
+    os.environ |= {"HOME": str(home), "RAMERGE_CACHE": str(cache), "RAMERGE_TESTS_HOME": str(home)}
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The home folder goes with the run."""
+    if _home in config.stash:
+        shutil.rmtree(config.stash[_home], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from ramerge.analysis.analyze import analyze, plan_analysis
 from ramerge.analysis.anatomy import Tally
 from ramerge.analysis.results import EXPONENTS, ULPS
 from ramerge.analysis.roles import ROLES, role_of
+from ramerge.engine.execute import observe
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.recipe.layers import layer_of
 from ramerge.recipe.read import open_recipe
@@ -95,18 +97,22 @@ def _fates(tau: NDArray, d: NDArray, moved: NDArray) -> list[int]:
     return [int(one.sum()) for one in (rest & enough, rest & ~enough, opposite, gone)]
 
 
-def tally_of(folder: Path, names: Sequence[str], threads: int = 2) -> dict[str, Tally]:
-    """What is counted of each tensor."""
-    from ramerge.engine.execute import observe
-
+def tally_of(folder: Path, names: Sequence[str], threads: int = 2, block: int | None = None) -> dict[str, Tally]:
+    """What is counted of each tensor, in blocks of so many elements."""
     plan, anatomy = plan_analysis(open_recipe(recipe(folder, names, "ram")), epsilons=EPSILONS, threads=threads)
     assert not plan.problems
+    if block is not None:
+        plan = replace(plan, resources=replace(plan.resources, block_elements=block))
     known = observe(plan, (anatomy,), ThreadExecutor(threads)).known
     return {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in plan.tensors if tensor.merged}
 
 
+# A kernel takes five seconds to compile, for each format and number of agents.
+KINDS = ((1, ("F16",)), (2, ("F32",)), (2, ("F64",)), (3, ("BF16",)))
+
+
 @settings(max_examples=60)
-@given(family=families(most=3))  # a kernel for five agents takes ten seconds to compile
+@given(family=families(KINDS))
 def test_counts_are_those_of_numpy(family: tuple, tmp_path_factory: pytest.TempPathFactory) -> None:
     base, agents = family
     folder = tmp_path_factory.mktemp("family")
@@ -124,19 +130,31 @@ def test_counts_are_those_of_numpy(family: tuple, tmp_path_factory: pytest.TempP
             np.testing.assert_allclose(tally.sums[key], expected[key], rtol=1e-9, atol=1e-12 * scale, err_msg=key)
 
 
-def test_threads_and_shards_change_no_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("block", [None, 128])
+def test_threads_shards_and_the_order_of_tensors_change_no_bit(block: int | None, threads: int, tmp_path: Path) -> None:
     names = write_simple(tmp_path)
-    one, four = tally_of(tmp_path, names, 1), tally_of(tmp_path, names, 4)
+    one = tally_of(tmp_path, names, threads=1, block=block)
+    for place, name in enumerate(["base", *names]):
+        tensors = read_checkpoint(tmp_path / name)
+        order = sorted(tensors, reverse=place % 2 == 0)
+        write_checkpoint(tmp_path / "sharded" / name, {key: tensors[key] for key in order}, shards=1 + place % 3)
+    many = tally_of(tmp_path / "sharded", names, threads=threads, block=block)
+    assert many.keys() == one.keys()
     for name, tally in one.items():
-        np.testing.assert_array_equal(tally.limbs, four[name].limbs)
+        for key, value in vars(tally).items():
+            np.testing.assert_array_equal(getattr(many[name], key), value, f"{name} {key}")
 
 
-def test_sixteen_agents(tmp_path: Path) -> None:
-    names = write_simple(tmp_path, {f"a{place}": 0.05 * place for place in range(16)})
-    found = ramerge.analyze(recipe(tmp_path, names))
-    assert len(found.model.pairs) == 120
-    for agent in found.model.agents:
-        assert sum(agent.shared_with) == agent.active
+def test_the_size_of_blocks_changes_the_last_digits_of_sums_only(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    whole, cut = tally_of(tmp_path, names), tally_of(tmp_path, names, block=128)
+    for name, tally in whole.items():
+        for key in ("elements", "shared", "both", "agree", "by_epsilon", "exponents", "ulps", "fates"):
+            np.testing.assert_array_equal(getattr(cut[name], key), getattr(tally, key), f"{name} {key}")
+        for key, sums in tally.sums.items():
+            np.testing.assert_allclose(cut[name].sums[key], sums, rtol=1e-12, err_msg=f"{name} {key}")
+    assert any(not np.array_equal(cut[name].limbs, tally.limbs) for name, tally in whole.items())
 
 
 @given(values=st.lists(st.floats(-1e30, 1e30), max_size=20))
@@ -250,7 +268,7 @@ def test_what_cannot_be_analysed(tmp_path: Path) -> None:
     next(iter(tensors.values())).bits[0, 0] = 0x7FC0
     write_checkpoint(tmp_path / "nan", tensors)
     with pytest.raises(ramerge.WeightsError, match="1 NaN or Inf"):
-        ramerge.analyze(recipe(tmp_path, ["nan"]))
+        ramerge.analyze(recipe(tmp_path, [*names[:2], "nan"]))
     with pytest.raises(ramerge.PlanError):
         ramerge.analyze(recipe(tmp_path, [*names, "missing"]))
     with pytest.raises(ramerge.RecipeError, match="0 or more"):

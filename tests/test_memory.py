@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import ramerge
 from tests.checkpoints import floats, write_checkpoint
 
 SIZES = (4_000_000, 24_000_000)
@@ -63,3 +64,16 @@ def test_the_peak_stays_below_the_plan_and_the_budget(budget: str | None, inputs
         assert budget is None or peak <= 192_000_000
         peaks.append(peak)
     assert abs(peaks[1] - peaks[0]) < 40_000_000
+
+
+def test_one_worker_keeps_a_budget_that_leaves_no_room_for_more(inputs, tmp_path: Path) -> None:
+    flags = inputs[SIZES[0]]
+    base, *agents = (part.rpartition("=")[2] for part in flags[1::2])
+    source = {"base": base, "agents": dict(zip("ab", agents, strict=True))}
+    least = ramerge.plan(source, threads=64, max_memory="1MB").resources.peak_memory_bytes
+    limit = ["--threads", "64", "--max-memory", str(least)]
+    assert run("plan", *flags, *limit)["workers"] == 1
+    run("merge", *flags, str(tmp_path / "warm"))
+    assert run("merge", *flags, str(tmp_path / "out"), *limit)["peak_memory_bytes"] <= least
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "warm")]
+    assert files[0] == files[1]

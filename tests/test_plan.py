@@ -175,16 +175,40 @@ def test_a_budget_that_cannot_be_kept(tmp_path: Path) -> None:
         plan(recipe(tmp_path, names), max_memory="lots")
 
 
-def test_a_smaller_budget_takes_smaller_blocks_then_fewer_threads(tmp_path: Path) -> None:
-    big = {"w": floats(np.zeros((2000, 1000)))}
-    for name in ("base", "a"):
-        write_checkpoint(tmp_path / name, big)
-    source = recipe(tmp_path, ["a"])
-    free = plan(source, threads=8).resources
-    tight = plan(source, threads=8, max_memory=free.peak_memory_bytes - 1).resources
-    assert tight.block_elements < free.block_elements
-    assert tight.workers == 8
-    assert tight.peak_memory_bytes < free.peak_memory_bytes
+def least_memory(source, threads: int) -> int:
+    """Bytes that a merge takes with one worker and the smallest blocks."""
+    refused = plan(source, threads=threads, max_memory="1MB")
+    assert len(refused.problems) == 1 and refused.resources.workers == 1
+    return refused.resources.peak_memory_bytes
+
+
+def test_a_smaller_budget_takes_smaller_blocks_then_fewer_workers(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    source, threads = recipe(tmp_path, names), 64
+    least = least_memory(source, threads)
+    free = plan(source, threads=threads).resources
+    budgets = [least + int((free.peak_memory_bytes - least) * 0.6**step) for step in range(32)]
+    found = [plan(source, threads=threads, max_memory=budget) for budget in budgets]
+    assert all(one.problems == () for one in found)
+    cut = [one.resources for one in found]
+    assert (cut[0], cut[-1].workers) == (free, 1)
+    smallest = cut[-1].block_elements
+    for budget, one, tighter in zip(budgets, cut, [*cut[1:], cut[-1]], strict=True):
+        assert one.peak_memory_bytes <= budget
+        assert tighter.block_elements <= one.block_elements and tighter.workers <= one.workers
+        assert one.workers == threads or one.block_elements == smallest
+    assert len({one.block_elements for one in cut}) > 3
+    assert len({one.workers for one in cut}) > 3
+
+
+@pytest.mark.parametrize("method", ["ram+", "ties"])
+def test_fewer_workers_give_the_same_bytes(method: str, tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path), method)
+    least = least_memory(source, 8)
+    assert [plan(source, threads=8, max_memory=most).resources.workers for most in (None, least)] == [8, 1]
+    ramerge.merge(source, tmp_path / "free", threads=8)
+    ramerge.merge(source, tmp_path / "tight", threads=8, max_memory=least)
+    assert (tmp_path / "tight/model.safetensors").read_bytes() == (tmp_path / "free/model.safetensors").read_bytes()
 
 
 def test_too_little_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,9 @@
 """Sweeps: the bytes of single merges, one read for all points, tensors handed to a function; and rules by tensor."""
 
+import hashlib
 import json
+import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +57,38 @@ def test_tensors_are_handed_over_one_after_another(tmp_path: Path) -> None:
         if tensor.point["parameters.r"] == 0.2:
             assert tensor.data.tobytes() == merged[tensor.name].bits.tobytes()
             assert tensor.shape == merged[tensor.name].bits.shape
+
+
+@pytest.mark.parametrize("points", [1, 2])
+def test_a_slow_function_has_two_tensors_in_memory_at_a_time(points: int, tmp_path: Path) -> None:
+    size, workers = 250_000, 4
+    values = np.random.default_rng(0).normal(0, 0.02, (10, size))
+    for name, factor in (("base", 1.0), ("a", 1.01)):
+        write_checkpoint(tmp_path / name, {f"w{place}": floats(row * factor) for place, row in enumerate(values)})
+    source = recipe(tmp_path, ["a"], "task_arithmetic")
+    vary = {"parameters.scale": [0.5, 2.0][:points]}
+    list(ramerge.sweep(source, vary=vary, on_tensor=lambda _: None, threads=workers))  # what stays is loaded
+    buffers = workers * ramerge.plan(source, vary=vary, threads=workers).resources.buffer_bytes
+    held: list[int] = []
+    taken: dict[tuple[str, float], bytes] = {}
+
+    def slow(tensor: ramerge.MergedTensor) -> None:
+        time.sleep(0.05)  # in which workers that nothing holds back would go on
+        held.append(tracemalloc.get_traced_memory()[0])
+        digest = hashlib.sha256(tensor.data).digest()
+        taken[tensor.name, tensor.point["parameters.scale"]] = digest
+
+    tracemalloc.start()
+    try:
+        ramerge.sweep(source, vary=vary, on_tensor=slow, threads=workers)
+    finally:
+        tracemalloc.stop()
+    assert max(held) <= buffers + 2 * points * size * 2 + 1_000_000
+    for scale in vary["parameters.scale"]:
+        ramerge.merge(source, tmp_path / "out", parameters={"scale": scale}, overwrite=True)
+        for name, tensor in read_checkpoint(tmp_path / "out").items():
+            assert hashlib.sha256(tensor.bits.tobytes()).digest() == taken.pop((name, scale))
+    assert not taken
 
 
 def test_a_function_that_fails_ends_it(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The output folder: what is at OUT and beside it after every way in which writing it can end."""
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -89,6 +90,44 @@ def test_the_old_one_stays_until_the_end(exchange: bool, tmp_path: Path) -> None
         write(stage)
         assert content(out) == "old"
     assert content(out) == "new"
+    assert left(tmp_path) == ["out"]
+
+
+class Exchanging:
+    """A C library: whether it has the call that exchanges two folders, whether that does so, and what it reports."""
+
+    def __init__(self, does: bool, reports: int) -> None:
+        real = ctypes.CDLL(None, use_errno=True).renameat2
+
+        def exchange(*arguments: object) -> int:
+            if does:
+                assert real(*arguments) == 0
+            return reports
+
+        self.renameat2 = exchange
+
+
+@pytest.mark.parametrize(
+    ("library", "moved"),
+    [
+        (lambda: Exchanging(does=True, reports=0), False),
+        (lambda: Exchanging(does=False, reports=-1), True),
+        (lambda: Exchanging(does=True, reports=-1), False),
+        (lambda: Exchanging(does=False, reports=0), True),
+        (object, True),
+    ],
+    ids=["exchanges", "cannot", "does what it reports as failed", "does not what it reports", "no such call"],
+)
+def test_folders_that_cannot_be_exchanged_are_moved_one_after_the_other(
+    library: Callable[[], object], moved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "out", "old")
+    loaded, names = library(), []
+    monkeypatch.setattr(module.ctypes, "CDLL", lambda *_, **__: loaded)
+    with hooked(lambda name, _: names.append(name), monkeypatch), staged(tmp_path / "out", overwrite=True) as stage:
+        write(stage)
+    assert ("rename" in names) is moved
+    assert content(tmp_path / "out") == "new"
     assert left(tmp_path) == ["out"]
 
 

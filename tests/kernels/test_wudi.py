@@ -2,16 +2,22 @@ import math
 import subprocess
 import sys
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import ramerge
 from ramerge.kernels import wudi
+from tests.checkpoints import read_checkpoint, recipe, write_simple
 
 SHAPES = [(1, 1), (1, 7), (7, 1), (6, 40), (20, 30), (40, 6), (24, 24)]
 SOLVERS = {"adam": wudi.adam, "closed_form": wudi.closed_form}
+
+
+choose = wudi._gpu
 
 
 @pytest.fixture(autouse=True)
@@ -278,12 +284,12 @@ def test_what_is_not_finite_shows_in_the_result(value, shape, solver):
 
 @pytest.mark.parametrize("real", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("shape", [(2, 3), (1200, 300), (300, 1200), (40, 2500), (1500, 30), (600, 600), (2000, 1500)])
+@pytest.mark.parametrize("shape", [(2, 3), (1200, 300), (300, 1200), (40, 2500), (1500, 30), (600, 600), (1100, 1050)])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_scratch_memory_is_what_was_promised(solver, shape, count, real):
     taus = agents(shape, count, real=real)
     solve = (lambda: wudi.adam(taus, 2)) if solver == "adam" else (lambda: wudi.closed_form(taus))
-    solve()
+    SOLVERS[solver](agents((2, 3), count, real=real))  # what a first call leaves behind
     tracemalloc.start()
     try:
         result = solve()
@@ -318,17 +324,78 @@ def test_torch_computes_the_same(shape, solver, monkeypatch):
         assert wudi.objective(expected, taus) == pytest.approx(loss, rel=1e-9)
 
 
-def test_a_gpu_is_used_and_named(monkeypatch):
-    class Cuda:
-        get_device_name = staticmethod(lambda _index: "NVIDIA H100")
+class Pretended:
+    """Torch with a GPU, whose memory is the processor's, and where its tensors were put."""
 
-    monkeypatch.setattr(wudi, "_gpu", lambda: type("torch", (), {"cuda": Cuda}))
-    assert wudi.device() == "cuda:0 (NVIDIA H100)"
-    assert wudi._library().whole
+    def __init__(self, torch):
+        self.torch, self.put = torch, []
+        self.cuda = SimpleNamespace(is_available=lambda: True, get_device_name=lambda _index: "NVIDIA H100")
+
+    def __getattr__(self, name):
+        return getattr(self.torch, name)
+
+    def tensor(self, values, device):
+        self.put.append(device)
+        return self.torch.tensor(values)
 
 
-def test_without_a_gpu_it_is_the_processor():
-    assert wudi.device() == "cpu"
+def on_a_gpu(monkeypatch):
+    torch = Pretended(pytest.importorskip("torch"))
+    monkeypatch.setattr(wudi, "_gpu", lambda: torch)
+    return torch
+
+
+def test_a_gpu_is_used_where_there_is_one(monkeypatch):
+    taus = agents((20, 30), 2)
+    expected = [solve(taus) for solve in SOLVERS.values()]
+    torch = on_a_gpu(monkeypatch)
+    for solve, wanted in zip(SOLVERS.values(), expected, strict=True):
+        torch.put.clear()
+        np.testing.assert_allclose(solve(taus), wanted, rtol=0, atol=1e-8)
+        assert torch.put == ["cuda:0", "cuda:0"]
+
+
+@pytest.mark.parametrize("gpu", [False, True], ids=["processor", "GPU"])
+def test_plan_record_and_card_say_what_computes(gpu, monkeypatch, tmp_path):
+    torch = on_a_gpu(monkeypatch) if gpu else None
+    wanted = "cuda:0 (NVIDIA H100)" if gpu else "cpu"
+    source = recipe(tmp_path, write_simple(tmp_path), "wudi")
+    assert ramerge.plan(source).as_dict()["runs_on"] == wanted
+    record = ramerge.merge(source, tmp_path / "out")
+    assert record.runs_on == record.as_dict()["runs_on"] == wanted
+    assert set(torch.put if torch else ()) == ({"cuda:0"} if gpu else set())
+
+
+@pytest.mark.parametrize(
+    ("platform", "version", "imported", "available", "found"),
+    [
+        ("linux", "2.9.0+cu128", True, True, True),
+        ("linux", "2.9.0", True, True, True),
+        ("linux", "2.9.0+cu128", True, False, False),
+        ("linux", "2.9.0+cu128", False, True, False),
+        ("linux", "2.9.0+cpu", True, True, False),
+        ("linux", None, True, True, False),
+        ("darwin", "2.9.0", True, True, False),
+    ],
+    ids=["CUDA", "from the index", "no driver", "broken", "built without", "not installed", "Apple"],
+)
+def test_the_gpu_of_torch_is_taken_if_it_can_compute(platform, version, imported, available, found, monkeypatch):
+    torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: available))
+
+    def version_of(name):
+        if version is None:
+            raise wudi.metadata.PackageNotFoundError(name)
+        return version
+
+    def import_module(_name):
+        if not imported:
+            raise OSError("libcudart.so.12: cannot open shared object file")
+        return torch
+
+    monkeypatch.setattr(wudi.sys, "platform", platform)
+    monkeypatch.setattr(wudi.metadata, "version", version_of)
+    monkeypatch.setattr(wudi.importlib, "import_module", import_module)
+    assert choose.__wrapped__() is (torch if found else None)
 
 
 @pytest.mark.parametrize("setting", ["sys.platform = 'darwin'", "metadata.version = lambda _: '2.9.0+cpu'"])
@@ -341,20 +408,6 @@ def test_torch_is_not_imported_where_it_has_no_gpu_to_offer(setting):
     assert done.stdout.split() == ["cpu", "False"]
 
 
-def test_without_torch(monkeypatch):
-    monkeypatch.undo()
-    wudi._gpu.cache_clear()
-
-    def missing(name):
-        raise wudi.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(wudi.metadata, "version", missing)
-    try:
-        assert wudi.device() == "cpu"
-    finally:
-        wudi._gpu.cache_clear()
-
-
 def test_results_repeat():
     taus = agents((100, 300), 3)
     for solve in SOLVERS.values():
@@ -365,7 +418,6 @@ def test_the_default_stays_near_the_sum_and_below_adams_objective():
     """On the agents of the demo, whose minimum lies 500 times as far from the base as the sum in one weight."""
     from ramerge.demo.run import AGENTS
     from ramerge.methods.wudi import WudiParameters
-    from tests.checkpoints import read_checkpoint
 
     base, *trained = (read_checkpoint(AGENTS / name) for name in ("base", "add", "reverse", "sort"))
     ratios = []
