@@ -56,10 +56,10 @@ def _panel(title: str, values: Mapping[str, float], form: str, unit: str) -> alt
 
 
 def _workload(measured: Stored, beside: Stored) -> list[str]:
-    machine, data = beside.machine, beside.data
+    machine, data, size = beside.machine, beside.data, measured.data["bytes"] / 1e9
     return [
-        f"Four bfloat16 checkpoints shaped as Qwen2.5-{data['size']}, {measured.data['bytes'] / 1e9:.2f} GB in all, already in the "
-        f"page cache; {machine['cpu']}, {machine['cores']} cores.",
+        f"Four bfloat16 checkpoints shaped as Qwen2.5-{data['size']}, {size:.2f} GB in all, already in the page cache; "
+        f"{machine['cpu']}, {machine['cores']} cores.",
         f"Medians; mergekit {data['versions']['mergekit']} (ramplus_tl) and ramerge in turns. "
         "The copy reads all inputs, copies one and syncs it.",
     ]

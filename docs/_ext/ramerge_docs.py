@@ -23,7 +23,7 @@ from sphinx.util.docutils import SphinxDirective
 import ramerge
 from ramerge.methods.table import METHODS, describe
 
-# --- methods -----------------------------------------------------------------------------------------------------------
+# --- methods --------------------------------------------------------------------------------------------------------
 
 
 class MethodDirective(SphinxDirective):
@@ -95,7 +95,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
 
 
-# --- public names ------------------------------------------------------------------------------------------------------
+# --- public names ---------------------------------------------------------------------------------------------------
 
 
 class PublicNamesDirective(SphinxDirective):
@@ -148,7 +148,7 @@ def public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, contents
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", f"ramerge.{name}", node, contents)
 
 
-# --- included files ----------------------------------------------------------------------------------------------------
+# --- included files -------------------------------------------------------------------------------------------------
 
 _INCLUDE = re.compile(r"```\{include\} (\S+)\n")
 
@@ -171,7 +171,7 @@ def _including(root: Path) -> dict[Path, Path]:
     return {(path.parent / found[1]).resolve(): path for path, found in pages if found}
 
 
-# --- links -------------------------------------------------------------------------------------------------------------
+# --- links ----------------------------------------------------------------------------------------------------------
 
 
 class _Page(HTMLParser):
