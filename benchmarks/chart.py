@@ -31,7 +31,9 @@ def draw() -> str:
     }
     memory = {name: _median(taken[name], "peak") / 1e9 for name in (_OURS, _THEIRS)}
     panels = alt.hconcat(_panel("time", seconds, ".1f", "s"), _panel("peak memory", memory, ".2f", "GB"), spacing=40)
-    title = alt.Title("RAM+ of three agents", subtitle=_workload(measured, beside), anchor="start", subtitlePadding=6)
+    title = alt.Title(
+        "RAM+ of three agents", subtitle=_workload(measured, beside), anchor="start", subtitlePadding=6, offset=16
+    )
     chart = panels.properties(title=title).configure(background="white", padding=14).configure_view(stroke=None)
     specification = json.loads(chart.to_json())
     return str(vl_convert.vegalite_to_svg(specification, vl_version=".".join(alt.SCHEMA_VERSION[1:].split(".")[:2])))

@@ -27,6 +27,7 @@ extensions = [
 ]
 exclude_patterns = ["_ext"]
 highlight_language = "text"
+smartquotes = False  # `--base` must stay what one types
 myst_heading_anchors = 4
 copybutton_exclude = ".go, .gp"
 
@@ -36,6 +37,7 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"
 

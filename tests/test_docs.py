@@ -8,6 +8,7 @@ the pages use. A block that cannot run here says why in its first line, which re
 import contextlib
 import io
 import re
+import runpy
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from markdown_it import MarkdownIt
 from ruamel.yaml import YAML
 
 import ramerge
-from ramerge.analysis.results import Analysis, AgentPart, Pair
+from ramerge.analysis.results import AgentPart, Analysis, Pair
 from ramerge.cli.main import cli
 from ramerge.demo import run as demo
 from ramerge.engine.record import AgentStatistics, Record
@@ -114,10 +115,12 @@ def test_blocks_run(page: Path) -> None:
         elif block.language == "yaml":
             check_recipe(block)
         elif block.language == "python":
-            program = compile("\n" * block.line + block.text, str(page), "exec")
+            program = Path("program.py")
+            program.write_text("\n" * block.line + block.text)  # so that a traceback has the page's line
+            compile(program.read_bytes(), block.page, "exec")
             if block.runs:
                 with contextlib.redirect_stdout(io.StringIO()):
-                    exec(program, values)
+                    values = runpy.run_path(str(program), values)
 
 
 def run(words: list[str], block: Block) -> None:

@@ -27,7 +27,7 @@ from ramerge.methods.table import METHODS, describe
 
 
 class MethodDirective(SphinxDirective):
-    """`{method} ram+`: formula, parameters, presets, reads and source of a method, as `ramerge methods` has them."""
+    """`{method-facts} ram+`: a method as `ramerge methods` shows it."""
 
     required_arguments = 1
 
@@ -38,7 +38,7 @@ class MethodDirective(SphinxDirective):
 
 def _method_text(method: Mapping[str, Any]) -> str:
     reads = f"{method['reads']} of all inputs, with default parameters"
-    facts = [("Formula", f"`{method['formula']}`"), ("Source", _linked(method["source"])), ("Reads", reads)]
+    facts = [("Formula", _code(method["formula"])), ("Source", _linked(method["source"])), ("Reads", reads)]
     if method["differs"]:
         facts.append(("mergekit", method["differs"]))
     parts = ["\n".join(f"- **{name}:** {text}" for name, text in facts)]
@@ -69,7 +69,7 @@ class MethodsTableDirective(SphinxDirective):
             (
                 f"[`{name}`]({page_of(name)})",
                 _cell(method.title),
-                f"`{_cell(method.formula)}`",
+                _code(method.formula),
                 str(describe(method)["reads"]),
             )
             for name, method in METHODS.items()
@@ -80,6 +80,10 @@ class MethodsTableDirective(SphinxDirective):
 def page_of(method: str) -> str:
     """The file of a method's page."""
     return f"{method.replace('+s', '-plus-s').replace('+', '-plus').replace('_', '-')}.md"
+
+
+def _code(text: str) -> str:
+    return f"`{_cell(text.replace('`', ''))}`"
 
 
 def _linked(text: str) -> str:
@@ -223,7 +227,7 @@ def _leads_somewhere(path: Path, link: str, pages: Mapping[Path, _Page]) -> bool
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls."""
-    app.add_directive("method", MethodDirective)
+    app.add_directive("method-facts", MethodDirective)
     app.add_directive("methods-table", MethodsTableDirective)
     app.add_directive("public-names", PublicNamesDirective)
     app.connect("autodoc-process-docstring", escape_docstring, priority=400)
