@@ -13,6 +13,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,16 @@ def check_recipe(block: Block) -> None:
     else:
         path.write_text(block.text)
     assert ramerge.plan(path).problems == (), block
+
+
+@every_page
+def test_names_of_the_package_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"\bramerge\.(\w+)\(", text):
+        assert hasattr(ramerge, name), f"{page}: ramerge.{name}"
+    for block in blocks(page):
+        for module, names in re.findall(r"^from (ramerge[\w.]*) import (.+)$", block.text, re.MULTILINE):
+            assert all(hasattr(import_module(module), name) for name in names.split(", ")), f"{block}: {module}"
 
 
 @every_page

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
+from benchmarks import methods as measured
+from benchmarks.report import SMALL, load
+from benchmarks.timing import ratios, spread
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
@@ -75,6 +78,22 @@ class MethodsTableDirective(SphinxDirective):
             for name, method in METHODS.items()
         ]
         return self.parse_text_to_nodes(_table(("method", "title", "merged task vector", "reads"), rows))
+
+
+class MethodsCostDirective(SphinxDirective):
+    """`{methods-cost}`: time over a file copy, and memory, as they were measured."""
+
+    def run(self) -> list[nodes.Node]:
+        """Nodes of one table."""
+        taken = load(measured.SECTION)[SMALL].data["taken"]
+        rows = [(f"`{name}`", *_cost(taken, name)) for name in METHODS if name in taken]
+        return self.parse_text_to_nodes(_table(("method", "over the copy", "peak memory, MB"), rows))
+
+
+def _cost(taken: Mapping[str, Any], name: str) -> tuple[str, str]:
+    floor = taken.get(f"floor of {name}", taken["floor"])
+    over = ratios([one["seconds"] for one in taken[name]], [one["seconds"] for one in floor])
+    return over.text(), spread([one["peak"] / 1e6 for one in taken[name]]).text(0)
 
 
 def page_of(method: str) -> str:
@@ -229,6 +248,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls."""
     app.add_directive("method-facts", MethodDirective)
     app.add_directive("methods-table", MethodsTableDirective)
+    app.add_directive("methods-cost", MethodsCostDirective)
     app.add_directive("public-names", PublicNamesDirective)
     app.connect("autodoc-process-docstring", escape_docstring, priority=400)
     app.connect("source-read", link_to_pages)
