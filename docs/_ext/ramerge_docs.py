@@ -128,8 +128,12 @@ class PublicNamesDirective(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Nodes that autodoc makes."""
-        text = "\n".join(_autodoc(name) for name in ramerge.__all__ if _kind(name) == self.arguments[0])
+        text = "\n".join(_autodoc(name) for name in _names(self.arguments[0]))
         return self.parse_text_to_nodes(f"````{{eval-rst}}\n{text}\n````")
+
+
+def _names(kind: str) -> list[str]:
+    return [name for name in ramerge.__all__ if not name.startswith("_") and _kind(name) == kind]
 
 
 def _kind(name: str) -> str:
@@ -145,7 +149,10 @@ def _autodoc(name: str) -> str:
     if _kind(name) == "errors":
         return f".. autoexception:: ramerge.{name}\n   :no-index-entry:\n   :show-inheritance:\n"
     methods = ", ".join(_methods(getattr(ramerge, name)))
-    return f".. autoclass:: ramerge.{name}\n" + (f"   :members: {methods}\n" if methods else "")
+    # fields are described under `Attributes`, where a class has them
+    return f".. autoclass:: ramerge.{name}\n   :exclude-members: __init__, __new__\n" + (
+        f"   :members: {methods}\n" if methods else ""
+    )
 
 
 def _methods(cls: type) -> Iterator[str]:
@@ -157,8 +164,26 @@ def _methods(cls: type) -> Iterator[str]:
 
 
 def escape_docstring(_app: Sphinx, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
-    """Our docstrings are plain text: bars around magnitudes are no substitutions of reStructuredText."""
-    lines[:] = [re.sub(r"(`[^`]*`)|([|*])", lambda found: found[1] or f"\\{found[2]}", line) for line in lines]
+    """Our docstrings are plain text: bars around magnitudes are no substitutions of reStructuredText, and so on."""
+    lines[:] = [_MARKUP.sub(lambda found: found[1] or f"\\{found[2]}", line) for line in _with_bullets(lines)]
+
+
+_MARKUP = re.compile(r"(`[^`]*`)|([|*]|_(?!\w))")
+_SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:")
+
+
+def _with_bullets(lines: list[str]) -> Iterator[str]:
+    """Lists of names below a line of ours, such as `Methods that trim report:`, as lists of reStructuredText."""
+    inside = False
+    for line in lines:
+        if line[:1].strip():
+            inside = line.endswith(":") and line not in _SECTIONS
+            yield line
+            if inside:
+                yield ""
+        else:
+            item = inside and re.match(r" {4}\w+: ", line)
+            yield f"    - {line[4:]}" if item else (f"  {line}" if inside and line else line)
 
 
 def public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, contents: nodes.Node) -> nodes.reference | None:
