@@ -40,7 +40,6 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
-autodoc_class_signature = "separated"
 
 # Every reference must lead somewhere; types of other libraries and inner types of ours have no page here.
 nitpicky = True

@@ -149,10 +149,7 @@ def _autodoc(name: str) -> str:
     if _kind(name) == "errors":
         return f".. autoexception:: ramerge.{name}\n   :no-index-entry:\n   :show-inheritance:\n"
     methods = ", ".join(_methods(getattr(ramerge, name)))
-    # fields are described under `Attributes`, where a class has them
-    return f".. autoclass:: ramerge.{name}\n   :exclude-members: __init__, __new__\n" + (
-        f"   :members: {methods}\n" if methods else ""
-    )
+    return f".. autoclass:: ramerge.{name}\n" + (f"   :members: {methods}\n" if methods else "")
 
 
 def _methods(cls: type) -> Iterator[str]:
@@ -163,9 +160,29 @@ def _methods(cls: type) -> Iterator[str]:
             yield name
 
 
+def without_fields(_app: Sphinx, what: str, *_more: object) -> tuple[str, None] | None:
+    """No list of all fields in the heading of a class, which describes them under `Attributes`."""
+    return ("", None) if what == "class" else None
+
+
 def escape_docstring(_app: Sphinx, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
     """Our docstrings are plain text: bars around magnitudes are no substitutions of reStructuredText, and so on."""
     lines[:] = [_MARKUP.sub(lambda found: found[1] or f"\\{found[2]}", line) for line in _with_bullets(lines)]
+
+
+# napoleon takes what stands before the first colon of a property's docstring for its type
+_COLON = "\N{MODIFIER LETTER COLON}"
+
+
+def hide_colons(_app: Sphinx, what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
+    """Before napoleon."""
+    if what == "property":
+        lines[:] = [line.replace(":", _COLON) for line in lines]
+
+
+def show_colons(_app: Sphinx, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
+    """After napoleon."""
+    lines[:] = [line.replace(_COLON, ":") for line in lines]
 
 
 _MARKUP = re.compile(r"(`[^`]*`)|([|*]|_(?!\w))")
@@ -275,7 +292,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("methods-table", MethodsTableDirective)
     app.add_directive("methods-cost", MethodsCostDirective)
     app.add_directive("public-names", PublicNamesDirective)
+    app.connect("autodoc-process-signature", without_fields)
     app.connect("autodoc-process-docstring", escape_docstring, priority=400)
+    app.connect("autodoc-process-docstring", hide_colons, priority=400)
+    app.connect("autodoc-process-docstring", show_colons, priority=600)
     app.connect("source-read", link_to_pages)
     app.connect("missing-reference", public_name)
     app.connect("build-finished", check_links)
