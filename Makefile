@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test thorough peers browser sandbox lint format fuzz faults bench agents real isolate scores clean
+.PHONY: demo test thorough peers browser sandbox lint docs format fuzz faults bench agents real isolate scores clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
@@ -44,6 +44,10 @@ lint: $(VENV)/.dev  ## style, types, and who may import whom
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Warnings are errors, and so is a link inside the site that leads nowhere. Nothing is fetched from the network.
+docs: $(VENV)/.docs  ## build the documentation's site into build/docs
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -d build/doctrees docs build/docs
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -93,7 +97,7 @@ isolate: agents  ## put each agent's unique region on the base by itself, and pr
 	  $(foreach one,$(ISOLATED),--model $(one)=$(REAL)/isolated/$(one)) --out $(REAL)/isolated.json
 
 # The paper's evaluation on the same models: few items, few tokens, so that it ends on a CPU. RAMERGE_EVAL_DATA is a folder with
-# gsm8k_test.jsonl, mbpp.jsonl, nq_open_dev.jsonl and hotpot_dev_distractor_part.json; see docs/evaluation.md.
+# gsm8k_test.jsonl, mbpp.jsonl, nq_open_dev.jsonl and hotpot_dev_distractor_part.json; see docs/guides/evaluate.md.
 EVAL_DATA := $(foreach pair,gsm8k=gsm8k_test.jsonl mbpp=mbpp.jsonl nq=nq_open_dev.jsonl \
   hotpotqa=hotpot_dev_distractor_part.json,--data $(subst =,=$(RAMERGE_EVAL_DATA)/,$(pair)))
 EVAL_MODELS := base=$(REAL)/base $(foreach task,$(TASKS),$(task)-agent=$(REAL)/agents/$(task)) ram=$(REAL)/ram ram+=$(REAL)/ram+
@@ -125,6 +129,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.eval: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable '.[eval,eval-serve]'
 	$(PIP) --no-deps bfcl-eval
+	touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[docs]'
 	touch $@
 
 $(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/bin/python

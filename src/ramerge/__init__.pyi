@@ -3,7 +3,11 @@ from .analysis.tables import frames
 from .api import analyze, merge, plan, sweep
 from .engine.record import AgentStatistics, Record
 from .engine.sinks import MergedTensor
-from .evaluation.evaluate import evaluate
+from .evaluation.endpoint import EndpointAccess
+from .evaluation.evaluate import EvaluationRequest, evaluate
+from .evaluation.serving import ModelServer
+from .evaluation.summary import EvaluationSummary
+from .evaluation.targets import EvaluationTarget
 from .foundation.errors import (
     CheckpointError,
     EndpointError,
@@ -17,6 +21,8 @@ from .foundation.errors import (
 )
 from .foundation.events import Progress
 from .foundation.version import __version__
+from .importance.estimate import fisher
+from .importance.record import FisherRecord
 from .planning.model import Plan
 from .recipe.model import Agent, Allow, Recipe, Rule
 
@@ -26,10 +32,16 @@ __all__ = [
     "Allow",
     "Analysis",
     "CheckpointError",
+    "EndpointAccess",
     "EndpointError",
     "EvaluationError",
+    "EvaluationRequest",
+    "EvaluationSummary",
+    "EvaluationTarget",
+    "FisherRecord",
     "InputError",
     "MergedTensor",
+    "ModelServer",
     "OutputError",
     "Plan",
     "PlanError",
@@ -43,6 +55,7 @@ __all__ = [
     "__version__",
     "analyze",
     "evaluate",
+    "fisher",
     "frames",
     "merge",
     "plan",

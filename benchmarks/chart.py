@@ -1,0 +1,71 @@
+"""The chart of README.md: RAM+ beside mergekit and a file copy. `python -m benchmarks.chart` draws it from results/."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from benchmarks import methods, peers
+from benchmarks.report import SMALL, Stored, load
+from benchmarks.timing import spread
+
+CHART = Path(__file__).parents[1] / "docs" / "figures" / "speed.svg"
+
+_COPY, _OURS, _THEIRS = "file copy", "ramerge", "mergekit"
+_COLOURS = {_COPY: "#9a9a9a", _OURS: "#1a7f5a", _THEIRS: "#c9803a"}
+
+
+def draw() -> str:
+    """The chart as SVG: medians of seconds and of peak memory."""
+    measured, beside = load(methods.SECTION)[SMALL], load(peers.SECTION)[SMALL]
+    taken = beside.data["pairs"]["ram+"]["taken"]
+    seconds = {
+        _COPY: _median(measured.data["taken"]["floor"], "seconds"),
+        _OURS: _median(taken["ramerge"], "seconds"),
+        _THEIRS: _median(taken["mergekit"], "seconds"),
+    }
+    memory = {name: _median(taken[name], "peak") / 1e9 for name in (_OURS, _THEIRS)}
+    panels = alt.hconcat(_panel("time", seconds, ".1f", "s"), _panel("peak memory", memory, ".2f", "GB"), spacing=40)
+    title = alt.Title(
+        "RAM+ of three agents", subtitle=_workload(measured, beside), anchor="start", subtitlePadding=6, offset=16
+    )
+    chart = panels.properties(title=title).configure(background="white", padding=14).configure_view(stroke=None)
+    specification = json.loads(chart.to_json())
+    return str(vl_convert.vegalite_to_svg(specification, vl_version=".".join(alt.SCHEMA_VERSION[1:].split(".")[:2])))
+
+
+def _median(taken: Sequence[Mapping[str, Any]], key: str) -> float:
+    return spread([one[key] for one in taken]).median
+
+
+def _panel(title: str, values: Mapping[str, float], form: str, unit: str) -> alt.LayerChart:
+    """Horizontal bars with their numbers."""
+    rows = [{"what": name, "value": value, "text": f"{value:{form}} {unit}"} for name, value in values.items()]
+    axis = alt.Axis(title=None, domain=False, ticks=False, labelFontSize=13, labelPadding=8)
+    chart = alt.Chart(alt.Data(values=rows), title=alt.Title(title, anchor="start", fontSize=12)).encode(
+        y=alt.Y("what:N", sort=list(values), axis=axis),
+        x=alt.X("value:Q", axis=None, scale=alt.Scale(domain=[0, 1.3 * max(values.values())])),
+    )
+    scale = alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values()))
+    bars = chart.mark_bar(height=18).encode(color=alt.Color("what:N", scale=scale, legend=None))
+    numbers = chart.mark_text(align="left", dx=5, fontSize=13).encode(text="text:N")
+    return (bars + numbers).properties(width=270, height=alt.Step(28))
+
+
+def _workload(measured: Stored, beside: Stored) -> list[str]:
+    machine, data, size = beside.machine, beside.data, measured.data["bytes"] / 1e9
+    return [
+        f"Four bfloat16 checkpoints shaped as Qwen2.5-{data['size']}, {size:.2f} GB in all, already in the page cache; "
+        f"{machine['cpu']}, {machine['cores']} cores.",
+        f"Medians; mergekit {data['versions']['mergekit']} (ramplus_tl) and ramerge in turns. "
+        "The copy reads all inputs, copies one and syncs it.",
+    ]
+
+
+if __name__ == "__main__":
+    CHART.write_text(draw(), encoding="utf-8")
