@@ -118,11 +118,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[demo]'
+	$(PIP) --editable '.[torch]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[demo,dev,eval]'
+	$(PIP) --editable '.[torch,dev,eval]'
 	$(PIP) --no-deps bfcl-eval
 	touch $@
 

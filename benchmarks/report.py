@@ -186,13 +186,13 @@ need Linux.
     python -m benchmarks --write --large          the sections that have sizes, at the size of Qwen2.5-1.5B
     python -m benchmarks --write --only kernels   one section; the others stay as they are
 
-Every figure is a median, with the least and the most in brackets. Things that are compared were measured in turns in one
-run. Ratios are taken pair by pair, because the speed of a machine changes from minute to minute. `checkpoints.py` makes
-the checkpoints: names, shapes and dtype of Qwen2.5, random weights from a seed, and three agents that moved 3.2, 46.2 and
-54.3 % of the base's elements by a few units in the last place. GB are 10^9 bytes, MB 10^6.
+Every figure is a median, with the least and the most in brackets. Things that are compared were measured in turns in
+one run. Ratios are taken pair by pair, because the speed of a machine changes from minute to minute. `checkpoints.py`
+makes the checkpoints: names, shapes and dtype of Qwen2.5, random weights from a seed, and three agents that moved
+3.2, 46.2 and 54.3 % of the base's elements by a few units in the last place. GB are 10^9 bytes, MB 10^6.
 
-*Floor* is the time of a file copy: reading all inputs once, copying the base, and writing the copy to the disk. A *bar* is
-a goal. Bars that are missed are marked, with the reason.
+*Floor* is the time of a file copy: reading all inputs once, copying the base, and writing the copy to the disk. A
+*bar* is a goal. Bars that are missed are marked, with the reason.
 """
 
 
