@@ -107,9 +107,7 @@ def merge(
         out: the output folder; it must not exist unless `overwrite`.
         on_tensor: instead of `out`: takes the merged tensors, one after another, from this thread. Two tensors are in
             memory at a time, however slow the function is.
-        method: as for `plan`.
-        parameters: as for `plan`.
-        dtype: as for `plan`.
+        method, parameters, dtype: as for `plan`.
         threads: worker threads; by default one a processor and two more. Results do not depend on it.
         max_memory: what the process may take, in bytes or as `2GB`; refused if it cannot be kept.
         overwrite: replace an existing checkpoint at `out`, at the end.
@@ -168,17 +166,10 @@ def sweep(
     Args:
         recipe: as for `merge`.
         out: a folder that gets one checkpoint for each point, named by what varies, and `sweep.json`.
-        method: as for `plan`.
-        parameters: as for `plan`.
-        dtype: as for `plan`.
+        method, parameters, dtype: as for `plan`.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
         on_tensor: as for `merge`; it gets each tensor of all points in order, before the next tensor.
-        threads: as for `merge`.
-        max_memory: as for `merge`.
-        overwrite: as for `merge`.
-        cache: as for `plan`.
-        strict: as for `merge`.
-        on_progress: as for `merge`.
+        threads, max_memory, overwrite, cache, strict, on_progress: as for `merge`.
 
     Returns:
         A record for each point, in order; `record.point` tells which.
@@ -255,15 +246,11 @@ def analyze(
 
     Args:
         recipe: as for `merge`.
-        method: as for `plan`.
-        parameters: as for `plan`.
-        dtype: as for `plan`.
+        method, parameters, dtype: as for `plan`.
         epsilons: further thresholds of "moved" that are compared.
-        threads: as for `merge`.
-        max_memory: as for `merge`.
+        threads, max_memory: as for `merge`.
         cache: whether to leave counts to later merges of the same files, which then read them once less.
-        strict: as for `merge`.
-        on_progress: as for `merge`.
+        strict, on_progress: as for `merge`.
 
     Returns:
         The same figures for the model, every layer, role and tensor.

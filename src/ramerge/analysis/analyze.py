@@ -14,13 +14,13 @@ from ramerge.analysis.anatomy import Anatomy, Tally
 from ramerge.analysis.findings import findings_of
 from ramerge.analysis.results import Analysis, Part, TensorPart, part_of
 from ramerge.analysis.roles import ROLES, role_of
-from ramerge.engine.beside import peak_memory
 from ramerge.engine.execute import observe
 from ramerge.engine.executors.executor import Executor
 from ramerge.engine.warn import erasures, inspect, refuse, warnings_of
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
+from ramerge.foundation.machine import peak_memory
 from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts
 from ramerge.methods.ram import Moved
@@ -139,7 +139,7 @@ def _rounding(plan: Plan, counts: Counts) -> dict[str, dict[str, Any]]:
 def _leave_counts(plan: Plan, anatomy: Anatomy, tallies: Mapping[str, Tally]) -> None:
     """Spare later merges of the same files their counting pass."""
     remembered.keep(
-        plan.contents.digest,
+        plan.digest,
         plan.tensors,
         {
             (Moved("model", epsilon=epsilon), name): tally.by_epsilon[place]

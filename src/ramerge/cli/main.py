@@ -21,7 +21,7 @@ import click
 from ramerge.cli import commands
 from ramerge.evaluation import commands as evaluation
 from ramerge.foundation.errors import OutputWarning, RamergeError, StoppedError, reason
-from ramerge.foundation.limits import check_limits
+from ramerge.foundation.machine import check_limits
 from ramerge.foundation.options import Session
 from ramerge.foundation.process import fill_streams, handle, ignore, stopped
 from ramerge.foundation.terminal import fail, say, warn

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import resource
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.companions import copy_companions
@@ -18,6 +14,7 @@ from ramerge.engine.card import model_card
 from ramerge.engine.record import AgentStatistics, Record, Sweep
 from ramerge.engine.warn import erasures, warnings_of
 from ramerge.engine.worker import Known
+from ramerge.foundation.machine import peak_memory
 from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts
 from ramerge.planning.model import Plan
@@ -106,19 +103,6 @@ def _reported(plan: Plan, point: Point, known: Known) -> dict[str, tuple[int, An
             part = tensor.part(statistic.scope)
             found[part] = tensor.rule, known[statistic, part]
     return found
-
-
-def peak_memory() -> int:
-    """The largest resident memory of this process so far, in bytes.
-
-    Not `ru_maxrss` where Linux tells better: that one starts with the peak of the process that started this one.
-    """
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def write_beside(plan: Plan, records: Sequence[Record], stage: Stage) -> None:

@@ -121,7 +121,7 @@ class _Passes:
     """
 
     def __init__(self, plan: Plan, executor: Executor, listen: Listener) -> None:
-        self.known: dict[tuple[Statistic, str], Any] = dict(plan.contents.remembered)
+        self.known: dict[tuple[Statistic, str], Any] = dict(plan.remembered)
         self.rounding = np.zeros((len(plan.points), 2, len(plan.agents)), np.int64)
         self._plan = plan
         self._executor = executor
@@ -168,7 +168,7 @@ class _Passes:
 
     def keep(self) -> None:
         """Leave what was counted to later runs on the same files."""
-        remembered.keep(self._plan.contents.digest, self._plan.tensors, self._by_tensor)
+        remembered.keep(self._plan.digest, self._plan.tensors, self._by_tensor)
 
     def _read(
         self,
@@ -268,7 +268,7 @@ def _check_ties(plan: Plan, reader: Reader) -> None:
     problems = [
         f"{tie.head.path}: {tie.agent}: {tie.head.name!r} differs from {tie.embedding.name!r}, to which the base "
         f"ties it; the merged model has no place for it; {tie.untie}"
-        for tie in plan.contents.ties
+        for tie in plan.ties
         if not _equal(tie, reader)
     ]
     if problems:

@@ -1,8 +1,38 @@
-"""What this process may use of the machine."""
+"""What this process may use of the machine, and what it has used. Imports nothing that limits would harm."""
 
 from __future__ import annotations
 
 import os
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from ramerge.foundation.errors import PlanError
+
+# Half as much again as a merge that compiles its kernels was measured to map; it uses a fifth of that.
+_LEAST_BYTES = 1_250_000_000
+# The stack and the buffers of a thread of OpenBLAS, of which NumPy and SciPy each have as many as there are processors.
+_THREAD_BYTES = 100_000_000
+
+
+def check_limits() -> None:
+    """Refuse an address space (`ulimit -v`) in which numba, LLVM or OpenBLAS would hang or abort.
+
+    In one that is limited, OpenBLAS starts no more threads than there is room for.
+
+    Raises:
+        PlanError: the limit is too low.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return
+    if limit < _LEAST_BYTES:
+        raise PlanError(
+            f"the address space is limited to {limit:,} bytes (ulimit -v), and the libraries need {_LEAST_BYTES:,}, "
+            "though they use little of it; lift the limit, and bound the memory that is used with --max-memory"
+        )
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(1 + (limit - _LEAST_BYTES) // _THREAD_BYTES))
 
 
 def processors() -> int:
@@ -10,3 +40,16 @@ def processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def peak_memory() -> int:
+    """The largest resident memory of this process so far, in bytes.
+
+    Not `ru_maxrss` where Linux tells better: that one starts with the peak of the process that started this one.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -73,7 +73,7 @@ def make_plan(
         base=inputs.base,
         agents=inputs.agents,
         importances=inputs.importances,
-        contents=contents,
+        **vars(contents),
         resources=resources,
         disk_free=free_bytes(out) if out is not None else None,
         strict=strict,

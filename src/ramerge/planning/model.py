@@ -167,7 +167,7 @@ class Resources:
     peak_memory_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Contents:
     """The tensors of the output, and what is read for them.
 
@@ -184,20 +184,20 @@ class Contents:
         bytes_written: bytes of the output's safetensors files, of all points.
     """
 
-    tensors: tuple[TensorPlan, ...] = ()
-    shards: tuple[Shard, ...] = ()
-    ties: tuple[Tie, ...] = ()
-    companions: Mapping[str, Path] = field(default_factory=dict)
-    files: Mapping[Path, Identity] = field(default_factory=dict)
-    rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = ()
-    digest: bytes | None = None
-    remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict)
+    tensors: tuple[TensorPlan, ...] = field(default=(), repr=False)
+    shards: tuple[Shard, ...] = field(default=(), repr=False)
+    ties: tuple[Tie, ...] = field(default=(), repr=False)
+    companions: Mapping[str, Path] = field(default_factory=dict, repr=False)
+    files: Mapping[Path, Identity] = field(default_factory=dict, repr=False)
+    rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
+    digest: bytes | None = field(default=None, repr=False)
+    remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
     bytes_read: int = 0
     bytes_written: int = 0
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, kw_only=True)
+class Plan(Contents):
     """Everything about a merge that can be known from headers. It can be carried out if `problems` is empty.
 
     Attributes:
@@ -208,7 +208,6 @@ class Plan:
         base: the base; where the recipe has none, the first agent.
         agents: by name, in recipe order.
         importances: of the agents that have some.
-        contents: tensors and files.
         resources: how the work is cut up.
         disk_free: bytes that are free on the output's disk.
         strict: whether warnings are problems, and so is what the engine warns of.
@@ -224,48 +223,12 @@ class Plan:
     base: Model
     agents: Mapping[str, Model]
     importances: Mapping[str, Model]
-    contents: Contents = field(repr=False)
     resources: Resources
     disk_free: int | None = None
     strict: bool = False
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-
-    @property
-    def tensors(self) -> tuple[TensorPlan, ...]:
-        """The tensors of the output, in the order of its files."""
-        return self.contents.tensors
-
-    @property
-    def shards(self) -> tuple[Shard, ...]:
-        """The files of the output."""
-        return self.contents.shards
-
-    @property
-    def rounds(self) -> tuple[Mapping[int, tuple[Statistic, ...]], ...]:
-        """For each read before the merging pass, what is counted of which tensors, by their index."""
-        return self.contents.rounds
-
-    @property
-    def companions(self) -> Mapping[str, Path]:
-        """Relative name to source of the files that are copied."""
-        return self.contents.companions
-
-    @property
-    def files(self) -> Mapping[Path, Identity]:
-        """All inputs as they were before anything was read of them."""
-        return self.contents.files
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes of weights that are read, every pass counted."""
-        return self.contents.bytes_read
-
-    @property
-    def bytes_written(self) -> int:
-        """Bytes of the output's safetensors files, of all points."""
-        return self.contents.bytes_written
 
     @property
     def recipe(self) -> Recipe:
@@ -290,7 +253,7 @@ class Plan:
     @property
     def counts(self) -> str:
         """Where counts come from: this `read` of the inputs, or an `earlier read` of the same files."""
-        return "earlier read" if self.contents.remembered else "read"
+        return "earlier read" if self.remembered else "read"
 
     @property
     def is_sweep(self) -> bool:
