@@ -522,7 +522,7 @@ def test_gsm8k_without_a_train_split_takes_examples_that_ship_with_lm_eval(data:
     ("settings", "absent", "message"),
     [
         ({"gsm8k_task": "gsm8k"}, "gsm8k_train", "--data gsm8k_train=FILE"),
-        ({}, "gsm8k", "with --data gsm8k=FILE"),
+        ({}, "gsm8k", "needs --data gsm8k=FILE"),
         ({"gsm8k_task": "gsm8k_cot", "fewshot": 9}, "", "exceeds the 8"),
         ({"fewshot": 30}, "", "larger than population"),
     ],
