@@ -38,7 +38,6 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
-autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 
 # Every reference must lead somewhere; types of other libraries and inner types of ours have no page here.

@@ -149,7 +149,8 @@ def _autodoc(name: str) -> str:
     if _kind(name) == "errors":
         return f".. autoexception:: ramerge.{name}\n   :no-index-entry:\n   :show-inheritance:\n"
     methods = ", ".join(_methods(getattr(ramerge, name)))
-    return f".. autoclass:: ramerge.{name}\n" + (f"   :members: {methods}\n" if methods else "")
+    # `()`: the signature is not asked for, which autodoc cannot give for typed dictionaries
+    return f".. autoclass:: ramerge.{name}()\n" + (f"   :members: {methods}\n" if methods else "")
 
 
 def _methods(cls: type) -> Iterator[str]:
