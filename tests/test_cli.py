@@ -13,12 +13,9 @@ import pytest
 
 from ramerge.methods.table import METHODS
 from tests.checkpoints import floats, simple, write_checkpoint, write_simple
+from tests.commands import ramerge
 
 COMMAND = [sys.executable, "-m", "ramerge.cli.main"]
-
-
-def ramerge(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False)
 
 
 def flags(folder: Path, names: list[str]) -> list[str]:
@@ -131,8 +128,8 @@ def test_plan_lists_every_problem_and_fails(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-USAGE = """Usage: python -m ramerge.cli.main merge [OPTIONS] [RECIPE] [OUT]
-Try 'python -m ramerge.cli.main merge --help' for help.
+USAGE = """Usage: ramerge merge [OPTIONS] [RECIPE] [OUT]
+Try 'ramerge merge --help' for help.
 
 """
 TWO = ["--base", "./b", "--agent", "x=./1"]

@@ -1,0 +1,45 @@
+"""`ramerge` as a process, without the time that importing takes: a fork of one that has imported it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import IO, cast
+
+# It reads a command a line, runs it in a fork, and says the fork's exit code.
+_FORKING = """
+import json, os, sys
+import ramerge.analysis.analyze, ramerge.api, ramerge.cli.main, ramerge.engine.execute
+for line in sys.stdin:
+    asked = json.loads(line)
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    os.chdir(asked["cwd"])
+    for number, path in enumerate([os.devnull, asked["out"], asked["err"]]):
+        os.dup2(os.open(path, os.O_RDWR), number)
+    sys.argv = ["ramerge", *asked["arguments"]]
+    ramerge.cli.main.main()
+"""
+
+
+@cache
+def _forking() -> subprocess.Popen[str]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", _FORKING], **pipes, text=True)
+
+
+def ramerge(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command in `cwd`; what it said, and its exit code."""
+    process, words = _forking(), [str(argument) for argument in arguments]
+    to, answers = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
+    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+        asked = {"arguments": words, "cwd": str(cwd or Path.cwd()), "out": out.name, "err": err.name}
+        print(json.dumps(asked), file=to, flush=True)
+        code = int(answers.readline())
+        return subprocess.CompletedProcess(words, code, out.read(), err.read())
