@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.text import unknown
 from ramerge.methods.base import Method, names_agent
 from ramerge.methods.table import METHODS, complete
 from ramerge.recipe.document import Document, Key
@@ -51,12 +50,12 @@ def _method_problems(document: Document) -> list[str]:
     if not isinstance(name, str) or not isinstance(given, dict):
         return []
     if name not in METHODS:
-        return [document.where(("method",), unknown("method", name, list(METHODS)))]
+        return [document.unknown(("method",), "method", name, list(METHODS))]
     method = METHODS[name]
     if method.needs_base and values.get("base") is None:
         problems.append(document.where(("base",), f"is missing, and {name} needs it"))
     if isinstance(preset, str) and preset not in method.presets:
-        problems.append(document.where(("preset",), unknown(f"preset of {name}", preset, list(method.presets))))
+        problems.append(document.unknown(("preset",), f"preset of {name}", preset, list(method.presets)))
         preset = None
     completed = complete(method, preset, given) if preset is None or isinstance(preset, str) else dict(given)
     problems += _parameter_problems(document, method, completed, ("parameters",))
@@ -79,9 +78,7 @@ def _parameter_problems(
         if name not in fields and (only is None or name in only):
             others = [other.name for other in METHODS.values() if name in other.parameters.model_fields]
             hint = f" ({name} belongs to {', '.join(others)})" if others else ""
-            problems.append(
-                document.where((*key, name), unknown(f"parameter of {method.name}", name, list(fields)) + hint)
-            )
+            problems.append(document.unknown((*key, name), f"parameter of {method.name}", name, list(fields), hint))
     kept = {name: value for name, value in given.items() if name in fields}
     try:
         parameters = method.parameters(**kept)
@@ -92,12 +89,10 @@ def _parameter_problems(
     names = list(agents) if isinstance(agents, dict) else []
     for name, value in parameters:
         if value is not None and names_agent(method.parameters, name) and value not in names:
-            problems.append(document.where((*key, name), unknown("agent", value, names)))
+            problems.append(document.unknown((*key, name), "agent", value, names))
         if isinstance(value, dict) and (only is None or name in only):
             problems += [
-                document.where((*key, name, agent), unknown("agent", agent, names))
-                for agent in value
-                if agent not in names
+                document.unknown((*key, name, agent), "agent", agent, names) for agent in value if agent not in names
             ]
             missing = [agent for agent in names if agent not in value]
             if missing:
@@ -113,11 +108,11 @@ def _agent_problems(document: Document) -> list[str]:
         return []
     problems = []
     if isinstance(chosen, str) and chosen not in agents and chosen != "base":
-        problems.append(document.where(("companions",), unknown("agent", chosen, list(agents))))
+        problems.append(document.unknown(("companions",), "agent", chosen, list(agents)))
     for index, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
         taken = rule.get("take") if isinstance(rule, dict) else None
         if isinstance(taken, str) and taken not in agents:
-            problems.append(document.where(("rules", str(index), "take"), unknown("agent", taken, list(agents))))
+            problems.append(document.unknown(("rules", str(index), "take"), "agent", taken, list(agents)))
         if isinstance(rule, dict) and rule.get("keep") is not None and values.get("base") is None:
             problems.append(document.where(("rules", str(index), "keep"), "the recipe has no base; give one"))
     method = METHODS.get(str(values.get("method", DEFAULT_METHOD)))

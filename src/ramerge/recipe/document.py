@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -18,7 +18,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.jsontext import nesting
-from ramerge.foundation.text import brief, is_unicode, one_line, quoted
+from ramerge.foundation.text import brief, is_unicode, one_line, quoted, unknown
 
 # Parsing YAML takes a millisecond for four lines: what may be long is counted before.
 _MAX_BYTES = 200_000
@@ -63,6 +63,10 @@ class Document:
                 line = brief(self.text[number - 1].rstrip(), 200) if number <= len(self.text) else ""
                 return f"{self.source}:{number}: {label}\n    {number} | {line}"
         return f"{self.source}: {label}" if self.source else label
+
+    def unknown(self, key: Key, what: str, name: str, known: Sequence[str], hint: str = "") -> str:
+        """That the value at `key` is the unknown `name`, with the nearest of the names that are known."""
+        return self.where(key, unknown(what, name, known) + hint)
 
     def set(self, key: Key, value: Any, flag: str) -> None:
         """Set the value at `key`, as the flag `flag` asks.
