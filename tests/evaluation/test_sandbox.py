@@ -962,7 +962,7 @@ def test_no_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_not_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap.sys, "platform", "darwin")
-    with pytest.raises(EvaluationError, match=r"(?s)Linux alone.*darwin.*--unsafe-execution"):
+    with pytest.raises(EvaluationError, match=r"(?s)only on Linux.*darwin.*--unsafe-execution"):
         Sandbox.open()
 
 
