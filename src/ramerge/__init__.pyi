@@ -5,6 +5,7 @@ from .engine.record import AgentStatistics, Record
 from .engine.sinks import MergedTensor
 from .evaluation.endpoint import EndpointAccess
 from .evaluation.evaluate import EvaluationRequest, evaluate
+from .evaluation.progress import EvaluationProgress
 from .evaluation.serving import ModelServer
 from .evaluation.summary import EvaluationSummary
 from .evaluation.targets import EvaluationTarget
@@ -35,6 +36,7 @@ __all__ = [
     "EndpointAccess",
     "EndpointError",
     "EvaluationError",
+    "EvaluationProgress",
     "EvaluationRequest",
     "EvaluationSummary",
     "EvaluationTarget",

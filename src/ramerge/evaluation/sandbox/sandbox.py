@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from asyncio import CancelledError, get_running_loop, wait, wrap_future
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -14,6 +12,7 @@ from ramerge.evaluation.sandbox.bubblewrap import MOST_USERS, UNSAFE, Bubblewrap
 from ramerge.evaluation.sandbox.execution import Conversation, Execution, Outcome
 from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.machine import processors
 
 _PROBE_PROCESSES = 4
 _PROBE = """
@@ -65,7 +64,7 @@ class Sandbox:
         Raises:
             EvaluationError: no sandbox can be had; says what is missing.
         """
-        workers = min(workers or _processors(), MOST_USERS // 2)
+        workers = min(workers or processors(), MOST_USERS // 2)
         if unsafe:
             return cls(None, workers)
         problems = []
@@ -163,7 +162,3 @@ class Sandbox:
         if int(outcome.stdout) != _PROBE_PROCESSES:
             return f"a program allowed {_PROBE_PROCESSES} processes could have {int(outcome.stdout)}"
         return None
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
