@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.kernels import native
 from ramerge.kernels.formats import FORMATS, Format
-from ramerge.kernels.native import load
 from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters
 from ramerge.kernels.threefry import threefry
 
@@ -193,7 +193,8 @@ def _merge(element: Element, form: Format, which: Inputs, each: int, common: int
         f"seen >= {_unsigned(form)}({form.infinity}) or peak >= {_unsigned(form)}({form.overflow})",
     )
     types = [*[_words(form)] * (len(which.names) + 1), _reals(form), "i64[]", "u32[]", "u64"]
-    return load("loop", source, tuple(types), "u32", {"element": element, **({"threefry": threefry} if drops else {})})
+    scope = {"element": element, **({"threefry": threefry} if drops else {})}
+    return native.load("loop", source, tuple(types), "u32", scope)
 
 
 @cache
@@ -235,7 +236,8 @@ def _histogram(value: Element, form: Format, which: Inputs, common: int, fine: b
         infinity=form.infinity,
     )
     types = [*[_words(form)] * len(which.names), _reals(form), *["u32[]"] * 4, "u64"]
-    return load("loop", source, tuple(types), "u32", {"value": value, **({"threefry": threefry} if drops else {})})
+    scope = {"value": value, **({"threefry": threefry} if drops else {})}
+    return native.load("loop", source, tuple(types), "u32", scope)
 
 
 # Counting cannot be vectorised, but what is counted can: magnitudes of a chunk go through a small array.
