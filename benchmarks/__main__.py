@@ -14,6 +14,7 @@ from benchmarks import (
     kernels,
     long_context,
     machine,
+    machine_code,
     memory,
     methods,
     peers,
@@ -35,6 +36,7 @@ SECTIONS = (
     analysis.SECTION,
     wudi.SECTION,
     startup.SECTION,
+    machine_code.SECTION,
     evaluation.SECTION,
     long_context.SECTION,
 )

@@ -41,6 +41,7 @@ class Shape:
 
 SHAPES = {
     "tiny": Shape(hidden=64, intermediate=128, layers=2, heads=4, key_value_heads=2, vocabulary=512),
+    "0.1B": Shape(hidden=512, intermediate=1536, layers=8, heads=8, key_value_heads=2),
     "0.5B": Shape(hidden=896, intermediate=4864, layers=24, heads=14, key_value_heads=2),
     "1.5B": Shape(hidden=1536, intermediate=8960, layers=28, heads=12, key_value_heads=2),
 }

@@ -25,7 +25,7 @@ _TITLES = {
 
 def measure(options: Options) -> dict[str, Any]:
     """Whole processes with warm caches, the compiled kernels' included, in turns."""
-    files, out = _agents(options.work), options.work / "merged"
+    files, out = demo_agents(options.work), options.work / "merged"
     commands = {
         "python": [sys.executable, "-c", "pass"],
         "numba": [sys.executable, "-c", "import numba"],
@@ -49,7 +49,7 @@ def measure(options: Options) -> dict[str, Any]:
     }
 
 
-def _agents(work: Path) -> Family:
+def demo_agents(work: Path) -> Family:
     """The agents of `ramerge demo`, or tiny ones where it has none."""
     folders = sorted(path.parent for path in _DEMO.glob("*/model.safetensors"))
     agents = {folder.name: folder for folder in folders if folder.name != "base"}

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -79,19 +79,22 @@ class Finished:
         return {key: round(value, 4) if isinstance(value, float) else value for key, value in values.items()}
 
 
-def run(command: Sequence[str], *, watch: bool = False) -> Finished:
+def run(command: Sequence[str], *, watch: bool = False, settings: Mapping[str, str] | None = None) -> Finished:
     """Run a command to its end.
 
     Args:
         command: program and arguments.
         watch: poll its memory every 10 ms.
+        settings: variables of its environment, besides those of this process.
 
     Raises:
         RuntimeError: it failed; with the end of what it wrote.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         began = time.perf_counter()
-        process = subprocess.Popen(command, stdout=out, stderr=errors, stdin=subprocess.DEVNULL, env=environment())
+        process = subprocess.Popen(
+            command, stdout=out, stderr=errors, stdin=subprocess.DEVNULL, env=environment() | dict(settings or {})
+        )
         with _watched(process.pid if watch else None) as memory:
             _, status, usage = os.wait4(process.pid, 0)
             took = time.perf_counter() - began

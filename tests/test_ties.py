@@ -43,7 +43,7 @@ def test_nothing_is_said_where_no_more_is_kept(density: float, coarse: list[str]
 def test_other_coins_than_mergekits_are_noted(method: str, tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     source = recipe(tmp_path, names, method, parameters={"p": {"code": 0.0, "tool": 0.5, "memory": 0.0}})
-    words = "throws its coins anew each time, and rescales each tensor to its l1 norm"
+    words = "drops other elements in each run, and rescales each tensor to its l1 norm"
     for notes in (ramerge.plan(source).notes, ramerge.merge(source, tmp_path / "out").notes):
         (note,) = (note for note in notes if words in note)
         assert note.startswith(f"{method}: mergekit's `dare_")

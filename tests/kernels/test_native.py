@@ -1,6 +1,8 @@
 """Compiled kernels on disk: what is loaded, what is not, and what is compiled again."""
 
+import errno
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -16,8 +18,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+import ramerge
 from ramerge.foundation import store
 from ramerge.kernels import native
+from ramerge.kernels import ram as kernel
+from tests.checkpoints import recipe, write_simple
 
 SOURCE = """
 def total(values, factor):
@@ -279,6 +284,25 @@ def test_another_numba_compiles_each_time(
         forget()
     assert compilations == ["total"] * 3
     assert list(cache.iterdir()) == [kept]
+
+
+def test_files_that_numba_cannot_open_are_not_taken_for_the_output(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(_: str) -> str:
+        raise OSError(errno.EMFILE, "Too many open files", "/numba/METADATA")
+
+    names = write_simple(tmp_path)
+    kernel._kernel.cache_clear()
+    native._machinery.cache_clear()
+    monkeypatch.setattr(native, "version", version)
+    with pytest.raises(ramerge.RamergeError) as failed:
+        ramerge.merge(recipe(tmp_path, names, "ram"), tmp_path / "merged")
+    assert re.fullmatch(
+        r"kernel \w+ cannot be compiled or loaded: Too many open files; "
+        r"raise the limit of open files \(ulimit -n\): /numba/METADATA",
+        str(failed.value),
+    )
 
 
 def test_loops_that_become_calls_of_the_c_library_run(cache: Path, compilations: list[str]) -> None:

@@ -98,9 +98,9 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
     _leave_counts(plan, anatomy, tallies)
     names = tuple(plan.agents)
 
-    def part(name: str, of: Sequence[TensorPlan]) -> Part:
-        total = Tally.total((tallies[tensor.name] for tensor in of), len(names), len(anatomy.epsilons))
-        return part_of(name, len(of), total, names, anatomy.epsilons)
+    def part(name: str, members: Sequence[TensorPlan]) -> Part:
+        total = Tally.total((tallies[tensor.name] for tensor in members), len(names), len(anatomy.epsilons))
+        return part_of(name, len(members), total, names, anatomy.epsilons)
 
     model = part("model", tensors)
     layers = _layers(tensors)
@@ -115,8 +115,8 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         dtype=plan.dtype,
         rounding=_rounding(plan, observed.rounding),
         model=model,
-        layers=tuple(part(name, of) for name, of in layers.items()),
-        roles=tuple(part(role, of) for role, of in _roles(tensors).items()),
+        layers=tuple(part(name, members) for name, members in layers.items()),
+        roles=tuple(part(role, members) for role, members in _roles(tensors).items()),
         tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
         findings=findings_of(model, plan.dtype),
         notes=plan.notes,
@@ -142,8 +142,8 @@ def _leave_counts(plan: Plan, anatomy: Anatomy, tallies: Mapping[str, Tally]) ->
         plan.digest,
         plan.tensors,
         {
-            (Moved("model", epsilon=epsilon), name): tally.by_epsilon[place]
-            for place, epsilon in enumerate(anatomy.epsilons)
+            (Moved("model", epsilon=epsilon), name): tally.by_epsilon[row]
+            for row, epsilon in enumerate(anatomy.epsilons)
             for name, tally in tallies.items()
         },
     )
@@ -187,7 +187,7 @@ def _without_parameters(rule: Any) -> Any:
 
 
 def _without_importance(agent: Any) -> Any:
-    return {key: one for key, one in agent.items() if key != "importance"} if isinstance(agent, Mapping) else agent
+    return {key: value for key, value in agent.items() if key != "importance"} if isinstance(agent, Mapping) else agent
 
 
 def _layers(tensors: Iterable[TensorPlan]) -> dict[str, list[TensorPlan]]:

@@ -31,7 +31,7 @@ class Tally:
         shared: shape (N, N): elements that agent t moved, by how many others did, 0 to N - 1.
         both: shape (N, N): elements that two agents moved.
         agree: shape (N, N): those of them that both moved in the same direction.
-        by_epsilon: shape (E, 2, N): elements moved by more than each epsilon, and moved by this agent alone.
+        by_epsilon: shape (E, 2, N): elements moved by more than each epsilon, and moved only by this agent.
         exponents: shape (N, EXPONENT_BINS): elements by the float32 exponent of |tau|.
         ulps: shape (N, ULP_BINS): elements by |tau| in units of the base's last place.
         fates: shape (3, N, 4): what RAM, the mean, and the merge that was asked for leave of each agent's moved
@@ -56,16 +56,16 @@ class Tally:
         elements = 0
         for tally in tallies:
             elements += tally.elements
-            for one in fields(Tally)[1:]:
-                getattr(total, one.name)[...] += getattr(tally, one.name)
-        return Tally(elements, **{one.name: getattr(total, one.name) for one in fields(Tally)[1:]})
+            for array in fields(Tally)[1:]:
+                getattr(total, array.name)[...] += getattr(tally, array.name)
+        return Tally(elements, **{array.name: getattr(total, array.name) for array in fields(Tally)[1:]})
 
     @cached_property
     def sums(self) -> dict[str, NDArray[np.float64]]:
         """The sums of `kernels.anatomy.Layout.sums`, each rounded once."""
         shapes = kernel.Layout(len(self.both)).sums
         flat = fixed.decode(self.limbs)
-        return {name: flat[place].reshape(shapes[name]) for name, place in kernel.places(shapes).items()}
+        return {name: flat[part].reshape(shapes[name]) for name, part in kernel.slices(shapes).items()}
 
 
 def blank(agents: int, epsilons: int) -> Tally:
@@ -100,15 +100,15 @@ class Anatomy(Statistic):
 
     def blank(self, agents: int) -> Counts:
         """int64: the counts of the kernel, those by epsilon, and limbs of its sums."""
-        return np.zeros(self._places.size, np.int64)
+        return np.zeros(self._slices.size, np.int64)
 
     @property
-    def _places(self) -> _Places:
-        return _Places(self.agents, len(self.epsilons))
+    def _slices(self) -> _Slices:
+        return _Slices(self.agents, len(self.epsilons))
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
-        agents, at = self.agents, self._places
+        agents, at = self.agents, self._slices
         sums = np.zeros(kernel.size_of(at.layout.sums), np.float64)
         joint = kernel.joint_bins(agents)
         by_epsilon = counts[at.by_epsilon].reshape(len(self.epsilons), 2, agents)
@@ -133,10 +133,10 @@ class Anatomy(Statistic):
 
     def finish(self, total: Integers, elements: int, known: Any) -> Tally:
         """See `Statistic.finish`."""
-        at = self._places
+        at = self._slices
         found = {
-            name: total[at.integers][place].reshape(at.layout.counts[name])
-            for name, place in kernel.places(at.layout.counts).items()
+            name: total[at.integers][part].reshape(at.layout.counts[name])
+            for name, part in kernel.slices(at.layout.counts).items()
         }
         padding = int(found["masks"].sum()) - elements
         for histogram in (found["exponents"], found["ulps"]):
@@ -156,7 +156,7 @@ class Anatomy(Statistic):
 
 
 @dataclass(frozen=True)
-class _Places:
+class _Slices:
     """Where what is counted lies in one array."""
 
     agents: int

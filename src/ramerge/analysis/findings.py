@@ -175,7 +175,7 @@ def _overlap(figures: _Figures) -> Finding:
     if len(figures.agents) == 1:
         return Finding("With a single agent nothing is shared.", "Every element that it moved is its own.")
     text = f"{_own(figures.agents)} {_said(_CHANCE, figures)}"
-    pair = figures.telling or max(figures.pairs, key=lambda one: one.cosine)
+    pair = figures.telling or max(figures.pairs, key=lambda pair: pair.cosine)
     both, expected = (count / figures.model.elements for count in (pair.both, pair.expected))
     return Finding(
         text,

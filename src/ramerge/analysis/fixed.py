@@ -30,13 +30,13 @@ def encode(values: NDArray[np.float64], limbs: NDArray[np.int64]) -> None:
         whole = whole << shift if shift >= 0 else whole >> -shift
         sign = 1 if value > 0 else -1
         first = max(shift, 0) // 32
-        for place in range(first, min(first + 4, LIMBS)):
-            row[place] += sign * ((whole >> (32 * place)) & _MASK)
+        for index in range(first, min(first + 4, LIMBS)):
+            row[index] += sign * ((whole >> (32 * index)) & _MASK)
 
 
 def decode(limbs: NDArray[np.int64]) -> NDArray[np.float64]:
     """The sums, rounded once: float64 of shape (n,)."""
     return np.array(
-        [sum(limb << (32 * place) for place, limb in enumerate(row)) / (1 << _LOWEST) for row in limbs.tolist()],
+        [sum(limb << (32 * index) for index, limb in enumerate(row)) / (1 << _LOWEST) for row in limbs.tolist()],
         np.float64,
     )

@@ -78,7 +78,7 @@ class AgentPart:
     Attributes:
         active: moved by more than epsilon (section 3.1).
         density: active / elements, 1 - sparsity.
-        changed: whose value differs at all from the base's.
+        changed: elements whose value differs from the base's by anything.
         changed_share: changed / elements.
         shared_with: active, by how many other agents moved them too: unique ones, with one other, ... (figure 2).
         unique_share: unique / active.
@@ -117,7 +117,7 @@ class Pair:
     Attributes:
         agents: their names.
         both: elements that both moved.
-        expected: what chance alone would give at their densities.
+        expected: what chance would give at their densities.
         jaccard: both / moved by either; 0 for nothing.
         cosine: of the task vectors; 0 where one is 0.
         sign_agreement: share of `both` that were moved in the same direction.
@@ -276,8 +276,8 @@ def _checked(values: Any) -> Any:
         parts = [values["model"], *values["layers"], *values["roles"], *values["tensors"]]
         fits = all(_fits(part, names, len(values["epsilons"])) for part in parts)
         fits = fits and list(values["rounding"]) in ([], names)
-        fits = fits and all(set(one) == _ERASED for one in values["rounding"].values())
-        fits = fits and list(values["models"]) == names and all(one["role"] in ROLES for one in values["tensors"])
+        fits = fits and all(set(figures) == _ERASED for figures in values["rounding"].values())
+        fits = fits and list(values["models"]) == names and all(tensor["role"] in ROLES for tensor in values["tensors"])
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"something is missing in it or of another kind ({error})") from error
     if not fits:
@@ -286,7 +286,7 @@ def _checked(values: Any) -> Any:
 
 
 def _fits(part: Mapping[str, Any], names: Sequence[str], epsilons: int) -> bool:
-    pairs = [[first, second] for place, first in enumerate(names) for second in names[place + 1 :]]
+    pairs = [[first, second] for index, first in enumerate(names) for second in names[index + 1 :]]
     return (
         [agent["name"] for agent in part["agents"]] == list(names)
         and [pair["agents"] for pair in part["pairs"]] == pairs
@@ -295,7 +295,7 @@ def _fits(part: Mapping[str, Any], names: Sequence[str], epsilons: int) -> bool:
             and len(agent["by_epsilon"]) == epsilons
             and (len(agent["exponents"]), len(agent["ulps"])) == (EXPONENT_BINS, ULP_BINS)
             and tuple(agent["fates"]) == MERGES
-            and all(tuple(one["lambdas"]) == tuple(RESCALINGS) for one in (agent, *agent["by_epsilon"]))
+            and all(tuple(figures["lambdas"]) == tuple(RESCALINGS) for figures in (agent, *agent["by_epsilon"]))
             for agent in part["agents"]
         )
     )
@@ -305,8 +305,8 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 # --- from counts ------------------------------------------------------------------------------------------------------
@@ -349,10 +349,10 @@ def _agent(name: str, t: int, tally: Tally, epsilons: Sequence[float]) -> AgentP
         ulps=tuple(tally.ulps[t].tolist()),
         fates={
             merge: Fate(
-                **dict(zip(FATES, tally.fates[place, t].tolist(), strict=True)),
-                retained=_share(sums["left"][place, t], sums["active"][t]),
+                **dict(zip(FATES, tally.fates[index, t].tolist(), strict=True)),
+                retained=_share(sums["left"][index, t], sums["active"][t]),
             )
-            for place, merge in enumerate(MERGES)
+            for index, merge in enumerate(MERGES)
         },
     )
 

@@ -23,9 +23,9 @@ NAMES = ("agents", "sharing", "epsilons", "fates", "pairs", "exponents", "ulps")
 def rows(analysis: Analysis) -> dict[str, list[Row]]:
     """All tables as lists of rows. Histograms and thresholds are of the model, layers and roles, not of tensors."""
     found: dict[str, list[Row]] = {name: [] for name in NAMES}
-    for kind, part, place in _parts(analysis):
+    for kind, part, position in _parts(analysis):
         for agent in part.agents:
-            key = {"kind": kind, "part": part.name, **place, "agent": agent.name}
+            key = {"kind": kind, "part": part.name, **position, "agent": agent.name}
             found["agents"].append({**key, "elements": part.elements, **_figures(agent)})
             found["fates"] += [
                 {**key, "merge": merge, **{name: getattr(fate, name) for name in (*FATES, "retained")}}
@@ -37,7 +37,7 @@ def rows(analysis: Analysis) -> dict[str, list[Row]]:
             values = {name: value for name, value in vars(pair).items() if name != "agents"}
             first, second = pair.agents
             found["pairs"].append(
-                {"kind": kind, "part": part.name, **place, "first": first, "second": second, **values}
+                {"kind": kind, "part": part.name, **position, "first": first, "second": second, **values}
             )
     return found
 
@@ -60,9 +60,9 @@ def _figures(agent: AgentPart) -> Row:
 
 def _add_details(found: Mapping[str, list[Row]], key: Row, agent: AgentPart) -> None:
     found["sharing"] += [{**key, "others": others, "elements": count} for others, count in enumerate(agent.shared_with)]
-    for one in agent.by_epsilon:
-        lambdas = {f"lambda {label}": value for label, value in one.lambdas.items()}
-        found["epsilons"].append({**key, **{k: v for k, v in vars(one).items() if k != "lambdas"}, **lambdas})
+    for figures in agent.by_epsilon:
+        lambdas = {f"lambda {label}": value for label, value in figures.lambdas.items()}
+        found["epsilons"].append({**key, **{k: v for k, v in vars(figures).items() if k != "lambdas"}, **lambdas})
     for name in ("exponents", "ulps"):
         bounds = EXPONENTS if name == "exponents" else ULPS
         found[name] += [

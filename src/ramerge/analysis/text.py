@@ -17,7 +17,7 @@ def summary(analysis: Analysis) -> list[str]:
         *table(list(columns[0]), [list(figures.values()) for figures in columns]),
         _meaning(analysis),
         "",
-        *[f"{number}. {one.text} {one.reason}" for number, one in enumerate(analysis.findings, 1)],
+        *[f"{number}. {finding.text} {finding.reason}" for number, finding in enumerate(analysis.findings, 1)],
         "",
         f"dtypes: {', '.join(dtypes)}",
         f"{len(analysis.tensors):,} tensors, {decimal(analysis.bytes_read)} in {analysis.seconds:.1f} s, "

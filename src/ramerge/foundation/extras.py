@@ -1,4 +1,4 @@
-"""How to install an extra of ramerge here: from where ramerge itself came."""
+"""The command that installs an extra of ramerge, from where ramerge itself came."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PACKAGE = Path(__file__).parent.parent
 def install(extra: str) -> str:
     """The command that installs an extra, such as `eval`.
 
-    It names the checkout, the repository or the file that this ramerge was installed from, as `direct_url.json` (PEP
-    610) has it; without one, ramerge came from a package index.
+    It names the checkout, the repository or the file that this ramerge was installed from. `direct_url.json` (PEP 610)
+    says which; without that file, ramerge came from a package index.
     """
     checkout = _PACKAGE.parent.parent
     if _PACKAGE.parent.name == "src" and (checkout / "pyproject.toml").is_file():
@@ -30,12 +30,12 @@ def install(extra: str) -> str:
     if isinstance(source := origin.get("vcs_info"), Mapping):
         revision = source.get("requested_revision") or source.get("commit_id")
         url = f"{source.get('vcs')}+{url}@{revision}"
-    place = f" @ {url}" if url and "dir_info" not in origin else ""
-    return f"pip install {quote(f'ramerge[{extra}]{place}')}"
+    source_url = f" @ {url}" if url and "dir_info" not in origin else ""
+    return f"pip install {quote(f'ramerge[{extra}]{source_url}')}"
 
 
 def _origin() -> Mapping[str, Any]:
-    """What the installer noted of where ramerge came from; empty for a package index."""
+    """What the installer noted about the source of ramerge; empty for a package index."""
     try:
         noted = json.loads(distribution("ramerge").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from ramerge.foundation.errors import PlanError
 
-# Half as much again as a merge that compiles its kernels was measured to map; it uses a fifth of that.
+# A merge that compiles its kernels was measured to map two thirds of this, and to use a fifth of what it maps.
 _LEAST_BYTES = 1_250_000_000
-# The stack and the buffers of a thread of OpenBLAS, of which NumPy and SciPy each have as many as there are processors.
+# The stack and the buffers of a thread of OpenBLAS. NumPy and SciPy each start a thread for each processor.
 _THREAD_BYTES = 100_000_000
 
 
 def check_limits() -> None:
     """Refuse an address space (`ulimit -v`) in which numba, LLVM or OpenBLAS would hang or abort.
 
-    In one that is limited, OpenBLAS starts no more threads than there is room for.
+    With a limit, OpenBLAS starts only as many threads as there is room for.
 
     Raises:
         PlanError: the limit is too low.

@@ -77,8 +77,8 @@ def size_of(shapes: dict[str, tuple[int, ...]]) -> int:
     return sum(int(np.prod(shape)) for shape in shapes.values())
 
 
-def places(shapes: dict[str, tuple[int, ...]]) -> dict[str, slice]:
-    """Where each array lies."""
+def slices(shapes: dict[str, tuple[int, ...]]) -> dict[str, slice]:
+    """Where each array lies in one array of them all."""
     ends = np.cumsum([0, *[int(np.prod(shape)) for shape in shapes.values()]]).tolist()
     return {name: slice(*bounds) for name, bounds in zip(shapes, pairwise(ends), strict=True)}
 
@@ -95,7 +95,7 @@ def survey(
 ) -> bool:
     """Add to `counts` and `sums` what a stretch of elements holds.
 
-    Words behind the last element, which are zero in all inputs, are counted as elements that nobody moved.
+    Words after the last element, which are zero in all inputs, are counted as elements that no agent moved.
 
     Args:
         format: a key of `FORMATS`, the format of all inputs.
@@ -126,7 +126,7 @@ def joint_bins(agents: int) -> NDArray[np.uint32]:
 
 def fold(joint: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
     """Add the two histograms to `counts`, as `Layout.counts` lays them out."""
-    at = places(Layout(len(joint)).counts)
+    at = slices(Layout(len(joint)).counts)
     counts[at["exponents"]] += joint.sum(2, np.int64).reshape(-1)
     counts[at["ulps"]] += joint.sum(1, np.int64).reshape(-1)
 
@@ -207,11 +207,11 @@ _FATE = """
 """
 _FLUSH = """
             sums[{left} + {r} * N + s] += left{r}
-            place = {fates} + ({r} * N + s) * 4
-            counts[place] += kept{r}
-            counts[place + 1] += np.int64(own) - np.int64(kept{r}) - np.int64(flipped{r}) - np.int64(lost{r})
-            counts[place + 2] += flipped{r}
-            counts[place + 3] += lost{r}
+            first = {fates} + ({r} * N + s) * 4
+            counts[first] += kept{r}
+            counts[first + 1] += np.int64(own) - np.int64(kept{r}) - np.int64(flipped{r}) - np.int64(lost{r})
+            counts[first + 2] += flipped{r}
+            counts[first + 3] += lost{r}
 """
 
 
@@ -219,7 +219,7 @@ _FLUSH = """
 def _survey(form: Format, n: int, target: str) -> Any:
     """Write out and compile the loops for `n` agents."""
     layout = Layout(n)
-    at = {name: place.start for name, place in (places(layout.counts) | places(layout.sums)).items()}
+    at = {name: part.start for name, part in (slices(layout.counts) | slices(layout.sums)).items()}
     chunk = _CHUNK_WORDS * len(form.lanes)
     body: list[str] = []
     for lane, function in enumerate(form.lanes):
@@ -282,10 +282,10 @@ def _widen(form: Format, n: int, lane: int, function: str, target: str, chunk: i
         ]
     lines.append(f"marks[{first} + i] = mask")
     computed = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
-    results = [*[rounded(form, target, f"({result})") for result in computed], f"{function}(merged[j])"]
-    # what is stored where nobody moves anything, which is the base unless the output's format is narrower
+    results = [*[rounded(form, target, f"({value})") for value in computed], f"{function}(merged[j])"]
+    # what is stored where no agent moves anything: the base, rounded if the output's format is narrower
     lines.append(f"stays = {rounded(form, target, 'b')}")
-    lines += [f"numbers[{(n + place) * chunk + first} + i] = {one} - stays" for place, one in enumerate(results)]
+    lines += [f"numbers[{(n + merge) * chunk + first} + i] = {result} - stays" for merge, result in enumerate(results)]
     return lines
 
 

@@ -1,6 +1,6 @@
 """Loops that apply a method's formula to every element, or count its magnitudes.
 
-A method states its formula as a plain function of one element, such as
+A method gives its formula as a plain function of one element, such as
 
     def element(b, taus, weights, scale):
         total = ZERO
@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.kernels import native
 from ramerge.kernels.formats import FORMATS, Format
-from ramerge.kernels.native import load
 from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters
 from ramerge.kernels.threefry import threefry
 
@@ -109,7 +109,7 @@ def merge(
     """
     form = FORMATS[format]
     kernel = _merge(element, form, which, len(each), len(common), drop is not None, rounding is not None)
-    numbers = [*[one for row in each for one in row], *common, *(drop.scales if drop else ()), beyond]
+    numbers = [*[number for row in each for number in row], *common, *(drop.scales if drop else ()), beyond]
     counts = rounding.reshape(-1) if rounding is not None else np.empty(0, np.int64)
     return bool(kernel(*inputs, out, np.array(numbers, form.real), counts, *_coins(drop)))
 
@@ -169,20 +169,20 @@ def _merge(element: Element, form: Format, which: Inputs, each: int, common: int
     arguments = ["b", _tuple("tau{t}", agents)]
     arguments += [_tuple("f{t}_i", agents)] if which.importances else []
     arguments += [_tuple(f"e{row}_{{t}}", agents) for row in range(each)]
-    arguments += [f"c{place}" for place in range(common)]
+    arguments += [f"c{index}" for index in range(common)]
     body = _coin_words(form, agents) if drops else []
-    for place, lane in enumerate(form.lanes):
-        body += _task_vectors(form, which, place)
+    for part, lane in enumerate(form.lanes):
+        body += _task_vectors(form, which, part)
         if rounds:
             body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > beyond") for t in agents]]
-        body += _dropped(form, agents, place) if drops else []
+        body += _dropped(form, agents, part) if drops else []
         if which.importances:
-            # a negative importance is as wrong as an infinite one
+            # a negative importance is reported like an infinite one
             body += [f"f{t}_i = {lane}(f{t}[i])" for t in agents]
             body += [f"seen = {form.peak}(seen, f{t}_i if f{t}_i >= ZERO else INFINITY)" for t in agents]
-        body += [f"r{place} = element({', '.join(arguments)})", f"peak = {form.peak}(peak, r{place})"]
-        body += counters.survey(form, form.name, f"r{place}") if rounds else []
-    body.append(f"out[i] = {form.pack}({', '.join(f'r{place}' for place in range(len(form.lanes)))})")
+        body += [f"r{part} = element({', '.join(arguments)})", f"peak = {form.peak}(peak, r{part})"]
+        body += counters.survey(form, form.name, f"r{part}") if rounds else []
+    body.append(f"out[i] = {form.pack}({', '.join(f'r{part}' for part in range(len(form.lanes)))})")
     source = _loop(
         form,
         [*which.names, "out", "numbers", "counts", "coins", "start"],
@@ -193,25 +193,26 @@ def _merge(element: Element, form: Format, which: Inputs, each: int, common: int
         f"seen >= {_unsigned(form)}({form.infinity}) or peak >= {_unsigned(form)}({form.overflow})",
     )
     types = [*[_words(form)] * (len(which.names) + 1), _reals(form), "i64[]", "u32[]", "u64"]
-    return load("loop", source, tuple(types), "u32", {"element": element, **({"threefry": threefry} if drops else {})})
+    scope = {"element": element, **({"threefry": threefry} if drops else {})}
+    return native.load("loop", source, tuple(types), "u32", scope)
 
 
 @cache
 def _histogram(value: Element, form: Format, which: Inputs, common: int, fine: bool, drops: bool) -> Any:
     agents, lanes = range(which.agents), range(len(form.lanes))
     body = _coin_words(form, agents) if drops else []
-    for place in lanes:
-        body += _task_vectors(form, which, place)
-        body += _dropped(form, agents, place) if drops else []
+    for part in lanes:
+        body += _task_vectors(form, which, part)
+        body += _dropped(form, agents, part) if drops else []
         for t in agents:
             call = ", ".join([f"tau{t}", _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
             body.append(f"seen = {form.peak}(seen, tau{t})")
-            row = f"np.uint64({_CHUNK_WORDS * (t * len(lanes) + place)})"
+            row = f"np.uint64({_CHUNK_WORDS * (t * len(lanes) + part)})"
             body.append(f"magnitudes[{row} + i - start_of_chunk] = peak_f32(nothing, np.float32(value({call})))")
     counting = []
     for t in agents:
-        for place in lanes:
-            row = f"np.uint64({_CHUNK_WORDS * (t * len(lanes) + place)})"
+        for part in lanes:
+            row = f"np.uint64({_CHUNK_WORDS * (t * len(lanes) + part)})"
             counting.append(f"m = np.uint64(magnitudes[{row} + j])")
             if fine:
                 counting += [
@@ -235,7 +236,8 @@ def _histogram(value: Element, form: Format, which: Inputs, common: int, fine: b
         infinity=form.infinity,
     )
     types = [*[_words(form)] * len(which.names), _reals(form), *["u32[]"] * 4, "u64"]
-    return load("loop", source, tuple(types), "u32", {"value": value, **({"threefry": threefry} if drops else {})})
+    scope = {"value": value, **({"threefry": threefry} if drops else {})}
+    return native.load("loop", source, tuple(types), "u32", scope)
 
 
 # Counting cannot be vectorised, but what is counted can: magnitudes of a chunk go through a small array.
@@ -299,9 +301,9 @@ def _loop(
     )
 
 
-def _task_vectors(form: Format, which: Inputs, place: int) -> list[str]:
-    """Element number `place` of the word: the base, and every agent's task vector."""
-    lane, agents = form.lanes[place], range(which.agents)
+def _task_vectors(form: Format, which: Inputs, part: int) -> list[str]:
+    """Element number `part` of the word: the base, and every agent's task vector."""
+    lane, agents = form.lanes[part], range(which.agents)
     lines = [f"b = {lane}(base[i])" if which.base else "b = ZERO"]
     lines += [f"seen = {form.peak}(seen, b)"] if which.base else []
     for t in agents:
@@ -313,17 +315,17 @@ def _task_vectors(form: Format, which: Inputs, place: int) -> list[str]:
     return lines
 
 
-def _dropped(form: Format, agents: range, place: int) -> list[str]:
-    """Task vectors of element number `place` of the word, after the coins."""
-    coins = f"word{place}_{{t}}" if len(form.lanes) == 2 else "(word1_{t} if odd else word0_{t})"
+def _dropped(form: Format, agents: range, part: int) -> list[str]:
+    """Task vectors of element number `part` of the word, after the coins."""
+    coins = f"word{part}_{{t}}" if len(form.lanes) == 2 else "(word1_{t} if odd else word0_{t})"
     return [f"tau{t} = tau{t} * stay{t} if {coins.format(t=t)} >= below{t} else ZERO" for t in agents]
 
 
 def _numbers(agents: range, each: int, common: int, drops: bool, more: Sequence[str] = ()) -> list[str]:
     """Names for what the array of numbers holds."""
-    names = [f"e{row}_{t}" for row in range(each) for t in agents] + [f"c{place}" for place in range(common)]
+    names = [f"e{row}_{t}" for row in range(each) for t in agents] + [f"c{index}" for index in range(common)]
     names += [*([f"stay{t}" for t in agents] if drops else []), *more]
-    return [f"{name} = numbers[{place}]" for place, name in enumerate(names)]
+    return [f"{name} = numbers[{index}]" for index, name in enumerate(names)]
 
 
 def _keys(agents: range) -> list[str]:
@@ -334,7 +336,7 @@ def _keys(agents: range) -> list[str]:
 
 
 def _coin_words(form: Format, agents: range) -> list[str]:
-    """The two words of the block for this place, for every agent."""
+    """The two words of the block for this position, for every agent."""
     if len(form.lanes) == 2:
         lines = ["counter = (start >> ONE64) + i"]
     else:

@@ -27,6 +27,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from ramerge.foundation import store
+from ramerge.foundation.errors import RamergeError, reason
 
 Kernel = Callable[..., Any]
 
@@ -75,17 +76,22 @@ def load(
     Raises:
         TypeError: a function of `scope` uses what cannot be compiled with it.
         numba.core.errors.NumbaError: the source cannot be compiled.
+        RamergeError: files of numba's cannot be read.
 
     Warns:
         RuntimeWarning: the machine code cannot be kept, so that every process compiles it again.
     """
-    key = _key(name, source, arguments, returns, scope)
-    with _lock:
-        if key not in _loaded:
-            code = store.read("kernels", key)
-            address = _compile(key, name, source, arguments, returns, scope) if code is None else _link(code)
-            _loaded[key] = _callable(name, address, arguments, returns)
-        return _loaded[key]
+    try:
+        key = _key(name, source, arguments, returns, scope)
+        with _lock:
+            if key not in _loaded:
+                code = store.read("kernels", key)
+                address = _compile(key, name, source, arguments, returns, scope) if code is None else _link(code)
+                _loaded[key] = _callable(name, address, arguments, returns)
+            return _loaded[key]
+    except OSError as error:  # a caller that writes files would take it for an error of those
+        what = f"kernel {name} cannot be compiled or loaded: {reason(error)}"
+        raise RamergeError(f"{what}: {error.filename}" if error.filename else what) from error
 
 
 @contextmanager

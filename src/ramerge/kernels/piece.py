@@ -20,7 +20,7 @@ Kernel = Callable[[str, list[Words], Words, Counts | None], bool]
 
 
 def words_of(format: str, elements: int) -> int:
-    """Words that hold so many elements."""
+    """How many words hold a number of elements."""
     return -(-elements // len(FORMATS[format].lanes))
 
 
@@ -44,7 +44,7 @@ def count_negative(format: str, words: Words, elements: int) -> int:
 class Piece:
     """The same elements of all inputs: the base (for methods that need it), agents, their importances (likewise).
 
-    Words are padded to a whole number of words: what follows the last element must be zero in every input.
+    What follows the last element in its word must be zero in every input.
 
     Attributes:
         tensor: name of the tensor that it is a piece of.
@@ -139,7 +139,7 @@ class Piece:
         """The inputs in one format, which several merges of one piece share."""
         if set(self.formats) == {format}:
             return self.inputs
-        rows = [self._row(place, format) for place in range(len(self.inputs))]
+        rows = [self._row(index, format) for index in range(len(self.inputs))]
         if self._widened != format:
             for row, source, words in zip(rows, self.formats, self.inputs, strict=True):
                 row[self.elements :] = 0
@@ -147,7 +147,7 @@ class Piece:
             self._widened = format
         return rows
 
-    def _row(self, place: int, format: str) -> Words:
+    def _row(self, index: int, format: str) -> Words:
         """A row of scratch, of an even number of elements because a word of a 16-bit format holds two."""
         form = FORMATS[format]
-        return self.scratch[place, : (self.elements + self.elements % 2) * form.itemsize].view(form.word)
+        return self.scratch[index, : (self.elements + self.elements % 2) * form.itemsize].view(form.word)

@@ -138,13 +138,13 @@ def _kernel(format: Format, n: int, *, merges: bool, rescales: bool, counts: boo
 
 
 def count(format: str, inputs: Sequence[Words], epsilon: float, counts: Counts) -> bool:
-    """Add to `counts` how many elements each agent moved, and how many it alone moved (equations 1 and 2).
+    """Add to `counts` how many elements each agent moved, and how many only it moved (equations 1 and 2).
 
     Args:
         format: a key of `FORMATS`, the format of all inputs.
         inputs: base and N agents, 1-D arrays of that format's words, of equal length.
         epsilon: an element has moved where |agent - base| > epsilon, compared in the format's real type.
-        counts: int64 array of shape (2, N): elements moved, elements moved by this agent alone.
+        counts: int64 array of shape (2, N): elements moved, elements that only this agent moved.
 
     Returns:
         True if a task vector holds NaN or Inf: an input is not finite, or the difference overflows.

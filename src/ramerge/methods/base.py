@@ -58,10 +58,10 @@ def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = F
 
     def check(value: Any) -> float | dict[str, float]:
         if isinstance(value, Mapping):
-            wrong = [f"{name}: {text}" for name, one in value.items() if (text := problem(one, "a number"))]
+            wrong = [f"{name}: {text}" for name, number in value.items() if (text := problem(number, "a number"))]
             if wrong:
                 raise ValueError("; ".join(wrong))
-            return {str(name): float(one) for name, one in value.items()}
+            return {str(name): float(number) for name, number in value.items()}
         if text := problem(value, "a number, or a mapping of agents to numbers"):
             raise ValueError(text)
         return float(value)

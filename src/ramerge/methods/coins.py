@@ -1,9 +1,9 @@
 """DARE's coins: which elements of a task vector are dropped (Yu et al. 2024, arXiv 2311.03099).
 
-A coin depends on (seed, agent's name, tensor's name, element's index) alone. The key of an agent's tensor is the first
-8 bytes of SHA-256 over the UTF-8 text "ramerge dare\\n{seed}\\n{agent}\\n{tensor}" (\\n is a line feed), as two 32-bit
-words, little end first; `kernels.elementwise` says which word of Threefry-2x32-20 under that key belongs to which
-element. An element is dropped if its word is below floor(p * 2^32).
+A coin depends only on the seed, the agent's name, the tensor's name and the element's index. The key of an agent's
+tensor is the first 8 bytes of SHA-256 over the UTF-8 text "ramerge dare\\n{seed}\\n{agent}\\n{tensor}" (\\n is a line
+feed), as two little-endian 32-bit words. `kernels.elementwise` says which word of Threefry-2x32-20 under that key
+belongs to which element. An element is dropped if its word is below floor(p * 2^32).
 """
 
 from __future__ import annotations

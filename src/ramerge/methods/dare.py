@@ -1,7 +1,7 @@
 """DARE: drop elements of task vectors at random, rescale the others (Yu et al. 2024, arXiv 2311.03099).
 
-Every element of tau_t is dropped with probability p and multiplied by 1 / (1 - p) otherwise; then Task Arithmetic
-(`dare`) or TIES (`dare_ties`) goes on with what is left. `coins` says how the coins are thrown.
+Every element of tau_t is dropped with probability p, and multiplied by 1 / (1 - p) otherwise. Task Arithmetic (`dare`)
+or TIES (`dare_ties`) then merges what is left. `coins` says which elements are dropped.
 """
 
 from __future__ import annotations
@@ -68,9 +68,7 @@ def throws(parameters: DroppingParameters) -> bool:
 
 
 _SOURCE = "Language Models are Super Mario, arXiv 2311.03099; RAM paper, appendix D"
-_DIFFERS = (
-    "`dare_{}` throws its coins anew each time, and rescales each tensor to its l1 norm instead of by 1 / (1 - p)"
-)
+_DIFFERS = "`dare_{}` drops other elements in each run, and rescales each tensor to its l1 norm, not by 1 / (1 - p)"
 
 DARE = Method(
     name="dare",

@@ -47,7 +47,7 @@ FISHER = Method(
     title="Fisher merging",
     source="Merging Models with Fisher-Weighted Averaging, arXiv 2111.09832; RAM paper, appendix D",
     formula="scale * sum_t F_t tau_t / sum_t F_t, 0 where sum_t F_t = 0",
-    differs="has none",
+    differs="has no such method",
     parameters=FisherParameters,
     needs_importance=True,
     prepare=prepare,

@@ -3,8 +3,8 @@
 merged = base + scale * tau_a    where the element lies in agent a's region
        = base                    elsewhere
 
-The regions are those of RAM: unique elements are those that the agent alone moved, shared ones those that others moved
-too. A scale of 1/N shows what averaging N agents does to them.
+The regions are those of RAM: unique elements are those that only the agent moved, shared ones those that others
+moved too. A scale of 1/N shows what averaging N agents does to them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class IsolateParameters(Parameters):
 
     agent: str | None = agent_field("whose region; by default the first agent's")
     region: Literal["unique", "shared", "active"] = Field(
-        "unique", description="elements that it alone moved, that others moved too, or both"
+        "unique", description="elements that only it moved, that others moved too, or both"
     )
     scale: float = scale_field()
     epsilon: float = Field(1e-5, ge=0, allow_inf_nan=False, description="an element moved if |agent - base| > epsilon")
@@ -58,7 +58,7 @@ ISOLATE = Method(
     title="One agent's region by itself",
     source=f"{SOURCE}, section 3.2, figure 3",
     formula="base + scale * tau_a in the unique, shared or active region of agent a, else the base",
-    differs="has none",
+    differs="has no such method",
     parameters=IsolateParameters,
     symmetric=False,
     prepare=prepare,

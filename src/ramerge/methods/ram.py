@@ -80,7 +80,7 @@ class RamParameters(Parameters):
         gt=0,
         le=1,
         json_schema_extra=only(shared="ties"),
-        description="part of the shared region that each agent keeps",
+        description="share of the shared region that each agent keeps",
     )
     trim: Scope = Field(
         "tensor", json_schema_extra=only(shared="ties"), description="what the largest entries are chosen from"
@@ -275,8 +275,8 @@ _COLUMNS = (
     Column("lambda", "lambda", ".4f", "factor of unique elements"),
 )
 _ALONE = (
-    "what RAM makes of it is the agent itself, rounded to the output's dtype, and the base where it moved by no more "
-    "than epsilon; all that it moved is unique (100 %), rho is 0 and lambda 1"
+    "the result of RAM is the agent itself, rounded to the output's dtype, and the base where the agent moved by at "
+    "most epsilon; all that it moved is unique (100 %), rho is 0 and lambda is 1"
 )
 _MEAN: dict[str, object] = {"epsilon": 1e-5, "shared": "mean"}
 
@@ -313,7 +313,7 @@ RAM = _ram(
     "Reinforced Agent Merging",
     "equation 7",
     "unique elements kept, shared elements averaged",
-    "`ram` subtracts in the files' dtype, here in float32",
+    "`ram` subtracts in the files' dtype, and ramerge in float32",
     RamParameters,
     {"paper": _MEAN},
 )
@@ -322,7 +322,7 @@ RAM_PLUS = _ram(
     "Reinforced Agent Merging with clipped rescaling",
     "equations 6 and 7",
     "unique elements times lambda = 1 + r * clip(rho, 0, alpha), shared elements averaged",
-    "`ramplus_tl` counts tensor by tensor, clips at 0.2, takes rho = shared / epsilon without unique elements",
+    "`ramplus_tl` counts tensor by tensor, clips rho at 0.2, takes shared / epsilon without unique elements",
     ClippedParameters,
     {
         "paper": {**_MEAN, "r": 0.1, "alpha": 2.0, "scope": "model"},

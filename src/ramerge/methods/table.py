@@ -1,4 +1,4 @@
-"""The merging methods, one paper a file, and the table of them."""
+"""The table of all methods, and what is said of each."""
 
 from __future__ import annotations
 

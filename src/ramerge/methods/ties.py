@@ -50,7 +50,7 @@ class TrimmingParameters(Parameters):
 class TiesParameters(TrimmingParameters):
     """Parameters of `ties`."""
 
-    density: FRACTION = Field(0.2, description="part of each task vector that is kept")
+    density: FRACTION = Field(0.2, description="share of each task vector that is kept")
 
 
 def thresholds(parameters: Any, agents: Agents, coins: Coins | None = None) -> Fine | None:
@@ -125,7 +125,7 @@ TIES = Method(
     title="TIES-Merging",
     source="TIES-Merging: Resolving Interference When Merging Models, arXiv 2306.01708; RAM paper, appendix D",
     formula="trim to the largest `density`, elect the sign of the sum, scale * mean of those that agree",
-    differs="trims each tensor by itself (here `trim: tensor`), keeps one of several equal magnitudes, "
+    differs="trims each tensor by itself (as `trim: tensor` does), keeps one of several equal magnitudes, "
     "elects + where the sum is 0",
     parameters=TiesParameters,
     statistics=statistics,

@@ -48,7 +48,7 @@ class Trimmed:
 class _Bin:
     """Where a k-th largest magnitude lies: in a bin of the first count, the `rank`-th largest, below `above` others."""
 
-    place: int
+    index: int
     rank: int
     above: int
 
@@ -105,26 +105,26 @@ class Fine(Statistic):
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
-        return self.after.tally(piece, counts, [found.place for found in known])
+        return self.after.tally(piece, counts, [found.index for found in known])
 
     def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Trimmed:
         """See `Statistic.finish`."""
         thresholds, kept = [], []
         for row, upper in zip(total, known, strict=True):
             lower = _find(row, upper.rank)
-            bits = upper.place << 16 | lower.place if upper.rank else _INFINITE
+            bits = upper.index << 16 | lower.index if upper.rank else _INFINITE
             thresholds.append(float(np.uint32(bits).view(np.float32)))
-            kept.append(upper.above + int(row[lower.place if bits else 1 :].sum()) if upper.rank else 0)
+            kept.append(upper.above + int(row[lower.index if bits else 1 :].sum()) if upper.rank else 0)
         asked = tuple(upper.above + upper.rank for upper in known)
         return Trimmed(elements, tuple(thresholds), asked, tuple(kept))
 
 
 def _find(row: NDArray[np.int64], rank: int) -> _Bin:
-    """The bin that holds the `rank`-th of all from the top; the lowest one if there are not so many."""
+    """The bin that holds the `rank`-th largest; the lowest bin if there are fewer."""
     from_top = np.cumsum(row[::-1])
-    place = min(int(np.searchsorted(from_top, rank)), row.size - 1)
-    above = int(from_top[place - 1]) if place else 0
-    return _Bin(row.size - 1 - place, rank - above, above)
+    passed = min(int(np.searchsorted(from_top, rank)), row.size - 1)
+    above = int(from_top[passed - 1]) if passed else 0
+    return _Bin(row.size - 1 - passed, rank - above, above)
 
 
 def trimming(

@@ -33,19 +33,19 @@ class WudiParameters(Parameters):
     """Parameters of `wudi`."""
 
     solver: Literal["closed_form", "adam"] = Field(
-        "closed_form", description="the minimum itself, or Adam from the sum of task vectors, as its paper does it"
+        "closed_form", description="the minimum itself, or Adam from the sum of task vectors, as in the paper"
     )
     proximity: float = Field(
         1e-5,
         ge=1e-12,
         le=1,
         json_schema_extra=only(solver="closed_form"),
-        description="share of the curvature below which a direction stays as in the sum; 1e-10: the minimum itself",
+        description="directions of a smaller share of the curvature keep the sum's value; 1e-10: the minimum itself",
     )
     steps: int = Field(300, ge=0, le=1_000_000, json_schema_extra=only(solver="adam"), description="steps of Adam")
     rate: float = Field(1e-5, gt=0, le=1, json_schema_extra=only(solver="adam"), description="learning rate of Adam")
     scale: float = Field(
-        1.0, allow_inf_nan=False, description="factor of the task vectors of tensors that are no linear weights"
+        1.0, allow_inf_nan=False, description="factor of the task vectors of tensors that are not linear weights"
     )
 
 
@@ -96,8 +96,8 @@ WUDI = Method(
     name="wudi",
     title="WUDI-Merging",
     source="Whoever Started the Interference Should End It, arXiv 2503.08099; RAM paper, appendix C.6",
-    formula="of linear weights the least sum_t ||(tau - tau_t) tau_t^T||^2 / ||tau_t||^2; else scale * sum_t tau_t",
-    differs="has none",
+    formula="linear weights: tau of least sum_t ||(tau - tau_t) tau_t^T||^2 / ||tau_t||^2; others: scale * sum_t tau_t",
+    differs="has no such method",
     parameters=WudiParameters,
     whole=whole,
     scratch=scratch,

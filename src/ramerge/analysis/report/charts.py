@@ -93,7 +93,7 @@ def paper_figures(analysis: Values) -> list[Figure]:
     """The same, with a heat map for each agent, because paper has no controls."""
     names = rows.agents_of(analysis)
     heats = [_heat(analysis, t, f"heat-{t + 1}-{_file_name(name)}") for t, name in enumerate(names)]
-    return [one for figure in page_figures(analysis) for one in (heats if figure.name == "heat" else [figure])]
+    return [shown for figure in page_figures(analysis) for shown in (heats if figure.name == "heat" else [figure])]
 
 
 def _file_name(name: str) -> str:

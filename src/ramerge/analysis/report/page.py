@@ -122,7 +122,7 @@ def _number(value: float | None) -> str:
 
 def _plain_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} = {one}" for key, one in value.items()) or "none"
+        return ", ".join(f"{key} = {item}" for key, item in value.items()) or "none"
     if isinstance(value, str) or not isinstance(value, Iterable):
         return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
     return ", ".join(map(str, value))

@@ -67,21 +67,21 @@ def cells(analysis: Values) -> list[Row]:
     for tensor in analysis["tensors"]:
         layer, agents = layers[tensor["name"]], tensor["agents"]
         name = OUTSIDE if layer is None else f"{layer[0]} {layer[1]}" if several else str(layer[1])
-        place = (layer is None, layer, ROLES.index(tensor["role"]))
+        key = (layer is None, layer, ROLES.index(tensor["role"]))
         empty = {"layer": name, "role": tensor["role"], "tensors": 0, "elements": 0}
-        cell = found.setdefault(place, empty | {"active": [0] * len(agents), "unique": [0] * len(agents)})
+        cell = found.setdefault(key, empty | {"active": [0] * len(agents), "unique": [0] * len(agents)})
         cell["tensors"] += 1
         cell["elements"] += tensor["elements"]
         for t, agent in enumerate(agents):
             cell["active"][t] += agent["active"]
             cell["unique"][t] += agent["shared_with"][0]
-    return [found[place] for place in sorted(found, key=lambda place: (place[0], place[1] or (), place[2]))]
+    return [found[key] for key in sorted(found, key=lambda key: (key[0], key[1] or (), key[2]))]
 
 
 def ulps(analysis: Values) -> list[Row]:
     """Changed elements by |tau| in units of the base's last place, with one empty bin at either end."""
     bins, agents = analysis["bins"]["ulps"], analysis["model"]["agents"]
-    filled = [place for place in range(1, len(bins)) if any(agent["ulps"][place] for agent in agents)] or [
+    filled = [index for index in range(1, len(bins)) if any(agent["ulps"][index] for agent in agents)] or [
         len(bins) // 2
     ]
     # Half a unit, 2^-1, is always in view, with room for words on its left.
@@ -89,13 +89,13 @@ def ulps(analysis: Values) -> list[Row]:
     return [
         {
             "agent": agent["name"],
-            "bin": bins[1] + place - 1,
-            "middle": bins[1] + place - 0.5,
-            "elements": (elements := agent["ulps"][place] if 1 <= place < len(bins) else 0),
+            "bin": bins[1] + index - 1,
+            "middle": bins[1] + index - 0.5,
+            "elements": (elements := agent["ulps"][index] if 1 <= index < len(bins) else 0),
             "share": _share(elements, agent["changed"]),
         }
         for agent in agents
-        for place in range(first, last + 1)
+        for index in range(first, last + 1)
     ]
 
 
@@ -155,14 +155,14 @@ def fates(analysis: Values) -> list[Row]:
             "agent": agent["name"],
             "merge": label,
             "fate": fate,
-            "order": place,
+            "order": order,
             "elements": agent["fates"][merge][fate],
             "share": _share(agent["fates"][merge][fate], agent["active"]),
             "retained": agent["fates"][merge]["retained"],
         }
         for agent in analysis["model"]["agents"]
         for merge, label in merges(analysis).items()
-        for place, fate in enumerate(FATES)
+        for order, fate in enumerate(FATES)
     ]
 
 
