@@ -17,7 +17,7 @@ import ramerge
 from ramerge.analysis import fixed
 from ramerge.analysis.analyze import analyze, plan_analysis
 from ramerge.analysis.anatomy import Tally
-from ramerge.analysis.results import EXPONENTS, ULPS
+from ramerge.analysis.parts import EXPONENTS, ULPS
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.engine.execute import observe
 from ramerge.engine.executors.threads import ThreadExecutor
@@ -248,7 +248,7 @@ def test_tables_and_frames(tmp_path: Path) -> None:
     from ramerge.analysis.tables import NAMES, write_csv
 
     found = ramerge.analyze(recipe(tmp_path, write_simple(tmp_path)))
-    written = write_csv(found, tmp_path / "tables")
+    written = write_csv(found.tables(), tmp_path / "tables")
     assert [path.stem for path in written] == list(NAMES)
     with (tmp_path / "tables/agents.csv").open(newline="") as file:
         first = next(csv.DictReader(file))

@@ -25,7 +25,8 @@ from markdown_it import MarkdownIt
 from ruamel.yaml import YAML
 
 import ramerge
-from ramerge.analysis.results import AgentPart, Analysis, Pair
+from ramerge.analysis.parts import AgentPart, Pair
+from ramerge.analysis.results import Analysis
 from ramerge.cli.main import cli
 from ramerge.demo import run as demo
 from ramerge.engine.record import AgentStatistics, Record

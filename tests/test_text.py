@@ -123,7 +123,7 @@ def test_tables_hold_no_formulas(tmp_path: Path) -> None:
     names = dict(zip(tensors, ("=cmd|' /C calc'!A0", "b", "c"), strict=True))
     for folder, moved in (("base", 0.0), ("@code", 0.1)):
         write_checkpoint(tmp_path / folder, {names[key]: one for key, one in simple(0, moved=moved).items()})
-    write_csv(ramerge.analyze(recipe(tmp_path, ["@code"])), tmp_path / "csv")
+    write_csv(ramerge.analyze(recipe(tmp_path, ["@code"])).tables(), tmp_path / "csv")
     for path in (tmp_path / "csv").iterdir():
         cells = [cell for row in csv.reader(path.read_text().splitlines()) for cell in row]
         assert not [cell for cell in cells if cell.startswith(("=", "@"))]

@@ -1,5 +1,4 @@
-from .analysis.results import Analysis
-from .analysis.tables import frames
+from .analysis.results import Analysis, frames
 from .api import analyze, merge, plan, sweep
 from .engine.record import AgentStatistics, Record
 from .engine.sinks import MergedTensor

@@ -50,7 +50,7 @@ def check(case: bytes) -> bool:
         check_refusal(error)
         return False
     check_shown(summary(analysis))
-    write_csv(analysis, folder("analyses") / "csv")
+    write_csv(analysis.tables(), folder("analyses") / "csv")
     with mock.patch.object(page, "page_figures", return_value=[]), mock.patch.object(page, "_libraries", dict):
         assert render(analysis.as_dict()).count("<script") == 3
     return True

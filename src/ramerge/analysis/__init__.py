@@ -2,7 +2,8 @@
 
 analyze      one streaming read of the inputs
 anatomy      what is counted, tensor by tensor; `fixed`: sums that no order of adding changes
-results      what the counts mean; `findings` in sentences, `roles` of tensors
+parts        what the counts mean, for a part of the model; `results`: for all parts; `roles` of tensors
+findings     what that means for merging, in sentences
 text, tables, report/     results for people, for data frames, as a page
 finished     a merge that is done, read back
 """

@@ -12,7 +12,8 @@ from typing import Any
 
 from ramerge.analysis.anatomy import Anatomy, Tally
 from ramerge.analysis.findings import findings_of
-from ramerge.analysis.results import Analysis, Part, TensorPart, part_of
+from ramerge.analysis.parts import Part, TensorPart, part_of
+from ramerge.analysis.results import Analysis
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.engine.execute import observe
 from ramerge.engine.executors.executor import Executor

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ramerge.analysis.results import AgentPart, Finding, Pair, Part
+from ramerge.analysis.parts import AgentPart, Finding, Pair, Part
 
 # An agent is sparse that moved less than this, and moved nearly everything beyond the other.
 _SPARSE, _NEARLY_ALL = 0.5, 0.9

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from warnings import warn
 
-from ramerge.analysis.results import EXPONENTS, ULPS, AgentPart, Analysis, Part
+from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, Part
 from ramerge.foundation.files import write_file
 from ramerge.foundation.text import csv_cell
 from ramerge.kernels.anatomy import FATES
@@ -20,12 +19,17 @@ NAMES = ("agents", "sharing", "epsilons", "fates", "pairs", "exponents", "ulps")
 """The tables. Each has the columns `kind` (model, layer, role, tensor) and `part` first."""
 
 
-def rows(analysis: Analysis) -> dict[str, list[Row]]:
-    """All tables as lists of rows. Histograms and thresholds are of the model, layers and roles, not of tensors."""
+def rows(parts: Iterable[tuple[str, Part, int | None, str | None]]) -> dict[str, list[Row]]:
+    """All tables as lists of rows. Histograms and thresholds are of the model, layers and roles, not of tensors.
+
+    Args:
+        parts: of each part its kind, its figures, and of a tensor its layer and role.
+    """
     found: dict[str, list[Row]] = {name: [] for name in NAMES}
-    for kind, part, position in _parts(analysis):
+    for kind, part, layer, role in parts:
+        shared = {"kind": kind, "part": part.name, "layer": layer, "role": role}
         for agent in part.agents:
-            key = {"kind": kind, "part": part.name, **position, "agent": agent.name}
+            key = {**shared, "agent": agent.name}
             found["agents"].append({**key, "elements": part.elements, **_figures(agent)})
             found["fates"] += [
                 {**key, "merge": merge, **{name: getattr(fate, name) for name in (*FATES, "retained")}}
@@ -36,19 +40,8 @@ def rows(analysis: Analysis) -> dict[str, list[Row]]:
         for pair in part.pairs:
             values = {name: value for name, value in vars(pair).items() if name != "agents"}
             first, second = pair.agents
-            found["pairs"].append(
-                {"kind": kind, "part": part.name, **position, "first": first, "second": second, **values}
-            )
+            found["pairs"].append({**shared, "first": first, "second": second, **values})
     return found
-
-
-def _parts(analysis: Analysis) -> Iterator[tuple[str, Part, Row]]:
-    yield "model", analysis.model, {"layer": None, "role": None}
-    for kind, parts in (("layer", analysis.layers), ("role", analysis.roles)):
-        for part in parts:
-            yield kind, part, {"layer": None, "role": None}
-    for tensor in analysis.tensors:
-        yield "tensor", tensor.part, {"layer": tensor.layer, "role": tensor.role}
 
 
 def _figures(agent: AgentPart) -> Row:
@@ -71,14 +64,14 @@ def _add_details(found: Mapping[str, list[Row]], key: Row, agent: AgentPart) -> 
         ]
 
 
-def write_csv(analysis: Analysis, folder: Path) -> list[Path]:
+def write_csv(tables: Mapping[str, list[Row]], folder: Path) -> list[Path]:
     """A file for each table, made or replaced in a folder that is made if it is not there.
 
     Raises:
         OutputError: the folder cannot be written.
     """
     written = []
-    for name, table in rows(analysis).items():
+    for name, table in tables.items():
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, list(table[0]) if table else ["kind", "part"])
         writer.writeheader()
@@ -86,9 +79,3 @@ def write_csv(analysis: Analysis, folder: Path) -> list[Path]:
         written.append(folder / f"{name}.csv")
         write_file(written[-1], text.getvalue())
     return written
-
-
-def frames(analysis: Analysis) -> dict[str, Any]:
-    """The old form of `analysis.frames()`; it goes away with the next release."""
-    warn("ramerge.frames(analysis) goes away; use analysis.frames()", DeprecationWarning, stacklevel=2)
-    return analysis.frames()

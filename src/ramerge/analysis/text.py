@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.filesize import decimal
 
-from ramerge.analysis.results import AgentPart, Analysis
+from ramerge.analysis.parts import AgentPart
+from ramerge.analysis.results import Analysis
 from ramerge.foundation.terminal import table
 
 

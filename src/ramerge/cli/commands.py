@@ -171,7 +171,7 @@ def _write_pages(analysis: Analysis, record: dict[str, Any] | None, recipe: str 
     if flags["json_file"] is not None:
         write_file(flags["json_file"], analysis.to_json())
     if flags["csv"] is not None:
-        write_csv(analysis, flags["csv"])
+        write_csv(analysis.tables(), flags["csv"])
     if flags["html"] is not None or flags["figures"] is not None:
         from ramerge.analysis.report.write import render, write_figures
 
