@@ -11,6 +11,7 @@ import pytest
 
 from ramerge.analysis.report import write as report
 from ramerge.foundation.errors import OutputError, RecipeError
+from ramerge.foundation.events import Progress
 from ramerge.foundation.extras import install
 from ramerge.foundation.text import one_line
 from tests.report.analyses import HOSTILE, NAMES, hostile, large, shipped
@@ -66,7 +67,9 @@ def rows(html: str, figure: str) -> list[dict]:
 
 def test_a_page_holds_the_figures_of_the_analysis() -> None:
     values = shipped()
-    html = report.render(values)
+    heard: list[Progress] = []
+    html = report.render(values, listen=heard.append)
+    assert heard == [Progress("drawing", 0, 1, "pages"), Progress("drawing", 1, 1, "pages")]
     agents = values["model"]["agents"]
     assert [(row["agent"], row["share"], row["elements"]) for row in rows(html, "density")] == [
         (agent["name"], agent[share], agent[count])
@@ -225,7 +228,10 @@ def test_one_agent_that_equals_the_base() -> None:
 
 
 def test_figures_are_files_for_a_paper(tmp_path: Path) -> None:
-    written = report.write_figures(shipped(), tmp_path / "new" / "figures")
+    heard: list[Progress] = []
+    written = report.write_figures(shipped(), tmp_path / "new" / "figures", heard.append)
+    count = len(written) // 2
+    assert heard == [Progress("drawing", done, count, "figures") for done in range(count + 1)]
     assert sorted(written) == sorted((tmp_path / "new" / "figures").iterdir())
     stems = {path.stem for path in written}
     assert {"density", "overlap", "heat-1-add", "ulps", "matrix", "rho", "lambda", "fates"} <= stems

@@ -13,19 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.extras import install
 from ramerge.foundation.files import write_file
 
 _LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
 
 
-def render(analysis: Mapping[str, Any], record: Mapping[str, Any] | None = None, recipe: str | None = None) -> str:
+def render(
+    analysis: Mapping[str, Any],
+    record: Mapping[str, Any] | None = None,
+    recipe: str | None = None,
+    listen: Listener = silence,
+) -> str:
     """The page.
 
     Args:
         analysis: the values of `Analysis.as_dict()`.
         record: the values of `ramerge.json`, if there was a merge.
         recipe: the recipe's YAML text; by default what the analysis holds of it.
+        listen: hears of the stage `drawing` when it begins and when the page is made, which takes seconds.
 
     Returns:
         HTML, to be written as UTF-8.
@@ -34,17 +41,21 @@ def render(analysis: Mapping[str, Any], record: Mapping[str, Any] | None = None,
         RecipeError: a library is missing.
     """
     require_extra()
+    listen(Progress("drawing", 0, 1, "pages"))
     from ramerge.analysis.report.page import page
 
-    return page(analysis, record, recipe)
+    text = page(analysis, record, recipe)
+    listen(Progress("drawing", 1, 1, "pages"))
+    return text
 
 
-def write_figures(analysis: Mapping[str, Any], folder: Path) -> list[Path]:
+def write_figures(analysis: Mapping[str, Any], folder: Path, listen: Listener = silence) -> list[Path]:
     """Write each figure as PNG and as SVG, one column of a paper wide.
 
     Args:
         analysis: the values of `Analysis.as_dict()`.
         folder: made if it is not there; files of the same names are replaced, each at once.
+        listen: hears of each figure as the stage `drawing`.
 
     Returns:
         The paths written.
@@ -57,10 +68,13 @@ def write_figures(analysis: Mapping[str, Any], folder: Path) -> list[Path]:
     from ramerge.analysis.report.charts import paper_figures
 
     written = []
-    for figure in paper_figures(analysis):
+    figures = paper_figures(analysis)
+    for done, figure in enumerate(figures):
+        listen(Progress("drawing", done, len(figures), "figures"))
         for path, content in figure.files(folder):
             write_file(path, content)
             written.append(path)
+    listen(Progress("drawing", len(figures), len(figures), "figures"))
     return written
 
 
