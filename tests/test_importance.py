@@ -18,7 +18,7 @@ from ramerge.checkpoint.index import open_checkpoint
 from ramerge.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, WeightsError
 from ramerge.foundation.extras import install
 from ramerge.importance import estimate as importance
-from ramerge.importance import jsonl, output
+from ramerge.importance import jsonl, layout
 from ramerge.importance.encode import Encoded, Encoder
 from ramerge.importance.estimate import fisher
 
@@ -485,7 +485,7 @@ def test_the_output_and_its_record(model: Path, data: Path, tmp_path: Path) -> N
 
 def test_several_files_with_an_index(model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fisher(model, data, tmp_path / "one", device="cpu")
-    monkeypatch.setattr(output, "SHARD_BYTES", 600)
+    monkeypatch.setattr(layout, "SHARD_BYTES", 600)
     fisher(model, data, tmp_path / "many", device="cpu")
     found = open_checkpoint(tmp_path / "many")
     assert len(found.shards) > 2

@@ -4,5 +4,5 @@ commands     `ramerge fisher`
 estimate     the whole run
 jsonl, encode, names     the data, its tokens, the model's tensors
 worker       gradients; the only file that imports torch
-output, record           what is written
+layout, record           what is written
 """

@@ -33,7 +33,7 @@ from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.extras import install
 from ramerge.foundation.version import __version__
 from ramerge.importance import jsonl
-from ramerge.importance.output import shards_of, write_index, write_tensor
+from ramerge.importance.layout import shards_of, write_index, write_tensor
 from ramerge.importance.record import FisherRecord, Outcome, Settings
 
 

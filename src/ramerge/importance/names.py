@@ -19,7 +19,7 @@ from ramerge.checkpoint.read import Reader
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import torch_dtypes
 from ramerge.foundation.errors import CheckpointError
-from ramerge.importance.output import floats_of
+from ramerge.importance.layout import floats_of
 
 _DTYPES = torch_dtypes()
 # what older versions of transformers stored beside the weights: frequencies and masks, which no training moves

@@ -19,8 +19,8 @@ from ramerge.checkpoint.index import Checkpoint
 from ramerge.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, WeightsError
 from ramerge.importance.encode import Encoded, Encoder
 from ramerge.importance.jsonl import Example
+from ramerge.importance.layout import floats_of
 from ramerge.importance.names import as_stored, check_names
-from ramerge.importance.output import floats_of
 from ramerge.importance.record import Outcome, Settings
 
 # rows of probabilities that are sampled from at a time: 40 MB for a vocabulary of 150,000
