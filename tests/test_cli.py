@@ -102,7 +102,7 @@ def test_hints_on_the_command_line(tmp_path: Path) -> None:
     assert "float16" in ramerge("plan", *flags(tmp_path, names), "--dtype", "fp16").stdout
     done = ramerge("plan", *flags(tmp_path, names), "--set", "r=0.1", "--shard-size", "5", "--dtype", "bfloat61")
     assert "--set r=0.1: unknown key 'r'; did you mean 'parameters.r'?" in done.stderr
-    assert "--shard-size: '5' is not a size that anything fits in: 5 bytes; did you mean 5GB?" in done.stderr
+    assert "--shard-size: '5' is too small: 5 bytes; did you mean 5GB?" in done.stderr
     assert "--dtype: unknown value 'bfloat61'; did you mean 'bfloat16'?" in done.stderr
     done = ramerge("sweep", *flags(tmp_path, names), tmp_path / "out", "--vary", "r=0,0.1")
     assert "--vary r: only parameters can be varied; did you mean parameters.r?" in done.stderr
@@ -342,7 +342,7 @@ def test_a_wall_of_problems_is_cut(tmp_path: Path) -> None:
 
 def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
     done = ramerge("merge", tmp_path, tmp_path / "out")
-    assert done.returncode == 2 and "name models with --base and --agent" in done.stderr
+    assert done.returncode == 2 and "give models with --base and --agent" in done.stderr
 
 
 def test_an_analysis_in_every_form(tmp_path: Path) -> None:
@@ -402,9 +402,9 @@ ONE = ["analyze", "--base", "base", "--agent", "code=code"]
         (
             [*ONE, "--json", "base/config.json"],
             1,
-            ["base/config.json: cannot be written: is a file of a checkpoint; name another"],
+            ["base/config.json: cannot be written: it is a file of a checkpoint; choose another path"],
         ),
-        ([*ONE, "--html", "/dev/null"], 1, ["/dev/null: cannot be written: is no regular file; name another"]),
+        ([*ONE, "--html", "/dev/null"], 1, ["/dev/null: cannot be written: it is not a regular file; choose another path"]),
         ([*ONE, "--csv", "base/model.safetensors"], 1, ["base/model.safetensors: cannot be written: File exists"]),
         (
             ["report", "nowhere"],

@@ -81,7 +81,7 @@ def test_a_signal_waits_until_the_file_is_there(tmp_path: Path, monkeypatch: pyt
             write_file(tmp_path / "a.json", "new")
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert stopped.value.kept == f"written before that, and complete: {tmp_path / 'a.json'}"
+    assert stopped.value.kept == f"these outputs are complete: {tmp_path / 'a.json'}"
     assert ((tmp_path / "a.json").read_text(), left(tmp_path)) == ("new", ["a.json"])
 
 

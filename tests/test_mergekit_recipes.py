@@ -136,7 +136,7 @@ def test_linear() -> None:
     found = said({**plain, "base_model": "org/start@v1", "parameters": {"weight": 3}})
     assert found["agents"] == {"code": "org/code", "tool": "./tool", "start": "org/start@v1"}
     assert found["parameters"]["weights"] == {"code": 0.5, "tool": 1.0, "start": 3.0}
-    assert "base_model: mergekit counts it among models" in problems({**plain, "base_model": "base"})[0]
+    assert "base_model: mergekit merges the base model too" in problems({**plain, "base_model": "base"})[0]
 
 
 def test_what_a_model_has_goes_before_what_all_have() -> None:
@@ -273,7 +273,7 @@ def test_everything_at_once_and_with_its_line(tmp_path: Path) -> None:
         (8, "models.0.parameters.weight: a gradient over layers is not supported"),
         (9, "models.0.parameters.density: must be from 0 to 1, not 1.5"),
         (12, "models.1.parameters.weight: a value that depends on the tensor (filter) is not supported"),
-        (16, "models.1.parameters.normalize: mergekit takes it only for all models together"),
+        (16, "models.1.parameters.normalize: is not possible for a single model in mergekit"),
         (17, "models.2.model: weight is missing"),
         (18, "models.3: must be a mapping such as {model: ./coder}, not 'org/chat'"),
         (19, "models.4.model: org/tool is listed twice"),
@@ -292,7 +292,7 @@ def test_everything_at_once_and_with_its_line(tmp_path: Path) -> None:
         (32, "chat_template: is not supported"),
         (33, "slices: sources must be a list"),
         (34, "modules: is not supported"),
-        (35, "method: does not go with a recipe of mergekit's form: it has merge_method"),
+        (35, "method: does not belong in a recipe of mergekit's form: use merge_method"),
     ):
         [problem] = [problem for problem in found if words in problem]
         assert f"recipe.yaml:{line}: " in problem or f"{line} | " in problem, problem
@@ -353,13 +353,13 @@ def test_values_that_are_the_same_everywhere(value: object) -> None:
         (recipe(parameters={"density": [{"filter": "mlp", "value": 0.5}]}), "depends on the tensor"),
         (recipe(parameters={"density": [{"filter": "mlp", "value": 0.5}, {"value": 1}]}), "depends on the tensor"),
         (recipe(parameters={"density": [{"value": 0.5, "odd": 1}]}), "depends on the tensor"),
-        (sliced((0, 4), (0, 3)), "slices: of different layers are not supported; models are merged whole"),
+        (sliced((0, 4), (0, 3)), "slices: with different layers are not supported; only whole models can be merged"),
         (sliced((1, 4), (1, 4)), "layer_range [1, 4] is not supported"),
         (sliced(None, None), "layer_range None is not supported"),
         (sliced((0, True), (0, True)), "layer_range [0, True] is not supported"),
         (sliced(residual_scale=0.5), "slices: are not supported"),
         (sliced() | {"slices": sliced()["slices"] * 2}, "slices: are not supported"),
-        (sliced() | {"models": MODELS}, "slices: goes instead of models"),
+        (sliced() | {"models": MODELS}, "slices: cannot be used together with models"),
         (recipe(merge_method=None), "merge_method: is missing; supported: linear, task_arithmetic, ties"),
         (recipe("slerp"), "mergekit's slerp is not supported; supported: linear"),
         (recipe("tis"), "unknown method 'tis'; did you mean 'ties'? supported: linear"),
@@ -387,8 +387,8 @@ def test_values_that_are_the_same_everywhere(value: object) -> None:
         (recipe(tokenizer={"pad_to_multiple_of": 8}), "tokenizer: is not supported"),
         (recipe(tokenizer="base"), "tokenizer: is not supported"),
         (recipe(dtype=["float32"]), "unknown dtype"),
-        (recipe(preset="paper"), "preset: does not go with"),
-        (recipe(rules=[{"match": "*", "keep": "base"}]), "rules: does not go with"),
+        (recipe(preset="paper"), "preset: does not belong in"),
+        (recipe(rules=[{"match": "*", "keep": "base"}]), "rules: does not belong in"),
     ],
 )
 def test_refused(values: dict[str, Any], message: str) -> None:
@@ -460,7 +460,7 @@ def test_flags(tmp_path: Path) -> None:
     assert document.where(("allow", "non_finite"), "is wrong") == "--set allow.non_finite: is wrong"
     assert document.where(("shard_size",), "is wrong") == "--set shard_size: is wrong"
     given.set(("agents", "new"), "./new", "--agent new=./new")
-    with pytest.raises(RecipeError, match=r"^--agent new=\./new: does not go with"):
+    with pytest.raises(RecipeError, match=r"^--agent new=\./new: does not belong in"):
         translate(given)
 
 

@@ -49,7 +49,7 @@ def test_damaged_records(change: dict[str, object], problem: str, tmp_path: Path
     ramerge.merge(recipe(tmp_path, write_simple(tmp_path, {"code": 0.1})), tmp_path / "out")
     path = tmp_path / "out/ramerge.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(RecipeError, match=f"is no record of a merge: .*{problem}"):
+    with pytest.raises(RecipeError, match=f"is not a valid record of a merge: .*{problem}"):
         read_record(path)
 
 
@@ -67,7 +67,7 @@ def test_analyses_come_back(tmp_path: Path) -> None:
         {"rounding": {"code": {}}},
     ):
         path.write_text(json.dumps(json.loads(analysis.to_json()) | change))
-        with pytest.raises(RecipeError, match="is no analysis"):
+        with pytest.raises(RecipeError, match="is not a valid analysis"):
             read_analysis(path)
 
 

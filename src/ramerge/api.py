@@ -1,4 +1,4 @@
-"""The functions that everything else is for: `plan`, `merge`, `sweep` and `analyze`."""
+"""The functions that users call: `plan`, `merge`, `sweep` and `analyze`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ramerge.planning.model import Plan
 from ramerge.recipe.points import make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
-# What a plan is made with; those that are not here are None unless they are given.
+# Defaults of the options of a plan. The default of every other option is None.
 _DEFAULTS = {"overwrite": False, "cache": True, "strict": False}
 
 
@@ -41,27 +41,27 @@ def plan(
     cache: bool = True,
     strict: bool = False,
 ) -> Plan:
-    """What a merge, or with `vary` a sweep, would read, write and take, from headers alone.
+    """What a merge (with `vary`: a sweep) would read, write and need. Reads headers only.
 
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
-        out: the output folder, if the plan is to check it and the free disk.
-        method: instead of the recipe's.
-        parameters: on top of the recipe's, such as `{"r": 0.05}`.
-        dtype: instead of the recipe's, such as `float32`.
+        out: the output folder. If it is given, the plan checks it and the free space of its disk.
+        method: replaces the recipe's method.
+        parameters: override the recipe's parameters, such as `{"r": 0.05}`.
+        dtype: replaces the recipe's dtype, such as `float32`.
         vary: as for `sweep`.
-        in_memory: whether merged tensors will be handed to a function, as by `merge(..., on_tensor=...)`.
-        threads: worker threads; by default one a processor and two more.
-        max_memory: what the process may take, in bytes or as `2GB`.
+        in_memory: whether merged tensors will be passed to a function, as in `merge(..., on_tensor=...)`.
+        threads: worker threads; by default one for each processor, and two more.
+        max_memory: the most memory that the process may use, in bytes or as `2GB`.
         overwrite: whether an existing checkpoint at `out` would be replaced.
-        cache: whether to use what earlier reads of the same files have counted, and to leave counts to later ones.
-        strict: whether what is warned of is a problem.
+        cache: whether to use counts of earlier reads of the same files, and to store counts for later reads.
+        strict: whether warnings count as problems.
 
     Returns:
         The plan. Its `problems` say what would make the merge fail. `merge` and `sweep` carry it out.
 
     Raises:
-        RecipeError: the recipe is wrong; every problem of it.
+        RecipeError: the recipe is wrong; all its problems are listed.
     """
     return make_plan(
         make_points(open_recipe(recipe, _set(method, parameters, dtype)), vary),
@@ -76,7 +76,7 @@ def plan(
 
 
 def _set(method: str | None, parameters: Mapping[str, Any] | None, dtype: str | None) -> dict[str, Any]:
-    """What is set on top of a recipe, by its key, as flags of the command line do."""
+    """Values that override a recipe's, by key, in the form that flags of the command line have."""
     return {
         "method": method,
         "dtype": dtype,
@@ -99,20 +99,20 @@ def merge(
     strict: bool = False,
     on_progress: Listener | None = None,
 ) -> Record:
-    """Merge a recipe's agents into a checkpoint at `out`, which appears complete or not at all; or into memory.
+    """Merge a recipe's agents into a checkpoint at `out`, which appears complete or not at all, or into memory.
 
     Args:
-        recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form; or a plan, which is
-            carried out as it was made: nothing but `on_tensor` and `on_progress` can be given then.
-        out: the output folder; it must not exist unless `overwrite`.
-        on_tensor: instead of `out`: takes the merged tensors, one after another, from this thread. Two tensors are in
-            memory at a time, however slow the function is.
+        recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form; or a plan. A plan
+            already holds its options, so only `on_tensor` and `on_progress` can be given with it.
+        out: the output folder; it must not exist unless `overwrite` is set.
+        on_tensor: a function that gets the merged tensors, one after another, from this thread; given instead of
+            `out`. At most two tensors are in memory at a time, even if the function is slow.
         method, parameters, dtype: as for `plan`.
-        threads: worker threads; by default one a processor and two more. Results do not depend on it.
-        max_memory: what the process may take, in bytes or as `2GB`; refused if it cannot be kept.
+        threads: worker threads; by default one for each processor, and two more. Results do not depend on it.
+        max_memory: the most memory that the process may use, in bytes or as `2GB`; an error if it is not enough.
         overwrite: replace an existing checkpoint at `out`, at the end.
         cache: as for `plan`. It changes no byte of the output.
-        strict: refuse what is otherwise warned of, before the output appears. With `on_tensor`, some refusals come
+        strict: make every warning an error, before the output appears. With `on_tensor`, some of these errors come
             after the tensors.
         on_progress: called from this thread with a `Progress` after every block.
 
@@ -120,10 +120,11 @@ def merge(
         The record, which is also `out/ramerge.json`.
 
     Raises:
-        RecipeError: the recipe is wrong, or neither or both of `out` and `on_tensor` are given.
-        PlanError: the inputs do not fit each other, the output or the machine; every problem, before weights are read.
-        WeightsError: NaN, Inf or overflow, or integer tensors that differ; every tensor that holds some. If `strict`,
-            also what is warned of.
+        RecipeError: the recipe is wrong, or not exactly one of `out` and `on_tensor` is given.
+        PlanError: the inputs do not fit each other, the output or the machine. All problems are listed, before weights
+            are read.
+        WeightsError: NaN, Inf or overflow, or integer tensors that differ; all such tensors are listed. If `strict`,
+            also warnings.
         CheckpointError: an input cannot be read.
         OutputError: the disk is full or fails.
     """
@@ -141,7 +142,7 @@ def merge(
         strict=strict,
     )
     if made.is_sweep:
-        raise RecipeError("the plan is of a sweep; `sweep` carries it out")
+        raise RecipeError("this plan is for a sweep; pass it to `sweep`")
     return _carried_out(made, on_tensor, on_progress)[0]
 
 
@@ -161,21 +162,21 @@ def sweep(
     strict: bool = False,
     on_progress: Listener | None = None,
 ) -> tuple[Record, ...]:
-    """Merge with every combination of parameters, reading all inputs once a pass however many there are.
+    """Merge with every combination of parameters. Each pass reads the inputs once for all combinations.
 
     Args:
         recipe: as for `merge`.
-        out: a folder that gets one checkpoint for each point, named by what varies, and `sweep.json`.
+        out: a folder that gets one checkpoint for each point, named by its varied parameters, and `sweep.json`.
         method, parameters, dtype: as for `plan`.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
-        on_tensor: as for `merge`; it gets each tensor of all points in order, before the next tensor.
+        on_tensor: as for `merge`. It gets one tensor for all points, in their order, before the next tensor.
         threads, max_memory, overwrite, cache, strict, on_progress: as for `merge`.
 
     Returns:
-        A record for each point, in order; `record.point` tells which.
+        A record for each point, in order; `record.point` holds its varied parameters.
 
     Raises:
-        RecipeError: the recipe or what varies is wrong, or neither or both of `out` and `on_tensor` are given.
+        RecipeError: the recipe or `vary` is wrong, or not exactly one of `out` and `on_tensor` is given.
         PlanError, WeightsError, CheckpointError, OutputError: as for `merge`.
     """
     made = _planned(
@@ -195,7 +196,7 @@ def sweep(
     if not made.is_sweep:
         if on_tensor is None:
             raise RecipeError("nothing varies: give keys and values, such as parameters.r=0,0.1,0.2")
-        text = "a sweep in which nothing varies will be refused: use merge(recipe, on_tensor=...)"
+        text = "a sweep in which nothing varies will be an error in a later version: use merge(recipe, on_tensor=...)"
         warnings.warn(text, DeprecationWarning, stacklevel=2)
     return _carried_out(made, on_tensor, on_progress)
 
@@ -206,16 +207,16 @@ def _planned(
     on_tensor: Callable[[MergedTensor], None] | None,
     **options: Any,
 ) -> Plan:
-    """The plan to carry out: a recipe's, or the one that was given."""
+    """The plan to carry out: the given plan, or a new one for the given recipe."""
     if not isinstance(recipe, Plan):
         if (out is None) == (on_tensor is None):
-            raise RecipeError("either an output folder is needed, or a function that takes the tensors: on_tensor=...")
+            raise RecipeError("give either an output folder, or a function that takes the tensors: on_tensor=...")
         return plan(recipe, out, in_memory=on_tensor is not None, **options)
     given = [name for name, value in {"out": out, **options}.items() if value != _DEFAULTS.get(name)]
     if given:
-        raise RecipeError(f"a plan is carried out as it was made: give {', '.join(given)} to `plan`")
+        raise RecipeError(f"a plan already holds these options: pass {', '.join(given)} to `plan` instead")
     if recipe.in_memory != (on_tensor is not None):
-        raise RecipeError("a plan that is made with in_memory=True is carried out with on_tensor=..., and no other is")
+        raise RecipeError("on_tensor=... is required for a plan made with in_memory=True, and refused for other plans")
     return recipe
 
 
@@ -238,18 +239,18 @@ def analyze(
     strict: bool = False,
     on_progress: Listener | None = None,
 ) -> Analysis:
-    """What RL changed in the agents of a recipe: sparsity, overlap, angles, and what merges would leave of it.
+    """What RL changed in the agents of a recipe: sparsity, overlap, angles, and how much of it merges would keep.
 
-    The inputs are read once, or as often as the recipe's method must count first; nothing is written. What the recipe's
-    own method leaves of the agents is measured if it works element by element on task vectors; other methods are read
-    as RAM with the same epsilon.
+    The inputs are read once, and once more for each counting pass of the recipe's method. Nothing is written. What the
+    recipe's method keeps of the agents is measured if it works element by element on task vectors. In place of any
+    other method, RAM with the same epsilon is measured.
 
     Args:
         recipe: as for `merge`.
         method, parameters, dtype: as for `plan`.
-        epsilons: further thresholds of "moved" that are compared.
+        epsilons: further thresholds of "moved" to compare.
         threads, max_memory: as for `merge`.
-        cache: whether to leave counts to later merges of the same files, which then read them once less.
+        cache: whether to store counts for later merges of the same files, which then need one read less.
         strict, on_progress: as for `merge`.
 
     Returns:

@@ -398,7 +398,7 @@ def test_a_signal_after_the_output_is_in_place_says_so(tmp_path: Path) -> None:
     assert StoppedError(15).kept == "nothing was kept"
     with staged(tmp_path / "out", overwrite=False) as stage:
         write(stage)
-    assert StoppedError(15).kept == f"written before that, and complete: {tmp_path / 'out'}"
+    assert StoppedError(15).kept == f"these outputs are complete: {tmp_path / 'out'}"
 
 
 @pytest.mark.usefixtures("stopping")

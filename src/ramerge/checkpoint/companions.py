@@ -18,7 +18,7 @@ from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.text import brief
 
-# Weights in any format, their indices, and a trainer's state: none of it belongs to the merged model.
+# Weights in any format, their indices, and a trainer's state: these do not belong to the merged model.
 _NOT_COMPANIONS = (
     "*.safetensors",
     "*.index.json",
@@ -39,7 +39,7 @@ _NOT_COMPANIONS = (
     ".*",
 )
 
-# What `companions: AGENT` takes from that agent instead of the base.
+# The files that `companions: AGENT` takes from that agent, not from the base.
 _TOKENIZER_FILES = (
     "tokenizer*",
     "*.tiktoken",
@@ -64,7 +64,7 @@ _MEANING = re.compile(
 _HARMLESS = frozenset(
     {"torch_dtype", "dtype", "transformers_version", "_name_or_path", "use_cache", "architectures_version"}
 )
-# Longer keys are no model's, and patterns with two gaps take quadratic time.
+# No model has longer keys, and patterns with two gaps take quadratic time.
 _LONGEST_KEY = 200
 _ABSENT = "absent"
 
@@ -74,7 +74,7 @@ def companion_files(base: Path, tokenizer_from: Path | None, *, allow_outside_li
 
     Args:
         base: the base checkpoint.
-        tokenizer_from: where tokenizer, chat template and generation config come from, if not from the base.
+        tokenizer_from: the checkpoint that gives tokenizer, chat template and generation config; None for the base.
         allow_outside_links: follow links that lead out of a checkpoint.
 
     Raises:
@@ -107,7 +107,7 @@ def _companions(directory: Path) -> Iterator[tuple[str, Path]]:
             raise CheckpointError(f"{path}: is a broken link; download the file again, or remove the link")
         if path.is_file():
             if not os.access(path, os.R_OK):
-                raise CheckpointError(f"{path}: no right to read it")
+                raise CheckpointError(f"{path}: no permission to read it; change its permissions, or remove it")
             yield name.as_posix(), path
 
 
@@ -116,13 +116,13 @@ def _is_tokenizer(name: str) -> bool:
 
 
 def copy_companions(files: Mapping[str, Path], stage: Stage, folder: str, dtype: str | None) -> None:
-    """Copy files byte for byte; `config.json` is rewritten only where the output's dtype differs from what it says.
+    """Copy files byte for byte. `config.json` is changed only if it states another dtype than the output's.
 
     Args:
         files: relative name to source.
-        stage: takes them.
-        folder: what their names there begin with, such as `point/`; empty for none.
-        dtype: safetensors' name of the one dtype all floats were converted to; None if they keep their own.
+        stage: the output folder.
+        folder: prefix of their names there, such as `point/`; may be empty.
+        dtype: safetensors' name of the dtype to state; None if the output keeps the base's dtypes.
     """
     for name, source in files.items():
         if name == "config.json" and dtype is not None:
@@ -134,7 +134,7 @@ def copy_companions(files: Mapping[str, Path], stage: Stage, folder: str, dtype:
 
 
 def _set_dtype(config: dict[str, Any], dtype: str) -> bool:
-    """Set every dtype that a configuration states, nested ones included; whether anything changed."""
+    """Set every dtype that a configuration states, also in nested mappings. Return whether anything changed."""
     changed = False
     for key, value in config.items():
         if key in ("torch_dtype", "dtype") and isinstance(value, str) and value != dtype:
@@ -149,8 +149,8 @@ def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> tuple[
     """Differences between two configurations, as key to "base's value, agent's value".
 
     Returns:
-        Those that change what the weights mean, and the others. A key that only one side states is no more than a
-        note (versions of transformers write different defaults), but for quantisation, ties and rotary scaling.
+        Those that change what the weights mean, and the others. A key that only one side states belongs to the others,
+        because versions of transformers write different defaults, except quantisation and rotary scaling.
     """
     left, right = _flatten(_canonical(base)), _flatten(_canonical(agent))
     serious: dict[str, str] = {}
@@ -174,7 +174,7 @@ def _has_meaning(key: str) -> bool:
 
 
 def _canonical(config: Mapping[str, Any]) -> dict[str, Any]:
-    """One spelling for rotary embeddings, which transformers 4 and 5 write differently."""
+    """The configuration with one spelling for rotary embeddings, which transformers 4 and 5 write differently."""
     rotary = {"rope_theta", "rope_parameters", "rope_scaling"}
     result = {
         key: _canonical(value) if isinstance(value, dict) and key not in rotary else value
@@ -195,7 +195,7 @@ def _canonical(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def canonical_key(key: str) -> str:
-    """The key under which `compare_configs` reports what a configuration states as `key`."""
+    """The name that `compare_configs` uses for the key `key` of a configuration."""
     owner, dot, name = key.rpartition(".")
     spelling = {"rope_theta": "rope.theta", "rope_scaling": "rope.scaling", "rope_parameters": "rope"}
     return owner + dot + spelling.get(name, name)

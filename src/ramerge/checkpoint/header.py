@@ -1,10 +1,10 @@
-"""The header of a safetensors file, read without trusting a byte of it, and written.
+"""Read headers of safetensors files, without trusting them, and write headers.
 
-What the library of safetensors refuses is refused here. What it takes is taken, but for
+Everything that the safetensors library refuses is refused here. What it accepts is accepted, except
 
 - headers that are larger, deeper or hold more than those of any model (`MAX_HEADER_BYTES`, `_LIMITS`),
-- sizes of 64 bits, of which the highest bit is needed for signs,
-- what would be lost or guessed: a name or a key that is there twice, and keys beside dtype, shape and data_offsets.
+- sizes that need all 64 bits, because the highest bit is the sign here,
+- duplicate names or keys, and keys other than dtype, shape and data_offsets, because their meaning would be a guess.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import Limits, Pairs, parse
 from ramerge.foundation.text import quoted
 
-# 130,000 tensors with names of a hundred characters take less, all in one file. The library of safetensors takes
-# headers of 100 MB, for which Python would need gigabytes.
+# A file with 130,000 tensors whose names have a hundred characters needs less. The safetensors library accepts headers
+# of 100 MB, for which Python would need gigabytes.
 MAX_HEADER_BYTES = 32_000_000
 _LIMITS = Limits(size=MAX_HEADER_BYTES, signs=1_700_000, depth=8)
 _MOST_PROBLEMS = 100
@@ -54,7 +54,7 @@ def read_header(path: Path) -> Header:
     """Read and check the header of a safetensors file.
 
     Raises:
-        CheckpointError: the file is not what the format says; all problems that can be told apart are listed.
+        CheckpointError: the file cannot be read or violates the format; all problems that can be found are listed.
     """
     try:
         with path.open("rb") as file:
@@ -70,7 +70,8 @@ def read_header(path: Path) -> Header:
                 )
             if 8 + length > size:
                 raise CheckpointError(
-                    f"{path}: truncated: the header takes {8 + length:,} bytes, the file has {size:,}; download it anew"
+                    f"{path}: truncated: the header takes {8 + length:,} bytes, but the file has only {size:,}; "
+                    "download it again"
                 )
             text = file.read(length)
     except OSError as error:
@@ -127,7 +128,7 @@ def _load_json(path: Path, text: bytes) -> dict[str, Any]:
 
 
 def _integer(text: str) -> int | float:
-    """As the library of safetensors has it, in which -0 is no integer."""
+    """The number, with -0 as a float, because the safetensors library does not accept it as an integer."""
     return -0.0 if text == "-0" else int(text)
 
 
@@ -153,14 +154,14 @@ def _entry(name: str, raw: Any, data_start: int) -> Entry | str:
         return f"shape {quoted(shape)} overflows 64 bits"
     begin, end = offsets
     if begin > end:
-        return f"data_offsets {offsets} run backwards"
+        return f"data_offsets {offsets} end before they begin"
     if bits != 8 * (end - begin):
         return f"{dtype} {quoted(shape)} takes {bits / 8:,.0f} bytes, but data_offsets {offsets} hold {end - begin:,}"
     return Entry(name, dtype, tuple(shape), data_start + begin, data_start + end)
 
 
 def _bits(shape: Sequence[int], width: int) -> int:
-    """The size of a tensor in bits, or some number beyond the limit: a huge product is not worked out."""
+    """The size of a tensor in bits. Beyond the limit some number above it, because a huge product would take long."""
     bits = 0 if 0 in shape else width
     for extent in shape:
         if bits > 8 * MAX_NUMBER:
@@ -170,7 +171,7 @@ def _bits(shape: Sequence[int], width: int) -> int:
 
 
 def _layout_problems(entries: Sequence[Entry], data_start: int, file_bytes: int) -> list[str]:
-    """Overlaps, holes, and data past or short of the file's end. `entries` are sorted by position."""
+    """Overlaps, holes, and data that ends after or before the file's end. `entries` are sorted by position."""
     problems = []
     position, before = data_start, "the header"
     for entry in entries:
@@ -188,10 +189,10 @@ def _layout_problems(entries: Sequence[Entry], data_start: int, file_bytes: int)
 
 
 def encode_header(entries: Sequence[tuple[str, str, Sequence[int], int]], metadata: Mapping[str, str]) -> bytes:
-    """The bytes of a header, length prefix included, padded so that the data starts at a multiple of 8.
+    """The bytes of a header with its length prefix, padded so that the data starts at a multiple of 8.
 
     Args:
-        entries: (name, dtype, shape, bytes) in the order of their data, which is laid out without holes.
+        entries: (name, dtype, shape, bytes) in the order of their data, which has no holes.
         metadata: strings to strings.
     """
     document: dict[str, Any] = {"__metadata__": dict(metadata)}

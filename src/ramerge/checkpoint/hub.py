@@ -1,4 +1,4 @@
-"""From what a recipe calls a model to a folder: a path, or an id on the Hugging Face hub with an optional revision."""
+"""Find the folder of a model that a recipe names by a path, or by a Hugging Face hub id with an optional revision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNWANTED = ["original/*", "onnx/*", "*.gguf", "consolidated*"]
 
 @dataclass(frozen=True)
 class Model:
-    """A model as written, its folder if it was found, and the hub id and revision if it is one."""
+    """A model as written, its folder if it was found, and hub id and revision if it comes from the hub."""
 
     written: str
     directory: Path | None
@@ -26,7 +26,7 @@ class Model:
 
     @property
     def spelled_out(self) -> str:
-        """The model so that it can be found from any folder: an absolute path, or a hub id with its revision."""
+        """A name that is valid in every folder: an absolute path, or a hub id with its revision."""
         return f"{self.hub_id}@{self.revision}" if self.hub_id else str(self.folder.resolve())
 
     @property
@@ -42,31 +42,31 @@ class Model:
 
     @property
     def place(self) -> str:
-        """What `location` was called in earlier versions."""
+        """The name of `location` in earlier versions."""
         return self.location
 
 
 def looks_like_path(text: str) -> bool:
-    """Whether a model's name can only be a path: it starts like one or is not spelled like a hub id."""
+    """Whether a model's name can only be a path: it starts like a path, or it is not spelled like a hub id."""
     return text.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(text)
 
 
 def resolve(text: str, folder: Path) -> Model:
     """Find a model: a folder relative to `folder`, else a hub id `name` or `owner/name`, with `@revision`.
 
-    `HF_HUB_OFFLINE=1` answers only from the hub's cache.
+    With `HF_HUB_OFFLINE=1`, only the hub's cache is used.
 
     Raises:
-        CheckpointError: the hub does not know it, or cannot be reached and its cache does not hold it.
+        CheckpointError: the hub does not know the model; or the hub cannot be reached and its cache lacks the model.
     """
     try:
         path = folder / Path(text).expanduser()
-        str(path).encode()  # or recipe and record could not name it
+        str(path).encode()  # recipe and record are written as UTF-8 and must name it
         os.lstat(path)
     except FileNotFoundError:
         pass
     except (ValueError, RuntimeError, OSError) as error:
-        raise CheckpointError(f"{quoted(text)}: is no path and no hub id: {error}") from error
+        raise CheckpointError(f"{quoted(text)}: is neither a path nor a hub id: {error}") from error
     if path.exists() or looks_like_path(text) or ("@" not in text and text.count("/") != 1):
         return Model(text, path)
     return _from_hub(text, path)
@@ -83,10 +83,10 @@ def _from_hub(text: str, path: Path) -> Model:
         )
     except LocalEntryNotFoundError as error:
         raise CheckpointError(
-            f"{text}: no folder {path}, and not in the hub's cache, which is all that can be used "
-            "offline; download it while online (hf download), or check the path"
+            f"{text}: there is no folder {path}, and the hub's cache does not have this model (offline, only the "
+            "cache is used); check the path, or download the model while online (hf download)"
         ) from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise CheckpointError(f"{text}: no folder {path}, and the hub does not give it: {reason}") from error
+        raise CheckpointError(f"{text}: there is no folder {path}, and the hub cannot provide it: {reason}") from error
     return Model(text, directory, name, revision or directory.name)

@@ -1,4 +1,4 @@
-"""Which file lies at a path, and whether it is still the one that it was, with the same content."""
+"""Identify the file at a path, and check later that it is still the same file with the same content."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ramerge.foundation.errors import CheckpointError, reason
 
-# The times of a file advance in steps: by a tick of the kernel's clock, which is at most 10 ms, or where a file system
-# keeps whole seconds, by up to two of them.
+# A file's times advance in steps: ticks of the kernel's clock, at most 10 ms; or up to two seconds on file systems that
+# keep whole seconds.
 TICK_SECONDS = 0.02
 _COARSE_TICK_SECONDS = 2.0
 _SECOND = 1_000_000_000
@@ -19,14 +19,14 @@ _SECOND = 1_000_000_000
 
 @dataclass(frozen=True)
 class Identity:
-    """What tells a file from any other, and from itself after a write.
+    """Distinguishes a file from every other file, and from itself after a write.
 
     Attributes:
         device: number of its file system.
-        inode: its number there.
+        inode: its number in the file system.
         nbytes: its size.
         modified_ns: time of the last write, in nanoseconds.
-        changed_ns: time of the last change of content, name, owner or rights, which no program can set.
+        changed_ns: time of the last change of content, name, owner or permissions. No program can set it.
     """
 
     device: int
@@ -37,7 +37,7 @@ class Identity:
 
     @property
     def latest_ns(self) -> int:
-        """When it was last written to or changed."""
+        """Time of the last write or change, in nanoseconds."""
         return max(self.modified_ns, self.changed_ns)
 
 
@@ -48,10 +48,10 @@ def identity_of(descriptor: int) -> Identity:
 
 
 def identify(paths: Iterable[Path]) -> dict[Path, Identity]:
-    """The identities of files, from which any later write to them can be told.
+    """The identities of files. Every later write to a file changes its identity.
 
-    A write in the same tick as the one before leaves the times as they are. So a file that has just been written is
-    looked at again when its tick is over.
+    A second write in the same tick of the clock does not change the times. So a file that was written just now is
+    identified again when its tick is over.
 
     Raises:
         CheckpointError: a file cannot be opened.
@@ -64,24 +64,24 @@ def identify(paths: Iterable[Path]) -> dict[Path, Identity]:
 
 
 def check_unchanged(files: Mapping[Path, Identity]) -> None:
-    """Refuse files that are not what they were.
+    """Refuse files that have changed.
 
     Raises:
-        CheckpointError: files were written to, replaced or removed since they were identified; all of them.
+        CheckpointError: files were written to, replaced or removed since they were identified; all are listed.
     """
     if problems := [has_changed(path) for path, identity in files.items() if not _is(path, identity)]:
         raise CheckpointError(problems)
 
 
 def has_changed(path: Path) -> str:
-    """What is said of such a file."""
-    return f"{path}: has changed since it was first read; run this again when nothing writes to it any more"
+    """The message about a file that has changed."""
+    return f"{path}: has changed since it was first read; run this again when no program writes to it any more"
 
 
 def _unsettled_seconds(identity: Identity) -> float:
-    """How long a further write might not show in the file's times."""
+    """For how many seconds a further write might not change the file's times."""
     tick = TICK_SECONDS if identity.changed_ns % _SECOND else _COARSE_TICK_SECONDS
-    # at most a tick, because a time in the future never passes
+    # at most a tick, because the file's time may be far in the future
     return min(tick, tick - (time.time_ns() - identity.latest_ns) / _SECOND)
 
 
@@ -93,7 +93,7 @@ def _is(path: Path, identity: Identity) -> bool:
 
 
 def _identity(path: Path) -> Identity:
-    # opened and not only looked up, because network file systems ask the server again when a file is opened
+    # opened instead of stat(), because network file systems ask the server again when a file is opened
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:

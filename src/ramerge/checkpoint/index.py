@@ -1,4 +1,4 @@
-"""A checkpoint directory as a table of tensors: which file holds each, and where."""
+"""The tensors of a checkpoint folder: which file holds each tensor, and where in the file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ramerge.foundation.text import quoted
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 TORCH_INDEX = "pytorch_model.bin.index.json"
-# A configuration, or an index of 150,000 tensors.
+# Enough for a configuration, or an index of 150,000 tensors.
 _LIMITS = Limits(size=32_000_000, signs=1_000_000)
-# Python keeps a kilobyte for each tensor while it plans.
+# Planning takes a kilobyte of memory for each tensor.
 _MOST_TENSORS = 250_000
 _MOST_FILES = 10_000
 
@@ -36,9 +36,9 @@ class Checkpoint:
         directory: the folder.
         tensors: name to tensor.
         shards: file names in order, each with the names of its tensors in the order of their bytes.
-        config: `config.json`, empty where there is none.
-        files: what lay at the path of every file before it was read.
-        resident_bytes: weights that had to be loaded into memory (pickles of the old format).
+        config: `config.json`; empty if there is none.
+        files: the identity of every file before it was read.
+        resident_bytes: bytes of weights that had to be loaded into memory (pickles of the old format).
     """
 
     directory: Path
@@ -50,7 +50,7 @@ class Checkpoint:
 
     @property
     def is_pickled(self) -> bool:
-        """Whether torch has read it."""
+        """Whether it is pickled, so that torch has read it."""
         return any(shard.endswith(".bin") for shard in self.shards)
 
 
@@ -58,7 +58,7 @@ def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Ch
     """Read the headers of a checkpoint and check that index and files agree.
 
     Raises:
-        CheckpointError: no such folder, no weights inside, or files that are not what they say; every problem.
+        CheckpointError: there is no such folder, it holds no weights, or a file is wrong; all problems are listed.
     """
     if not directory.is_dir():
         raise CheckpointError(_not_a_directory(directory))
@@ -99,7 +99,7 @@ def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Ch
         shards[name] = tuple(tensor.name for tensor in found)
         tensors.update({tensor.name: tensor for tensor in found})
         if len(tensors) > _MOST_TENSORS:
-            raise CheckpointError(f"{directory}: holds more than {_MOST_TENSORS:,} tensors, which is no model")
+            raise CheckpointError(f"{directory}: holds more than {_MOST_TENSORS:,} tensors, more than any model has")
     if listed is not None and not problems:
         problems += _index_lies(directory, listed, shards)
     try:
@@ -121,7 +121,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file.
 
     Raises:
-        CheckpointError: unreadable, too large, not JSON, or not an object; see `jsontext`.
+        CheckpointError: the file cannot be read, is too large, not JSON, or not an object; see `jsontext`.
     """
     try:
         return read(path, _LIMITS)
@@ -146,7 +146,7 @@ def _not_a_directory(directory: Path) -> str:
 
 
 def _weight_files(directory: Path) -> tuple[list[str], Mapping[str, str] | None]:
-    """Names of the weight files, and the index's map of tensors to files where there is an index.
+    """Names of the weight files, and the index's map of tensors to files; None without an index.
 
     The order of preference is that of transformers.
     """
@@ -227,7 +227,7 @@ def _torch_tensors(path: Path) -> tuple[list[Tensor], int]:
 
 
 def _torch_reader() -> Callable[[Path], tuple[list[Tensor], int]]:
-    # torch is an extra, and takes seconds to import: only pickled checkpoints need it
+    # imported only for pickled checkpoints, because torch is an extra and takes seconds to import
     try:
         from ramerge.checkpoint.pickled import read_pickled
     except ImportError as error:

@@ -1,12 +1,13 @@
-"""What every room stands on, and what knows nothing of merging.
+"""Code that every other package uses. It knows nothing of merging.
 
-errors                        everything that is raised on purpose
-text, jsontext, typedjson     what strangers wrote, bounded and fit to be shown
-files, signals, store         files that appear whole, signals that wait, what is kept between runs
+errors                        all errors that ramerge raises on purpose
+text, jsontext, typedjson     untrusted text: checked against limits, and made safe to show
+files, signals, store         files that appear complete or not at all, delayed signals, the cache between runs
 events, pace, screen          progress, and how it is shown
-terminal, options, completion what commands share; `extras`: how they are installed
-machine                       processors, memory, and limits that libraries do not bear
+terminal, options, completion parts that commands share
+extras                        the commands that install extras
+machine                       processors, memory, and limits under which libraries fail
 dtypes, yamltext              names of element types; values of a command line
-process                       signals and standard streams before all else
-version                       of this package
+process                       signals and standard streams, before all other imports
+version                       the version of this package
 """

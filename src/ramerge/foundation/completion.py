@@ -10,22 +10,22 @@ from click.shell_completion import CompletionItem
 
 
 def matching(words: Iterable[str], begun: str) -> list[CompletionItem]:
-    """The words that begin so."""
+    """The words that begin with `begun`."""
     return [CompletionItem(word) for word in words if word.startswith(begun)]
 
 
 def files(_context: Context, _parameter: Parameter, begun: str) -> list[CompletionItem]:
-    """Files and folders, by the shell's own means."""
+    """Files and folders; the shell itself lists them."""
     return [CompletionItem(begun, type="file")]
 
 
 def folders(_context: Context, _parameter: Parameter, begun: str) -> list[CompletionItem]:
-    """Folders, by the shell's own means."""
+    """Folders; the shell itself lists them."""
     return [CompletionItem(begun, type="dir")]
 
 
 def named_folders(_context: Context, _parameter: Parameter, begun: str) -> list[CompletionItem]:
-    """The folder of NAME=FOLDER. Shells complete whole words, so it is looked up here."""
+    """The folder of NAME=FOLDER. Shells complete only whole words, so folders are listed here."""
     name, equals, path = begun.partition("=")
     if not equals:
         return []

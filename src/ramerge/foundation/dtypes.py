@@ -37,7 +37,7 @@ INTEGERS = {"BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64"}
 # names in recipes and in config.json
 FULL_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 FROM_FULL_NAME = {name: dtype for dtype, name in FULL_NAMES.items()}
-# Short names of dtypes, as flags of training and serving tools have them.
+# Short names of dtypes, as in the flags of training and serving tools.
 _SHORT_DTYPES = {
     **dict.fromkeys(("bf16",), "bfloat16"),
     **dict.fromkeys(("fp16", "f16", "half"), "float16"),
@@ -47,12 +47,12 @@ _SHORT_DTYPES = {
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes of one element of a type of whole bytes."""
+    """Bytes of one element, for types of whole bytes."""
     return BITS[dtype] // 8
 
 
 def widest(dtypes: Iterable[str]) -> str:
-    """The narrowest floating-point type that holds all values of all of these; bfloat16 and float16 need float32."""
+    """The narrowest floating-point type that holds all values of all given types; bfloat16 and float16 need float32."""
     found = set(dtypes)
     if len(found) == 1:
         return found.pop()
@@ -65,7 +65,7 @@ def full_name(dtype: str) -> str:
 
 
 def full_dtype(value: Any) -> Any:
-    """The full name of a dtype: `bfloat16` for `bf16`, `BF16` and `torch.bfloat16`; what is none stays as it is."""
+    """The full name of a dtype: `bfloat16` for `bf16`, `BF16` and `torch.bfloat16`. Other values are not changed."""
     name = value.lower().removeprefix("torch.") if isinstance(value, str) else value
     return _SHORT_DTYPES.get(name, name) if isinstance(name, str) else value
 

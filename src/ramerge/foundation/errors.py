@@ -10,10 +10,10 @@
     ├── EndpointError            exit code 1: a model's endpoint gave no usable answer
     └── OutputError              exit code 1: the output could not be written (full disk, I/O error)
 
-    StoppedError                 no Exception: a signal asked the process to end; exit code 128 and the signal's number
-    OutputWarning                a warning: what else was found or left beside an output that was written
+    StoppedError                 not an Exception: a signal asked the process to end; exit code 128 + signal number
+    OutputWarning                a warning: something else was found or left beside an output that was written
 
-Every error of the first tree carries a tuple of problems, and all that are known are reported at once.
+Every error of the first tree carries a tuple of problems. All known problems are reported at once.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _MOST_PROBLEMS = 1000
 
 
 class RamergeError(Exception):
-    """The root of the tree. `problems` holds one sentence for each thing that is wrong, fit to be shown.
+    """The root of the tree. `problems` holds one printable sentence for each problem.
 
-    Of more than a thousand problems the last entry says how many more there are.
+    If there are more than a thousand problems, the last entry says how many more there are.
     """
 
     exit_code: ClassVar[int] = 1
@@ -48,8 +48,8 @@ class StoppedError(BaseException):
     """A signal asked the process to end.
 
     Attributes:
-        finished: all folders and files that this process has put in their places, in order, as keys.
-        kept: says what is left of what it was doing.
+        finished: as keys, in order: all folders and files that this process has completed and put in place.
+        kept: a phrase that says which outputs are left.
     """
 
     finished: ClassVar[dict[str, None]] = {}
@@ -58,15 +58,15 @@ class StoppedError(BaseException):
         self.number = number
         done = list(self.finished)
         names = ", ".join(done[:3]) + (f" and {len(done) - 3} more" if len(done) > 3 else "")
-        self.kept = f"written before that, and complete: {names}" if done else "nothing was kept"
+        self.kept = f"these outputs are complete: {names}" if done else "nothing was kept"
 
 
 class OutputWarning(UserWarning):
-    """What else was found or left beside an output, which the user should know of."""
+    """Something else was found or left beside an output, and the user should know of it."""
 
 
 def reason(error: OSError) -> str:
-    """What the operating system says, and what to do about it where that is not in its words."""
+    """The operating system's message, and what to do about it if the message does not say so."""
     said = error.strerror or str(error)
     if error.errno == errno.EMFILE:
         return f"{said}; raise the limit of open files (ulimit -n)"
@@ -84,7 +84,7 @@ class RecipeError(InputError):
 
 
 class CheckpointError(InputError):
-    """A checkpoint cannot be read, or is not what it says it is."""
+    """A checkpoint cannot be read, or its files contradict each other or their format."""
 
 
 class PlanError(InputError):
@@ -96,7 +96,7 @@ class WeightsError(InputError):
 
 
 class EvaluationError(InputError):
-    """A benchmark's data, its settings, a results folder or what a suite needs on this machine is wrong or absent."""
+    """A benchmark's data or settings, a results folder, or a suite's needs on this machine are wrong or missing."""
 
 
 class EndpointError(RamergeError):

@@ -1,4 +1,4 @@
-"""What long work tells of itself to whoever listens."""
+"""Progress events of long work, and listeners that get them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """Something was done: `done` of `total` of the stage named `stage`, in bytes unless `unit` says otherwise.
+    """Progress of a stage: `done` of `total` are done, in bytes unless `unit` says otherwise.
 
-    The first merge with a method and a number of agents compiles its kernels, in the middle of another stage: that is
-    the stage `compiling kernels`, whose `total` grows with each kernel that turns out to be needed.
+    The first merge with a method and a number of agents compiles its kernels during another stage. This is reported
+    as the stage `compiling kernels`. Its `total` grows with every kernel that is needed.
     """
 
     stage: str
@@ -24,4 +24,4 @@ Listener = Callable[[Progress], None]
 
 
 def silence(_event: object) -> None:
-    """Listen to nothing."""
+    """A listener that ignores every event."""

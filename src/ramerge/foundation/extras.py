@@ -1,4 +1,4 @@
-"""The command that installs an extra of ramerge, from where ramerge itself came."""
+"""The command that installs an extra of ramerge, from the same source as ramerge itself."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PACKAGE = Path(__file__).parent.parent
 def install(extra: str) -> str:
     """The command that installs an extra, such as `eval`.
 
-    It names the checkout, the repository or the file that this ramerge was installed from. `direct_url.json` (PEP 610)
-    says which; without that file, ramerge came from a package index.
+    It names the checkout, repository or file that this ramerge was installed from, as `direct_url.json` (PEP 610) says.
+    Without that file, ramerge came from a package index.
     """
     checkout = _PACKAGE.parent.parent
     if _PACKAGE.parent.name == "src" and (checkout / "pyproject.toml").is_file():

@@ -1,7 +1,7 @@
-"""Files that appear whole.
+"""Files that appear complete or not at all.
 
-A file is written under a hidden name beside its place and moved there. The hidden file is locked while it is written
-and its name is always the same, so what a killed process left is written over by the next one.
+A file is written under a hidden name in its folder and then renamed. The hidden file is locked while it is written.
+Its name is always the same, so the next process overwrites what a killed process left.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Make or replace a file, whole or not at all; its folder is made if it is not there. Text is written as UTF-8.
+    """Make or replace a file, completely or not at all. A missing folder is made. Text is written as UTF-8.
 
     Raises:
-        OutputError: the folder cannot be made, or the file not be written.
+        OutputError: the folder cannot be made, or the file cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
     partial = hidden_beside(path, "partial")
@@ -49,7 +49,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def hidden_beside(path: Path, ending: str) -> Path:
-    """`.NAME.ending` beside a path; of a name for which that would be too long, the beginning and a digest."""
+    """`.NAME.ending` beside a path. If that is too long, NAME is cut and gets a digest."""
     name, room = os.fsencode(path.name), _LONGEST_NAME - len(f"..{ending}")
     if len(name) <= room:
         return path.with_name(f".{path.name}.{ending}")
@@ -58,9 +58,9 @@ def hidden_beside(path: Path, ending: str) -> Path:
 
 
 def lock(path: Path, *, wait: bool) -> int:
-    """A descriptor of a file, made if it is not there, that is locked until it is closed.
+    """A descriptor of a file, locked until it is closed. A missing file is made.
 
-    Where the file system knows no locks there is none.
+    On a file system without locks, the file is not locked.
 
     Raises:
         BlockingIOError: another process holds it, and `wait` is off.
@@ -79,11 +79,11 @@ def lock(path: Path, *, wait: bool) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # who held it has moved or removed the file meanwhile
+        os.close(descriptor)  # the process that held the lock has moved or removed the file
 
 
 def is_at(path: Path, descriptor: int) -> bool:
-    """Whether an open file is the one that has this name."""
+    """Whether `path` names the file that is open as `descriptor`."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -98,21 +98,20 @@ def write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that cannot or should not be written, before there is anything to write. It leaves nothing behind.
+    """Refuse a path that cannot or should not be written, before there is anything to write. Leaves no file behind.
 
     Raises:
-        OutputError: something other than a regular file has its name, it belongs to a checkpoint, or nothing can be
-            written beside it.
+        OutputError: the path is not a regular file, it belongs to a checkpoint, or its folder cannot be written to.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise OutputError(f"{path}: cannot be written: is no regular file; name another")
+        raise OutputError(f"{path}: cannot be written: it is not a regular file; choose another path")
     if path.exists() and path.suffix != ".html" and any(path.parent.glob("*.safetensors")):
-        raise OutputError(f"{path}: cannot be written: is a file of a checkpoint; name another")
+        raise OutputError(f"{path}: cannot be written: it is a file of a checkpoint; choose another path")
     _check_beside(path, path)
 
 
 def check_folder(path: Path) -> None:
-    """Likewise for files in a folder."""
+    """Refuse a folder in which no file can be written, as `check_file` does for a file."""
     _check_beside(path / "file", path)
 
 
@@ -137,5 +136,5 @@ def _check_beside(file: Path, named: Path) -> None:
 
 
 def _failed(path: Path, partial: Path, error: OSError) -> OutputError:
-    left = f"; {partial} is left over, and the next write of it removes that" if os.path.lexists(partial) else ""
+    left = f"; {partial} is left over; the next write of this file removes it" if os.path.lexists(partial) else ""
     return OutputError(f"{path}: cannot be written: {error.strerror}{left}")

@@ -1,8 +1,8 @@
-"""JSON that strangers wrote, bounded before it is parsed, and JSON that we write.
+"""JSON from untrusted files, checked against limits before it is parsed, and JSON that ramerge writes.
 
-Python's parser takes up to a hundred times a text's size, and what it makes of a hostile text makes trouble much later:
-a lone surrogate where a file is written, a number of 400 digits where it becomes a float, a deep nesting wherever
-values are walked. So none of it gets in.
+Python's parser may need a hundred times the memory of the text. And values of a hostile text cause errors much later:
+a lone surrogate when a file is written, a number of 400 digits when it becomes a float, deep nesting in every function
+that walks over values. So such texts are refused here.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _ESCAPED = re.compile(rb"\\[^u]")
 _PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _WHOLE_OR_HALF = re.compile(rb"(\\[^u]|%b)|%b" % (_PAIR.pattern, _HALF.pattern))
-# What is no letter inside of a string; outside of strings JSON has nothing that is not printable but white space.
+# Characters of a string to look at for escaping. Outside of strings, JSON has only printable ASCII and white space.
 _CONTROLS = re.compile(r"[^\n -~]")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a text may hold.
+    """The largest text that is accepted.
 
     Attributes:
         size: bytes.
-        signs: commas, colons and brackets outside of strings, which bounds the number of values and keys.
-        depth: of lists and objects in each other.
+        signs: commas, colons and brackets outside of strings; this limits the number of values and keys.
+        depth: levels of nested lists and objects.
         name: characters of a key.
-        digits: of a number, one after the other.
+        digits: digits of a number in a row.
     """
 
     size: int
@@ -45,7 +45,7 @@ class Limits:
     digits: int = 100
 
 
-# Of a record, with figures of every tensor: 50,000 of two agents.
+# For a record with figures of every tensor: 50,000 tensors of two agents.
 RECORD = Limits(size=32_000_000, signs=2_000_000)
 
 Pairs = list[tuple[str, Any]]
@@ -64,13 +64,13 @@ def parse(
 
     Args:
         text: the JSON.
-        limits: what it may hold.
-        to_object: makes an object of its keys and values, in their order.
-        to_integer: makes a number of an integer's text.
-        constants: whether NaN and Infinity are taken, which Python writes and JSON does not know; else no number may
-            be beyond the range of float64 either.
-        halves: what happens to halves of surrogate pairs, which are no characters: the text is refused, or they become
-            question marks, or they stay.
+        limits: the largest text to accept.
+        to_object: makes an object from its keys and values, in their order.
+        to_integer: makes a number from the text of an integer.
+        constants: whether NaN and Infinity are accepted. Python writes them, but JSON does not have them. If not,
+            numbers beyond the range of float64 are refused too.
+        halves: what to do with halves of surrogate pairs, which are not characters: refuse the text, replace them by
+            question marks, or keep them.
 
     Raises:
         ValueError: it is not JSON, or exceeds a limit; the message says which.
@@ -78,7 +78,7 @@ def parse(
     check(text, limits)
     if halves != "keep" and b"\\u" in text and _HALF.search(_PAIR.sub(b"", _ESCAPED.sub(b"", text))):
         if halves == "refuse":
-            raise ValueError("holds half of a surrogate pair, which is no character")
+            raise ValueError("holds half of a surrogate pair, which is not a character")
         text = _WHOLE_OR_HALF.sub(lambda found: found[1] or b"?", text)
 
     def checked(pairs: Pairs) -> Any:
@@ -112,24 +112,24 @@ def _finite(text: str) -> float:
 
 
 def check(text: bytes, limits: Limits) -> None:
-    """Refuse a text that exceeds a limit, before it is parsed.
+    """Refuse a text that exceeds a limit, before it is parsed. The length of keys is not checked here.
 
-    Counts what is outside of strings. Bytes of other characters than ASCII are never those that are looked for.
+    Counts only what is outside of strings. In UTF-8, no byte of a non-ASCII character equals one of the signs.
 
     Raises:
-        ValueError: it exceeds a limit other than that on keys; the message says which.
+        ValueError: it exceeds a limit; the message says which.
     """
     if len(text) > limits.size:
-        raise ValueError(f"has {len(text):,} bytes, more than the {limits.size:,} that are read")
+        raise ValueError(f"has {len(text):,} bytes, more than the {limits.size:,} that are allowed")
     if text.count(b'"') > 4 * limits.signs:
         raise ValueError("holds too many values")
-    # an even number of backslashes is itself, the odd one escapes what follows
+    # two backslashes stand for one; a single backslash escapes the next character
     bare = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
     outside = b"".join(bare.split(b'"')[::2])
     opening = outside.count(b"[") + outside.count(b"{")
     if opening + outside.count(b",") + outside.count(b":") > limits.signs:
         raise ValueError(f"holds too many values: more than {limits.signs:,} commas, colons and brackets")
-    # from the first digit on only, so that the time is linear in the text
+    # match only at the first digit of a number, so that the time is linear in the text
     if re.search(rb"(?<![0-9])[0-9]{%d}" % (limits.digits + 1), outside):
         raise ValueError(f"holds a number of more than {limits.digits:,} digits")
     if opening > limits.depth and nesting(outside) > limits.depth:
@@ -137,7 +137,7 @@ def check(text: bytes, limits: Limits) -> None:
 
 
 def nesting(text: bytes) -> int:
-    """How many brackets are open at most, wherever they stand."""
+    """The largest number of brackets that are open at once, in strings too."""
     brackets = np.frombuffer(text.translate(None, _NO_BRACKETS), np.uint8)
     steps = np.where((brackets == ord("[")) | (brackets == ord("{")), np.int32(1), np.int32(-1))
     return int(np.cumsum(steps).max(initial=0))
@@ -147,16 +147,16 @@ def read(path: Path, limits: Limits, *, constants: bool = True) -> dict[str, Any
     """The JSON object in a file.
 
     Raises:
-        ValueError: no regular file, not JSON, not an object, or beyond the limits.
+        ValueError: it is not a regular file, not JSON, not an object, or exceeds a limit.
         OSError: it cannot be read.
     """
-    # a pipe would block and a device never end
+    # reading a pipe would block, and reading a device would never end
     if not path.is_file():
         raise ValueError("is not a regular file")
     with path.open("rb") as file:
         text = file.read(limits.size + 1)
     if len(text) > limits.size:
-        raise ValueError(f"has more than the {limits.size:,} bytes that are read")
+        raise ValueError(f"has more than the {limits.size:,} bytes that are allowed")
     values = parse(text, limits, constants=constants)
     if not isinstance(values, dict):
         raise ValueError("must hold a JSON object")
@@ -164,10 +164,10 @@ def read(path: Path, limits: Limits, *, constants: bool = True) -> dict[str, Any
 
 
 def dumped(values: Any, *, indent: int | None = 2, constants: bool = False) -> str:
-    """The text of a file or of `--json`, with a line end. Letters stay readable; what is no letter is escaped.
+    """The text of a file or of `--json`, with a line end. Printable characters stay as they are; others are escaped.
 
     Raises:
-        ValueError: a number is infinite or none, and `constants` does not allow it.
+        ValueError: a number is infinite or NaN, and `constants` does not allow it.
     """
     separators = (",", ":") if indent is None else None
     text = json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=constants, separators=separators)

@@ -1,4 +1,4 @@
-"""What this process may use of the machine, and what it has used. Imports nothing that limits would harm."""
+"""What this process may use of the machine, and what it has used. Imports no library that fails under low limits."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 from ramerge.foundation.errors import PlanError
 
-# A merge that compiles its kernels was measured to map two thirds of this, and to use a fifth of what it maps.
+# Measured: a merge that compiles its kernels maps two thirds of this, and uses a fifth of what it maps.
 _LEAST_BYTES = 1_250_000_000
 # The stack and the buffers of a thread of OpenBLAS. NumPy and SciPy each start a thread for each processor.
 _THREAD_BYTES = 100_000_000
 
 
 def check_limits() -> None:
-    """Refuse an address space (`ulimit -v`) in which numba, LLVM or OpenBLAS would hang or abort.
+    """Refuse a limit of the address space (`ulimit -v`) under which numba, LLVM or OpenBLAS would hang or abort.
 
-    With a limit, OpenBLAS starts only as many threads as there is room for.
+    Under any limit, set the number of OpenBLAS threads to what fits.
 
     Raises:
         PlanError: the limit is too low.
@@ -29,8 +29,8 @@ def check_limits() -> None:
         return
     if limit < _LEAST_BYTES:
         raise PlanError(
-            f"the address space is limited to {limit:,} bytes (ulimit -v), and the libraries need {_LEAST_BYTES:,}, "
-            "though they use little of it; lift the limit, and bound the memory that is used with --max-memory"
+            f"the address space is limited to {limit:,} bytes (ulimit -v), but the libraries reserve "
+            f"{_LEAST_BYTES:,}; remove this limit, and limit the memory with --max-memory instead"
         )
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(1 + (limit - _LEAST_BYTES) // _THREAD_BYTES))
 
@@ -45,7 +45,7 @@ def processors() -> int:
 def peak_memory() -> int:
     """The largest resident memory of this process so far, in bytes.
 
-    Not `ru_maxrss` where Linux tells better: that one starts with the peak of the process that started this one.
+    On Linux not from `ru_maxrss`, because that starts with the peak of the parent process.
     """
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():

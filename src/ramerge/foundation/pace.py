@@ -1,28 +1,28 @@
-"""How fast something goes, once that can be told."""
+"""The speed of long work, and the time that is left."""
 
 from __future__ import annotations
 
 import time
 
-# What a first block, a cold cache or a first burst of answers makes of a shorter time says nothing of the rest.
+# A rate over a shorter time is misleading, because of the first block, a cold cache or a first burst of answers.
 _LEAST_SECONDS = 3.0
 
 
 class Pace:
-    """Rate and time left of what is counted, from now on."""
+    """Rate and time left of counted work, measured from now on."""
 
     def __init__(self, done: int) -> None:
-        """`done`: what is done already."""
+        """`done`: the amount that is already done."""
         self._began = time.monotonic()
         self._before = done
 
     def rate(self, done: int) -> float | None:
-        """How much is done in a second; None as long as that would be a guess."""
+        """The amount per second; None while it is too early to tell."""
         seconds = time.monotonic() - self._began
         return (done - self._before) / seconds if seconds >= _LEAST_SECONDS and done > self._before else None
 
     def left(self, done: int, total: int) -> str:
-        """`40 s left`, in the unit that suits; empty where nothing is left, or nobody can tell."""
+        """`40 s left`, in a suitable unit; empty if nothing is left or it is too early to tell."""
         rate = self.rate(done)
         if rate is None or done >= total:
             return ""

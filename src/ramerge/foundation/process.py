@@ -1,4 +1,4 @@
-"""A process's signals and its standard streams. Imports nothing that takes time, because a signal may come at once."""
+"""A process's signals and its standard streams. Imports nothing slow, because a signal may come at once."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import signal
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing itself takes longer to import than all that is imported here
+if TYPE_CHECKING:  # importing typing takes longer than all imports of this module
     from collections.abc import Callable
     from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Those that ask a process to end."""
+"""The signals that ask a process to end."""
 
 
 def handle(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
-    """Let `handler` take signals that ask the process to end, but for those that whoever started it has ignored.
+    """Make `handler` the handler of the signals that ask the process to end.
 
-    Those are SIGHUP under `nohup`, and SIGINT in the background of a script.
+    Signals that the parent process has set to be ignored stay ignored: SIGHUP under `nohup`, and SIGINT in the
+    background of a script.
     """
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -26,24 +27,24 @@ def handle(handler: Callable[[int, FrameType | None], object] | signal.Handlers)
 
 
 def ignore() -> None:
-    """Let no signal interrupt what is coming; so is cleaning up after the first."""
+    """Ignore further signals, so that they cannot interrupt the clean-up after the first one."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def stopped(number: int, kept: str) -> str:
-    """The words for a process that a signal has ended."""
+    """The message of a process that a signal has stopped. `kept` says which outputs are left."""
     return f"error: stopped by {signal.Signals(number).name}; {kept}"
 
 
 def fill_streams() -> None:
-    """Open the standard streams that are closed, to nowhere.
+    """Open the null device in place of closed standard streams.
 
-    The next file that is opened would get the number of a closed one, and what a library prints would go into it.
+    Otherwise the next opened file would get the number of a closed stream, and output of libraries would go into it.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115

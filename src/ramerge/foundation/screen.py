@@ -20,21 +20,21 @@ from ramerge.foundation.pace import Pace
 
 _SECONDS_BETWEEN_LINES = 30.0
 _WIDEST_BAR = 40
-_SLOW = 0.1  # a second; slower rates are told by the minute
+_SLOW = 0.1  # per second; slower rates are shown per minute
 
 E = TypeVar("E")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What is shown of an event.
+    """How an event is shown.
 
     Attributes:
         title: events with the same title belong to one bar.
         done, total: how much is done, in `unit`.
-        unit: `bytes`, or what is counted; empty where the title says it.
+        unit: `bytes`, or the name of what is counted; empty if the title says it.
         notes: further figures.
-        is_under_way: whether rates count from this event on, if they did not count before.
+        is_under_way: whether the measurement of rates has begun, at the latest with this event.
     """
 
     title: str
@@ -46,16 +46,16 @@ class Bar:
 
 
 def stage(event: Progress) -> Bar:
-    """The bar of a stage. Its rate counts from the first block on: before it, kernels may have been compiled."""
+    """The bar of a stage. Its rate is measured from the first block on, because kernels may be compiled before it."""
     return Bar(event.stage, event.done, event.total, event.unit, is_under_way=event.done > 0)
 
 
 @contextmanager
 def shown(bar_of: Callable[[E], Bar], *, quiet: bool) -> Iterator[Callable[[E], None]]:
-    """A listener that shows what it hears, for as long as the block lasts.
+    """A listener that shows events until the `with` block ends.
 
     Args:
-        bar_of: what to show of an event.
+        bar_of: gives the bar of an event.
         quiet: show nothing.
     """
     if quiet or sys.stderr is None:
@@ -77,7 +77,7 @@ def shown(bar_of: Callable[[E], Bar], *, quiet: bool) -> Iterator[Callable[[E], 
 
 
 class _Figures:
-    """How much of each bar is done, how fast, and how long the rest will take."""
+    """The figures of each bar: amount, speed, and time left."""
 
     def __init__(self) -> None:
         self._paces: dict[str, Pace] = {}
@@ -120,7 +120,7 @@ class _Live:
 
 
 class _Lines:
-    """A line when a bar is full, and one now and then."""
+    """A line when a bar is full, and one every 30 seconds before that."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -131,6 +131,6 @@ class _Lines:
         if bar.done < bar.total and now - self._last < _SECONDS_BETWEEN_LINES:
             return
         self._last = now
-        # nobody may be listening any more, which is no reason to stop
+        # standard error may be closed, which is no reason to stop
         with suppress(OSError):
             print(f"{bar.title}: {figures}", file=sys.stderr, flush=True)

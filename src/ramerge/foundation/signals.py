@@ -1,7 +1,7 @@
-"""Signals that wait until a folder or file is in its place, or until what was begun is taken away again.
+"""Delay signals until an output is in its place, or until an unfinished output is removed.
 
-Handlers of Python's own raise wherever the main thread happens to be, so also between two renames, and in the middle
-of cleaning up.
+Python runs signal handlers at any point of the main thread. A handler that raises could interrupt two renames that
+belong together, or a clean-up.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ramerge.foundation.process import SIGNALS
 
 
 class Guard:
-    """Lets one signal through to whoever handled it before, until `hold`; from then on they wait for `release`.
+    """Passes one signal on to its previous handler until `hold` is called. All later signals wait for `release`.
 
-    The signal that gets through is followed by cleaning up, so those behind it wait too. Signals that nobody handles
-    keep their effect, as does everything outside the main thread.
+    A clean-up follows the first signal, so the signals after it wait too. Signals without a handler are not changed.
+    Outside of the main thread nothing is changed.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Guard:
         self._came: int | None = None
 
     def install(self) -> None:
-        """Take the handlers' place."""
+        """Replace the current handlers."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in SIGNALS:
@@ -39,11 +39,11 @@ class Guard:
                 signal.signal(number, self._handle)
 
     def hold(self) -> None:
-        """Let no signal through any more."""
+        """Let all signals wait from now on."""
         self._held = True
 
     def release(self) -> None:
-        """Give the handlers their place back, and the signal that came meanwhile to its handler, which may raise."""
+        """Restore the handlers, and give them the signal that came in the meantime. The handler may raise."""
         self._held = False
         for number, handler in self._before.items():
             if signal.getsignal(number) == self._handle:
@@ -61,7 +61,7 @@ class Guard:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Signals wait for the end of the block."""
+    """Let signals wait until the `with` block ends."""
     guard = Guard()
     try:
         guard.install()

@@ -1,7 +1,7 @@
-"""What can be made again, such as machine code, is kept in the user's cache folder. Nothing here raises.
+"""The cache in the user's cache folder, for data that can be made again, such as machine code. Nothing here raises.
 
-A file is read only if it belongs to the user and nobody else can write to it. It must name the key that was asked for,
-and its digest must be right.
+A file is read only if it belongs to the user and no other user can write to it. It must hold the requested key, and its
+digest must be right.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIGEST = 32
 
 
 def folder(kind: str) -> Path | None:
-    """The folder of a kind of files: under `$RAMERGE_CACHE`, or in the user's cache folder; None without a home."""
+    """The cache folder of one kind of files: in `$RAMERGE_CACHE` or the user's cache folder; None without a home."""
     chosen = os.environ.get("RAMERGE_CACHE")
     if chosen:
         return Path(chosen) / kind
@@ -33,7 +33,7 @@ def folder(kind: str) -> Path | None:
 
 
 def read(kind: str, key: bytes) -> bytes | None:
-    """What was written of a kind under a key of 32 bytes; None if it is not there, or not to be trusted."""
+    """The payload that was written under a key of 32 bytes; None if it is missing or not trusted."""
     home = folder(kind)
     if home is None:
         return None
@@ -46,7 +46,7 @@ def read(kind: str, key: bytes) -> bytes | None:
 
 
 def write(kind: str, key: bytes, payload: bytes) -> None:
-    """Keep `payload` under a key of 32 bytes, if that is possible. Remove what was not used for 90 days."""
+    """Keep `payload` under a key of 32 bytes, if possible. Remove files that were not used for 90 days."""
     home = folder(kind)
     if home is None:
         return
@@ -57,8 +57,8 @@ def write(kind: str, key: bytes, payload: bytes) -> None:
 
 
 def _read_own(path: Path) -> bytes:
-    """A regular file that belongs to the user and only the user can write to; else empty. Its time is its last use."""
-    # a pipe would block without O_NONBLOCK
+    """The content of a regular file that only the user owns and can write; else empty. Updates its time of use."""
+    # without O_NONBLOCK, opening a pipe would block
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
         own = status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

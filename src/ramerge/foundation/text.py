@@ -1,8 +1,8 @@
-"""Text that strangers wrote, made fit to be shown and to be written.
+"""Untrusted text, made safe to show and to write.
 
-Names of tensors, files, keys and models come out of downloads. Shown as they are they could clear a terminal, turn the
-order of its letters around, or pass for a line of ours. Everything that leaves for a person goes through `one_line` or
-`message`; each kind of file has its own function besides.
+Names of tensors, files, keys and models come from downloads. If they are shown unchanged, they can clear a terminal,
+reverse the order of its letters, or look like a line of ramerge's own. All output for people goes through `one_line` or
+`message`. Markdown, CSV and JSON have functions of their own.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from difflib import get_close_matches
 from typing import Any
 
 MOST = 2000
-"""Characters of a message, of which the middle is left out where it is longer."""
+"""The most characters of a message. The middle of a longer one is left out."""
 
-# Letters and marks that show nothing, though Unicode counts them as printable.
+# Letters and marks that are invisible, although Unicode counts them as printable.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -24,29 +24,29 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
 
 
 def clean(text: str) -> str:
-    """Text that UTF-8 can hold: lone halves of surrogate pairs become question marks."""
+    """Text that can be encoded as UTF-8: lone halves of surrogate pairs become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def printable(text: str) -> str:
-    """Text without what a terminal would obey."""
+    """Text without control characters: they become question marks. White space stays."""
     return "".join(character if character.isprintable() or character.isspace() else "?" for character in text)
 
 
 def shown(value: object, most: int = 200) -> str:
-    """The beginning of a text, or of what anything says of itself, in one line that a terminal can show."""
+    """The beginning of `str(value)`, in one line that a terminal can show."""
     text = str(value)
     line = " ".join(printable(clean(text[: 10 * most])).split())
     return line if len(line) <= most and len(text) <= 10 * most else f"{line[:most]}..."
 
 
 def is_unicode(text: str) -> bool:
-    """Whether it can be written to a file or a pipe: lone halves of surrogate pairs cannot."""
+    """Whether a text can be encoded as UTF-8; one with lone halves of surrogate pairs cannot."""
     return clean(text) == text
 
 
 def one_line(text: str) -> str:
-    """Text that shows as it is, on one line: what is invisible or would be obeyed is escaped, such as `\\x1b`."""
+    """Text on one line, with invisible and control characters escaped, such as `\\x1b`."""
     if text.isprintable() and not _INVISIBLE.search(text):
         return text
     return "".join(
@@ -60,7 +60,7 @@ def _escape(character: str) -> str:
 
 
 def brief(text: str, most: int = MOST) -> str:
-    """Text of some `most` characters: from a longer one the middle is left out, and its length said."""
+    """Text of about `most` characters. A longer text loses its middle, and says how long that was."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -68,20 +68,20 @@ def brief(text: str, most: int = MOST) -> str:
 
 
 def quoted(text: object, most: int = 120) -> str:
-    """A name or a value of a stranger's in a message, quoted and brief."""
+    """An untrusted name or value for a message, quoted and shortened."""
     return brief(one_line(repr(text)), most)
 
 
 def message(text: str) -> str:
-    """A message with names of strangers in it, brief. Lines under its first one are indented by four spaces.
+    """A message with untrusted names in it, escaped and shortened. Its further lines are indented by four spaces.
 
-    A line break that is not followed by four spaces is not ours, and is escaped.
+    A line break without four spaces after it comes from untrusted text, and is escaped.
     """
     return "\n".join(map(one_line, _CONTINUED.split(brief(text))))
 
 
 def visible(values: Any) -> Any:
-    """Plain values with every text in them, keys included, escaped like `one_line`."""
+    """Plain values in which every text, also every key, is escaped by `one_line`."""
     if isinstance(values, str):
         return one_line(values)
     if isinstance(values, dict):
@@ -90,12 +90,12 @@ def visible(values: Any) -> Any:
 
 
 def markdown(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Text on one line, escaped so that Markdown shows it literally."""
     return _MARKDOWN.sub(r"\\\1", one_line(text))
 
 
 def csv_cell(value: Any) -> Any:
-    """A value for a table in CSV: text that a spreadsheet would take for a formula begins with an apostrophe."""
+    """A value for a CSV table. Text that a spreadsheet would read as a formula gets an apostrophe at its beginning."""
     if not isinstance(value, str):
         return value
     shown = one_line(value)
@@ -103,7 +103,7 @@ def csv_cell(value: Any) -> Any:
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """`unknown key 'agnets'; did you mean 'agents'?`, or the list of what is known."""
+    """`unknown key 'agnets'; did you mean 'agents'?`, or the list of known names."""
     lowered = {candidate.lower(): candidate for candidate in known}
     near = get_close_matches(name.lower()[:200], lowered, n=1)
     listed = brief(", ".join(known), 1000) or "none"

@@ -1,4 +1,4 @@
-"""Plain values of a file as the dataclass that wrote them."""
+"""From the plain values of a JSON file to the dataclass that wrote it."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def read_model(path: Path, kind: type[T], limits: Limits, what: str, unfold: Cal
 
     Args:
         path: the file.
-        kind: a dataclass; its annotations say what the file's values must be, and keys that it lacks are passed over.
-        limits: of the file.
-        what: what the file is to be, for the message.
-        unfold: from the file's values to those of the dataclass's fields.
+        kind: a dataclass. Its annotations say what the file's values must be. Keys that it does not have are ignored.
+        limits: the largest file to accept.
+        what: what the file should be, for the message.
+        unfold: changes the file's values to the values of the dataclass's fields.
 
     Raises:
-        RecipeError: it cannot be read, or is something else.
+        RecipeError: the file cannot be read, or is not of this kind.
     """
     try:
         return to_model(unfold(read(path, limits, constants=False)), kind)
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise RecipeError(f"{path}: is no {what}: {error}") from error
+        raise RecipeError(f"{path}: is not a valid {what}: {error}") from error
 
 
 def to_model(values: Mapping[str, Any], kind: type[T]) -> T:
-    """The dataclass of plain values.
+    """The dataclass that plain values describe.
 
     Raises:
-        ValueError: they are not its values; the first problems.
+        ValueError: values are missing or have a wrong type; the message lists the first problems.
     """
     try:
         return _adapter(kind).validate_python(values)
@@ -62,7 +62,7 @@ _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    """Made once for each class, which takes milliseconds."""
+    """The adapter of a class. Making one takes milliseconds, so it is made once."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]

@@ -1,3 +1,3 @@
-"""The version of this package, which records and pages name."""
+"""The version of this package. Records and pages show it."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Values of a command line, in YAML."""
+"""Values on the command line, written in YAML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ruamel.yaml.error import YAMLError
 
 
 def parse_scalar(text: str) -> Any:
-    """The value of `--set key=text`: YAML, so `0.1` is a number and `[a, b]` a list; what is no YAML is the text."""
+    """The value of `--set key=text`, as YAML: `0.1` is a number, `[a, b]` a list. Text that is not YAML stays text."""
     try:
         return YAML(typ="safe", pure=True).load(text)
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):

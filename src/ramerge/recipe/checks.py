@@ -1,4 +1,4 @@
-"""What is legal beyond the structure of a recipe: methods, presets, parameters, names of agents. All checking is here.
+"""All checks of a recipe beyond its structure: methods, presets, parameters, names of agents.
 
 Problems are collected, so that a user sees all of them at once, each with its line.
 """
@@ -22,7 +22,7 @@ def check(document: Document) -> Recipe:
     """The recipe that a document in ramerge's own form holds.
 
     Raises:
-        RecipeError: every problem of structure, method and parameters.
+        RecipeError: structure, method or parameters are wrong; all problems are listed.
     """
     misplaced = _misplaced(document)
     recipe, problems = read_structure(document, without=misplaced)
@@ -33,7 +33,7 @@ def check(document: Document) -> Recipe:
 
 
 def _misplaced(document: Document) -> dict[str, str]:
-    """What to say of parameters that stand beside the recipe's own keys, by key."""
+    """Messages about parameters that are given at the top level of the recipe, by key."""
     parameters = {name for method in METHODS.values() for name in method.parameters.model_fields}
     return {
         key: document.where((key,), f"unknown key {key!r}; did you mean 'parameters.{key}'?")
@@ -43,7 +43,7 @@ def _misplaced(document: Document) -> dict[str, str]:
 
 
 def _method_problems(document: Document) -> list[str]:
-    """What is wrong with method, preset and parameters. Values of a wrong type were reported by the structure."""
+    """Problems of method, preset and parameters. Values of a wrong type are reported with the structure."""
     values = document.values
     name, preset, given = values.get("method", DEFAULT_METHOD), values.get("preset"), values.get("parameters") or {}
     problems = []
@@ -53,7 +53,7 @@ def _method_problems(document: Document) -> list[str]:
         return [document.unknown(("method",), "method", name, list(METHODS))]
     method = METHODS[name]
     if method.needs_base and values.get("base") is None:
-        problems.append(document.where(("base",), f"is missing, and {name} needs it"))
+        problems.append(document.where(("base",), f"is missing, but {name} needs it"))
     if isinstance(preset, str) and preset not in method.presets:
         problems.append(document.unknown(("preset",), f"preset of {name}", preset, list(method.presets)))
         preset = None
@@ -71,7 +71,7 @@ def _method_problems(document: Document) -> list[str]:
 def _parameter_problems(
     document: Document, method: Method, given: Mapping[str, Any], key: Key, only: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """What is wrong with parameters that stand at `key`; with `only`, those of these names."""
+    """Problems of the parameters at `key`. With `only`, other parameters are not reported."""
     fields = method.parameters.model_fields
     problems = []
     for name in given:
@@ -101,7 +101,7 @@ def _parameter_problems(
 
 
 def _agent_problems(document: Document) -> list[str]:
-    """Names of agents that are none, and importances where the method needs or does not need them."""
+    """Unknown names of agents, missing importances, and importances that the method does not use."""
     values = document.values
     agents, chosen, rules = values.get("agents"), values.get("companions"), values.get("rules")
     if not isinstance(agents, dict):
@@ -114,13 +114,14 @@ def _agent_problems(document: Document) -> list[str]:
         if isinstance(taken, str) and taken not in agents:
             problems.append(document.unknown(("rules", str(index), "take"), "agent", taken, list(agents)))
         if isinstance(rule, dict) and rule.get("keep") is not None and values.get("base") is None:
-            problems.append(document.where(("rules", str(index), "keep"), "the recipe has no base; give one"))
+            problems.append(document.where(("rules", str(index), "keep"), "the recipe has no base; add one"))
     method = METHODS.get(str(values.get("method", DEFAULT_METHOD)))
     weighted = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get("importance")}
     for name in agents:
         if method is not None and method.needs_importance and name not in weighted:
-            text = f"has no importance, which {method.name} needs; `ramerge fisher` estimates it"
+            text = f"has no importance, but {method.name} needs it; `ramerge fisher` estimates it"
             problems.append(document.where(("agents", name), text))
         elif method is not None and not method.needs_importance and name in weighted:
-            problems.append(document.where(("agents", name, "importance"), f"{method.name} takes no importances"))
+            text = f"{method.name} does not use importances; remove it"
+            problems.append(document.where(("agents", name, "importance"), text))
     return problems

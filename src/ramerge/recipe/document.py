@@ -1,4 +1,4 @@
-"""A recipe's text as plain values that remember where they were written."""
+"""A recipe's text as plain values, with the line of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.jsontext import nesting
 from ramerge.foundation.text import brief, is_unicode, one_line, quoted, unknown
 
-# Parsing YAML takes a millisecond for four lines: what may be long is counted before.
+# Parsing YAML is slow, a millisecond for four lines. So the size of a text is checked first.
 _MAX_BYTES = 200_000
 _MAX_SIGNS = 5_000
 _MAX_DEPTH = 32
@@ -31,16 +31,16 @@ Key = tuple[str, ...]
 
 @dataclass
 class Document:
-    """A recipe as plain values, each of which remembers where it was written.
+    """A recipe as plain values, and where each was written.
 
     Attributes:
         values: nested dicts, lists and scalars.
-        source: the file's name for messages, None for Python and flags.
-        folder: what relative paths are relative to.
+        source: the file's name for messages; None for recipes from Python or flags.
+        folder: relative paths start here.
         lines: path of keys to line number, counted from 1.
         text: the file's lines.
         flags: paths of keys that came from the command line, with the flag as written.
-        layers: how many layers a recipe of mergekit's form says the models have, under `slices`; None if it does not.
+        layers: the number of layers that `slices` of a recipe in mergekit's form states; None if it states none.
     """
 
     values: dict[str, Any]
@@ -65,14 +65,14 @@ class Document:
         return f"{self.source}: {label}" if self.source else label
 
     def unknown(self, key: Key, what: str, name: str, known: Sequence[str], hint: str = "") -> str:
-        """That the value at `key` is the unknown `name`, with the nearest of the names that are known."""
+        """The message that the value at `key` is the unknown `name`, with the nearest known name."""
         return self.where(key, unknown(what, name, known) + hint)
 
     def set(self, key: Key, value: Any, flag: str) -> None:
-        """Set the value at `key`, as the flag `flag` asks.
+        """Set the value at `key`, for the flag `flag`.
 
         Raises:
-            RecipeError: a value on the way is not a mapping.
+            RecipeError: a value on the way to the key is not a mapping.
         """
         mapping = self.values
         for depth, part in enumerate(key[:-1]):
@@ -89,8 +89,8 @@ class Document:
         """A copy with other values; `flag` is what messages put before `KEY=VALUE`.
 
         Args:
-            values: keys, such as `dtype` or `parameters.r`, to values; None leaves what is there.
-            flag: such as `--vary `.
+            values: keys, such as `dtype` or `parameters.r`, to values; None keeps the present value.
+            flag: for example `--vary `.
 
         Raises:
             RecipeError: a value on the way to a key is not a mapping.
@@ -106,14 +106,14 @@ def read_document(path: Path) -> Document:
     """Read a recipe's file.
 
     Raises:
-        RecipeError: no such file, not YAML, or not a mapping.
+        RecipeError: the file does not exist, is not YAML, or holds no mapping.
     """
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except IsADirectoryError as error:
         raise RecipeError(
-            f"{path}: is a folder and no recipe; name models with --base and --agent NAME=MODEL"
+            f"{path}: is a folder, not a recipe; give models with --base and --agent NAME=MODEL"
         ) from error
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}{_near_file(path)}") from error
@@ -122,7 +122,7 @@ def read_document(path: Path) -> Document:
         text = data.decode("utf-8")
         tree = YAML(typ="rt").load(text)
     except UnicodeDecodeError as error:
-        raise RecipeError(f"{path}: not UTF-8 text, so not a recipe") from error
+        raise RecipeError(f"{path}: is not UTF-8 text, so it is not a recipe") from error
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         name = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
@@ -145,11 +145,11 @@ def read_document(path: Path) -> Document:
 
 
 def _check_length(path: Path, data: bytes) -> None:
-    """Refuse what could not be parsed in a moment. Signs in texts and comments count too."""
+    """Refuse a text that would take long to parse. Signs inside of strings and comments count too."""
     if len(data) > _MAX_BYTES:
-        raise RecipeError(f"{path}: more than {_MAX_BYTES:,} bytes is too long for a recipe")
+        raise RecipeError(f"{path}: is longer than {_MAX_BYTES:,} bytes, too long for a recipe")
     if sum(map(data.count, (b",", b":", b"[", b"{", b"\n", b"\r"))) > _MAX_SIGNS:
-        raise RecipeError(f"{path}: more than {_MAX_SIGNS:,} lines, commas, colons and brackets are too many")
+        raise RecipeError(f"{path}: has more than {_MAX_SIGNS:,} lines, commas, colons and brackets, too many to read")
     if nesting(data) > _MAX_DEPTH:
         raise RecipeError(f"{path}: nested too deeply for a recipe: more than {_MAX_DEPTH} brackets")
 
@@ -162,9 +162,9 @@ def _near_file(path: Path) -> str:
 
 
 def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> Any:
-    """ruamel's tree as plain values, noting the line of every key."""
+    """The plain values of ruamel's tree. Notes the line of every key in `document`."""
     if next(budget, None) is None:
-        raise RecipeError(f"{document.source}: more than {_MAX_NODES:,} values is too many for a recipe")
+        raise RecipeError(f"{document.source}: has more than {_MAX_NODES:,} values, too many for a recipe")
     if isinstance(node, CommentedMap):
         names = [_scalar(name, (*key, "?"), document) for name in node]
         twice = sorted(name for name, count in Counter(map(str, names)).items() if count > 1)
@@ -181,13 +181,14 @@ def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> An
 
 
 def _scalar(node: Any, key: Key, document: Document) -> Any:
-    """A value or a key that is a number, text, true, false or nothing."""
+    """A value or a key that is a number, text, true, false or null."""
     kind = next((kind for kind in (bool, int, float, str) if isinstance(node, kind)), None)
     if kind is None and node is not None:
-        raise RecipeError(document.where(key, f"{quoted(node)} is no text and no number; write it in quotes"))
+        raise RecipeError(document.where(key, f"{quoted(node)} is neither text nor a number; write it in quotes"))
     value = kind(node) if kind else None
     if isinstance(value, int) and value.bit_length() > 63:
         raise RecipeError(document.where(key, f"{quoted(value)} has more than 63 bits"))
     if isinstance(value, str) and not is_unicode(value):
-        raise RecipeError(document.where(key, f"{quoted(value)} holds half of a surrogate pair, which is no character"))
+        text = f"{quoted(value)} holds half of a surrogate pair, which is not a character"
+        raise RecipeError(document.where(key, text))
     return value

@@ -1,13 +1,13 @@
-"""What a layer is: one meaning for rules, for `scope: layer`, for analyses and for recipes in mergekit's form.
+"""What a layer is. Rules, `scope: layer`, analyses and recipes in mergekit's form all use this one definition.
 
-A layer is the first numbered part of a tensor's name, together with all that stands before the number:
+A layer is the first number in a tensor's name, together with all parts before the number:
 
     h.3.attn.c_attn.weight                        h, 3                (GPT-2, BLOOM)
     model.layers.3.mlp.experts.5.w1.weight        model.layers, 3     (Llama, Qwen, Mixtral)
     encoder.block.0.layer.1.wi.weight             encoder.block, 0    (T5)
     vit.encoder.layer.3.attention.output.weight   vit.encoder.layer, 3
 
-Tensors without such a part, such as embeddings, belong to no layer.
+Tensors without a number in their name, such as embeddings, belong to no layer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Layer(NamedTuple):
     """A layer of a model.
 
     Attributes:
-        stack: what stands before the number, such as `model.layers`; models may have several stacks.
+        stack: the name's parts before the number, such as `model.layers`; models may have several stacks.
         number: counted from 0.
     """
 
@@ -36,7 +36,7 @@ class Layer(NamedTuple):
 
 
 def layer_of(name: str) -> Layer | None:
-    """The layer that a tensor of this name belongs to; None for none."""
+    """The layer of a tensor of this name; None if it belongs to no layer."""
     found = _NUMBER.search(name)
     return Layer(name[: found.start()], int(found[1])) if found else None
 
@@ -57,6 +57,6 @@ def parse_layers(text: str) -> set[int]:
 
 
 def counts_of(config: Mapping[str, Any]) -> set[int]:
-    """The numbers of layers that a `config.json` states, for the whole model or for parts such as the text model."""
+    """All numbers of layers that a `config.json` states, for the whole model or for a part such as the text model."""
     parts = [config, *(part for part in config.values() if isinstance(part, Mapping))]
     return {part[key] for part in parts for key in _COUNTS if isinstance(part.get(key), int)}

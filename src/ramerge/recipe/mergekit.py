@@ -1,13 +1,13 @@
-"""Recipes in mergekit's form, said in ramerge's own: what they mean here, and everything in them that cannot be had.
+"""Translates recipes from mergekit's form to ramerge's, and reports everything in them that is not supported.
 
     merge_method, base_model    method, base
     models                      agents, named after the last part of each path or hub id
-    slices                      the same, if there is one, with all layers of every model
-    parameters                  parameters; of a model go before those of the whole recipe
+    slices                      the same, if there is one slice with all layers of every model
+    parameters                  parameters; a model's own override those of the whole recipe
     out_dtype, else dtype       dtype
 
-Every parameter is written out with mergekit's default where the recipe has none, so that no default of ramerge's
-own takes effect. What mergekit passes over in silence, such as a misspelt key, is refused here.
+A parameter that the recipe does not give gets mergekit's default, never ramerge's. Mistakes that mergekit ignores
+silently, such as a misspelt key, are refused here.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _Given = Mapping[str, tuple[Any, Key]]
 _MARKS = frozenset({"merge_method", "models", "slices", "modules"})
 _KEYS = ("merge_method", "base_model", "models", "parameters", "dtype", "out_dtype")
 _MODEL_KEYS = ("model", "parameters")
-# ramerge's own keys that mergekit has no word for and ignores: the same file goes through both
+# ramerge's own keys. mergekit does not know them and ignores them, so both programs take the same file.
 _ADDED_KEYS = ("companions", "shard_size", "allow")
 _OWN_KEYS = {
-    "method": "it has merge_method",
-    "base": "it has base_model",
-    "agents": "it has models",
-    "preset": "it has only parameters",
-    "rules": "write it in ramerge's own",
+    "method": "use merge_method",
+    "base": "use base_model",
+    "agents": "use models",
+    "preset": "use parameters",
+    "rules": "write the recipe in ramerge's own form",
 }
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 _ELSEWHERE = ("tokenizer_source", "tokenizer", "chat_template", "slices", "modules")
-# mergekit's other methods: a near name among the supported ones would be no help with these
+# mergekit's other methods. For these, a suggestion of a similar name would not help.
 _OTHER_METHODS = {
     *("arcee_fusion", "breadcrumbs", "breadcrumbs_ties", "della", "della_linear", "karcher", "model_stock"),
     *("multislerp", "nearswap", "nuslerp", "passthrough", "sce", "slerp"),
 }
 
-_WHOLE = "models are merged whole: list them under models, or in one slice with all layers of every model"
+_WHOLE = "only whole models can be merged: list them under models, or in one slice with all layers of every model"
 _RULES = "give one value, or use the rules of ramerge's own form"
 
 _READERS: Mapping[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (float, bool, int)}
@@ -68,7 +68,7 @@ def _fraction(density: float) -> float:
 
 
 def _drop_rate(density: float) -> float:
-    """1 - density without the noise of floats: 0.3 for 0.7, where floats give 0.30000000000000004."""
+    """1 - density in decimal: 0.3 for 0.7, where the difference of floats is 0.30000000000000004."""
     rate = float(1 - Decimal(repr(_fraction(density))))
     if rate == 1:
         raise ValueError(f"must be above 0, not {density:g}: nothing would be left of the model")
@@ -77,7 +77,7 @@ def _drop_rate(density: float) -> float:
 
 def _unscaled(rescale: bool) -> bool:
     if rescale:
-        raise ValueError("true is not supported for ties; here what is left after trimming keeps its size")
+        raise ValueError("true is not supported for ties: ramerge does not rescale after trimming")
     return rescale
 
 
@@ -88,10 +88,10 @@ class _Setting:
     Attributes:
         ours: its name here; None if it has no effect here.
         kind: float, bool or int.
-        default: mergekit's; None if there is none, and then it is not written.
-        required: mergekit refuses a recipe without it.
-        each: every model may have its own.
-        convert: from mergekit's value to ramerge's; a ValueError says what is wrong with it.
+        default: mergekit's default; None if there is none. Then the parameter is not written.
+        required: whether mergekit refuses a recipe without it.
+        each: whether every model may have its own value.
+        convert: from mergekit's value to ramerge's; a ValueError says what is wrong with the value.
     """
 
     ours: str | None
@@ -104,12 +104,12 @@ class _Setting:
 
 @dataclass(frozen=True)
 class _Method:
-    """One of mergekit's methods: its name here, its parameters, and what else makes ours compute the same."""
+    """One of mergekit's methods: its name here, its parameters, and fixed parameters for the same results as there."""
 
     ours: str
     settings: Mapping[str, _Setting]
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    averages: bool = False  # whole models, the base's like any other, and not what models changed in the base
+    averages: bool = False  # it averages whole models, also the base, not task vectors
 
 
 # the type of mergekit's masks, which changes no result
@@ -139,7 +139,7 @@ _METHODS: Mapping[str, _Method] = {
     "linear": _Method("linear", _MASK | _WEIGHT | _normalize(True), averages=True),
     "task_arithmetic": _Method(
         "task_arithmetic",
-        # mergekit takes these two, and sparsifies nothing
+        # mergekit accepts density and rescale here, but they have no effect
         _ARITHMETIC
         | _normalize(False)
         | {"density": _Setting(None, default=1.0, each=True), "rescale": _Setting(None, bool, False)},
@@ -162,22 +162,22 @@ _METHODS: Mapping[str, _Method] = {
 
 
 def is_mergekit(values: Mapping[str, Any]) -> bool:
-    """Whether a recipe's values have mergekit's form: one of merge_method, models, slices, modules is among them."""
+    """Whether a recipe's values have mergekit's form: they have one of merge_method, models, slices, modules."""
     return not _MARKS.isdisjoint(values)
 
 
 def translate(document: Document) -> Document:
-    """A recipe of mergekit's form in ramerge's own, which points at the lines and flags of the original.
+    """Translate a recipe from mergekit's form to ramerge's. Messages still show the lines and flags of the original.
 
     Raises:
-        RecipeError: everything that is wrong or cannot be had.
+        RecipeError: something is wrong or not supported; all problems are listed.
     """
     return _Translation(document).run()
 
 
 @dataclass(frozen=True)
 class _Model:
-    """A model as mergekit tells models apart, where it was written, and the parameters that only it has."""
+    """A model, identified by path and revision as in mergekit; where it was written; and its own parameters."""
 
     path: str
     revision: str | None
@@ -186,16 +186,16 @@ class _Model:
 
     @property
     def written(self) -> str:
-        """As in recipes of either form."""
+        """The model as recipes of both forms write it."""
         return f"{self.path}@{self.revision}" if self.revision else self.path
 
     def is_same(self, other: _Model | None) -> bool:
-        """By spelling, as mergekit compares: `./base` is not `base`."""
+        """Whether both are spelled the same, which is how mergekit compares: `./base` is not `base`."""
         return other is not None and (self.path, self.revision) == (other.path, other.revision)
 
 
 class _Translation:
-    """One translation: what was given, what comes of it, and the problems found on the way."""
+    """One translation: the given recipe, the result, and the problems."""
 
     def __init__(self, document: Document) -> None:
         self.given = document
@@ -225,11 +225,11 @@ class _Translation:
     # --- reports and results ---
 
     def problem(self, key: Key, message: str) -> None:
-        """Something is wrong with what was given at `key`."""
+        """Report a problem of the value at `key`."""
         self.problems.append(self.given.where(key, message))
 
     def put(self, key: Key, value: Any, origin: Key = ()) -> None:
-        """Set a value of the result, which comes from what was given at `origin`."""
+        """Set a value of the result. It comes from the value that was given at `origin`."""
         mapping = self.result.values
         for part in key[:-1]:
             mapping = mapping.setdefault(part, {})
@@ -237,7 +237,7 @@ class _Translation:
         self.mark(key, origin)
 
     def mark(self, key: Key, origin: Key) -> None:
-        """What will be said about `key` is about what was given at `origin`, or about what holds it."""
+        """Make messages about `key` of the result show the line or flag of `origin`, or of the mapping around it."""
         for length in range(len(origin), 0, -1):
             if origin[:length] in self.given.flags:
                 self.result.flags[key] = self.given.flags[origin[:length]]
@@ -249,18 +249,18 @@ class _Translation:
     # --- keys and method ---
 
     def check_keys(self) -> None:
-        """Report keys that are unknown, not supported, or of the other form."""
+        """Report keys that are unknown, not supported, or from ramerge's own form."""
         for key, value in self.values.items():
             if key == "modules" and value:
                 self.problem((key,), f"is not supported; {_WHOLE}")
             elif key in _OWN_KEYS:
                 given = next((given for given in self.given.flags if given[0] == key), (key,))
-                self.problem(given, f"does not go with a recipe of mergekit's form: {_OWN_KEYS[key]}")
+                self.problem(given, f"does not belong in a recipe of mergekit's form: {_OWN_KEYS[key]}")
             elif key not in (*_KEYS, *_ADDED_KEYS, *_ELSEWHERE):
                 self.problem((key,), unknown("key", key, [*_KEYS, *_ADDED_KEYS]))
 
     def read_method(self) -> _Method | None:
-        """The method, or None if it was reported."""
+        """The method; None if there is a problem with it."""
         name = self.values.get("merge_method")
         if isinstance(name, str) and name in _METHODS:
             self.put(("method",), _METHODS[name].ours, ("merge_method",))
@@ -280,7 +280,7 @@ class _Translation:
     # --- models ---
 
     def open_slice(self) -> None:
-        """Take the models of a slice that holds all layers, which is what mergekit itself makes of `models`."""
+        """Take the models from a slice that holds all layers. mergekit itself makes such a slice from `models`."""
         slices = self.values.get("slices")
         if not slices:
             return
@@ -290,17 +290,17 @@ class _Translation:
             self.problem(("slices",), f"{error}; {_WHOLE}")
             return
         if self.entries:
-            self.problem(("slices",), "goes instead of models, not beside them")
+            self.problem(("slices",), "cannot be used together with models; remove one of the two")
         self.entries, self.models_key = sources, ("slices", "0", "sources")
         self.mark(("slices",), ("slices",))
-        # whether these are all layers is seen when the base is opened
+        # planning checks that these are all layers, once the base is open
         self.result.layers = layers
 
     def read_models(self, method: _Method | None) -> list[_Model]:
-        """The models as listed; what is wrong with any is reported."""
+        """The listed models. Problems of each are reported."""
         entries = self.entries
         if not entries and (self.values.get("slices") or self.values.get("modules")):
-            return []  # reported with these
+            return []  # already reported as a problem of these keys
         if entries is None:
             self.problem(("models",), "is missing")
             return []
@@ -329,7 +329,7 @@ class _Translation:
         return self.read_model(entry["model"], (*key, "model"), own)
 
     def read_model(self, value: Any, key: Key, own: _Given | None = None) -> _Model | None:
-        """A model from how it is written."""
+        """The model that a recipe's value names."""
         try:
             path, revision = _located(value)
         except ValueError as error:
@@ -338,20 +338,20 @@ class _Translation:
         return _Model(path, revision, key, own or {})
 
     def choose_agents(self, method: _Method | None, listed: Sequence[_Model], base: _Model | None) -> dict[str, _Model]:
-        """Agents by name, in the order of sums. Methods that average models count the base in, as mergekit does."""
+        """Agents by name, in the order of sums. For methods that average models, the base is one, as in mergekit."""
         if method is None or not method.averages:
             agents = [model for model in listed if not model.is_same(base)]
             if listed and not agents:
                 self.problem(("models",), "only the base model is listed; there is nothing to merge into it")
             return _named(agents)
-        # to a slice mergekit adds nothing
+        # mergekit adds the base to `models`, but not to a slice
         counted = (
             self.models_key == ("models",) and base is not None and not any(model.is_same(base) for model in listed)
         )
         return _named([*listed, *([base] if counted and base is not None else [])])
 
     def write_models(self, method: _Method | None, base: _Model | None, agents: Mapping[str, _Model]) -> None:
-        """Base and agents."""
+        """Write base and agents to the result."""
         if base is not None:
             self.put(("base",), base.written, base.key)
         elif method is not None and not method.averages and not self.values.get("base_model"):
@@ -363,7 +363,7 @@ class _Translation:
     # --- parameters ---
 
     def read_parameters(self, given: Any, key: Key, method: _Method | None) -> _Given:
-        """The parameters at `key` in ramerge's values; None for what was reported. Without a method only their form."""
+        """The parameters at `key` in ramerge's values, None for wrong ones. Without a method only their form is checked."""
         if given is None:
             return {}
         if not isinstance(given, Mapping):
@@ -383,17 +383,17 @@ class _Translation:
         return found
 
     def setting(self, method: _Method, name: str, *, for_all: bool) -> _Setting:
-        """The parameter of that name; a ValueError if the method has none, or none for a single model."""
+        """The parameter of that name. A ValueError if the method does not have it, or not for a single model."""
         if name not in method.settings:
             others = [other for other, form in _METHODS.items() if name in form.settings]
             hint = f" ({name} belongs to {', '.join(others)})" if others else ""
             raise ValueError(unknown(f"parameter of {self.values['merge_method']}", name, list(method.settings)) + hint)
         if not for_all and not method.settings[name].each:
-            raise ValueError("mergekit takes it only for all models together: put it under the recipe's parameters")
+            raise ValueError("is not possible for a single model in mergekit: put it under the recipe's parameters")
         return method.settings[name]
 
     def write_parameters(self, method: _Method | None, agents: Mapping[str, _Model]) -> None:
-        """Every parameter that ramerge's method has."""
+        """Write every parameter of ramerge's method."""
         shared = {
             **self.read_parameters(self.values.get("parameters"), ("parameters",), method),
             **self.read_parameters(self.slice_parameters, ("slices", "0", "parameters"), method),
@@ -416,7 +416,7 @@ class _Translation:
             self.put(("parameters", name), value, ("merge_method",))
 
     def write_setting(self, key: Key, name: str, setting: _Setting, given: _Given) -> None:
-        """A parameter as given, or mergekit's default."""
+        """Write a parameter: the given value, or mergekit's default."""
         if name in given:
             self.put(key, *given[name])
         elif setting.default is not None:
@@ -428,15 +428,15 @@ class _Translation:
             if name in shared or name in model.own:
                 continue
             if model.key == ("base_model",):
-                advice = f"list it there with a {name} (0 counts it out), or leave base_model away"
-                self.problem(model.key, f"mergekit counts it among models, and it has no {name}: {advice}")
+                advice = f"list it under models with a {name} (0 excludes it), or remove base_model"
+                self.problem(model.key, f"mergekit merges the base model too, but it has no {name}: {advice}")
             else:
-                self.problem(model.key, f"{name} is missing: give one under its parameters, or one for all")
+                self.problem(model.key, f"{name} is missing: give it in this model's parameters, or in the recipe's")
 
     # --- the rest ---
 
     def write_dtype(self) -> None:
-        """The output's: a flag's, else out_dtype, else dtype, in which mergekit also computes."""
+        """Write the output's dtype: from a flag, else out_dtype, else dtype, in which mergekit also computes."""
         found = {key: name for key in ("out_dtype", "dtype") if (name := self.read_dtype(key)) is not None}
         if ("dtype",) in self.given.flags:
             found.pop("out_dtype", None)
@@ -444,7 +444,7 @@ class _Translation:
             self.put(("dtype",), found[key], (key,))
 
     def read_dtype(self, key: str) -> str | None:
-        """The name of a dtype, None for none."""
+        """The full name of the dtype at `key`; None if none is given."""
         value = self.values.get(key)
         if value is None or value in ("", "auto"):
             return None
@@ -455,26 +455,26 @@ class _Translation:
         return name
 
     def check_tokenizer(self, base: _Model | None) -> None:
-        """The output has the base's tokenizer and chat template: report what asks for others."""
+        """Report requests for other tokenizers and chat templates than the base's, which the output has."""
 
         def is_base(source: Any) -> bool:
             return source is None or source == "base" or (base is not None and source == base.written)
 
-        advice = "the output has the base's; companions: AGENT takes an agent's"
+        advice = "the output gets the base's tokenizer and chat template; companions: AGENT takes an agent's"
         source, tokenizer = self.values.get("tokenizer_source"), self.values.get("tokenizer")
         if not is_base(source):
             self.problem(("tokenizer_source",), f"{_shown(source)} is not supported: {advice}")
         if tokenizer is not None:
-            # without a source mergekit takes the union of all vocabularies
+            # without a source, mergekit uses the union of all vocabularies
             parts = {"source": "union", **tokenizer} if isinstance(tokenizer, Mapping) else {"source": "?"}
             if not is_base(parts.pop("source")) or any(parts.values()):
-                self.problem(("tokenizer",), f"is not supported, but for {{source: base}}: {advice}")
-        # agents of one base share its template, which mergekit would find by a vote
+                self.problem(("tokenizer",), f"is not supported, except {{source: base}}: {advice}")
+        # agents of one base share its template, and mergekit's vote would select it
         if self.values.get("chat_template") not in (None, "", "auto"):
             self.problem(("chat_template",), f"is not supported: {advice}")
 
     def keep_own_keys(self) -> None:
-        """Hand on what is ramerge's own, with the places of all that is in it."""
+        """Copy ramerge's own keys to the result, with the lines and flags of all values in them."""
         for key in _ADDED_KEYS:
             if key in self.values:
                 self.put((key,), self.values[key])
@@ -483,10 +483,10 @@ class _Translation:
 
 
 def _located(value: Any) -> tuple[str, str | None]:
-    """Path or hub id, and revision, from `path`, `path@revision`, or the mapping that mergekit makes of these.
+    """Path or hub id, and revision, from `path`, `path@revision`, or the mapping into which mergekit turns these.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the value has another form.
     """
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
@@ -509,10 +509,10 @@ def _located(value: Any) -> tuple[str, str | None]:
 
 
 def _whole_slice(slices: Any) -> tuple[list[Any], int, Any]:
-    """Sources without their range, the number of layers that all of them have, and the parameters of the one slice.
+    """Sources without their range, the number of layers that all of them have, and the parameters of the only slice.
 
     Raises:
-        ValueError: it is not one slice, or not of the first layers of every model.
+        ValueError: there is not exactly one slice, or it does not hold the same first layers of every model.
     """
     whole = slices[0] if isinstance(slices, list | tuple) and len(slices) == 1 else None
     if not isinstance(whole, Mapping) or not set(whole) <= {"sources", "parameters"}:
@@ -522,16 +522,16 @@ def _whole_slice(slices: Any) -> tuple[list[Any], int, Any]:
         raise ValueError("sources must be a list such as [{model: ./coder, layer_range: [0, 24]}]")
     stops = {_stop_of(part.get("layer_range")) for part in sources}
     if len(stops) > 1:
-        raise ValueError("of different layers are not supported")
+        raise ValueError("with different layers are not supported")
     entries = [{key: value for key, value in part.items() if key != "layer_range"} for part in sources]
     return entries, stops.pop(), whole.get("parameters")
 
 
 def _stop_of(span: Any) -> int:
-    """N of the layers [0, N].
+    """N of a layer_range [0, N].
 
     Raises:
-        ValueError: something else.
+        ValueError: the value has another form.
     """
     if isinstance(span, list | tuple) and len(span) == 2:
         start, stop = span
@@ -541,10 +541,10 @@ def _stop_of(span: Any) -> int:
 
 
 def _constant(value: Any) -> Any:
-    """The value of a list over layers or of filters over tensors that say the same for all of them.
+    """The only value of a list over layers, or of filters over tensors.
 
     Raises:
-        ValueError: they do not.
+        ValueError: there are several different values.
     """
     if isinstance(value, Mapping):
         value = [value]
@@ -562,7 +562,7 @@ def _constant(value: Any) -> Any:
 
 
 def _first_for_all(entries: Sequence[Any]) -> list[Any]:
-    """Values up to the first that no filter limits, behind which mergekit looks at nothing; empty if there is none."""
+    """Values up to the first one without a filter, after which mergekit ignores all others; empty if there is none."""
     values = []
     for entry in entries:
         if not isinstance(entry, Mapping) or not set(entry) <= {"filter", "value"}:
@@ -574,7 +574,7 @@ def _first_for_all(entries: Sequence[Any]) -> list[Any]:
 
 
 def _read(value: Any, kind: type) -> Any:
-    """A value as mergekit reads it, whose YAML takes `1e-5` for text."""
+    """A value as mergekit reads it: its YAML reads `1e-5` as text, which becomes a number here."""
     try:
         result = _READERS[kind].validate_python(value)
     except ValidationError as error:
@@ -585,7 +585,7 @@ def _read(value: Any, kind: type) -> Any:
 
 
 def _named(models: Iterable[_Model]) -> dict[str, _Model]:
-    """Models by the last part of their path or hub id, in ASCII; names that come again get -2, -3 and so on."""
+    """Models by the last part of their path or hub id, in ASCII. Repeated names get -2, -3 and so on."""
     named: dict[str, _Model] = {}
     for model in models:
         parts = [part for part in re.split(r"[/\\]", model.path) if part not in ("", ".", "..")]

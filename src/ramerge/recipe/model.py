@@ -1,4 +1,4 @@
-"""The structure of a recipe: its keys, and what their values may be."""
+"""The structure of a recipe: its keys and their types."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parse_size(text: str | int) -> int:
     """Bytes of `5GB` (10^9), `500MiB` (2^20) or a plain number.
 
     Raises:
-        ValueError: not a size, not above zero, or so few bytes that a unit must be missing.
+        ValueError: not a size, not larger than zero, or so small that the unit must be missing.
     """
     found = _SIZE.fullmatch(str(text).strip())
     if not found:
@@ -48,10 +48,10 @@ def parse_size(text: str | int) -> int:
     number, unit, binary = found.groups()
     size = int(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " "))
     if size <= 0:
-        raise ValueError(f"{text!r} is not a size above zero")
+        raise ValueError(f"{text!r} is not larger than zero")
     if size < _NO_SIZE_BYTES:
         hint = "" if unit else f"; did you mean {number}GB?"
-        raise ValueError(f"{text!r} is not a size that anything fits in: {size} bytes{hint}")
+        raise ValueError(f"{text!r} is too small: {size} bytes{hint}")
     return size
 
 
@@ -81,7 +81,7 @@ class Agent(_Strict):
 
     Attributes:
         model: a folder, or a hub id with an optional `@revision`.
-        importance: a folder or hub id with a tensor of importances for each of the model's, for methods that need it.
+        importance: a folder or hub id with importances for every tensor of the model, for methods that need them.
     """
 
     model: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)]
@@ -89,14 +89,14 @@ class Agent(_Strict):
 
 
 class Rule(_Strict):
-    """What becomes of the tensors that it catches: the base's own, one agent's, or the method's with other parameters.
+    """A rule for some tensors: keep the base's, take one agent's, or merge with other parameters.
 
     Attributes:
-        match: shell patterns (`*`, `?`, `[0-9]`) on names of tensors; one that fits is enough.
-        layers: layers that it is limited to, such as `0-7` or `3, 10-12`, by the first number in a tensor's name.
+        match: shell patterns (`*`, `?`, `[0-9]`) for names of tensors; one that matches is enough.
+        layers: the only layers that the rule is for, such as `0-7` or `3, 10-12`: first numbers in tensors' names.
         keep: `base`.
         take: name of the agent.
-        parameters: those of the method that are other than in the recipe.
+        parameters: the method's parameters that differ from the recipe's.
     """
 
     match: Annotated[tuple[str, ...], BeforeValidator(_as_patterns), Field(min_length=1, strict=False)] = ("*",)
@@ -108,7 +108,7 @@ class Rule(_Strict):
     @model_validator(mode="after")
     def _does_one_thing(self) -> Rule:
         if sum(value is not None for value in (self.keep, self.take, self.parameters)) != 1:
-            raise ValueError("must have one of keep: base, take: AGENT, parameters: {...}")
+            raise ValueError("must have exactly one of keep: base, take: AGENT, parameters: {...}")
         if not all(self.match):
             raise ValueError("match must not be empty")
         if self.layers is not None:
@@ -116,7 +116,7 @@ class Rule(_Strict):
         return self
 
     def catches(self, name: str) -> bool:
-        """Whether a tensor of this name is meant."""
+        """Whether the rule is for a tensor of this name."""
         if not any(fnmatchcase(name, pattern) for pattern in self.match):
             return False
         if self.layers is None:
@@ -130,15 +130,15 @@ class Rule(_Strict):
 
 
 class Allow(_Strict):
-    """What would otherwise be refused.
+    """Allows what is otherwise refused.
 
     Attributes:
-        missing_tensors: an agent that lacks a tensor leaves the base's there.
-        extra_tensors: an agent's tensors that the base lacks are dropped.
-        different_shapes: an agent's tensor of another shape leaves the base's there.
-        non_finite: NaN and Inf in the weights are computed with as IEEE arithmetic has it.
-        outside_links: files of a checkpoint may be links to anywhere.
-        config: keys of config.json that may differ although they change what the weights mean.
+        missing_tensors: agents may lack tensors; the base's tensor is used instead.
+        extra_tensors: agents may have tensors that the base lacks; these are dropped.
+        different_shapes: agents' tensors may have other shapes; the base's tensor is used instead.
+        non_finite: the weights may hold NaN and Inf; they follow the rules of IEEE arithmetic.
+        outside_links: files of a checkpoint may be links to files outside of it.
+        config: keys of config.json that may differ, although they change what the weights mean.
     """
 
     missing_tensors: bool = False
@@ -158,23 +158,23 @@ def _as_size(value: Any) -> Any:
 
 
 class Recipe(_Strict):
-    """A checked recipe. Relative paths are relative to the recipe's file, or to the working directory without one.
+    """A checked recipe. Relative paths start at the folder of the recipe's file, or else at the working folder.
 
     Attributes:
-        method: a name of `ramerge methods`; by default `ram+`.
-        base: folder or hub id of the base model; methods that merge agents and not task vectors do without.
-        agents: name to agent, in the order in which sums run; 1 to 16.
-        parameters: the method's parameters; what is not given has the preset's or the default value.
+        method: a method that `ramerge methods` lists; by default `ram+`.
+        base: folder or hub id of the base model. Methods that do not use task vectors do not need it.
+        agents: name to agent, in the order in which sums are computed; 1 to 16.
+        parameters: the method's parameters; others have the preset's or the default value.
         preset: a named set of parameters, such as `paper`.
-        dtype: dtype of every floating-point tensor of the output, or `widest`: for each tensor the one that holds all
-            values of base and agents; by default each keeps the base's.
+        dtype: dtype of every floating-point tensor of the output, or `widest`: for each tensor the narrowest that holds
+            all values of base and agents. By default each tensor keeps the base's dtype.
         companions: the agent whose tokenizer, chat template and generation config the output gets.
         shard_size: bytes of an output shard; by default the output has the base's shards.
-        rules: what is other for some tensors; the first rule that catches a tensor holds.
-        allow: what would otherwise be refused.
+        rules: rules for some tensors; the first rule that matches a tensor applies.
+        allow: allows what is otherwise refused.
 
     Raises:
-        RecipeError: the structure is wrong; every problem.
+        RecipeError: the structure is wrong; all problems are listed.
     """
 
     inside: ClassVar[dict[str, type[BaseModel]]] = {"agents": Agent, "rules": Rule, "allow": Allow}
@@ -210,21 +210,21 @@ class Recipe(_Strict):
 
     @property
     def folder(self) -> Path:
-        """What relative paths are relative to."""
+        """The folder at which relative paths start."""
         return self._document.folder
 
     @property
     def document(self) -> Document:
-        """The text that the recipe came from, for messages."""
+        """The document that the recipe was made from, for messages."""
         return self._document
 
     def rule_of(self, tensor: str) -> int:
-        """The number of the first rule that catches a tensor of this name, counted from 1; 0 for none."""
+        """The number of the first rule that matches a tensor of this name, counted from 1; 0 if no rule does."""
         return next((number for number, rule in enumerate(self.rules, 1) if rule.catches(tensor)), 0)
 
     def to_yaml(self) -> str:
-        """The recipe as YAML, with everything that is not a default."""
-        # what a merge was made by must not depend on a default
+        """The recipe as YAML: the method, and all values that are not defaults."""
+        # the method is always written, because its default may change
         values = {"method": self.method} | self.model_dump(mode="json", exclude_defaults=True)
         values["agents"] = {
             name: agent.model if agent.importance is None else agent.model_dump() for name, agent in self.agents.items()
@@ -237,7 +237,7 @@ class Recipe(_Strict):
 
 
 def read_structure(document: Document, without: Container[str] = ()) -> tuple[Recipe | None, list[str]]:
-    """The recipe of a document, `without` some of its keys, or the problems of its structure."""
+    """The recipe of a document, without the keys `without`, or the problems of its structure."""
     try:
         recipe = Recipe(**{key: value for key, value in document.values.items() if key not in without})
     except RecipeError as error:

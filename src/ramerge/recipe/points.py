@@ -1,4 +1,4 @@
-"""The merges that a recipe asks for: one, or with parameters to vary, one for each combination."""
+"""The merges that a recipe asks for: one, or with varied parameters one for each combination."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _VARIED = re.compile(r"parameters\.\w+(\..+)?")
 
 @dataclass(frozen=True)
 class Point:
-    """One merge of the inputs: a method with parameters. A sweep has several.
+    """One merge of the inputs: a method with parameters. A sweep has several points.
 
     Attributes:
-        name: its folder in the output of a sweep; empty for a merge by itself.
-        varied: what is other than in the recipe.
-        recipe: the recipe with that.
+        name: its folder in the output of a sweep; empty for a single merge.
+        varied: the values that replace the recipe's, by key.
+        recipe: the recipe with these values.
         method: the method.
-        parameters: by rule: first those of tensors that no rule catches, then each rule's.
+        parameters: first those of tensors that no rule matches, then those of each rule.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Point:
     parameters: tuple[Any, ...]
 
     def statistics(self, rule: int) -> tuple[Statistic, ...]:
-        """What must be counted for tensors of a rule before they can be merged."""
+        """The statistics that must be counted before the tensors of a rule can be merged."""
         return self.method.statistics(self.parameters[rule], tuple(self.recipe.agents))
 
     def reported(self, rule: int) -> Statistic | None:
-        """What the record shows of tensors of a rule."""
+        """The statistic of a rule's tensors that the record shows."""
         return self.method.reported(self.parameters[rule], tuple(self.recipe.agents))
 
 
@@ -53,10 +53,10 @@ def make_points(document: Document, vary: Mapping[str, Sequence[Any]] | None = N
 
     Args:
         document: the recipe, in ramerge's own form.
-        vary: keys, such as `parameters.r`, to the values that they take; None for the recipe as it is.
+        vary: keys, such as `parameters.r`, to lists of their values; None to vary nothing.
 
     Raises:
-        RecipeError: the recipe, or what is varied, is wrong; every problem of all points.
+        RecipeError: the recipe or `vary` is wrong; all problems of all points are listed.
     """
     if not vary:
         return (_point("", {}, check(document)),)
@@ -92,7 +92,7 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
         elif any(value in values[:index] for index, value in enumerate(values)):
             problems.append(f"--vary {key}: a value is given twice")
     problems += [
-        f"--vary {key}: is a part of {whole}, which varies too"
+        f"--vary {key}: is a part of {whole}, which is varied too; vary only one of them"
         for whole in vary
         for key in vary
         if key.startswith(f"{whole}.")
@@ -101,13 +101,13 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
     for values in vary.values():
         count *= max(len(values), 1)
     if count > MOST_POINTS:
-        problems.append(f"--vary: {count:,} points; at most {MOST_POINTS:,} can be made at once")
+        problems.append(f"--vary: asks for {count:,} points; at most {MOST_POINTS:,} are possible; give fewer values")
     if problems:
         raise RecipeError(problems)
 
 
 def _names(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of folders, such as `r=0.1,alpha=2`; numbers where such names would be long or alike."""
+    """Names of folders, such as `r=0.1,alpha=2`; if such names would be too long or equal, `point-1` and so on."""
     names = [
         re.sub(
             r"[^\w.,=+-]", "_", ",".join(f"{key.removeprefix('parameters.')}={value}" for key, value in varied.items())

@@ -1,4 +1,4 @@
-"""The front door of the room: a recipe in any form becomes a document in ramerge's own form."""
+"""The entry point of this package: a recipe in any form becomes a document in ramerge's own form."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ AnyRecipe: TypeAlias = Recipe | Mapping[str, Any] | str | Path | Document
 
 
 def open_recipe(source: AnyRecipe, values: Mapping[str, Any] | None = None) -> Document:
-    """The document of a recipe, in ramerge's own form; what it holds is not checked yet.
+    """The document of a recipe, in ramerge's own form. Its values are not checked yet.
 
     Args:
         source: a `Recipe`, a mapping, a document, or the path of a YAML file, in ramerge's or in mergekit's form.
-        values: what is set on top of it, as flags do: keys, such as `dtype` or `parameters.r`, to values or None.
+        values: values that override the recipe's, as flags do: keys, such as `dtype` or `parameters.r`, to values or
+            None.
 
     Raises:
-        RecipeError: it cannot be read, or it is a recipe in mergekit's form that has no counterpart.
+        RecipeError: it cannot be read, or it is in mergekit's form and asks for something that ramerge does not have.
     """
     document = _written(source).with_values(values or {})
     return translate(document) if is_mergekit(document.values) else document
@@ -31,7 +32,7 @@ def _written(source: AnyRecipe) -> Document:
     """The document of a recipe, in the form in which it was written."""
     if isinstance(source, Recipe):
         written, _ = read_structure(source.document)
-        # a copy with other values (`model_copy`) still carries the text that it no longer is
+        # a copy with other values (`model_copy`) still has the document of the original
         if written is not None and written.model_dump() == source.model_dump():
             return source.document
         return Document(source.model_dump(exclude_none=True), folder=source.folder)

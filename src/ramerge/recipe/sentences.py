@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a recipe, in words of recipes and not of Python."""
+"""Pydantic's errors about a recipe as messages in the words of recipes, not of Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from ramerge.foundation.text import quoted, unknown
 from ramerge.recipe.document import Document, Key
 
-# What a value must be, by pydantic's type of error.
+# The form that a value must have, by pydantic's type of error.
 _FORMS = {
     "dict_type": "a mapping, such as {code: ./coder}",
     "model_type": "a mapping, such as {key: value}",
@@ -28,9 +28,9 @@ def describe(
     prefix: Key = (),
     only: Container[Any] | None = None,
 ) -> list[str]:
-    """What a validation found, one sentence a problem, with line, and the nearest valid name for an unknown key.
+    """One message for each problem of a validation, with its line. An unknown key comes with the nearest valid name.
 
-    `only`: leave out what is wrong with other keys.
+    `only`: report only problems of these keys.
     """
     problems = []
     for item in error.errors():
@@ -54,14 +54,14 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
     if kind in _FORMS:
         return f"must be {_FORMS[kind]}, not {quoted(value)}"
     if kind == "too_long":
-        return f"{len(value) if value else 'too many'} are given, {item['ctx']['max_length']} are allowed"
+        return f"{len(value) if value else 'too many'} are given, but only {item['ctx']['max_length']} are allowed"
     message = str(item["msg"]).removeprefix("Input ")
     shown = repr(value)
     return f"{message}, not {shown if len(shown) < 60 else type(value).__name__}"
 
 
 def _known_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    """The keys of a model, or of what lies inside it at `location`, as its `inside` says."""
+    """The keys of a model, or of the model at `location` inside of it, as its `inside` says."""
     inside: Mapping[str, type[BaseModel]] = getattr(model, "inside", {})
     owner = inside.get(str(location[0]), model) if location else model
     return list(owner.model_fields)
