@@ -404,7 +404,11 @@ ONE = ["analyze", "--base", "base", "--agent", "code=code"]
             1,
             ["base/config.json: cannot be written: it is a file of a checkpoint; choose another path"],
         ),
-        ([*ONE, "--html", "/dev/null"], 1, ["/dev/null: cannot be written: it is not a regular file; choose another path"]),
+        (
+            [*ONE, "--html", "/dev/null"],
+            1,
+            ["/dev/null: cannot be written: it is not a regular file; choose another path"],
+        ),
         ([*ONE, "--csv", "base/model.safetensors"], 1, ["base/model.safetensors: cannot be written: File exists"]),
         (
             ["report", "nowhere"],

@@ -363,7 +363,7 @@ class _Translation:
     # --- parameters ---
 
     def read_parameters(self, given: Any, key: Key, method: _Method | None) -> _Given:
-        """The parameters at `key` in ramerge's values, None for wrong ones. Without a method only their form is checked."""
+        """The parameters at `key` in ramerge's values; None for wrong ones. Without a method only forms are checked."""
         if given is None:
             return {}
         if not isinstance(given, Mapping):
