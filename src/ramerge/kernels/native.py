@@ -1,6 +1,6 @@
 """Kernels: functions written in a subset of Python, compiled once, and loaded as machine code after that.
 
-Importing numba and letting it load what it has compiled takes a second of processor time (see "Start-up" in
+Importing numba and letting it load what it has compiled takes most of a second (see "Machine code of kernels" in
 benchmarks/README.md). So a kernel is kept as an object file, which LLVM can load and ctypes can call. numba is imported
 only to compile what is not there yet. `store` keeps the code, `compiler` makes it.
 """
