@@ -22,6 +22,7 @@ from ramerge.foundation.terminal import fail, say, warn
 
 if TYPE_CHECKING:
     from ramerge.analysis.results import Analysis
+    from ramerge.foundation.events import Listener
 
 
 @click.command(short_help="Merge agents into a checkpoint.")
@@ -115,8 +116,8 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
     with shown(stage, quiet=quiet) as listen:
         limits = {key: flags[key] for key in ("threads", "max_memory", "cache", "strict")}
         analysis = run(document, epsilons=asked, on_progress=listen, **limits)
+        _write_pages(analysis, None, "\n".join(document.text) or None, flags, listen)
     warn(analysis.warnings)
-    _write_pages(analysis, None, "\n".join(document.text) or None, flags)
     if not quiet:
         say(summary(analysis))
 
@@ -135,10 +136,9 @@ def report(out: Path, quiet: bool, **flags: Any) -> None:
     _check_pages(chosen)
     with shown(stage, quiet=quiet) as listen:
         limits = {key: flags[key] for key in ("threads", "max_memory", "cache", "strict")}
-        analysis = run(recipe, on_progress=listen, **limits)
-    analysis = with_differences(analysis, record)
+        analysis = with_differences(run(recipe, on_progress=listen, **limits), record)
+        _write_pages(analysis, record.as_dict(), recipe.read_text(encoding="utf-8"), chosen, listen)
     warn(analysis.warnings)
-    _write_pages(analysis, record.as_dict(), recipe.read_text(encoding="utf-8"), chosen)
     if not quiet:
         say([*summary(analysis), str(chosen["html"])])
 
@@ -163,8 +163,10 @@ def _check_pages(flags: dict[str, Any]) -> None:
         require_extra()
 
 
-def _write_pages(analysis: Analysis, record: dict[str, Any] | None, recipe: str | None, flags: dict[str, Any]) -> None:
-    """Whatever was asked for."""
+def _write_pages(
+    analysis: Analysis, record: dict[str, Any] | None, recipe: str | None, flags: dict[str, Any], listen: Listener
+) -> None:
+    """Write the files that the flags ask for."""
     from ramerge.analysis.tables import write_csv
     from ramerge.foundation.files import write_file
 
@@ -177,9 +179,9 @@ def _write_pages(analysis: Analysis, record: dict[str, Any] | None, recipe: str 
 
         values = analysis.as_dict()
         if flags["html"] is not None:
-            write_file(flags["html"], render(values, record, recipe))
+            write_file(flags["html"], render(values, record, recipe, listen))
         if flags["figures"] is not None:
-            write_figures(values, flags["figures"])
+            write_figures(values, flags["figures"], listen)
 
 
 @click.command(short_help="List the merging methods, or describe some.")
