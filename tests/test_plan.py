@@ -214,7 +214,7 @@ def test_fewer_workers_give_the_same_bytes(method: str, tmp_path: Path) -> None:
 def test_too_little_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = write_simple(tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
-    assert "of disk, 100 are free" in plan(recipe(tmp_path, names), tmp_path / "out").problems[0]
+    assert "of disk, but only 100 are free" in plan(recipe(tmp_path, names), tmp_path / "out").problems[0]
 
 
 def test_shards_of_a_given_size(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ class Plan(Contents):
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe; of a sweep, the first point's. Points differ only in parameters."""
+        """The recipe; of a sweep, the first point's. Points differ only in method and parameters."""
         return self.points[0].recipe
 
     @property

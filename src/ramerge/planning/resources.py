@@ -150,7 +150,7 @@ def _resident(checkpoints: Sequence[Checkpoint], findings: Findings) -> int:
         return 0
     loaded = sum(checkpoint.resident_bytes for checkpoint in checkpoints)
     if loaded:
-        findings.notes.append(f"{loaded:,} bytes of old pickles stay in memory; convert them to safetensors to avoid it")
+        findings.notes.append(f"{loaded:,} bytes of old pickles stay in memory; convert them to safetensors to save it")
     return _TORCH_BYTES + loaded
 
 
