@@ -139,7 +139,7 @@ TWO = ["--base", "./b", "--agent", "x=./1"]
     ("arguments", "said"),
     [
         ([], "error: give a recipe's path, or --base and --agent"),
-        (["a", "b", "c"], "error: at most a recipe and an output folder are expected, got a, b, c"),
+        (["a", "b", "c"], "error: at most one recipe and one output folder are expected, got a, b, c"),
         (["absent.yaml", "out"], "error: absent.yaml: cannot be read: No such file or directory"),
         (
             ["--base", "b", "--agent", "x", "out"],
@@ -149,7 +149,7 @@ TWO = ["--base", "./b", "--agent", "x=./1"]
             ["--base", "b", "--agent", "x=1", "--agent", "x=2", "out"],
             "error: --agent: the agent 'x' is given twice",
         ),
-        (TWO, "error: no output folder: ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT"),
+        (TWO, "error: no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT"),
         ([*TWO, "--set", "r", "out"], "error: --set r: must be KEY=VALUE, such as --set parameters.r=0.05"),
         ([*TWO, "--set", "base.deep=1", "out"], "error: --set base.deep=1: base is not a mapping"),
         ([*TWO, "out"], "error: --agent x=./1: 1: no such folder\nerror: --base: b: no such folder"),
@@ -381,7 +381,7 @@ ONE = ["analyze", "--base", "base", "--agent", "code=code"]
     ("arguments", "code", "said"),
     [
         (["analyze"], 2, ["give a recipe's path, or --base and --agent"]),
-        (["analyze", "one.yaml", "two.yaml"], 2, ["at most a recipe is expected, got one.yaml, two.yaml"]),
+        (["analyze", "one.yaml", "two.yaml"], 2, ["at most one recipe is expected, got one.yaml, two.yaml"]),
         (
             ["analyze", "--base", "missing", "--agent", "a=none"],
             2,

@@ -322,7 +322,7 @@ def test_slices_are_checked_against_the_base(tmp_path: Path) -> None:
         config = {"model_type": "test", "num_hidden_layers": 2}
         write_checkpoint(tmp_path / name, {"w": floats([0.5])}, config=config)
     path = tmp_path / "recipe.yaml"
-    for stop, problems in ((2, ()), (1, ("slices: take layers 0 to 1, and the base has 2",))):
+    for stop, problems in ((2, ()), (1, ("slices: take layers 0 to 1, but the base has 2",))):
         source = f"{{model: ./a, layer_range: [0, {stop}], parameters: {{weight: 1}}}}"
         path.write_text(f"merge_method: ties\nbase_model: ./base\nslices:\n  - sources: [{source}]\n")
         found = ramerge.plan(path).problems

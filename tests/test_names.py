@@ -69,7 +69,7 @@ def wrapped(name: str) -> str:
         (renamed(lambda name: f"base_model.model.{name}"), "save what merge_and_unload() returns, or rename"),
         (renamed(lambda name: f"_orig_mod.{name}"), "torch.compile adds it; save model._orig_mod, or rename"),
         (renamed(lambda name: f"module.{name}"), "save model.module, or rename the tensors of the checkpoint"),
-        (renamed(lambda name: f"actor.{name}"), "save the policy by itself, or rename"),
+        (renamed(lambda name: f"actor.{name}"), "save only the policy, or rename"),
         (renamed(lambda name: f"policy.inner.{name}"), "begin with 'policy.inner.' where the base's do not: rename"),
         (renamed(lambda name: name.removeprefix("model.")), "lack the 'model.' that the base's begin with: rename"),
         (renamed(wrapped), "its names have '_fsdp_wrapped_module.' inside, the base's do not: FSDP adds it"),
@@ -102,7 +102,7 @@ def test_the_reason_takes_the_place_of_an_offer_to_accept(tmp_path: Path) -> Non
     (problem,) = (one for one in ramerge.plan(recipe(tmp_path, ["a"])).problems if "lacks" in one)
     assert "rename the tensors of the checkpoint" in problem and "allow." not in problem
     (problem,) = ramerge.plan(recipe(tmp_path, ["a"], allow=BOTH)).problems
-    assert "none of its tensors is used" in problem and "rename the tensors of the checkpoint" in problem
+    assert "no tensor of it is used" in problem and "rename the tensors of the checkpoint" in problem
     # as advised
     write_checkpoint(tmp_path / "a", {name: floats(np.full(shape, 2.0)) for name, shape in LLAMA.items()})
     assert ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "out").statistics[0].density == 1

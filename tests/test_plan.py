@@ -151,7 +151,7 @@ def test_places_where_the_output_cannot_be(tmp_path: Path) -> None:
         assert words in "\n".join(plan(source, tmp_path / out).problems), out
     assert plan(source, tmp_path / "folder", overwrite=True).problems == ()
     (tmp_path / "folder" / "chapters").mkdir()
-    assert "no merge has made it" in plan(source, tmp_path / "folder", overwrite=True).problems[0]
+    assert "was not made by a merge" in plan(source, tmp_path / "folder", overwrite=True).problems[0]
     for here in ("", ".", "/"):
         assert plan(source, here).problems
     (tmp_path / "link").symlink_to(tmp_path / "base")
@@ -162,7 +162,7 @@ def test_a_folder_without_the_right_to_write(tmp_path: Path, monkeypatch: pytest
     names = write_simple(tmp_path)
     (tmp_path / "closed").mkdir()
     monkeypatch.setattr("os.access", lambda path, _: Path(path).name != "closed")  # root may write everywhere
-    assert "no right" in plan(recipe(tmp_path, names), tmp_path / "closed" / "out").problems[0]
+    assert "no permission" in plan(recipe(tmp_path, names), tmp_path / "closed" / "out").problems[0]
 
 
 def test_a_budget_that_cannot_be_kept(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_fewer_workers_give_the_same_bytes(method: str, tmp_path: Path) -> None:
 def test_too_little_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = write_simple(tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
-    assert "of disk, 100 are free" in plan(recipe(tmp_path, names), tmp_path / "out").problems[0]
+    assert "of disk, but only 100 are free" in plan(recipe(tmp_path, names), tmp_path / "out").problems[0]
 
 
 def test_shards_of_a_given_size(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_parts_have_their_own_lambdas_in_the_record(tmp_path: Path) -> None:
 def test_a_size_of_shards_that_misses_its_unit(tmp_path: Path) -> None:
     base = write_checkpoint(tmp_path / "base", {"w": floats(np.zeros((3000, 2000)))})
     made = plan({"base": str(base), "agents": {"a": str(base)}, "shard_size": 1000})
-    assert any("1,000 bytes a shard are too few for 12,000,000 bytes" in problem for problem in made.problems)
+    assert any("1,000 bytes per shard are too few for 12,000,000 bytes" in problem for problem in made.problems)
 
 
 def test_values_beside_the_recipe_go_on_top_of_it(tmp_path: Path) -> None:

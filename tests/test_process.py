@@ -126,7 +126,7 @@ def test_a_removed_working_folder_is_named(beside: Path) -> None:
     done = shell(f"rmdir {beside}; ramerge merge {agents} out", beside)
     assert (done.returncode, done.stderr) == (
         1,
-        "error: the working folder has been removed; change to one that is there (cd)\n",
+        "error: the working folder has been removed; change to a folder that exists (cd)\n",
     )
 
 

@@ -152,7 +152,7 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
 
 def test_seventeen_agents_are_too_many(tmp_path: Path) -> None:
     agents = {f"a{place}": "x" for place in range(17)}
-    with pytest.raises(RecipeError, match="17 are given, 16 are allowed"):
+    with pytest.raises(RecipeError, match="17 are given, but only 16 are allowed"):
         Recipe(method="ram", base="b", agents=agents)
 
 
@@ -203,5 +203,5 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "5PB", "0", "1e9", "5", "999B", "0.5k"])
 def test_not_sizes(text: str) -> None:
-    with pytest.raises(ValueError, match="not a size"):
+    with pytest.raises(ValueError, match="not a size|too small|larger than zero"):
         parse_size(text)

@@ -61,7 +61,7 @@ def test_an_id_that_is_not_there(name: str, hub: Path, tmp_path: Path) -> None:
     write_simple(tmp_path)
     plan = ramerge.plan({"method": "ram", "base": str(tmp_path / "base"), "agents": {"a": name}})
     assert len(plan.problems) == 1
-    assert f"{name}: no folder" in plan.problems[0] and "cache" in plan.problems[0]
+    assert f"{name}: there is no folder" in plan.problems[0] and "cache" in plan.problems[0]
 
 
 def test_a_folder_goes_before_an_id(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

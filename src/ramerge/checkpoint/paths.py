@@ -1,4 +1,4 @@
-"""Paths that a checkpoint names: kept inside the checkpoint."""
+"""Checks that the paths in a checkpoint's files stay inside the checkpoint."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def climbs_out(name: str) -> bool:
 
 
 def is_too_long(name: str) -> bool:
-    """Whether no file system would have a file of this relative path."""
+    """Whether a relative path is too long for every file system."""
     return len(name) > 1024 or any(len(part.encode()) > 255 for part in PurePosixPath(name).parts)
 
 
 def target(path: Path) -> Path:
-    """Where a path leads; of links that lead round, itself."""
+    """The target of a path. Links that form a circle are their own target."""
     return Path(os.path.realpath(path))
 
 
 def leads_outside(path: Path, directory: Path) -> bool:
     """Whether a link in `directory` points to a file outside of it.
 
-    The hub's cache keeps `snapshots/<revision>` as links into the `blobs` folder beside it; those count as inside.
+    The files in `snapshots/<revision>` of the hub's cache are links into its folder `blobs`. These count as inside.
     """
     resolved, home = target(path), target(directory)
     if resolved.is_relative_to(home):

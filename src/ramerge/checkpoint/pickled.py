@@ -1,4 +1,4 @@
-"""`pytorch_model.bin`, read by torch with weights_only=True and never otherwise. Needs the extra `torch`."""
+"""Reads `pytorch_model.bin` with torch, always with weights_only=True. Needs the extra `torch`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DTYPES = {dtype: name for name, dtype in torch_dtypes().items()}
 
 
 def read_pickled(path: Path) -> tuple[list[Tensor], int]:
-    """Tensors of a pickled checkpoint, mapped where its format allows, and the bytes that had to be loaded.
+    """Tensors of a pickled checkpoint, mapped if its format allows it, and the bytes that had to be loaded.
 
     Raises:
         CheckpointError: `torch.load(weights_only=True)` refuses the file, or it is not a flat dictionary of tensors.
@@ -48,8 +48,8 @@ def _load(path: Path) -> tuple[Any, bool]:
             # the format of torch before 1.6 cannot be mapped
             return torch.load(path, map_location="cpu", weights_only=True), False
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
-        # torch's own message recommends to read it with code execution allowed
+        # torch's own message is not shown, because it recommends to allow the execution of code
         raise CheckpointError(
             f"{path}: refused, torch.load(weights_only=True) cannot read it ({type(error).__name__}); "
-            "a pickle may run code when it is opened, so ramerge reads no other way: convert it to safetensors"
+            "a pickle may run code when it is opened, so ramerge does not read it otherwise; convert it to safetensors"
         ) from error

@@ -1,7 +1,7 @@
-"""Bytes of tensors into reused buffers.
+"""Reads bytes of tensors into reused buffers.
 
-Positioned reads rather than a mapping: a file that shrinks or a disk that fails is then an error with a name, not a
-signal that kills the process, and resident memory is what the buffers hold.
+By positioned reads, not through a memory map: a shrinking file or a failing disk is then an error that names the file,
+not a signal that kills the process. And resident memory is only that of the buffers.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from ramerge.checkpoint.identity import Identity, has_changed, identity_of
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError, reason
 
-# More than a few workers read at a time; a process may often open no more than 1,024 files, outputs included.
+# Several workers read at a time, and many systems let a process open only 1,024 files, including the outputs.
 _MOST_OPEN = 32
 
 
 @dataclass
 class _File:
-    """An open file, and how many threads read it."""
+    """An open file, and the number of threads that read it."""
 
     descriptor: int
     users: int = 0
 
 
 class Reader:
-    """Reads blocks of tensors, in any thread. A file is opened once for all of them, and few files are open at a time.
+    """Reads blocks of tensors, in any thread. All threads share one open file, and few files are open at a time.
 
     Args:
-        files: what the files must be that are read; others are read as they are.
+        files: the expected identities of files. Other files are not checked.
     """
 
     def __init__(self, files: Mapping[Path, Identity] = MappingProxyType({})) -> None:
         self._identities = files
-        self._files: dict[Path, _File] = {}  # the one that was used last is the last
+        self._files: dict[Path, _File] = {}  # in the order of their last use
         self._freed = threading.Condition()
 
     def __enter__(self) -> Reader:
@@ -55,7 +55,7 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Close all files; nobody may be reading."""
+        """Close all files. No thread may be reading."""
         for file in self._files.values():
             os.close(file.descriptor)
         self._files = {}
@@ -64,7 +64,7 @@ class Reader:
         """Fill `out` (uint8) with the tensor's bytes from byte `start` on.
 
         Raises:
-            CheckpointError: the file ends early, cannot be read, or is not what it was.
+            CheckpointError: the file ends early, cannot be read, or has changed.
         """
         if tensor.memory is not None:
             out[:] = tensor.memory[start : start + out.size]
@@ -96,7 +96,7 @@ class Reader:
                 self._freed.notify()
 
     def _open(self, path: Path) -> None:
-        """Open a file; where the process may open no more, only make room for it."""
+        """Open a file. If the process may not open more files, only close another one."""
         if len(self._files) >= _MOST_OPEN:
             self._close_unused()
         try:
@@ -113,7 +113,7 @@ class Reader:
         self._files[path] = _File(descriptor)
 
     def _close_unused(self) -> bool:
-        """Close the file that was used longest ago of those that nobody reads; whether there is one."""
+        """Close the unused file that was used longest ago. Return whether there is one."""
         for path, file in self._files.items():
             if not file.users:
                 os.close(self._files.pop(path).descriptor)

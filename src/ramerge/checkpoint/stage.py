@@ -1,14 +1,14 @@
 """The output folder: built beside OUT, and moved there when it is complete.
 
-While OUT is written there is a hidden folder `.OUT.ramerge-partial` beside it, for one process at a time:
+While OUT is written, there is a hidden folder `.OUT.ramerge-partial` beside it, for one process at a time:
 
-    lock    locked as long as that process lives
-    new     what is being built; or what is to be removed
-    old     what was at OUT, where the file system cannot exchange two folders, until `new` has been moved to OUT
+    lock    locked as long as this process lives
+    new     the folder that is built, or a folder that will be removed
+    old     the previous OUT, until `new` has been moved to OUT; only on file systems that cannot exchange two folders
 
-`old` is always whole, and is never removed under this name: it goes back to OUT where there is nothing, and becomes
-`new`, to be removed, once the new one has left that name. `_Output.settle` does this after every run, well or not, and
-before every run for what a killed one left.
+`old` is always complete, and it is never removed under this name. If nothing is at OUT, it is moved back there. If
+`new` has been moved to OUT, `old` is renamed to `new` and then removed. `_Output.settle` does this after every run,
+also a failed one, and before every run, because a killed run may have left folders.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Identity = tuple[int, int]
 
 @contextmanager
 def staged(out: Path, *, overwrite: bool) -> Iterator[Stage]:
-    """A new folder beside `out`, which takes its place when the block ends well, and is removed when it does not.
+    """A new folder beside `out`. It is moved to `out` at the end of the `with` block, or removed after an error.
 
-    A signal whose handler raises ends the block, but waits while folders are moved or removed.
+    A signal whose handler raises ends the block, but it waits while folders are moved or removed.
 
     Raises:
         OutputError: `out` exists and `overwrite` is off, another process writes it, or the folder cannot be made,
-            synchronised or moved; it says what is at `out` then.
+            synchronised or moved. The message says what is at `out` afterwards.
     """
     guard, output = Guard(), _Output(out)
     failure: BaseException | None = None
@@ -78,7 +78,7 @@ def staged(out: Path, *, overwrite: bool) -> Iterator[Stage]:
 
 
 class Stage:
-    """A folder being built. It knows every file that was written through it, and is published with these only."""
+    """A folder that is being built. It may contain only files that were written through this object."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -113,7 +113,7 @@ class Stage:
             os.close(descriptor)
 
     def create(self, name: str) -> int:
-        """A descriptor of a new file, to be written and then given to `finish`."""
+        """A descriptor of a new file. Write to it, then pass it to `finish`."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -124,7 +124,7 @@ class Stage:
         """Another descriptor of the same file.
 
         Raises:
-            OSError: it is not there any more.
+            OSError: the file is not there any more.
         """
         path = self.folder / name
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -134,15 +134,15 @@ class Stage:
         return descriptor
 
     def finish(self, name: str, descriptor: int, size: int) -> None:
-        """Wait until a file is on the disk, which is to have `size` bytes then."""
+        """Wait until a file is on the disk. From then on it must have `size` bytes."""
         os.fsync(descriptor)
         self._files[name] = self._files[name][0], size
 
     def check(self) -> None:
-        """Refuse what is not exactly what was written, and wait until all folders are on the disk.
+        """Check that the folder holds exactly the files that were written, and wait until all folders are on the disk.
 
         Raises:
-            OutputError: another program has changed it.
+            OutputError: another program has changed the folder.
             OSError: the disk fails.
         """
         found: dict[str, tuple[Identity, int]] = {}
@@ -163,8 +163,8 @@ class _Output:
     """OUT, and the hidden folder beside it.
 
     Attributes:
-        placed: whether what was built is at OUT; None where that could not be seen.
-        notices: what the user should know of beside the result.
+        placed: whether the folder that was built is at OUT; None if that is unknown.
+        notices: what the user should know besides the result.
     """
 
     def __init__(self, out: Path) -> None:
@@ -179,13 +179,13 @@ class _Output:
         self._built: Identity | None = None
 
     def open(self, overwrite: bool) -> Stage:
-        """The folder to build in, after making good what a killed run left."""
+        """The folder to build in. First repairs what a killed run left."""
         self._made = [folder for folder in self._out.parents if not folder.exists()]
         self._out.parent.mkdir(parents=True, exist_ok=True)
-        with held():  # a folder that is made without its lock would not be taken away
+        with held():  # a folder without its lock would not be removed
             self._lock = self._own()
         if self.settle():
-            self.notices.append(f"{self._out}: a run that was killed had moved it to {self._old}; it is back")
+            self.notices.append(f"{self._out}: a killed run had moved it to {self._old}; it has been moved back")
         self._refuse_occupied(overwrite)
         self._new.mkdir()
         self._built = _at(self._new)
@@ -194,18 +194,18 @@ class _Output:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there was anything to keep."""
+        """Whether the folder to build in has been made."""
         return self._built is not None
 
     def _own(self) -> int:
-        """The lock, for this process only."""
+        """Take the lock for this process."""
         if self._work.is_symlink():
-            raise OutputError(f"{self._work}: is a link, where the output was to be built; remove it")
+            raise OutputError(f"{self._work}: is a link, but the output is built in this folder; remove the link")
         try:
             while True:
                 with suppress(FileExistsError):
                     self._work.mkdir(mode=0o700)
-                with suppress(FileNotFoundError):  # its owner has removed the folder just now
+                with suppress(FileNotFoundError):  # another process has removed the folder just now
                     return lock(self._lock_file, wait=False)
         except BlockingIOError as error:
             raise OutputError(
@@ -218,7 +218,7 @@ class _Output:
         if not overwrite:
             raise OutputError(f"{self._out}: exists; choose another folder or pass --overwrite")
         if not is_replaceable(self._out):
-            raise OutputError(f"{self._out}: has changed meanwhile and is no checkpoint any more")
+            raise OutputError(f"{self._out}: has changed meanwhile and is not a checkpoint now; choose another folder")
 
     def publish(self, overwrite: bool) -> None:
         """Move what was built to OUT."""
@@ -237,22 +237,22 @@ class _Output:
         _sync(self._out.parent)
 
     def _exchanged(self) -> bool:
-        """Whether the file system has exchanged `new` and OUT, at once."""
+        """Exchange `new` and OUT in one step. Return whether the file system did so."""
         with suppress(AttributeError):
             library = ctypes.CDLL(None, use_errno=True)
             library.renameat2(_HERE, os.fsencode(self._new), _HERE, os.fsencode(self._out), _RENAME_EXCHANGE)
-        return self._is_placed()  # a server may do what it reports as failed
+        return self._is_placed()  # a file server may report a failure although it did the exchange
 
     def _is_placed(self) -> bool:
         return self._built is not None and _at(self._out) == self._built
 
     def close(self) -> None:
-        """Take away or put back whatever is beside OUT."""
+        """Remove the folders beside OUT, or move the previous OUT back."""
         if self._lock >= 0:
             with suppress(OSError):
                 self.placed = self._is_placed() if self.placed is None else self.placed
             try:
-                if is_at(self._lock_file, self._lock):  # else another program has removed the folder
+                if is_at(self._lock_file, self._lock):  # otherwise another program has removed the folder
                     self.settle()
                     self._leave()
             except OutputError as error:
@@ -260,7 +260,7 @@ class _Output:
             except OSError as error:
                 self.notices.append(
                     f"{self._work}: is left over and cannot be removed: {error.strerror}; "
-                    f"the next run to {self._out} does it"
+                    f"the next run to {self._out} removes it"
                 )
             finally:
                 os.close(self._lock)
@@ -274,11 +274,11 @@ class _Output:
         try:
             self._work.rmdir()
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # as when another process has begun or ended there
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # another process has begun or ended there
                 raise
 
     def settle(self) -> bool:
-        """Put back an old output that nothing has replaced, and remove all else; whether one was put back."""
+        """Move an old output back if nothing has replaced it, and remove the rest. Return whether it was moved back."""
         back = False
         if _at(self._old) is not None:
             if _at(self._out) is None:
@@ -289,8 +289,8 @@ class _Output:
                 self._old.rename(self._new)
             else:
                 raise OutputError(
-                    f"{self._old}: is what was at {self._out} before a run was killed, and something else is there "
-                    "now; move it to where you want it, or remove it"
+                    f"{self._old}: was at {self._out} before a run was killed, but something else is there now; "
+                    "move it to another folder, or remove it"
                 )
         shutil.rmtree(self._new, ignore_errors=True)
         if _at(self._new) is not None:
@@ -298,14 +298,14 @@ class _Output:
         return back
 
     def words(self, error: OSError) -> str:
-        """What an error of the operating system means for the output."""
+        """The message about an error of the operating system, and what it means for the output."""
         reason = _reason(error, self._out)
         if self.placed:
-            return f"{self._out}: is the new one and complete, but the file system reported: {reason}"
+            return f"{self._out}: is the new one and complete, but the file system reported an error: {reason}"
         return f"{self._out}: cannot be written: {reason}; {self.fate()}"
 
     def fate(self) -> str:
-        """What is at OUT now."""
+        """A phrase that says what is at OUT now."""
         if self.placed:
             return f"{self._out} is the new one and complete"
         try:
@@ -314,7 +314,7 @@ class _Output:
         except OSError:
             self.placed = None
         if self.placed is None:
-            return f"whether {self._out} is the new one cannot be told: look there, and at {self._work}"
+            return f"it cannot be told whether {self._out} is the new one: look there, and in {self._work}"
         if aside:
             back = "" if there else f", and the next run to {self._out} puts it back"
             return f"what was at {self._out} is in {self._old}{back}"
@@ -331,7 +331,7 @@ def _reason(error: OSError, out: Path) -> str:
 
 
 def _at(path: Path) -> Identity | None:
-    """What has this name; None where nothing has it."""
+    """The identity of the file or folder at a path; None if nothing is there."""
     try:
         return _identity(path.lstat())
     except (FileNotFoundError, NotADirectoryError):

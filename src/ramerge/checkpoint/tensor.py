@@ -1,4 +1,4 @@
-"""A tensor of a checkpoint: what it is, and where its bytes are."""
+"""A tensor of a checkpoint: its dtype and shape, and where its bytes are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramerge.foundation.dtypes import FLOATS
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where a tensor's bytes are: at `offset` in the file `path`, or in `memory` (uint8) for a pickled checkpoint."""
+    """A tensor. Its bytes are at `offset` in the file `path`, or in `memory` (uint8) for a pickled checkpoint."""
 
     name: str
     dtype: str

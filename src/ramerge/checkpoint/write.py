@@ -1,4 +1,4 @@
-"""The output's large files: laid out, made at their final size, and filled at fixed offsets by many threads."""
+"""The output's large files: made at their final size, and filled at fixed offsets by many threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_OPEN = 64
 
 @dataclass(frozen=True)
 class Shard:
-    """An output file: its header's bytes, and for each tensor the offset of its data in the file."""
+    """An output file: its header's bytes, its size, and the offset of each tensor's data in the file."""
 
     name: str
     header: bytes
@@ -32,7 +32,7 @@ class Shard:
 
 
 def lay_out(name: str, entries: Sequence[tuple[str, str, Sequence[int], int]]) -> Shard:
-    """Fix where every tensor of a shard lies.
+    """Choose the place of every tensor in a shard.
 
     Args:
         name: the file's name.
@@ -49,16 +49,16 @@ def lay_out(name: str, entries: Sequence[tuple[str, str, Sequence[int], int]]) -
 class Writer:
     """Output files of their final size, written at any offset by any thread.
 
-    At most `MOST_OPEN` of them, or as many as threads write, are open at a time, because a sweep has more files than a
-    process may open. A thread of its own pushes written data to the disk all along: by itself the kernel begins late,
-    and the synchronisation at the end waits for everything.
+    At most `MOST_OPEN` files are open at a time, or one for each writing thread, because a sweep may have more files
+    than a process may open. A separate thread pushes written data to the disk all the time. Without it, the kernel
+    begins late, and the synchronisation at the end takes long.
     """
 
     def __init__(self, stage: Stage, shards: Sequence[Shard]) -> None:
         """Create and allocate the files.
 
         Raises:
-            OSError: the disk is full or refuses.
+            OSError: the disk is full or fails.
         """
         self._stage = stage
         self._sizes = {shard.name: shard.file_bytes for shard in shards}
@@ -102,14 +102,14 @@ class Writer:
                 self._stage.finish(name, descriptor, size)
 
     def close(self) -> None:
-        """Close the files; nothing is waited for."""
+        """Close the files without waiting for the disk."""
         self._end_flusher()
         while self._open:
             os.close(self._open.popitem()[1].descriptor)
 
     @contextmanager
     def _opened(self, name: str, open_file: Callable[[str], int] | None = None) -> Iterator[int]:
-        """A file's descriptor, which stays open for as long as there is room."""
+        """A file's descriptor. It stays open until too many files are open."""
         with self._lock:
             if name not in self._open:
                 self._open[name] = _Opened((open_file or self._stage.reopen)(name))
@@ -138,7 +138,7 @@ class Writer:
         while not self._stop:
             dirty, self._dirty = self._dirty, set()
             try:
-                for name in tuple(dirty):  # a worker may be adding to it still
+                for name in tuple(dirty):  # a worker may still add to it
                     if not self._stop:
                         with self._opened(name) as descriptor:
                             os.fdatasync(descriptor)
@@ -151,14 +151,14 @@ class Writer:
 
 @dataclass
 class _Opened:
-    """An open file, and how many threads are at it."""
+    """An open file, and the number of threads that write to it."""
 
     descriptor: int
     users: int = 0
 
 
 def _allocate(descriptor: int, size: int) -> None:
-    """Reserve the file's blocks, so that a full disk shows before the work and not after it."""
+    """Reserve the file's blocks, so that a full disk is an error before the work and not after it."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(descriptor, 0, size)

@@ -1,9 +1,9 @@
 """The command line.
 
-start        where the process begins
-main         the group of commands; errors and signals in words
-commands     a function a command, no logic
-flags        from the words of a command line to a recipe's document
-texts        results for people
-completion   what the shell offers after Tab
+start        the entry point of the process
+main         the group of commands; messages for errors and signals
+commands     one function for each command, without logic
+flags        from arguments of the command line to a recipe's document
+texts        results as text for people
+completion   words that the shell offers after Tab
 """

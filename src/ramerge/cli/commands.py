@@ -1,7 +1,7 @@
-"""The commands of the core: a function a command, no logic.
+"""The commands of the core: one function for each command, without logic.
 
-Imports of the engine stand inside the functions, because numba and pydantic take longer to import than `--version`
-and `--help` may take.
+The engine is imported inside the functions, because importing numba and pydantic is too slow for `--version` and
+`--help`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> N
 
     document, out = read_inputs(paths, flags)
     if out is None:
-        raise RecipeError("no output folder: ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
+        raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
 
     with shown(stage, quiet=quiet or as_json) as listen:
         record = run(document, out, on_progress=listen, **_machine(flags))
@@ -78,9 +78,9 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
 @click.command(short_help="Show what a merge would do, and what would make it fail.")
 @options(*RECIPE)
 def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> None:
-    """Show what a merge would read, write and take, and all that would make it fail.
+    """Show what a merge would read, write and need, and everything that would make it fail.
 
-    Reads headers only. Hub ids that are not in the cache are downloaded first.
+    Reads headers only. Models from the hub that are not in the cache are downloaded first.
     """
     from ramerge.api import plan as make
     from ramerge.cli.flags import read_inputs
@@ -103,7 +103,7 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> No
 @click.option("--epsilons", metavar="E,E,...", help="Thresholds of `moved` to compare; default: 1e-4,1e-5,1e-6,0.")
 @options(*PAGES, *MACHINE)
 def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: Any) -> None:
-    """Show what RL changed: sparsity, overlap and angles of the agents, and what merges would leave of them."""
+    """Show what RL changed: sparsity, overlap and angles of the agents, and how much of them merges would keep."""
     from ramerge.analysis.analyze import EPSILONS
     from ramerge.analysis.text import summary
     from ramerge.api import analyze as run
@@ -125,7 +125,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
 @click.command(short_help="Make an HTML page of a finished merge.")
 @options(OUT, *PAGES, *MACHINE)
 def report(out: Path, quiet: bool, **flags: Any) -> None:
-    """Make the page of `analyze --html` for a finished merge at OUT, with its record; by default OUT/report.html."""
+    """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
     from ramerge.analysis.finished import open_finished, with_differences
     from ramerge.analysis.text import summary
     from ramerge.api import analyze as run

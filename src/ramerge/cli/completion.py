@@ -1,4 +1,4 @@
-"""What the shell offers after Tab. Imports stand inside the functions: a shell waits for them at every keystroke."""
+"""Words that the shell offers after Tab. Imports are inside the functions, because the shell waits for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the words of a command line to a recipe's document and the output folder."""
+"""From the arguments of a command line to a recipe's document and the output folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
         RecipeError: the words make no sense together, or the recipe cannot be read.
     """
     if len(paths) > 1:
-        raise RecipeError(f"at most a recipe is expected, got {', '.join(paths)}")
+        raise RecipeError(f"at most one recipe is expected, got {', '.join(paths)}")
     if not paths and not (options["base"] or options["agents"]):
         raise RecipeError("give a recipe's path, or --base and --agent")
     document = read_document(Path(paths[0])) if paths else Document({})
@@ -50,7 +50,7 @@ def read_inputs(paths: Sequence[str], options: Mapping[str, Any]) -> tuple[Docum
         RecipeError: the words make no sense together, or the recipe cannot be read.
     """
     if len(paths) > 2:
-        raise RecipeError(f"at most a recipe and an output folder are expected, got {', '.join(paths)}")
+        raise RecipeError(f"at most one recipe and one output folder are expected, got {', '.join(paths)}")
     by_flags = bool(options["base"] or options["agents"])
     if len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
         document, rest = read_document(Path(paths[0])), paths[1:]
@@ -88,7 +88,7 @@ def _is_recipe(path: str) -> bool:
 
 
 def _apply(document: Document, options: Mapping[str, Any]) -> None:
-    """Put the values of flags on top of a document. A preset takes the place of the document's parameters."""
+    """Set the values of flags in a document. A preset replaces the document's parameters."""
     if options.get("preset") is not None:
         document.values.pop("parameters", None)
     for key in ("method", "base", "preset", "dtype", "shard_size"):
@@ -135,4 +135,4 @@ def _from_here(model: str) -> str:
         path = Path(model).expanduser()
         return str(path.absolute()) if path.exists() else model
     except (ValueError, RuntimeError, OSError):
-        return model  # what is wrong with it is said where models are looked up
+        return model  # planning reports what is wrong with it

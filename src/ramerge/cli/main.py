@@ -1,4 +1,4 @@
-"""The command line as a whole: the group of commands, and what errors and signals mean in words."""
+"""The command line as a whole: the group of commands, and the messages for errors and signals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ for _room in _ROOMS:
 
 
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
-    ignore()  # once is enough: cleaning up must not be interrupted by a second signal
+    ignore()  # a second signal must not interrupt the clean-up
     raise StoppedError(number)
 
 
@@ -86,7 +86,7 @@ def main() -> NoReturn:
 
 
 def _leave(session: Session) -> NoReturn:
-    """All is on the disk and said. To take the compiler down in good order would take a quarter of a second."""
+    """End the process at once. All output is written, and a normal end of the compiler takes a quarter of a second."""
     with suppress(OSError):
         sys.stderr.flush()
     os._exit(session.code)
@@ -108,7 +108,7 @@ def _choose_warnings(session: Session) -> None:
 
 
 def _run(session: Session) -> int:
-    """Run the command, and say in words what it raises; the exit code."""
+    """Run the command, print a message for what it raises, and return the exit code."""
     try:
         code = int(cli(standalone_mode=False, obj=session) or 0)
         sys.stdout.flush()
@@ -128,11 +128,11 @@ def _run(session: Session) -> int:
 
 
 def _in_words(error: Exception) -> tuple[Sequence[str], int]:
-    """What an error means for the user, and the exit code."""
+    """The messages for an error, and the exit code."""
     if isinstance(error, RamergeError):
         return error.problems, error.exit_code
     if isinstance(error, FileNotFoundError) and _working_folder_is_gone():
-        return ("the working folder has been removed; change to one that is there (cd)",), 1
+        return ("the working folder has been removed; change to a folder that exists (cd)",), 1
     if isinstance(error, OSError):
         return (f"{error.filename or 'a file'}: {reason(error)}",), 1
     if isinstance(error, MemoryError):

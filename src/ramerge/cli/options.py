@@ -1,4 +1,4 @@
-"""The options of the commands that read a recipe, each said once."""
+"""The options of the commands that read a recipe, each defined once."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ MACHINE: tuple[Decorator, ...] = (
     click.option(
         "--threads", type=click.IntRange(1, 1024), help="Worker threads; default: one for each processor, and two more."
     ),
-    click.option("--max-memory", metavar="SIZE", help="What the process may take, such as 2GB."),
+    click.option("--max-memory", metavar="SIZE", help="The most memory that the process may use, such as 2GB."),
     click.option(
         "--no-cache",
         "cache",
         flag_value=False,
         default=True,
-        help="Neither use nor leave counts of the same files in the user's cache folder.",
+        help="Do not use counts from the user's cache folder, and do not store counts there.",
     ),
-    click.option("--strict", is_flag=True, help="Make an error of every warning."),
+    click.option("--strict", is_flag=True, help="Treat every warning as an error."),
     click.option("--quiet", is_flag=True, help="Show warnings and errors only."),
     DEBUG,
 )

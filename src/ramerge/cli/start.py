@@ -1,6 +1,6 @@
-"""Where the process begins: with nothing imported that takes time, and nothing begun that could be lost.
+"""The entry point of the process. It imports nothing slow, so that signals are handled from the beginning.
 
-Until `main` takes over, a signal ends the process at once and in the words of later.
+Until `main` handles signals, a signal ends the process at once, with the same message as later.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from ramerge.foundation.process import handle, stopped
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing itself takes longer to import than all that is imported here
+if TYPE_CHECKING:  # importing typing takes longer than all imports of this module
     from types import FrameType
     from typing import NoReturn
 
@@ -24,7 +24,7 @@ def main() -> NoReturn:
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    # no exception: it would go through whatever is being imported
+    # no exception, because it would be raised in the middle of an import
     try:
         os.write(2, f"{stopped(number, 'nothing was kept')}\n".encode())
     finally:

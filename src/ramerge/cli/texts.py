@@ -30,7 +30,7 @@ def summary(record: Record, out: Path) -> list[str]:
         lines += table(["agent", *[column.title for column in columns]], rows)
         lines.append(meaning(columns, record))
     if record.counts != "read":
-        lines.append("counts: from an earlier read of the same files (--no-cache counts anew)")
+        lines.append("counts: from an earlier read of the same files (--no-cache counts again)")
     lines += [f"note: {note}" for note in record.notes]
     rate = int((record.bytes_read + record.bytes_written) / max(record.seconds, 1e-9))
     lines += [
@@ -54,7 +54,7 @@ def points(records: Sequence[Record], out: Path) -> list[str]:
 
     columns = METHODS[records[0].method].columns
     varied = [key.removeprefix("parameters.") for key in records[0].point]
-    shown = columns[-1:]  # the one that parameters change: lambda, or what is kept
+    shown = columns[-1:]  # the figure that parameters change: lambda, or the kept share
     agents = [f"{column.title} {agent.name}" for agent in records[0].statistics for column in shown]
     rows = [
         [

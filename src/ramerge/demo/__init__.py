@@ -2,5 +2,5 @@
 
 run          what `ramerge demo` does
 tasks        what the agents learned
-scoring      how well a model does
+scoring      scores of a model on the tasks
 """

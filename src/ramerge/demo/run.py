@@ -22,7 +22,7 @@ Print = Callable[[str], None]
 
 
 def run(out: Path | None, say: Print) -> None:
-    """Merge the agents with RAM and RAM+, and print what was merged and, where torch is installed, how well it does.
+    """Merge the agents with RAM and RAM+, and print what was merged and, if torch is installed, the scores.
 
     Args:
         out: folder for the merged checkpoints, which replace those of an earlier demo; by default they are not kept.
@@ -62,7 +62,7 @@ class _Compiling:
     def __call__(self, event: Progress) -> None:
         if event.unit == "kernels" and not self._said:
             self._said = True
-            self._say("\ncompiling kernels, which later merges find in the cache")
+            self._say("\ncompiling kernels; later merges take them from the cache")
 
 
 def _recipe(method: str) -> dict[str, object]:
@@ -85,7 +85,8 @@ def _say_statistics(records: Mapping[str, Record], say: Print) -> None:
             f"{agent.lambda_:>8.4f}"
         )
     say(
-        "density: share of parameters that training moved; shared, unique: share of these that others moved too, or not"
+        "density: share of parameters that training moved; shared: share of these that other agents moved too; "
+        "unique: share of these that no other agent moved"
     )
 
 

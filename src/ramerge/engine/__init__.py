@@ -1,9 +1,9 @@
 """From a plan to checkpoints: count, reduce, merge, commit.
 
-execute      the whole story
-worker, tally            one block; what blocks add up to
-sinks, beside            where bytes go; what is written beside the weights
+execute                  all steps in order
+worker, tally            the work on one block; sums over blocks
+sinks, beside            outputs of merged bytes; files beside the weights
 record, card             what a merge did, for programs and for people
-suspect, warn            what looks wrong in the weights
-executors/               where blocks run
+suspect, warn            warnings about weights
+executors/               run a function over blocks
 """

@@ -1,4 +1,4 @@
-"""What is left beside the weights: record, index, companions, model card, recipe."""
+"""Writes the files beside the weights: record, index, companions, model card, recipe."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ramerge.recipe.points import Point
 
 
 def make_records(plan: Plan, known: Known, rounding: Counts, seen: Sequence[str], began: float) -> tuple[Record, ...]:
-    """A record for each point, from what was counted.
+    """A record for each point, from the counts.
 
     Args:
-        plan: what was carried out.
+        plan: the plan that was carried out.
         known: results of statistics.
-        rounding: int64, shape (points, 2, N), as `kernels.rounding` has it.
-        seen: warnings of what a sample of the weights shows.
+        rounding: int64, shape (points, 2, N), as in `kernels.rounding`.
+        seen: warnings from a sample of the weights.
         began: `time.monotonic` at the beginning.
     """
     rules = [
@@ -83,7 +83,7 @@ def _remarks(point: Point, statistics: Sequence[AgentStatistics]) -> list[str]:
 
 
 def _parts(plan: Plan, point: Point, known: Known) -> dict[str, dict[str, dict[str, Any]]]:
-    """Figures of every part, where there are several."""
+    """Figures of every part; empty if there is only one part."""
     agents = tuple(plan.agents)
     found = _reported(plan, point, known)
     if len(found) < 2:
@@ -95,7 +95,7 @@ def _parts(plan: Plan, point: Point, known: Known) -> dict[str, dict[str, dict[s
 
 
 def _reported(plan: Plan, point: Point, known: Known) -> dict[str, tuple[int, Any]]:
-    """For each part of the model its rule, and the result that the record shows."""
+    """For each part of the model: its rule, and the result that the record shows."""
     found: dict[str, tuple[int, Any]] = {}
     for tensor in plan.tensors:
         statistic = point.reported(tensor.rule) if tensor.merged else None
@@ -106,7 +106,7 @@ def _reported(plan: Plan, point: Point, known: Known) -> dict[str, tuple[int, An
 
 
 def write_beside(plan: Plan, records: Sequence[Record], stage: Stage) -> None:
-    """For every point index, companions, model card, recipe and record; for a sweep `sweep.json` too."""
+    """Write index, companions, model card, recipe and record of every point; for a sweep also `sweep.json`."""
     for point, record in zip(plan.points, records, strict=True):
         _write_point(plan, point, record, stage, f"{point.name}/" if point.name else "")
     if plan.is_sweep:
@@ -131,7 +131,7 @@ def _write_point(plan: Plan, point: Point, record: Record, stage: Stage, folder:
 
 
 def _resolved(plan: Plan, point: Point) -> Recipe:
-    """The recipe with everything spelled out: parameters, absolute folders, revisions."""
+    """The recipe with all values written out: parameters, absolute folders, revisions."""
     agents = {
         name: Agent(
             model=model.spelled_out,

@@ -21,7 +21,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
 
 
 def model_card(plan: Plan, point: Point, record: Record) -> str:
-    """Markdown with YAML front matter: base models, tags, library, and what was merged with which statistics."""
+    """Markdown with YAML front matter: base models, tags and library; then method, inputs and statistics."""
     front: dict[str, Any] = {
         "base_model": _base_models(plan),
         "base_model_relation": "merge",
@@ -62,7 +62,7 @@ def _tag(method: str) -> str:
 
 
 def columns_of(record: Record) -> tuple[Column, ...]:
-    """The figures of each agent: the method's, and what rounding to the output's dtype erases."""
+    """The figures of each agent: the method's, and the share that rounding to the output's dtype erases."""
     columns = METHODS[record.method].columns
     if not any("erased_share" in agent.values for agent in record.statistics):
         return columns
@@ -72,7 +72,7 @@ def columns_of(record: Record) -> tuple[Column, ...]:
 
 
 def _table(record: Record) -> str:
-    """Agents and what the method reports of them, and what that means."""
+    """A table of the agents' figures, and the meanings of its columns."""
     columns = columns_of(record)
     rows = [["agent", *[column.title for column in columns]], ["---"] * (1 + len(columns))]
     rows += [[markdown(agent.name), *[figure(agent, column) for column in columns]] for agent in record.statistics]
@@ -82,10 +82,10 @@ def _table(record: Record) -> str:
 
 
 def meaning(columns: Sequence[Column], record: Record) -> str:
-    """What columns mean, and where figures are that differ from part to part of the model."""
+    """The meanings of columns, and where to find figures that each part of the model has separately."""
     texts = [f"{column.title}: {column.meaning}" for column in columns]
     if record.parts:
-        texts.append(f"by part: of each of {len(record.parts):,} parts, under statistics.parts in ramerge.json")
+        texts.append(f"by part: {len(record.parts):,} parts have figures under statistics.parts in ramerge.json")
     return "; ".join(texts)
 
 
@@ -96,7 +96,7 @@ def figure(agent: AgentStatistics, column: Column) -> str:
 
 
 def _base_models(plan: Plan) -> list[str]:
-    """Ids that the hub accepts. A folder on disk stands under the id it was downloaded from, or its own name."""
+    """Ids that the hub accepts. A folder has the id from which it was downloaded, or its own name."""
     ids = []
     for model in (plan.base, *plan.agents.values()):
         candidate = model.hub_id or model.folder.resolve().name
@@ -106,5 +106,5 @@ def _base_models(plan: Plan) -> list[str]:
 
 
 def _warnings(record: Record) -> str:
-    """A list of what was warned of, between empty lines; nothing without warnings."""
+    """All warnings, between empty lines; empty without warnings."""
     return "".join(f"\n> **Warning:** {markdown(' '.join(warning.split()))}\n" for warning in record.warnings)

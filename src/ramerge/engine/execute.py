@@ -36,19 +36,19 @@ def execute(
     listen: Listener = silence,
     on_tensor: Callable[[MergedTensor], None] | None = None,
 ) -> tuple[Record, ...]:
-    """Carry a plan out: into its output folder, or with `on_tensor`, tensor by tensor into that function.
+    """Carry out a plan: write to its output folder, or with `on_tensor` pass each tensor to that function.
 
     Returns:
         A record for each point.
 
     Raises:
         PlanError: the plan has problems, or neither an output folder nor a function is given.
-        WeightsError: values that cannot be merged; every tensor that holds some. Of a strict plan, warnings too.
-        CheckpointError: an input cannot be read, or has changed since it was planned; every such file.
+        WeightsError: values cannot be merged; all such tensors are listed. If the plan is strict, also warnings.
+        CheckpointError: an input cannot be read, or has changed since planning; all such files are listed.
         OutputError: the output cannot be written.
     """
     if plan.problems or (plan.out is None) == (on_tensor is None):
-        raise PlanError(plan.problems or "either an output folder is needed, or a function that takes the tensors")
+        raise PlanError(plan.problems or "give either an output folder, or a function that takes the tensors")
     began = time.monotonic()
     with closing(_Passes(plan, executor, listen)) as passes:
         seen = inspect(plan)
@@ -68,7 +68,7 @@ def execute(
             passes.keep()
             records = _records(plan, passes, seen, began)
             write_beside(plan, records, stage)
-            check_unchanged(plan.files)  # companions too are from the files that were planned
+            check_unchanged(plan.files)  # the copied companions must not have changed either
         return records
 
 
@@ -80,7 +80,7 @@ def _records(plan: Plan, passes: _Passes, seen: Sequence[str], began: float) -> 
 
 @dataclass(frozen=True)
 class Observed:
-    """What `observe` finds.
+    """The results of `observe`.
 
     Attributes:
         known: results of statistics, by statistic and part of the model.
@@ -92,14 +92,14 @@ class Observed:
 
 
 def observe(plan: Plan, statistics: Sequence[Statistic], executor: Executor, listen: Listener = silence) -> Observed:
-    """Count statistics of what the method merges, inputs and results; nothing is written.
+    """Count statistics of the tensors that the method merges, of inputs and results. Nothing is written.
 
-    The plan's first point is merged, after the reads that its method needs beforehand.
+    The plan's first point is merged, after the counting passes of its method.
 
     Raises:
         PlanError: the plan has problems.
-        WeightsError: values that are not finite; every tensor that holds some.
-        CheckpointError: an input cannot be read, or has changed since it was planned; every such file.
+        WeightsError: values are not finite; all such tensors are listed.
+        CheckpointError: an input cannot be read, or has changed since planning; all such files are listed.
     """
     if plan.problems:
         raise PlanError(plan.problems)
@@ -137,14 +137,14 @@ class _Passes:
         self._reader.close()
 
     def count(self) -> None:
-        """All that must be known before merging: one read for each round."""
+        """Count everything that merging needs: one read for each round."""
         rounds = self._plan.rounds
         for number, wanted in enumerate(rounds):
             stage = "counting" if len(rounds) == 1 else f"counting {number + 1}/{len(rounds)}"
             self._count(stage, wanted, number)
 
     def observe(self, statistics: Sequence[Statistic]) -> None:
-        """Statistics over all tensors that the method merges, and over what it makes of them."""
+        """Count statistics of all tensors that the method merges, and of its results."""
         plan = self._plan
         known, (tasks, _) = dict(self.known), _tasks(plan, self.known)
         wanted = {index: statistics for index, tensor in enumerate(plan.tensors) if tensor.merged}
@@ -161,13 +161,13 @@ class _Passes:
         self._read(stage, blocks, lambda own, block: own.count(block, wanted[block.tensor], known), wanted)
 
     def merge(self, sink: Sink) -> None:
-        """The merging pass, and what is counted on the way."""
+        """Run the merging pass, which also counts some statistics."""
         tasks, wanted = _tasks(self._plan, self.known)
         blocks = _in_order(self._plan, range(len(self._plan.tensors)), len(self._plan.rounds))
         self._read("merging", blocks, lambda own, block: own.merge(block, tasks[block.tensor], sink), wanted, sink)
 
     def keep(self) -> None:
-        """Leave what was counted to later runs on the same files."""
+        """Store counts for later runs on the same files."""
         remembered.keep(self._plan.digest, self._plan.tensors, self._by_tensor)
 
     def _read(
@@ -178,15 +178,15 @@ class _Passes:
         wanted: Wanted,
         sink: Sink | None = None,
     ) -> None:
-        """One read of blocks, after which what is `wanted` is known.
+        """Read blocks once. After that the statistics in `wanted` are known.
 
-        At its end inputs are refused that have changed since they were planned, and weights that are bad.
+        At the end, inputs that have changed since planning are refused, and so are bad weights.
         """
         plan = self._plan
         statistics, refusals, done = Statistics(plan, wanted, self.known), Refusals(plan), 0
         total = sum(plan.tensors[index].bytes_read for index in {block.tensor for block in blocks})
         self._listen(Progress(stage, 0, total))
-        # closed here and not by the garbage collector: no worker may write once the output is being taken away
+        # closed here and not by the garbage collector: workers must have stopped before the output is removed
         with closing(self._executor.map(lambda tell: worker(plan, self._reader, tell), work, blocks)) as outcomes:
             try:
                 for outcome in outcomes:
@@ -218,9 +218,9 @@ class _Passes:
 
 
 def _in_order(plan: Plan, tensors: Sequence[int] | Mapping[int, object], number: int) -> list[Block]:
-    """Blocks of tensors in the order of the output's files; every other pass backwards.
+    """Blocks of tensors in the order of the output's files. Every second pass goes backwards.
 
-    What the pass before has read last is still in the page cache.
+    So it begins with the blocks that the previous pass has read last, which are still in the page cache.
     """
     blocks = [
         block for index in tensors for block in _blocks(plan.tensors[index], index, plan.resources.block_elements)
@@ -229,14 +229,14 @@ def _in_order(plan: Plan, tensors: Sequence[int] | Mapping[int, object], number:
 
 
 def _blocks(tensor: TensorPlan, index: int, size: int) -> Iterator[Block]:
-    # blocks begin at even elements, because two of a 16-bit format share a word
+    # blocks begin at even elements, because two elements of a 16-bit format share a word
     size = max(tensor.base.elements if tensor.whole else size - size % 2, 2)
     for start in range(0, tensor.base.elements, size):
         yield Block(index, start, min(start + size, tensor.base.elements))
 
 
 def _tasks(plan: Plan, known: Known) -> tuple[list[tuple[Task, ...]], dict[int, list[Statistic]]]:
-    """For each tensor how every point merges it; and what is counted on the way."""
+    """For each tensor: how every point merges it, and the statistics that are counted during merging."""
     agents = tuple(plan.agents)
     made: dict[object, Task] = {}
 
@@ -264,10 +264,10 @@ def _tasks(plan: Plan, known: Known) -> tuple[list[tuple[Task, ...]], dict[int, 
 
 
 def _check_ties(plan: Plan, reader: Reader) -> None:
-    """Refuse an output embedding that the base ties and an agent stores with other values."""
+    """Refuse an output embedding that the base ties, if an agent stores other values for it."""
     problems = [
-        f"{tie.head.path}: {tie.agent}: {tie.head.name!r} differs from {tie.embedding.name!r}, to which the base "
-        f"ties it; the merged model has no place for it; {tie.untie}"
+        f"{tie.head.path}: {tie.agent}: {tie.head.name!r} differs from {tie.embedding.name!r}, but the base ties "
+        f"them, so the merged model cannot hold both; {tie.untie}"
         for tie in plan.ties
         if not _equal(tie, reader)
     ]

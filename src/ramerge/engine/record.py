@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class _Reported(Generic[T]):
-    """A figure of an agent, which not every method reports. Its name is its key, without `_` at the end."""
+    """A figure of an agent that only some methods report. Its key is its name without `_` at the end."""
 
     def __set_name__(self, _owner: type, name: str) -> None:
         self._key = name.removesuffix("_")
@@ -34,13 +34,13 @@ class _Reported(Generic[T]):
             return self
         if self._key not in agent.values:
             reported = ", ".join(agent.values) or "nothing"
-            raise AttributeError(f"the method reports no {self._key!r}; it reports {reported}")
+            raise AttributeError(f"the method does not report {self._key!r}; it reports {reported}")
         return cast(T, agent.values[self._key])
 
 
 @dataclass(frozen=True)
 class AgentStatistics:
-    """One agent over all tensors that were merged. A figure that the method does not report is an `AttributeError`.
+    """Figures of one agent over all merged tensors. If the method does not report a figure: `AttributeError`.
 
     Attributes:
         name: as in the recipe.
@@ -106,7 +106,7 @@ def _apart(agent: Any) -> Any:
 class Record:
     """What a merge did. Sizes are in bytes, `seconds` is wall time.
 
-    What has a default is left out of `ramerge.json` where it is empty, or is not in records of earlier versions.
+    Fields with a default may be missing in `ramerge.json`: if they are empty, or in records of earlier versions.
 
     Attributes:
         point: of a sweep, the parameters that vary; else empty.
@@ -114,17 +114,17 @@ class Record:
         base: folder or hub id; None where the method needs none.
         rules: the recipe's rules, each with the number of tensors that it caught.
         counts: where counts come from: this `read` of the inputs, or an `earlier read` of the same files.
-        notes: what the plan noted, such as how many tensors each rule caught.
-        warnings: what was merged and probably is not what was wanted.
+        notes: the plan's notes, such as how many tensors each rule catches.
+        warnings: what was merged, but is probably not what the user wants.
         input_dtypes: dtypes of the floating-point tensors of `base`, agents and importances.
         dtype: full name of the output's dtype, or `mixed`.
         runs_on: what the method computed with.
         statistics: one entry an agent, in recipe order.
-        parts: figures by part of the model and agent, where they are not counted over all of it at once.
+        parts: figures by part of the model and agent, if several parts are counted separately.
         tensors: tensors of the output.
         merged_tensors: tensors that the method merged; `statistics` are of these.
         parameters_count: elements of the output.
-        bytes_read: bytes of weights read, every pass counted; of a sweep, for all points together.
+        bytes_read: bytes of weights read in all passes together; of a sweep, for all points together.
         bytes_written: bytes of the output's safetensors files.
         seconds: of a sweep, for all points together.
         peak_memory_bytes: the process's largest resident memory.
@@ -211,7 +211,7 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON knows no infinity: it is null there (rho without unique elements)."""
+    """Values for JSON, which has no infinity: infinite values (rho without unique elements) become null."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
     }

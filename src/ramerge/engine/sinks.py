@@ -26,7 +26,7 @@ class MergedTensor:
         name: as in the checkpoint.
         dtype: in safetensors' spelling, such as `BF16`.
         shape: its shape.
-        data: its bytes, uint8, yours to keep; `torch()` gives the tensor itself.
+        data: its bytes, uint8; they are not reused. `torch()` gives them as a tensor.
     """
 
     point: Mapping[str, Any]
@@ -36,7 +36,7 @@ class MergedTensor:
     data: NDArray[np.uint8] = field(repr=False)
 
     def torch(self) -> Any:
-        """The same memory as a tensor of torch's."""
+        """A torch tensor that shares this memory."""
         import torch
 
         return torch.from_numpy(self.data).view(torch_dtypes()[self.dtype]).reshape(self.shape)
@@ -55,10 +55,10 @@ class Files:
         self._writer.write(shard_name(self._plan, point, planned.shard), planned.offset + start, data)
 
     def advance(self) -> None:
-        """Nothing is ever due."""
+        """Nothing to do."""
 
     def close(self) -> None:
-        """The writer is closed by whoever opened it."""
+        """Nothing to do: the code that opened the writer closes it."""
 
 
 def shard_name(plan: Plan, point: int, shard: str) -> str:
@@ -77,10 +77,10 @@ def all_shards(plan: Plan) -> list[Shard]:
 
 
 class Whole:
-    """Tensors put together in memory and handed to a function, one after another, from the thread that began.
+    """Collects whole tensors in memory and passes them to a function, one after another, in the pass's main thread.
 
-    Two tensors are put together at a time; workers that are ahead wait, so memory stays bounded however slow the
-    function is. Blocks are begun in the order of tensors, so a tensor that has begun always ends.
+    At most two tensors are collected at a time. Faster workers wait, so a slow function does not use more memory.
+    Blocks are begun in the order of tensors, so every tensor that is begun will be complete.
     """
 
     def __init__(self, plan: Plan, function: Callable[[MergedTensor], None]) -> None:
@@ -118,7 +118,7 @@ class Whole:
             self._missing[tensor] = size * len(self._plan.points)
 
     def advance(self) -> None:
-        """Give away the tensors that are complete."""
+        """Pass complete tensors to the function."""
         with self._lock:
             complete = [tensor for tensor, missing in self._missing.items() if not missing]
         for index in complete:
@@ -130,12 +130,12 @@ class Whole:
             self._slots.release()
 
     def finish(self) -> None:
-        """Give away the tensors that have no elements, and so no blocks."""
+        """Pass tensors without elements to the function; they have no blocks."""
         for index, tensor in enumerate(self._plan.tensors):
             if not tensor.bytes_written:
                 self._begin(index)
                 self.advance()
 
     def close(self) -> None:
-        """Let workers that wait go."""
+        """Make waiting workers stop."""
         self._closed = True

@@ -1,12 +1,12 @@
-"""Inputs that are probably not what the recipe takes them for, told from a sample of their weights.
+"""Finds inputs that are probably wrong, such as agents of another base, in a sample of the weights.
 
-Three things are looked at, in blocks of tensors all over the model:
+Three things are compared, in blocks of tensors from the whole model:
 
-- Equal values. An agent that equals the base or another agent does so in every tensor, which is then read to be sure.
-- The correlation of weights. What was trained from a model keeps close to it: an update that is as large as the weights
-  and has nothing to do with them leaves 0.71. Between models that were initialised apart it is 0.
-- Where the paths part. Agents of one base share values and directions only by chance and by similar training, seen from
-  there. Seen from elsewhere, from one of them or from another model, all share the way to where they were trained from.
+- Equal values. If an agent equals the base or another agent in the sample, all tensors are read to be sure.
+- The correlation of weights. It stays high between a model and its agents: an update that is as large as the weights
+  and independent of them still leaves 0.71. Between models with different initialisations it is 0.
+- Common values and directions. Agents of one base share changes from that base only by chance and by similar training.
+  Relative to any other model, for example one of the agents, they all share the direction to their real base.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from ramerge.foundation.dtypes import itemsize
 from ramerge.planning.findings import key_of
 from ramerge.planning.model import Plan, TensorPlan
 
-# A quarter of a million elements of each input: 26 moved ones of an agent that moved a ten-thousandth.
+# A quarter of a million elements of each input: 26 moved elements, if an agent moved a ten-thousandth of its elements.
 _PLACES = 32
 _ELEMENTS = 1 << 13
-# A correlation needs some values; fewer elements of a tensor say nothing.
+# The fewest elements of a tensor for a meaningful correlation.
 _ENOUGH = 256
-# Of an update 1.7 times as large as the weights themselves, in no direction of theirs.
+# The correlation after an update that is 1.7 times as large as the weights and independent of them.
 _FOREIGN = 0.5
-# Others hold an agent's value so many times as often as the base's, where the two differ.
+# Where an agent and the base differ: how many times more often others must hold the agent's value than the base's.
 _VOTES = 4
 _FEW = 10  # votes that may be chance
-# Cosines of task vectors: of agents that share most of their way, of such that share a part of it, and that share none.
+# Cosines of task vectors: of agents that share most of their direction, a part of it, and nothing.
 _COMMON, _PARTLY, _APART = 0.9, 0.4, 0.2
 
 Values = NDArray[np.float32] | NDArray[np.float64]
 
 
 def suspicions(plan: Plan) -> tuple[str, ...]:
-    """What is said of agents that are probably not of this base, or not what they were thought to be.
+    """Warnings about agents that are probably not of this base, or are the wrong checkpoints.
 
     Raises:
         CheckpointError: an input cannot be read.
@@ -59,10 +59,10 @@ def suspicions(plan: Plan) -> tuple[str, ...]:
             found.append(_of(plan, name, text))
         elif sample.correlations[t - 1] < _FOREIGN:
             text = f"its weights correlate with the base's by only {sample.correlations[t - 1]:.2f}"
-            text += ", and by nearly 1 if it was trained from this base; is it an agent of another model?"
+            text += "; the value is nearly 1 for agents of this base; is it an agent of another model?"
             found.append(_of(plan, name, text))
     if found:
-        return tuple(found)  # what else they have in common says nothing
+        return tuple(found)  # further comparisons would be misleading
     for s, t in combinations(range(1, len(names) + 1), 2):
         if sample.equal[s, t] and not _are_one(tensors, s, t) and _equal(tensors, s, t):
             found.append(
@@ -78,14 +78,14 @@ def _of(plan: Plan, name: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class _Sample:
-    """What a sample of N agents says. Models are numbered: the base is 0, agents are 1 to N.
+    """Figures of a sample of N agents. Models are numbered: the base is 0, agents are 1 to N.
 
     Attributes:
         equal: shape (N + 1, N + 1): whether all values are equal.
         for_agent: shape (N + 1, N + 1): values of model j that equal those of another model k, and not the base's.
-        for_base: likewise: that equal the base's, and not those of k.
-        dots: shape (N + 1, N + 1): products of task vectors; the base's is 0.
-        correlations: of each agent's weights with the base's, the median of matrices; 1 without any.
+        for_base: shape (N + 1, N + 1): values of model j that equal the base's, and not those of model k.
+        dots: shape (N + 1, N + 1): scalar products of task vectors; the base's is 0.
+        correlations: of each agent's weights with the base's, the median over matrices; 1 without matrices.
     """
 
     equal: NDArray[np.bool_]
@@ -120,7 +120,7 @@ class _Sample:
 
 
 def _blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
-    """Tensors and values of all models, shape (N + 1, elements), at places that are drawn alike in every run."""
+    """Tensors and values of all models, shape (N + 1, elements), at random places that are the same in every run."""
     draw = Random(0)
     large = [tensor for tensor in tensors if tensor.base.elements >= _ENOUGH] or list(tensors)
     with Reader() as reader:
@@ -133,7 +133,7 @@ def _blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[Tensor
 
 
 def _numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
-    """So many elements of a tensor from `start` on; exact, in float32 or float64."""
+    """`size` elements of a tensor from `start` on; exact, in float32 or float64."""
     width = itemsize(tensor.dtype)
     raw = np.empty(size * width, np.uint8)
     reader.read(tensor, start * width, raw)
@@ -160,12 +160,12 @@ def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
 
 
 def _are_one(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
-    """Whether two agents are the same files, which the plan notes."""
+    """Whether two agents are the same files. The plan warns of that."""
     return all(tensor.sources[first].tensor == tensor.sources[second].tensor for tensor in tensors)
 
 
 def _wrong_base(plan: Plan, sample: _Sample, apart: Sequence[int]) -> Iterator[str]:
-    """Whether agents that differ among each other look as if they were trained from somewhere else than the base.
+    """A warning if different agents were probably trained from another model than the base.
 
     Args:
         plan: gives names.
@@ -186,15 +186,16 @@ def _wrong_base(plan: Plan, sample: _Sample, apart: Sequence[int]) -> Iterator[s
         yield _of_base(plan, f"{text} probably trained from another model, or the base is swapped with an agent")
     elif votes[likely] > _VOTES:
         text = f"where {names[likely - 1]} differs from the base, the other agents hold its values and not the base's"
-        yield _of_base(plan, f"{text}; are the two swapped?")
+        yield _of_base(plan, f"{text}; is it swapped with the base?")
     elif cosines[0] > _PARTLY and cosines[straight] < _APART and by_angles:
-        text = f"seen from {names[straight - 1]} the other models go ways of their own"
-        text += f" (mean cosine {cosines[straight]:.2f}), seen from the base they share one ({cosines[0]:.2f})"
-        yield _of_base(plan, f"{text}; are the two swapped?")
+        name = names[straight - 1]
+        text = f"the other models differ from {name} in different directions (mean cosine {cosines[straight]:.2f})"
+        text += f", but from the base in a common direction ({cosines[0]:.2f}); is {name} swapped with the base?"
+        yield _of_base(plan, text)
 
 
 def _is_start(sample: _Sample) -> bool:
-    """Whether agents hold the base's values where another agent has moved them, which only its own agents do."""
+    """Whether agents hold the base's values where another agent has moved them, which only agents of this base do."""
     return bool(sample.for_base[1:, 1:].sum() > max(_VOTES * sample.for_agent[1:, 1:].sum(), _FEW))
 
 
@@ -203,13 +204,13 @@ def _of_base(plan: Plan, text: str) -> str:
 
 
 def _votes(sample: _Sample, k: int, voters: Sequence[int]) -> float:
-    """How many times as often others hold an agent's value as the base's, where the two differ."""
+    """How many times more often others hold an agent's value than the base's, where the two differ."""
     for_agent, for_base = (int(counts[voters, k].sum()) for counts in (sample.for_agent, sample.for_base))
     return for_agent / max(for_base, _FEW)
 
 
 def _mean_cosine(sample: _Sample, k: int, others: Sequence[int]) -> float:
-    """The mean cosine of the ways from one model to pairs of others."""
+    """The mean cosine between the differences from one model to pairs of others."""
     dots = sample.dots
     found = []
     for i, j in combinations(others, 2):

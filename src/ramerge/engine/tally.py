@@ -15,14 +15,14 @@ from ramerge.planning.model import Plan
 
 
 class Statistics:
-    """What is counted over the parts of the model.
+    """Counts over the parts of the model.
 
-    A part's sums are reduced to its result, which is small, as soon as the last of its blocks is in. Sums that are to
-    be kept stay, tensor by tensor, in `by_tensor`.
+    When the last block of a part is counted, its sums are reduced to a result, which is small. Sums that will be stored
+    stay in `by_tensor`, separately for each tensor.
     """
 
     def __init__(self, plan: Plan, wanted: Mapping[int, Sequence[Statistic]], known: Known) -> None:
-        """Get ready to count the statistics `wanted` of tensors, by their places, after those that are `known`."""
+        """Prepare to count. `wanted`: statistics by the tensor's index. `known`: results that they may need."""
         self._plan = plan
         self._known = known
         self._totals: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
@@ -41,7 +41,7 @@ class Statistics:
             self._finish(key)
 
     def add(self, outcome: Outcome) -> None:
-        """Add what a block held."""
+        """Add the counts of a block."""
         tensor = self._plan.tensors[outcome.block.tensor]
         for statistic, counts in outcome.counted.items():
             key = statistic, tensor.part(statistic.scope)
@@ -66,7 +66,7 @@ class Statistics:
 
 
 class Refusals:
-    """Weights that cannot be merged; all of a pass are reported together."""
+    """Weights that cannot be merged. All of a pass are reported together."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -75,7 +75,7 @@ class Refusals:
         self._unequal: set[tuple[int, int]] = set()
 
     def add(self, outcome: Outcome) -> None:
-        """Add what was wrong in a block."""
+        """Add the problems of a block."""
         index = outcome.block.tensor
         if outcome.wrong is not None and any(outcome.wrong):
             found = np.array(outcome.wrong, np.int64)
@@ -88,7 +88,7 @@ class Refusals:
         """Raise for everything that cannot be merged.
 
         Raises:
-            WeightsError: NaN, Inf, negative importances, overflow, integers that differ; all tensors that hold some.
+            WeightsError: NaN, Inf, negative importances, overflow, or integers that differ; lists all such tensors.
         """
         problems = [*self._bad_values(), *self._bad_results(), *self._differences()]
         if problems:
@@ -104,7 +104,7 @@ class Refusals:
                 seen.add(id(source.tensor))
                 what = f"{source.tensor.path}: {source.owner}: tensor {source.tensor.name!r} holds {count:,}"
                 problems.append(
-                    f"{what} importances that are negative, NaN or Inf; they must be squared gradients or alike"
+                    f"{what} importances that are negative, NaN or Inf; they must be squared gradients or similar"
                     if source.is_importance
                     else f"{what} NaN or Inf; the training diverged or the file is damaged "
                     "(allow.non_finite: true computes with them)"
@@ -115,7 +115,7 @@ class Refusals:
         tensors = [self._plan.tensors[index] for index in sorted(self._overflows - self._wrong.keys())]
         return [
             f"tensor {tensor.name!r}: a result overflows {tensor.dtype}; "
-            + ("choose a dtype with a larger range, such as bfloat16" if tensor.dtype == "F16" else "scale it down")
+            + ("choose a dtype with a larger range, such as bfloat16" if tensor.dtype == "F16" else "reduce the scale")
             for tensor in tensors
         ]
 

@@ -1,4 +1,4 @@
-"""What is warned of once values have been read; a strict plan is refused for it, before its output appears."""
+"""Warnings about values. They are errors of a strict plan, before its output appears."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ramerge.foundation.errors import WeightsError
 from ramerge.methods.base import Counts
 from ramerge.planning.model import Plan
 
-# A larger share of an agent's updates than this must not be lost without a word.
+# If a larger share of an agent's updates than this is lost, the user is warned.
 _MUCH = 0.1
 
 
 def inspect(plan: Plan) -> tuple[str, ...]:
-    """Warnings of what a sample of the weights shows.
+    """Warnings from a sample of the weights.
 
     Raises:
-        WeightsError: the plan is strict, and there are some.
+        WeightsError: the plan is strict, and there are warnings.
         CheckpointError: an input cannot be read.
     """
     found = tuple(suspicions(plan))
@@ -27,10 +27,10 @@ def inspect(plan: Plan) -> tuple[str, ...]:
 
 
 def erasures(rounding: Counts) -> list[dict[str, Any]]:
-    """What rounding does to each agent's updates, for the record.
+    """How much of each agent's updates rounding erases, for the record.
 
     Args:
-        rounding: int64, shape (2, N), as `kernels.rounding` has it.
+        rounding: int64, shape (2, N), as in `kernels.rounding`.
 
     Returns:
         For each agent `updates` and `erased`, in elements, and `erased_share`, erased / updates.
@@ -47,13 +47,13 @@ def warnings_of(plan: Plan, seen: Sequence[str], rounding: Counts) -> tuple[str,
     Args:
         plan: its own come first.
         seen: what `inspect` found.
-        rounding: int64, shape (2, N): what counts say of rounding; where nothing is counted, headers say it.
+        rounding: int64, shape (2, N): counts of rounding; if they are not counted, the forecast from headers is used.
     """
     return (*plan.warnings, *seen, *(_erased(plan, rounding) if plan.rounds_updates else plan.forecast))
 
 
 def _erased(plan: Plan, rounding: Counts) -> list[str]:
-    """Warnings if rounding to the output's dtype erases much of an agent, or narrows what is taken from one."""
+    """Warnings if rounding to the output's dtype erases much of an agent, or rounds tensors taken from an agent."""
     found = []
     shares = {name: lost["erased_share"] for name, lost in zip(plan.agents, erasures(rounding), strict=True)}
     much = [f"{share:.0%} of {name}" for name, share in shares.items() if share > _MUCH]
@@ -71,7 +71,7 @@ def refuse(plan: Plan, warnings: Iterable[str]) -> None:
     """Make an error of warnings if the plan is strict.
 
     Raises:
-        WeightsError: the plan is strict, and there are some.
+        WeightsError: the plan is strict, and there are warnings.
     """
     problems = dict.fromkeys(warnings)
     if plan.strict and problems:

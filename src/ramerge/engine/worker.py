@@ -1,4 +1,4 @@
-"""A thread's part of the work: read a block of all inputs, count or merge it, hand over what came out."""
+"""The work of a thread: read a block of all inputs, count or merge it, and return the outcome."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Outcome:
             `kernels.rounding` has it; None where it can do nothing.
         wrong: for each source how many of its elements cannot be merged, where the result is wrong; all zero for an
             overflow.
-        unequal: places of the sources whose bytes differ from the first's in a tensor that must be equal.
+        unequal: indices of sources whose bytes differ from the first source's, in a tensor that must be equal.
     """
 
     block: Block
@@ -63,11 +63,11 @@ class Sink(Protocol):
         ...
 
     def advance(self) -> None:
-        """Do what is due, from the thread that began the pass; called after each block."""
+        """Called after each block, in the thread that began the pass."""
         ...
 
     def close(self) -> None:
-        """Expect nothing any more, and keep nobody waiting."""
+        """Called when no more bytes will come. Waiting workers must stop."""
         ...
 
 
@@ -76,8 +76,8 @@ class Task:
     """How a tensor is merged for one point.
 
     Attributes:
-        prepared: what the method takes.
-        on_the_way: what it counts while merging.
+        prepared: the method's prepared values for `merge`.
+        on_the_way: the statistic that is counted during merging.
     """
 
     prepared: Any
@@ -86,20 +86,20 @@ class Task:
 
 @dataclass(frozen=True)
 class Compiling:
-    """A kernel is being compiled, or `done`."""
+    """The compilation of a kernel has begun, or is `done`."""
 
     done: bool
 
 
 @contextmanager
 def worker(plan: Plan, reader: Reader, tell: Callable[[Compiling], None]) -> Iterator[Worker]:
-    """A worker that tells of kernels that it has to compile."""
+    """A worker. `tell` gets a message when it compiles a kernel."""
     with told_of_compiling(lambda done: tell(Compiling(done))):
         yield Worker(plan, reader)
 
 
 class Worker:
-    """A thread's buffer."""
+    """One thread's buffer, and its work on blocks."""
 
     def __init__(self, plan: Plan, reader: Reader) -> None:
         self._plan = plan
@@ -122,12 +122,12 @@ class Worker:
             before = known[after, tensor.part(after.scope)] if after is not None else None
             counted[statistic] = statistic.blank(len(self._plan.agents))
             flagged |= statistic.count(piece, before, counted[statistic])
-        # a difference may overflow although both sides are finite; what that means shows in the result
+        # a difference may overflow although both sides are finite; only the result then shows whether it matters
         found = self._wrong(tensor, piece) if flagged and not self._plan.recipe.allow.non_finite else ()
         return Outcome(block, self._bytes_read, counted, rounding, found if any(found) else None)
 
     def observe(self, block: Block, statistics: Sequence[Statistic], known: Known, task: Task) -> Outcome:
-        """Merge the block for the first point, write it nowhere, and count inputs and result."""
+        """Merge the block for the first point without writing it, and count inputs and result."""
         tensor = self._plan.tensors[block.tensor]
         piece = self._piece(tensor, block)
         rounding = np.zeros((len(self._plan.points), 2, len(self._plan.agents)), np.int64)
@@ -135,7 +135,7 @@ class Worker:
         return self._counted(block, piece, statistics, known, rounding)
 
     def merge(self, block: Block, tasks: Sequence[Task], sink: Sink) -> Outcome:
-        """Read the block of all inputs, and for every point merge and write; copy what is not merged."""
+        """Read the block of all inputs; merge and write it for every point. A tensor that is not merged is copied."""
         tensor = self._plan.tensors[block.tensor]
         if tensor.action == "compare":
             return self._compare(tensor, block, sink)
@@ -183,7 +183,7 @@ class Worker:
         formats = tuple(source.tensor.dtype for source in tensor.sources)
         parts = self._read(tensor, block)
         if tensor.dtype not in FLOATS:
-            # integers that a rule keeps or takes: bytes, which nothing computes with
+            # integers that a rule keeps or takes: only their bytes are copied
             return Piece(
                 tensor.name, tensor.base.shape, block.start, elements, formats, [*parts], formats[0], parts[0], parts[0]
             )
@@ -195,9 +195,9 @@ class Worker:
         return Piece(tensor.name, tensor.base.shape, block.start, elements, formats, words, tensor.dtype, out, scratch)
 
     def _read(self, tensor: TensorPlan, block: Block) -> list[NDArray[np.uint8]]:
-        """The block's bytes in every source, with zeros up to a multiple of 4, which every word divides or is.
+        """The block's bytes in every source, with zeros up to a multiple of 4, so that they fill whole words.
 
-        An agent that leaves the tensor as it is shares the base's.
+        An agent that does not change the tensor shares the base's bytes.
         """
         self._used = self._bytes_read = 0
         read: dict[int, NDArray[np.uint8]] = {}

@@ -1,4 +1,4 @@
-"""From a checked recipe and the headers of its checkpoints to a plan, made once. Reads no weights.
+"""Makes a plan from a checked recipe and the headers of its checkpoints. Reads no weights.
 
 Problems are collected, not raised one by one, so that a user sees all of them at once.
 """
@@ -39,22 +39,22 @@ def make_plan(
     strict: bool = False,
     notes: Sequence[str] = (),
 ) -> Plan:
-    """Plan a merge, or a sweep over parameters; `problems` of the result says what would make it fail.
+    """Plan a merge, or a sweep over parameters. `problems` of the result says what would make it fail.
 
     Args:
-        points: the merges, as `recipe.points.make_points` has them; at least one.
+        points: the merges, from `recipe.points.make_points`; at least one.
         out: the output folder, if it is known.
-        threads: worker threads; by default as many as the machine has processors, and two more that wait for disks.
+        threads: worker threads; by default one for each processor, and two more because threads wait for disks.
         max_memory: bytes, or a size such as `2GB`, that the process must not exceed.
-        overwrite: whether an existing checkpoint at `out` is to be replaced.
-        in_memory: whether merged tensors are handed over whole instead of being written.
-        observed: statistics that will be counted instead of a merge; the plan has the memory for them.
-        cache: whether to use counts that earlier reads of the same files have left, and to leave some.
+        overwrite: whether an existing checkpoint at `out` will be replaced.
+        in_memory: whether whole merged tensors are passed to a function instead of being written.
+        observed: statistics that will be counted instead of a merge; the plan includes the memory for them.
+        cache: whether to use stored counts of earlier reads of the same files, and to store counts.
         strict: whether warnings are problems.
-        notes: what is to be noted besides.
+        notes: further notes for the plan.
 
     Raises:
-        RecipeError: a limit is not a number of threads or a size.
+        RecipeError: `threads` or `max_memory` is not valid.
     """
     recipe, limits = points[0].recipe, read_limits(threads, max_memory)
     findings = Findings(recipe.document)
@@ -84,7 +84,7 @@ def make_plan(
 
 
 def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, cache: bool) -> Contents:
-    """The tensors of the output, and what is read for them; nothing where an input could not be opened."""
+    """The tensors of the output, and what is read for them. Empty if an input could not be opened."""
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return Contents()
@@ -118,7 +118,7 @@ def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, ca
 
 
 def _matched(recipe: Recipe, base: Checkpoint, inputs: Inputs, findings: Findings) -> tuple[Matched, tuple[Tie, ...]]:
-    """What agents have in the place of the base's tensors, and the output embeddings that the base ties."""
+    """The agents' counterparts of the base's tensors, and the output embeddings that only the base ties."""
     found = {name: match(name, base, agent, recipe.allow, findings) for name, agent in inputs.opened_agents.items()}
     wanted = _merged(base, recipe)
     importances = {

@@ -1,4 +1,4 @@
-"""What else would make a merge fail: quantised inputs, configurations that differ, the output's place and disk."""
+"""Further checks of a plan: configurations, rules, layers, sizes of shards, and files to copy."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MOST_SHARDS = 10_000
 def check_configs(
     base: Checkpoint, agents: Mapping[str, Checkpoint], ties: Sequence[Tie], recipe: Recipe, findings: Findings
 ) -> None:
-    """Refuse differences between configurations that change what the weights mean; show the others."""
+    """Refuse differences between configurations that change what the weights mean. Note the others."""
     if not base.config:
-        findings.notes.append(f"{base.directory}: has no config.json, so the output will not load by itself")
+        findings.notes.append(f"{base.directory}: has no config.json; add one to the output before you load it")
         return
     for name, agent in agents.items():
         if not agent.config:
@@ -55,13 +55,13 @@ def _pairs(differences: Mapping[str, str]) -> str:
 
 
 def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Path, findings: Findings) -> None:
-    """Refuse rules that catch no tensor; show what the others caught."""
+    """Refuse rules that catch no tensor. Note how many tensors the others catch."""
     for number, (rule, count) in enumerate(zip(recipe.rules, caught(recipe, tensors), strict=True), 1):
         if count:
             findings.notes.append(f"rule {number} ({rule}) catches {count:,} tensor{'s' if count > 1 else ''}")
             continue
         earlier = any(rule.catches(tensor.name) for tensor in tensors)
-        text = "earlier rules catch all of them" if earlier else f"{base} has no such tensor"
+        text = "earlier rules catch all of its tensors" if earlier else f"{base} has no such tensor"
         problem = findings.document.where(("rules", str(number - 1)), f"{rule}: catches nothing: {text}")
         findings.problems.append(problem)
     if recipe.rules and tensors and not any(tensor.merged for tensor in tensors):
@@ -69,34 +69,34 @@ def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Path, findi
 
 
 def note_methods(points: Sequence[Point], findings: Findings) -> None:
-    """Say where a method of mergekit's gives other results by the same parameters."""
+    """Note which methods give other results in mergekit with the same parameters."""
     noted = [point.method for point in points if any(point.method.noted(values) for values in point.parameters)]
     findings.notes += dict.fromkeys(f"{method.name}: mergekit's {method.differs}" for method in noted)
 
 
 def note_one_agent(point: Point, findings: Findings) -> None:
-    """Say what is unusual about a merge of one agent."""
+    """Note what a merge of only one agent means."""
     if len(point.recipe.agents) == 1:
         findings.notes.append(f"{next(iter(point.recipe.agents))} is the only agent: {point.method.alone}")
 
 
 def check_layers(base: Checkpoint, findings: Findings) -> None:
-    """Refuse slices that are not of all layers of the base."""
+    """Refuse slices that do not hold all layers of the base."""
     asked = findings.document.layers
     if asked is None:
         return
     stated = counts_of(base.config)
     if asked not in stated:
         known = f"the base has {', '.join(map(str, sorted(stated)))}" if stated else "config.json states no number"
-        text = f"take layers 0 to {asked}, and {known}; only whole models can be merged"
+        text = f"take layers 0 to {asked}, but {known}; only whole models can be merged"
         findings.problems.append(findings.document.where(("slices",), text))
 
 
 def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findings) -> None:
-    """Refuse a size of shards that no file system is meant for, such as bytes where gigabytes were."""
+    """Refuse a shard size that would make too many files, for example 5 bytes instead of 5 gigabytes."""
     size, total = recipe.shard_size, sum(tensor.bytes_written for tensor in tensors)
     if size is not None and total > _MOST_SHARDS * size:
-        text = f"{size:,} bytes a shard are too few for {total:,} bytes of weights; give a size such as 5GB"
+        text = f"{size:,} bytes per shard are too few for {total:,} bytes of weights; give a size such as 5GB"
         findings.problems.append(findings.document.where(("shard_size",), text))
 
 
@@ -107,7 +107,7 @@ def find_companions(inputs: Inputs, recipe: Recipe, shards: Sequence[Shard], fin
     ours = {*(shard.name for shard in shards), SAFETENSORS_INDEX, "README.md", "ramerge.json", "ramerge.yaml"}
     for name in sorted(ours):
         if (base / name).is_dir():
-            findings.problem(f"{base / name}: is a folder, where the output has a file of that name")
+            findings.problem(f"{base / name}: is a folder, but the output needs a file of this name; rename the folder")
     try:
         return companion_files(base, source, allow_outside_links=recipe.allow.outside_links)
     except CheckpointError as error:

@@ -1,4 +1,4 @@
-"""What planning finds out besides the plan: problems stop a merge, warnings do if it is strict, notes do not."""
+"""Problems, warnings and notes of planning. Problems stop a merge; warnings stop it only if it is strict."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Findings:
     notes: list[str] = field(default_factory=list)
 
     def problem(self, text: str, agent: str | None = None) -> None:
-        """A problem of an agent, of the base under the name "", or of none; with the recipe's line that names it."""
+        """Add a problem. `agent` is an agent's name, or "" for the base; the message shows its line in the recipe."""
         self.problems.append(self._where(text, agent))
 
     def warn(self, text: str, agent: str | None = None) -> None:
-        """A warning, likewise: the merge can be carried out, and probably is not what is wanted."""
+        """Add a warning, as for `problem`: the merge is possible, but probably not what the user wants."""
         self.warnings.append(self._where(text, agent))
 
     def error(self, error: RamergeError, agent: str) -> None:
-        """All problems of an error about an agent, or about the base under the name ""."""
+        """Add all problems of an error about an agent, or about the base if `agent` is ""."""
         for text in error.problems:
             self.problem(text, agent)
 
@@ -38,11 +38,11 @@ class Findings:
 
 
 def key_of(agent: str) -> tuple[str, ...]:
-    """Where the recipe names an agent, or the base under the name ""."""
+    """The key under which the recipe names an agent, or the base if `agent` is ""."""
     return ("agents", agent) if agent else ("base",)
 
 
 def listed(items: Sequence[str]) -> str:
-    """Items in a row, cut where nobody reads on."""
+    """The first items, separated by commas, and the number of the others."""
     more = f", and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
     return ", ".join(items[:_LISTED]) + more

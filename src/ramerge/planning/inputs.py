@@ -1,4 +1,4 @@
-"""The models that a recipe names: found, opened, and refused where no arithmetic is defined for them."""
+"""Finds and opens the models that a recipe names, and refuses dtypes and quantised weights that cannot be merged."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Inputs:
     """The models of a recipe, and the checkpoints of those that could be opened.
 
     Attributes:
-        base: the base; where the recipe has none, the first agent.
+        base: the base; if the recipe has no base, the first agent.
         agents: by name, in recipe order.
-        importances: of the agents that have some.
+        importances: by the agent's name, for agents that have importances.
         opened_base: None if it could not be opened.
-        opened_agents: those that could be opened.
-        opened_importances: likewise.
+        opened_agents: the agents that could be opened.
+        opened_importances: the importances that could be opened.
     """
 
     base: Model
@@ -43,34 +43,34 @@ class Inputs:
 
     @property
     def opened(self) -> list[Checkpoint]:
-        """All that could be opened."""
+        """All checkpoints that could be opened."""
         base = [self.opened_base] if self.opened_base else []
         return [*base, *self.opened_agents.values(), *self.opened_importances.values()]
 
     @property
     def are_complete(self) -> bool:
-        """Whether all could be opened."""
+        """Whether all checkpoints could be opened."""
         agents = len(self.opened_agents) == len(self.agents)
         return bool(self.opened_base) and agents and len(self.opened_importances) == len(self.importances)
 
     @property
     def files(self) -> dict[Path, Identity]:
-        """Every file that was opened, as it was then."""
+        """The identity of every opened file at that time."""
         return {path: identity for checkpoint in self.opened for path, identity in checkpoint.files.items()}
 
     @property
     def folders(self) -> list[Path]:
-        """The folders of base and agents, of those that were found."""
+        """The folders of base and agents that were found."""
         return [model.directory for model in (self.base, *self.agents.values()) if model.directory is not None]
 
 
 def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Inputs:
-    """Find and open the models of a recipe; what cannot be opened is a problem.
+    """Find and open the models of a recipe. A model that cannot be opened is a problem.
 
     Args:
         recipe: names base, agents and importances.
-        findings: told of problems and warnings.
-        needs_base: whether the method takes task vectors, of which the base itself has none.
+        findings: gets problems and warnings.
+        needs_base: whether the method uses task vectors. Then the base itself cannot be an agent.
     """
     agents = {name: _find(agent.model, recipe, findings, name) for name, agent in recipe.agents.items()}
     importances = {
@@ -92,7 +92,7 @@ def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Inpu
 
 
 def _find(text: str, recipe: Recipe, findings: Findings, name: str) -> Model:
-    """A model's folder. One that cannot be found keeps its name, and is a problem."""
+    """Find a model's folder. A model that cannot be found keeps its name, and is a problem."""
     try:
         return resolve(text, recipe.folder)
     except CheckpointError as error:
@@ -118,7 +118,7 @@ def _open(name: str, model: Model, recipe: Recipe, findings: Findings) -> Checkp
 
 
 def _check_arithmetic(name: str, checkpoint: Checkpoint, recipe: Recipe, findings: Findings) -> None:
-    """Refuse quantised weights, and dtypes that merging has no arithmetic for."""
+    """Refuse quantised weights, and dtypes for which merging has no arithmetic."""
     folder = checkpoint.directory
     packed = sorted({found[1] for key in checkpoint.tensors if (found := _PACKED.search(key))})
     declared = quantisation(checkpoint.config)
@@ -128,7 +128,7 @@ def _check_arithmetic(name: str, checkpoint: Checkpoint, recipe: Recipe, finding
     dtypes = Counter(tensor.dtype for tensor in checkpoint.tensors.values())
     for dtype in sorted(dtypes):
         if dtype not in INTEGERS and not dtype.startswith(("BF16", "F16", "F32", "F64")):
-            kind = "float8, whose scales merging would ignore" if dtype.startswith("F8") else "not a type of weights"
+            kind = "float8: merging would ignore its scales" if dtype.startswith("F8") else "not a type of weights"
             text = f"{folder}: {dtypes[dtype]} tensors of dtype {dtype} ({kind}); convert to bfloat16, or {_ADVICE}"
             findings.problem(text, name)
 
@@ -136,11 +136,11 @@ def _check_arithmetic(name: str, checkpoint: Checkpoint, recipe: Recipe, finding
 def _refuse_base_as_agent(base: Model, agents: Mapping[str, Model], findings: Findings) -> None:
     for name, model in agents.items():
         if model.directory and base.directory and model.directory.resolve() == base.directory.resolve():
-            findings.problem(f"{model.directory} is the base itself, so it has no task vector", name)
+            findings.problem(f"{model.directory} is the base itself, so it has no task vector; give an agent", name)
 
 
 def _warn_of_same_folders(agents: Mapping[str, Model], findings: Findings) -> None:
-    """Agents that are the same folder are rarely meant."""
+    """Warn of agents that are the same folder, which is rarely intended."""
     folders: dict[Path, list[str]] = {}
     for name, model in agents.items():
         if model.directory:

@@ -1,4 +1,4 @@
-"""Where every tensor of the output lies: which file, at which byte, in which dtype."""
+"""The place of every tensor in the output: its file, its first byte, its dtype."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Entry = tuple[str, str, Sequence[int], int]
 
 @dataclass(frozen=True)
 class Matched:
-    """The tensors that stand for each of the base's, by name.
+    """The counterparts of the base's tensors, by name.
 
     Attributes:
-        agents: of every agent, in recipe order.
-        importances: likewise, for methods that need them; else empty.
+        agents: each agent's tensors, in recipe order.
+        importances: each agent's importances, for methods that need them; otherwise empty.
     """
 
     agents: Mapping[str, Mapping[str, Tensor]]
@@ -32,12 +32,12 @@ class Matched:
 
 
 def plan_tensors(base: Checkpoint, matched: Matched, points: Sequence[Point]) -> tuple[list[Shard], list[TensorPlan]]:
-    """The output's files, as the base's or of the size that was asked for, and the tensors in them.
+    """The output's files, like the base's or of the requested size, and the tensors in them.
 
     Args:
         base: the base.
-        matched: what agents have in the place of the base's tensors.
-        points: whose recipe says dtype, size of shards and rules, and whose methods say what they need.
+        matched: the agents' counterparts of the base's tensors.
+        points: their recipe gives dtype, size of shards and rules; their methods say what they need.
     """
     recipe = points[0].recipe
     dtypes = {name: _dtype(recipe.dtype, tensor, matched) for name, tensor in base.tensors.items()}
@@ -82,7 +82,7 @@ def _dtype(wanted: str | None, tensor: Tensor, matched: Matched) -> str:
 def _treatment(
     tensor: Tensor, rule: Rule | None, matched: Matched, points: Sequence[Point]
 ) -> tuple[Literal["merge", "copy", "compare"], tuple[Source, ...]]:
-    """What is done with a tensor, and what is read for it."""
+    """The action for a tensor, and the sources that are read for it."""
     base = Source("base", tensor)
     if rule is not None and rule.keep is not None:
         return "copy", (base,)
@@ -106,7 +106,7 @@ def _entry(tensor: Tensor, dtype: str) -> Entry:
 
 
 def _regroup(entries: Sequence[Entry], limit: int) -> dict[str, list[Entry]]:
-    """Shards of at most `limit` bytes of data each; a larger tensor gets one of its own."""
+    """Shards of at most `limit` bytes of data each. A larger tensor gets a shard of its own."""
     groups: list[list[Entry]] = [[]]
     room = limit
     for entry in entries:
@@ -121,7 +121,7 @@ def _regroup(entries: Sequence[Entry], limit: int) -> dict[str, list[Entry]]:
 
 
 def _safetensors_name(shard: str) -> str:
-    """Name of an output file: the base's, or its counterpart in safetensors."""
+    """Name of an output file: the base's name, with the ending .safetensors instead of .bin."""
     if not shard.endswith(".bin"):
         return shard
     return shard.replace("pytorch_model", "model").removesuffix(".bin") + ".safetensors"

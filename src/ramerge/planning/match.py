@@ -1,4 +1,4 @@
-"""The agents' tensors beside the base's: what is missing, extra, of another shape or type, or tied."""
+"""Compares the agents' tensors with the base's: missing, extra and tied tensors, other shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from ramerge.recipe.model import Allow
 _HEAD = ("lm_head.weight", "output.weight", "embed_out.weight")
 _EMBEDDING = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight", "embed_in.weight")
 
-# An agent of which less than this is used adds next to nothing.
+# If less than this share of an agent's elements is used, the agent adds almost nothing.
 _LITTLE = 0.01
 
 
 def match(
     name: str, base: Checkpoint, agent: Checkpoint, allow: Allow, findings: Findings
 ) -> tuple[dict[str, Tensor], list[Tie]]:
-    """For every tensor of the base what the agent has in its place, the base's own where it leaves it as it is.
+    """For every tensor of the base the agent's counterpart, or the base's own tensor if the agent does not change it.
 
     Also the output embeddings that the agent stores although the base ties them.
     """
     found = dict(agent.tensors)
     for head, embedding in _tied_in_agent(base, agent).items():
         found[head] = embedding
-        findings.notes.append(f"{name}: {head!r} is tied to {embedding.name!r}, which is used for it")
+        findings.notes.append(f"{name}: {head!r} is tied to {embedding.name!r}, which is used in its place")
     ties = [Tie(name, tensor, tied) for tensor, tied in _tied_in_base(base, agent)]
     for tie in ties:
         findings.notes.append(
-            f"{name}: {tie.head.name!r} must equal {tie.embedding.name!r}, to which the base ties it, and is dropped"
+            f"{name}: {tie.head.name!r} must equal {tie.embedding.name!r}, because the base ties them; it is dropped"
         )
     heads = {tie.head.name for tie in ties}
     missing = [tensor for tensor in base.tensors.values() if tensor.name not in found]
@@ -53,7 +53,7 @@ def match(
 def match_importance(
     name: str, wanted: Mapping[str, Tensor], importance: Checkpoint, findings: Findings
 ) -> dict[str, Tensor]:
-    """For every tensor of the base in `wanted` its importances; what is missing or does not fit is a problem."""
+    """The importances of every tensor in `wanted`. Missing ones and other shapes or dtypes are problems."""
     missing = [key for key in wanted if key not in importance.tensors]
     found = {key: importance.tensors[key] for key in wanted if key in importance.tensors}
     shapes = [
@@ -62,7 +62,7 @@ def match_importance(
         if tensor.shape != wanted[key].shape
     ]
     integers = [key for key, tensor in found.items() if not tensor.is_float]
-    for what, names in (("lacks importances of", missing), ("integers, not importances:", integers)):
+    for what, names in (("lacks importances of", missing), ("importances must be floating point, not", integers)):
         if names:
             findings.problem(f"{importance.directory}: {what} {listed([repr(key) for key in names])}", name)
     if shapes:
@@ -72,7 +72,7 @@ def match_importance(
 
 @dataclass(frozen=True)
 class _Difference:
-    """Tensors that only one side has, whether that is accepted, and the key under `allow` that accepts it."""
+    """Tensors that only one side has, whether the recipe allows this, and the key under `allow` for it."""
 
     what: str
     tensors: Sequence[Tensor]
@@ -83,7 +83,7 @@ class _Difference:
 def _report(
     name: str, agent: Checkpoint, differences: Sequence[_Difference], why: str | None, findings: Findings
 ) -> None:
-    """Note what is accepted; the rest is a problem, with the reason where the names show it."""
+    """Note allowed differences. Others are problems, with the reason if the names show it."""
     refused = []
     for difference in differences:
         if difference.tensors and difference.allowed:
@@ -105,23 +105,23 @@ def _shapes(tensors: Sequence[Tensor]) -> dict[str, tuple[int, ...]]:
 def _check_used(
     name: str, agent: Checkpoint, sources: Mapping[str, Tensor], why: str | None, findings: Findings
 ) -> None:
-    """An agent that adds nothing cannot be meant, and one that adds next to nothing hardly is."""
+    """Refuse an agent that adds nothing, and warn of one that adds almost nothing."""
     places = {id(tensor) for tensor in sources.values()}
     stored = [tensor for tensor in agent.tensors.values() if tensor.is_float] or list(agent.tensors.values())
     used = [tensor for tensor in stored if id(tensor) in places]
     total, taken = (sum(tensor.elements for tensor in tensors) for tensors in (stored, used))
     more = f"; {why}" if why else ""
     if not used:
-        findings.problem(f"{agent.directory}: none of its tensors is used, so it adds nothing to the merge{more}", name)
+        findings.problem(f"{agent.directory}: no tensor of it is used, so it adds nothing to the merge{more}", name)
     elif taken < _LITTLE * total:
-        text = f"only {taken:,} of its {total:,} elements are used, under {_LITTLE:.0%}; the rest is dropped{more}"
+        text = f"only {taken:,} of its {total:,} elements are used, less than {_LITTLE:.0%}; others are dropped{more}"
         findings.warn(f"{agent.directory}: {text}", name)
 
 
 def _compare(
     name: str, base: Checkpoint, agent: Checkpoint, found: dict[str, Tensor], allow: Allow, findings: Findings
 ) -> None:
-    """Report shapes and types that differ. Where the shape does, the base's own tensor takes the place in `found`."""
+    """Report shapes and dtypes that differ. In `found`, the base's tensor replaces a tensor of another shape."""
     shapes, dtypes, rows = [], [], set[int]()
     for tensor in base.tensors.values():
         other = found[tensor.name]
@@ -138,11 +138,11 @@ def _compare(
         advice = f"{_resize(rows.pop())}; or allow.{policy}" if len(rows) == 1 and 0 not in rows else f"allow.{policy}"
         findings.problem(f"{agent.directory}: shapes differ: {listed(shapes)} ({advice})", name)
     if dtypes:
-        findings.problem(f"{agent.directory}: dtypes do not fit: {listed(dtypes)}", name)
+        findings.problem(f"{agent.directory}: dtypes cannot be merged: {listed(dtypes)}", name)
 
 
 def _tied_in_agent(base: Checkpoint, agent: Checkpoint) -> dict[str, Tensor]:
-    """Output embeddings that the base stores, and an agent that ties them does not: its input embedding."""
+    """For output embeddings that the base stores and the agent only ties: the agent's input embedding, by name."""
     parts = (agent.config, agent.config.get("text_config"))
     if not any(part.get("tie_word_embeddings") for part in parts if isinstance(part, Mapping)):
         return {}
@@ -174,13 +174,13 @@ def _shape_difference(base: Tensor, agent: Tensor) -> str:
 
 
 def _rows(base: Tensor, agent: Tensor) -> int:
-    """Rows of vocabulary that the agent has more than the base; 0 where something else differs."""
+    """How many rows of vocabulary the agent has more than the base; 0 if something else differs."""
     is_vocabulary = base.name.endswith(_HEAD + _EMBEDDING) and base.shape[1:] == agent.shape[1:]
     return agent.shape[0] - base.shape[0] if is_vocabulary else 0
 
 
 def _resize(rows: int) -> str:
-    """How an agent gets the base's vocabulary; its own further tokens are lost, which no merge has a place for."""
+    """Advice how to give an agent the base's vocabulary. Its additional tokens are lost; a merge cannot keep them."""
     if rows > 0:
         return f"cut the last {rows:,} rows from these tensors of the agent, and set vocab_size as the base has it"
     return f"add the base's last {-rows:,} rows to these tensors of the agent, and set vocab_size as the base has it"

@@ -1,4 +1,4 @@
-"""What a plan is: every tensor, file and byte of a merge that can be known from headers."""
+"""What a plan is: the tensors, files and bytes of a merge, as known from headers."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from ramerge.recipe.layers import layer_of
 from ramerge.recipe.model import Recipe
 from ramerge.recipe.points import Point
 
-# Every array in a worker's buffer begins at a cache line, a page and a few lines behind the end of the one before:
-# large arrays at distances of a power of two are read at half the speed, presumably because they compete for the
-# same sets of the caches and the same banks of memory. `benchmarks/kernels.py` measures both.
+# Every array in a worker's buffer begins at a cache line, a page and a few lines after the end of the previous array.
+# Large arrays at distances of a power of two are read at half the speed, presumably because they compete for the same
+# sets of the caches and the same banks of memory. `benchmarks/kernels.py` measures both.
 CACHE_LINE = 64
 STAGGER = 4096 + 5 * CACHE_LINE
 
 
 def room(size: int) -> int:
-    """Bytes of a buffer that an array of `size` bytes takes up."""
+    """Bytes of a buffer that an array of `size` bytes needs."""
     return -(-size // CACHE_LINE) * CACHE_LINE + STAGGER
 
 
 @dataclass(frozen=True)
 class Source:
-    """One input of a tensor: the `owner` is an agent's name, or "base"; its weights, or its importances."""
+    """One input of a tensor: weights or importances of `owner`, which is an agent's name or "base"."""
 
     owner: str
     tensor: Tensor
@@ -46,14 +46,14 @@ class TensorPlan:
 
     Attributes:
         base: the base's tensor, which gives name, shape and place.
-        sources: what is read, in the order in which the action takes it. Where an agent leaves a tensor as it is, its
-            source is the base's tensor itself.
-        action: `merge` by the method; `copy` the one source; or `compare`: all sources must hold the first's bytes.
+        sources: what is read, in the order that the action needs. If an agent does not change a tensor, its source is
+            the base's tensor itself.
+        action: `merge` by the method; `copy` the only source; or `compare`: all sources must hold the same bytes.
         dtype: safetensors dtype of the output.
         shard: name of the output file.
         offset: byte in that file where its data begins.
-        rule: the rule of the recipe that caught it, counted from 1; 0 for none.
-        whole: whether the method works on all of it at once.
+        rule: the rule of the recipe that catches it, counted from 1; 0 if no rule does.
+        whole: whether the method needs the whole tensor at once.
     """
 
     base: Tensor
@@ -72,7 +72,7 @@ class TensorPlan:
 
     @property
     def merged(self) -> bool:
-        """Whether the method computes it."""
+        """Whether the method computes the tensor."""
         return self.action == "merge"
 
     @property
@@ -87,40 +87,40 @@ class TensorPlan:
 
     @property
     def rounds_updates(self) -> bool:
-        """Whether the last rounding of what the method computes can lose anything."""
+        """Whether the last rounding of the method's result can lose anything."""
         arithmetic = "F64" if any(source.tensor.dtype == "F64" for source in self.sources) else "F32"
         return self.merged and itemsize(self.dtype) < itemsize(arithmetic)
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of one read of all sources. What an agent shares with the base is read once."""
+        """Bytes of one read of all sources. A tensor that agents share with the base is read once."""
         return sum({id(source.tensor): source.tensor.nbytes for source in self.sources}.values())
 
     def part(self, scope: str) -> str:
-        """What it is counted with: tensors of a rule are counted by themselves, and then by the scope."""
+        """The part of the model with which the tensor is counted. Each rule's tensors are counted separately."""
         return f"{f'rule {self.rule}: ' if self.rule else ''}{scope_of(self.name, scope)}"
 
     @property
     def bytes_written(self) -> int:
-        """Bytes of the output."""
+        """Bytes of the tensor in the output."""
         return self.base.elements * itemsize(self.dtype)
 
     @property
     def buffer_bytes_per_element(self) -> int:
-        """What a worker holds for an element: inputs, output, and where dtypes differ a widened copy of all."""
+        """Bytes that a worker holds for an element: inputs, output, and if dtypes differ widened copies of both."""
         dtypes = [source.tensor.dtype for source in self.sources]
         held = sum(map(itemsize, dtypes)) + itemsize(self.dtype)
         return held + 8 * (len(dtypes) + 1) if self.is_converted else held
 
     @property
     def is_converted(self) -> bool:
-        """Whether inputs are widened into memory of their own."""
+        """Whether inputs are widened into separate memory."""
         uniform = {source.tensor.dtype for source in self.sources} == {self.dtype}
         return self.action != "compare" and (self.whole or not uniform)
 
 
 def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
-    """How many tensors each rule of a recipe caught."""
+    """How many tensors each rule of a recipe catches."""
     counts = Counter(tensor.rule for tensor in tensors)
     return [counts[rule] for rule in range(1, len(recipe.rules) + 1)]
 
@@ -143,22 +143,22 @@ class Tie:
 
     @property
     def untie(self) -> str:
-        """How both are kept where they differ."""
+        """Advice how to keep both if they differ."""
         return (
             "untie a copy of the base and merge with that: set tie_word_embeddings to false in its config.json, and "
-            f"store {self.head.name!r} in it, a copy of its {self.embedding.name!r}"
+            f"store {self.head.name!r} in it as a copy of its {self.embedding.name!r}"
         )
 
 
 @dataclass(frozen=True)
 class Resources:
-    """How the work is cut up.
+    """Threads, blocks and memory of the work.
 
     Attributes:
-        workers: threads.
-        block_elements: elements that a worker holds of each input at a time.
+        workers: number of worker threads.
+        block_elements: elements of each input that a worker holds at a time.
         buffer_bytes: size of a worker's buffer.
-        peak_memory_bytes: what the process will take at most, an estimate from above.
+        peak_memory_bytes: upper estimate of the process's memory.
     """
 
     workers: int
@@ -174,13 +174,13 @@ class Contents:
     Attributes:
         tensors: in the order of the output's files.
         shards: the output's files.
-        ties: what must be equal before anything is merged.
+        ties: tensors that must be equal before anything is merged.
         companions: relative name to source of the files that are copied.
-        files: all inputs as they were before anything was read of them.
-        rounds: for each read before the merging pass, what is counted of which tensors, by their index.
-        digest: of the inputs that are counted, for counts that are kept; None where none are.
-        remembered: results that an earlier read of the same files has left, by statistic and part of the model.
-        bytes_read: bytes of weights, every pass counted.
+        files: the identities of all input files before they were read.
+        rounds: for each read before the merging pass: the statistics to count, by the tensor's index.
+        digest: the key for storing counts of these inputs; None if counts are not stored.
+        remembered: stored results of earlier reads of the same files, by statistic and part of the model.
+        bytes_read: bytes of weights that are read, in all passes together.
         bytes_written: bytes of the output's safetensors files, of all points.
     """
 
@@ -198,21 +198,21 @@ class Contents:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Contents):
-    """Everything about a merge that can be known from headers. It can be carried out if `problems` is empty.
+    """Everything that is known about a merge from headers. It can be carried out if `problems` is empty.
 
     Attributes:
         points: the merges; one, or those of a sweep.
         out: the output folder, if it is known.
         overwrite: whether an existing checkpoint there is replaced.
-        in_memory: whether merged tensors go to a function instead.
-        base: the base; where the recipe has none, the first agent.
+        in_memory: whether merged tensors are passed to a function instead.
+        base: the base; if the recipe has no base, the first agent.
         agents: by name, in recipe order.
-        importances: of the agents that have some.
-        resources: how the work is cut up.
-        disk_free: bytes that are free on the output's disk.
-        strict: whether warnings are problems, and so is what the engine warns of.
-        notes: what is worth knowing.
-        warnings: what can be merged and probably is not what is wanted.
+        importances: by the agent's name, for agents that have importances.
+        resources: threads, blocks and memory.
+        disk_free: free bytes of the output's disk.
+        strict: whether warnings are problems, also those that come later, during the merge.
+        notes: further information for the user.
+        warnings: what can be merged, but is probably not what the user wants.
         problems: what would make the merge fail.
     """
 
@@ -242,12 +242,12 @@ class Plan(Contents):
 
     @property
     def parameters(self) -> Any:
-        """The parameters where no rule has others; of a sweep, the first point's."""
+        """The parameters of tensors that no rule catches; of a sweep, the first point's."""
         return self.points[0].parameters[0]
 
     @property
     def passes(self) -> int:
-        """Reads of the inputs: for each round of counting, and for merging."""
+        """Number of reads of the inputs: one for each round of counting, and one for merging."""
         return len(self.rounds) + 1
 
     @property
@@ -257,12 +257,12 @@ class Plan(Contents):
 
     @property
     def is_sweep(self) -> bool:
-        """Whether every point has a folder of its own in the output."""
+        """Whether the plan is for a sweep, in which every point has its own folder in the output."""
         return bool(self.points[0].name)
 
     @property
     def caught(self) -> list[int]:
-        """How many tensors each rule of the recipe caught."""
+        """How many tensors each rule of the recipe catches."""
         return caught(self.recipe, self.tensors)
 
     @property
@@ -293,7 +293,7 @@ class Plan(Contents):
                 found["base"][tensor.base.dtype] += tensor.base.elements
             for source in tensor.sources:
                 owner = f"importance of {source.owner}" if source.is_importance else source.owner
-                # where an agent lacks a tensor, the base's stands for it
+                # if an agent lacks a tensor, the base's is used instead
                 borrowed = self.recipe.base is not None and source.tensor is tensor.base
                 if owner != "base" and source.tensor.is_float and not borrowed:
                     found[owner][source.tensor.dtype] += source.tensor.elements
@@ -305,18 +305,18 @@ class Plan(Contents):
 
     @property
     def rounds_updates(self) -> bool:
-        """Whether rounding to the output's dtype can lose anything of the agents' updates, and is counted."""
+        """Whether rounding to the output's dtype can lose updates of agents, so that the losses are counted."""
         return self.method.needs_base and any(tensor.rounds_updates for tensor in self.tensors)
 
     @property
     def exact_dtype(self) -> str:
-        """The dtype in which the last rounding loses nothing, by its full name: that of the arithmetic."""
+        """The full name of the dtype of the arithmetic. With this output dtype, the last rounding loses nothing."""
         dtypes = {source.tensor.dtype for tensor in self.tensors for source in tensor.sources}
         return full_name("F64" if "F64" in dtypes else "F32")
 
     @property
     def forecast(self) -> tuple[str, ...]:
-        """What headers let expect of rounding. Where a merge counts what is lost, it warns only of large losses."""
+        """A warning, from headers, that rounding will lose updates. A merge that counts them warns only of many."""
         wide = {owner for tensor in self.tensors for owner in tensor.narrowed}
         if not wide:
             return ()
@@ -329,8 +329,9 @@ class Plan(Contents):
         )
         return (
             f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {' and '.join(dtypes)}, the output is "
-            f"{self.dtype}: updates smaller than half a step of that (of bfloat16: 0.2 to 0.4 % of the weight) are "
-            f"lost. {counted}; `dtype: {self.exact_dtype}` in the recipe, or `--dtype {self.exact_dtype}`, keeps them",
+            f"{self.dtype}: updates smaller than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) "
+            f"are lost. {counted}; `dtype: {self.exact_dtype}` in the recipe, or `--dtype {self.exact_dtype}`, keeps "
+            "them",
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Why the names of an agent's tensors differ from the base's, found by looking at the names."""
+"""Finds out from the names why an agent's tensors have other names than the base's."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _WRAPPERS: Mapping[str, str] = {
     "module": "DistributedDataParallel and DeepSpeed add it; save model.module",
     "_fsdp_wrapped_module": "FSDP adds it; save a full state dict",
     "_checkpoint_wrapped_module": "activation checkpointing adds it; save the model without it",
-    "actor": "RL trainers add it to the policy; save the policy by itself",
+    "actor": "RL trainers add it to the policy; save only the policy",
     "language_model": "models with a vision tower have it",
 }
-# Tensors that some models store as one, and what others store in their place.
+# Tensors that some models store as one, and the tensors that others store instead.
 _FUSED: Mapping[str, tuple[str, ...]] = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "query_key_value": ("q_proj", "k_proj", "v_proj"),
@@ -32,24 +32,24 @@ _EXPERTS = re.compile(r"(.*\.experts)\.\D.*")
 
 _RENAME = "rename the tensors of the checkpoint"
 _SAVE_ALIKE = "convert the agent to the base's layout: load and save it with the library version that wrote the base"
-# Real names have a dozen parts; the ends of a name with thousands would take the square of that.
+# Real names have about a dozen parts. With thousands of parts, time would grow with the square of their number.
 _MOST_PARTS = 40
 # An end that many names share, such as `weight`, says nothing about how they begin.
 _MOST_ALIKE = 8
 
 
 def explain(missing: Shapes, extra: Shapes, base: Iterable[str]) -> str | None:
-    """What the names of an agent have that the base's have not, and what to do about it; None if nothing is seen.
+    """How an agent's names differ from the base's, and what to do about it; None if no reason is found.
 
     Args:
-        missing: shapes by name of the base's tensors that the agent lacks.
-        extra: likewise of the agent's that the base lacks.
+        missing: name to shape, for tensors of the base that the agent lacks.
+        extra: name to shape, for tensors of the agent that the base lacks.
         base: all names of the base.
     """
     missing, extra = _usual(missing), _usual(extra)
     count, text = max(_other_beginning(missing, extra), _more_parts(missing, extra, base), key=lambda found: found[0])
-    if count and 2 * count >= min(len(missing), len(extra)):  # fewer are chance
-        return f"{text} (then {count:,} of {len(missing):,} missing tensors are there)"
+    if count and 2 * count >= min(len(missing), len(extra)):  # fewer may match by chance
+        return f"{text} (then {count:,} of {len(missing):,} missing tensors are found)"
     return _fused(missing, extra) or _experts(missing, extra)
 
 
@@ -58,7 +58,7 @@ def _usual(shapes: Shapes) -> Shapes:
 
 
 def _other_beginning(missing: Shapes, extra: Shapes) -> tuple[int, str]:
-    """How many tensors match with another beginning, the one that serves most; and what to do."""
+    """How many tensors match if the most common other beginning is replaced, and what to do."""
     by_end: dict[str, list[str]] = {}
     for name in missing:
         for end in _ends(name):
@@ -79,13 +79,13 @@ def _other_beginning(missing: Shapes, extra: Shapes) -> tuple[int, str]:
 
 
 def _ends(name: str) -> list[str]:
-    """The ends of a name from each of its parts on, the longest first."""
+    """All ends of a name that begin at one of its parts, the longest first."""
     parts = name.split(".")
     return [".".join(parts[start:]) for start in range(len(parts))]
 
 
 def _more_parts(missing: Shapes, extra: Shapes, base: Iterable[str]) -> tuple[int, str]:
-    """How many tensors match without the parts of names that the base does not know; and what to do."""
+    """How many tensors match if parts that no name of the base has are removed, and what to do."""
     known = {part for name in base for part in name.split(".")}
     matched = [
         name
@@ -98,14 +98,14 @@ def _more_parts(missing: Shapes, extra: Shapes, base: Iterable[str]) -> tuple[in
 
 
 def _cure(theirs: str, ours: str) -> str:
-    """What to do about parts of names: save without the wrapper that adds them, or rename."""
+    """What to do about added parts of names: save without the wrapper that adds them, or rename."""
     added = [part for part in theirs.split(".") if part not in ours.split(".")]
     known = [_WRAPPERS[part] for part in added if part in _WRAPPERS]
     return f"{known[0]}, or {_RENAME}" if known else _RENAME
 
 
 def _fused(missing: Shapes, extra: Shapes) -> str | None:
-    """Tensors that one side stores as one, and the other in parts."""
+    """The message about tensors that one side stores as one and the other side in parts; None without such."""
     for (one, several, whole, split), (fused, parts) in product(
         ((extra, missing, "agent", "base"), (missing, extra, "base", "agent")), _FUSED.items()
     ):
@@ -116,7 +116,7 @@ def _fused(missing: Shapes, extra: Shapes) -> str | None:
 
 
 def _experts(missing: Shapes, extra: Shapes) -> str | None:
-    """Experts that one side stores one by one, and the other as one tensor."""
+    """The message about experts that one side stores one by one and the other side as one tensor; None without such."""
     for one, several, whole, split in ((extra, missing, "agent", "base"), (missing, extra, "base", "agent")):
         stacked = {found[1] for name in one if (found := _EXPERTS.fullmatch(name))}
         single = {found[1] for name in several if (found := _EXPERT.fullmatch(name))}

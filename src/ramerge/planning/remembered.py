@@ -1,9 +1,9 @@
 """Counts of earlier reads of the same files, kept in the user's cache folder.
 
-What is kept are integers for each tensor, from which every scope's counts follow. They are found again by a digest of
-all that they depend on: of every tensor its dtype, shape and place in its file, which is what the header says, and of
-every file its path, size, inode and times. A file that was written to less than two seconds ago could be written to
-again without its times showing it, so nothing is kept of such files.
+Integers are kept for each tensor. The counts of every scope follow from them. Their key is a digest of everything that
+they depend on: each tensor's dtype, shape and place in its file, as in the header, and each file's path, size, inode
+and times. If a file was written to less than two seconds ago, a further write might not change its times. So counts of
+such files are not kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Totals = NDArray[np.int64]
 
 
 def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Path, Identity]) -> bytes | None:
-    """A digest of all that counts of these tensors depend on; None where a file is too young to be sure of."""
+    """A digest of everything that counts of these tensors depend on; None if a file was written too recently."""
     read: dict[Path, tuple[str, Identity]] = {}
     digest = hashlib.sha256(b"2")
     for tensor in merged(tensors):
@@ -53,14 +53,14 @@ def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Path, Identity]) -> 
 
 
 def merged(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
-    """Those that are counted, by name."""
+    """The tensors that are counted, sorted by name."""
     return sorted((tensor for tensor in tensors if tensor.merged), key=lambda tensor: tensor.name)
 
 
 def recall(
     inputs: bytes | None, tensors: Sequence[TensorPlan], points: Sequence[Point]
 ) -> dict[tuple[Statistic, str], Any]:
-    """Results that are known already, by statistic and part of the model."""
+    """Results that are already known, by statistic and part of the model."""
     if inputs is None:
         return {}
     agents = len(points[0].recipe.agents)
@@ -75,7 +75,7 @@ def recall(
 
 
 def _wanted(points: Sequence[Point]) -> dict[Statistic, set[int]]:
-    """Statistics that may be known, with the rules whose tensors they are wanted for."""
+    """Statistics that may be known, with the rules whose tensors need them."""
     wanted: dict[Statistic, set[int]] = {}
     for point in points:
         for rule in range(len(point.parameters)):
@@ -104,7 +104,7 @@ def _read(inputs: bytes, statistic: Statistic, tensors: int, agents: int) -> Tot
 
 
 def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tuple[Statistic, str], Totals]) -> None:
-    """Keep counts of each tensor, by statistic and the tensor's name."""
+    """Store the counts of each tensor, by statistic and the tensor's name."""
     if inputs is None:
         return
     names = [tensor.name for tensor in merged(tensors)]

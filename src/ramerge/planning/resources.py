@@ -1,4 +1,4 @@
-"""How the work of a plan is cut up, so that it fits the processors and the memory at hand."""
+"""Chooses the number of workers and the size of blocks, so that the work fits the processors and the memory."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from ramerge.planning.model import Contents, Resources, TensorPlan, room
 from ramerge.recipe.model import parse_size
 from ramerge.recipe.points import Point
 
-# Resident memory of the process before any buffer: Python, NumPy, numba, and compiling the kernels, which grow with the
-# number of agents; and what the plan takes for each tensor of each input. Measured; tests hold peaks against plans.
+# Resident memory of the process without buffers: Python, NumPy, numba, the compilation of kernels, which grows with the
+# number of agents, and the plan's memory for each tensor of each input. Measured; tests compare peaks with plans.
 _BASELINE_BYTES = 170_000_000
 _BYTES_PER_AGENT = 6_000_000
 _BYTES_PER_TENSOR = 700
 
-# Blocks of this many elements keep the buffers of all workers in the last level of cache; smaller ones cost more in
-# calls than they gain, larger ones spill.
+# With blocks of this many elements, the buffers of all workers stay in the last level of cache. Smaller blocks cost
+# more in calls than they gain. Larger blocks do not fit.
 _LARGEST_BLOCK = 1 << 19
 _SMALLEST_BLOCK = 1 << 12
 _DEFAULT_BUFFERS = 150_000_000
 _MOST_THREADS = 1024
-# What importing torch adds, which reads pickled checkpoints.
+# Memory that importing torch adds. torch reads pickled checkpoints.
 _TORCH_BYTES = 260_000_000
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the user allows.
+    """The user's limits.
 
     Attributes:
-        threads: worker threads; None for as many as the machine has processors, and two more that wait for disks.
+        threads: worker threads; None for one for each processor, and two more because threads wait for disks.
         memory: bytes that the process must not exceed; None for no limit.
     """
 
@@ -52,7 +52,7 @@ def read_limits(threads: int | None, max_memory: int | str | None) -> Limits:
         max_memory: bytes, or a size such as `2GB`.
 
     Raises:
-        RecipeError: they are no such numbers.
+        RecipeError: a value is not possible.
     """
     if threads is not None and not 1 <= threads <= _MOST_THREADS:
         raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {threads}")
@@ -74,16 +74,16 @@ def cut(
 ) -> Resources:
     """The largest blocks, then the most workers, that fit the memory.
 
-    Without a limit, blocks shrink before buffers exceed what a laptop would not notice.
+    Without a limit, the budget for buffers is so small that a laptop does not notice it.
 
     Args:
         points: the merges.
         inputs: what is read.
         contents: the tensors.
-        limits: what the user allows.
-        findings: told if the limit of memory cannot be kept.
-        in_memory: whether merged tensors are handed over whole instead of being written.
-        observed: what is counted besides.
+        limits: the user's limits.
+        findings: gets a problem if the limit of memory is too low.
+        in_memory: whether whole merged tensors are passed to a function instead of being written.
+        observed: statistics that are counted instead of a merge.
     """
     agents = len(inputs.agents)
     models = 1 + agents + len(inputs.importances)
@@ -97,7 +97,7 @@ def cut(
     largest = max((tensor.base.elements * tensor.buffer_bytes_per_element for tensor in whole), default=0)
     partials = _partials(contents, observed, agents)
     budget = limits.memory or fixed + _DEFAULT_BUFFERS
-    # what works on whole matrices uses all processors by itself
+    # a method that works on whole matrices uses all processors itself
     workers = 1 if whole else limits.threads or processors() + 2
 
     def resources(workers: int, block: int) -> Resources:
@@ -112,23 +112,23 @@ def cut(
     made = resources(workers, block)
     if limits.memory and made.peak_memory_bytes > limits.memory:
         needed = _megabytes(made.peak_memory_bytes)
-        findings.problem(f"--max-memory {_megabytes(limits.memory)}: at least {needed} are needed")
+        findings.problem(f"--max-memory {_megabytes(limits.memory)}: is too little; give at least {needed}")
     return made
 
 
 def _kept(tensors: Sequence[TensorPlan], observed: Sequence[Statistic], agents: int) -> int:
-    """Bytes of the results of what is observed, one for each tensor."""
+    """Bytes of the results of observed statistics, which exist for each tensor."""
     return len(tensors) * sum(statistic.blank(agents).nbytes for statistic in observed)
 
 
 def _partials(contents: Contents, observed: Sequence[Statistic], agents: int) -> int:
-    """Bytes of what a block is counted in."""
+    """Bytes of the counters of one block."""
     counted = [statistic for wanted in contents.rounds for group in set(wanted.values()) for statistic in group]
     return max((statistic.blank(agents).nbytes for statistic in (*counted, *observed)), default=0) * 2
 
 
 def _scratch(points: Sequence[Point], whole: Sequence[TensorPlan], agents: int) -> int:
-    """What the method takes for the tensor that takes the most."""
+    """Bytes that the method needs for its largest tensor."""
     return max(
         (
             point.method.scratch(Layer(tensor.name, tensor.base.shape), point.parameters[tensor.rule], agents)
@@ -140,20 +140,20 @@ def _scratch(points: Sequence[Point], whole: Sequence[TensorPlan], agents: int) 
 
 
 def _collected(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> int:
-    """Merged tensors that are put together at a time: one, and the next."""
+    """Bytes of the merged tensors in memory: the present one, and the next."""
     return 2 * len(points) * max((tensor.bytes_written for tensor in tensors), default=0)
 
 
 def _resident(checkpoints: Sequence[Checkpoint], findings: Findings) -> int:
-    """Bytes that are in memory before the merge begins because checkpoints are pickled: torch, and what it loaded."""
+    """Bytes in memory before the merge begins because of pickled checkpoints: torch, and the weights it has loaded."""
     if not any(checkpoint.is_pickled for checkpoint in checkpoints):
         return 0
     loaded = sum(checkpoint.resident_bytes for checkpoint in checkpoints)
     if loaded:
-        findings.notes.append(f"{loaded:,} bytes of old pickles are held in memory; safetensors would be streamed")
+        findings.notes.append(f"{loaded:,} bytes of old pickles stay in memory; convert them to safetensors to save it")
     return _TORCH_BYTES + loaded
 
 
 def _megabytes(size: int) -> str:
-    """Rounded up, so that a budget copied from a message is enough."""
+    """A size in MB, rounded up, so that a limit copied from a message is enough."""
     return f"{-(-size // 1_000_000)}MB"

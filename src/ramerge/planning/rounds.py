@@ -1,4 +1,4 @@
-"""Reads of the inputs before the merging pass, and what is counted in each."""
+"""The reads of the inputs before the merging pass, and what each of them counts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ramerge.recipe.points import Point
 def rounds(
     tensors: Sequence[TensorPlan], points: Sequence[Point], known: Container[tuple[Statistic, str]] = ()
 ) -> list[dict[int, tuple[Statistic, ...]]]:
-    """For each read what is counted of the tensors, by their places. What several points need is counted once.
+    """For each read: the statistics to count, by the tensor's index. A statistic of several points is counted once.
 
-    Results that are `known`, by statistic and part of the model, are not counted again.
+    Results in `known`, by statistic and part of the model, are not counted again.
     """
     wanted = {rule: _wanted(points, rule) for rule in {tensor.rule for tensor in tensors if tensor.merged}}
     reads = max((statistic.reads for statistics in wanted.values() for statistic in statistics), default=0)
@@ -36,7 +36,7 @@ def rounds(
 
 
 def _wanted(points: Sequence[Point], rule: int) -> list[Statistic]:
-    """All statistics of a rule's tensors with those that they come after, each once."""
+    """All statistics of a rule's tensors, and those that must come before them, each once."""
     chains = (chain for point in points for statistic in point.statistics(rule) for chain in _chain(statistic))
     return list(dict.fromkeys(chains))
 

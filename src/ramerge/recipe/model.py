@@ -170,7 +170,7 @@ class Recipe(_Strict):
             all values of base and agents. By default each tensor keeps the base's dtype.
         companions: the agent whose tokenizer, chat template and generation config the output gets.
         shard_size: bytes of an output shard; by default the output has the base's shards.
-        rules: rules for some tensors; the first rule that matches a tensor applies.
+        rules: rules for some tensors; the first rule that catches a tensor applies.
         allow: allows what is otherwise refused.
 
     Raises:
@@ -219,7 +219,7 @@ class Recipe(_Strict):
         return self._document
 
     def rule_of(self, tensor: str) -> int:
-        """The number of the first rule that matches a tensor of this name, counted from 1; 0 if no rule does."""
+        """The number of the first rule that catches a tensor of this name, counted from 1; 0 if no rule does."""
         return next((number for number, rule in enumerate(self.rules, 1) if rule.catches(tensor)), 0)
 
     def to_yaml(self) -> str:

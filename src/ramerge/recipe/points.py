@@ -30,7 +30,7 @@ class Point:
         varied: the values that replace the recipe's, by key.
         recipe: the recipe with these values.
         method: the method.
-        parameters: first those of tensors that no rule matches, then those of each rule.
+        parameters: first those of tensors that no rule catches, then those of each rule.
     """
 
     name: str

@@ -24,6 +24,6 @@ class Executor(Protocol):
 
         A worker is given a function that hands over further results from its thread, even in the middle of a block.
 
-        The first error ends it, and so does closing it: every worker has then stopped and let go of its own.
+        It ends with the first error, or when it is closed. Then every worker has stopped and released its resources.
         """
         ...

@@ -68,7 +68,7 @@ class ThreadExecutor:
 
 
 def _starts(thread: threading.Thread, *, needed: bool) -> bool:
-    """Start a thread; whether the system allows it. One is needed, others make it faster."""
+    """Start a thread. Return whether the system allows it; if the thread is `needed`, raise otherwise."""
     try:
         thread.start()
     except RuntimeError:
