@@ -203,5 +203,5 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "5PB", "0", "1e9", "5", "999B", "0.5k"])
 def test_not_sizes(text: str) -> None:
-    with pytest.raises(ValueError, match="not a size|too small|larger than zero"):
+    with pytest.raises(ValueError, match=r"not a size|too small|larger than zero"):
         parse_size(text)
