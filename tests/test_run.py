@@ -155,6 +155,8 @@ def test_a_plan_takes_nothing_more(tmp_path: Path) -> None:
         ramerge.merge(plan, tmp_path / "other", threads=2)
     with pytest.raises(ramerge.RecipeError, match="in_memory=True"):
         ramerge.merge(plan, on_tensor=lambda _: None)
+    with pytest.raises(ramerge.RecipeError, match="plan\\(recipe, OUT\\)"):
+        ramerge.merge(ramerge.plan(source))
     swept = ramerge.plan(source, tmp_path / "out", vary={"parameters.r": [0, 1]})
     with pytest.raises(ramerge.RecipeError, match="pass it to `sweep`"):
         ramerge.merge(swept)

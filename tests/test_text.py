@@ -15,7 +15,7 @@ from ramerge.foundation.errors import CheckpointError, RamergeError
 from ramerge.foundation.events import Progress
 from ramerge.foundation.jsontext import Limits, dumped, parse
 from ramerge.foundation.screen import shown, stage
-from ramerge.foundation.text import MOST, brief, csv_cell, markdown, message, one_line, quoted
+from ramerge.foundation.text import MOST, brief, csv_cell, markdown, message, one_line, quoted, unknown
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.test_cli import ramerge as command
 
@@ -188,3 +188,8 @@ def test_an_error_of_a_header_is_short(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as raised:
         read_header(path)
     assert len(str(raised.value)) < 100_000 and "\x1b" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["ramplus", "ram_plus", "RAM-Plus"])
+def test_a_plus_in_words_is_a_plus(name: str) -> None:
+    assert unknown("method", name, ["ram", "ram+", "ram+s"]).endswith("did you mean 'ram+'?")

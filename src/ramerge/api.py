@@ -215,6 +215,8 @@ def _planned(
     given = [name for name, value in {"out": out, **options}.items() if value != _DEFAULTS.get(name)]
     if given:
         raise RecipeError(f"a plan already holds these options: pass {', '.join(given)} to `plan` instead")
+    if recipe.out is None and not recipe.in_memory:
+        raise RecipeError("the plan has no output folder; make it with plan(recipe, OUT), or with in_memory=True")
     if recipe.in_memory != (on_tensor is not None):
         raise RecipeError("on_tensor=... is required for a plan made with in_memory=True, and refused for other plans")
     return recipe

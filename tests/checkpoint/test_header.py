@@ -66,7 +66,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         ({"a": entry(-8, 0)}, 8, "non-negative"),
         ({"a": {**entry(), "data_offsets": [0]}}, 8, "two non-negative"),
         ({"a": {**entry(), "data_offsets": [0, "8"]}}, 8, "two non-negative"),
-        ({"a": entry(8, 0)}, 8, "backwards"),
+        ({"a": entry(8, 0)}, 8, "end before they begin"),
         ({"a": entry(0, 2**64)}, 8, "overflows"),
         ({"a": entry(shape=[2**62, 2**62])}, 8, "overflows"),
         ({"a": entry(shape=[2**40, 2**40])}, 8, "overflows"),
@@ -109,3 +109,10 @@ def test_every_problem_is_listed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as raised:
         read_header(write(tmp_path / "x", header))
     assert len(raised.value.problems) == 3
+
+
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")
+    with pytest.raises(CheckpointError, match="git lfs pull"):
+        read_header(path)

@@ -24,6 +24,7 @@ from ramerge.foundation.text import quoted
 
 # A file with 130,000 tensors whose names have a hundred characters needs less. The safetensors library accepts headers
 # of 100 MB, for which Python would need gigabytes.
+_LFS_POINTER = b"version https://git-lfs"
 MAX_HEADER_BYTES = 32_000_000
 _LIMITS = Limits(size=MAX_HEADER_BYTES, signs=1_700_000, depth=8)
 _MOST_PROBLEMS = 100
@@ -62,6 +63,8 @@ def read_header(path: Path) -> Header:
             prefix = file.read(8)
             if len(prefix) < 8:
                 raise CheckpointError(f"{path}: {size} bytes is too short for a safetensors file")
+            if prefix == _LFS_POINTER[:8] and file.read(len(_LFS_POINTER) - 8) == _LFS_POINTER[8:]:
+                raise CheckpointError(f"{path}: is a Git LFS pointer, not the weights; get them with `git lfs pull`")
             length = int.from_bytes(prefix, "little")
             if length > MAX_HEADER_BYTES:
                 raise CheckpointError(

@@ -90,7 +90,7 @@ def conflict(out: Path, inputs: Sequence[Path], *, overwrite: bool) -> str | Non
     if not out.is_dir():
         return "is a file; choose a folder"
     if not overwrite:
-        return "exists; choose another folder or pass --overwrite"
+        return "exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
     if not is_replaceable(out):
         return "has subfolders and was not made by a merge, so --overwrite does not replace it; remove it yourself"
     return None

@@ -216,7 +216,9 @@ class _Output:
         if _at(self._out) is None:
             return
         if not overwrite:
-            raise OutputError(f"{self._out}: exists; choose another folder or pass --overwrite")
+            raise OutputError(
+                f"{self._out}: exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
+            )
         if not is_replaceable(self._out):
             raise OutputError(f"{self._out}: has changed meanwhile and is not a checkpoint now; choose another folder")
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> None:
     """Merge agents into a checkpoint at OUT, which appears complete or not at all."""
     from ramerge.api import merge as run
+    from ramerge.api import plan as make
     from ramerge.cli.flags import read_inputs
     from ramerge.foundation.screen import shown, stage
 
@@ -37,9 +38,11 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> N
     if out is None:
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
 
+    made = make(document, out, **_machine(flags))
+    warn(made.warnings)  # before the work, so that it can be stopped
     with shown(stage, quiet=quiet or as_json) as listen:
-        record = run(document, out, on_progress=listen, **_machine(flags))
-    warn(record.warnings)
+        record = run(made, on_progress=listen)
+    warn(warning for warning in record.warnings if warning not in made.warnings)
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
@@ -208,7 +211,11 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command(short_help="Merge and score three tiny agents.")
-@click.option("--out", type=click.Path(path_type=Path), help="Keep the merged checkpoints in this folder.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Keep the merged checkpoints in this folder, as ram and ram+; these two are replaced if they are there.",
+)
 @DEBUG
 def demo(out: Path | None) -> None:
     """Merge three tiny RL-trained agents that come with the package, and score the result."""

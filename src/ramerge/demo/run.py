@@ -92,7 +92,7 @@ def _say_statistics(records: Mapping[str, Record], say: Print) -> None:
 
 def _say_scores(models: Mapping[str, Path], say: Print) -> None:
     if find_spec("torch") is None or find_spec("transformers") is None:
-        say(f"\nScores need torch and transformers: {install('demo')}")
+        say(f"\nScores need torch and transformers: {install('torch')}")
         return
     # only here, because torch and transformers take seconds to import
     from ramerge.demo.scoring import score

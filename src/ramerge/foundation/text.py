@@ -20,6 +20,7 @@ _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 _CONTINUED = re.compile(r"\n(?=    )")
+_PLUS = re.compile("[-_ ]?plus")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
 
 
@@ -105,7 +106,8 @@ def csv_cell(value: Any) -> Any:
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
     """`unknown key 'agnets'; did you mean 'agents'?`, or the list of known names."""
     lowered = {candidate.lower(): candidate for candidate in known}
-    near = get_close_matches(name.lower()[:200], lowered, n=1)
+    spelled = _PLUS.sub("+", name.lower()[:200])
+    near = get_close_matches(spelled, lowered, n=1)
     listed = brief(", ".join(known), 1000) or "none"
     hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known: {listed}"
     return f"unknown {what} {quoted(name)}; {hint}"
