@@ -6,7 +6,7 @@ from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.yamltext import parse_scalar
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import read_document
-from ramerge.recipe.model import Recipe, parse_size
+from ramerge.recipe.model import Recipe, Rule, parse_size
 from ramerge.recipe.read import open_recipe
 
 GOOD = """\
@@ -205,3 +205,19 @@ def test_sizes(text: str, size: int) -> None:
 def test_not_sizes(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a size|too small|larger than zero"):
         parse_size(text)
+
+
+def test_what_must_not_be_empty(tmp_path: Path) -> None:
+    path = write(tmp_path, 'base: ""\nagents: {}\n')
+    with pytest.raises(RecipeError) as raised:
+        check(open_recipe(path))
+    assert [problem.splitlines()[0] for problem in raised.value.problems] == [
+        f"{path}:1: base: must not be empty",
+        f"{path}:2: agents: must not be empty",
+    ]
+
+
+def test_a_copy_with_other_rules_is_that_recipe(tmp_path: Path) -> None:
+    recipe = check(open_recipe(write(tmp_path, "base: b\nagents: {a: x}")))
+    changed = recipe.model_copy(update={"rules": [Rule(match="*", keep="base")]})
+    assert open_recipe(changed).values["rules"][0]["keep"] == "base"

@@ -78,3 +78,9 @@ def test_a_path_that_no_recipe_could_name(tmp_path: Path) -> None:
     place.mkdir()
     with pytest.raises(CheckpointError, match=r"\\udcff.*is neither a path nor a hub id"):
         resolve(str(place), tmp_path)
+
+
+def test_links_that_lead_round(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ramerge.CheckpointError, match="loop"):
+        resolve("./loop", tmp_path)

@@ -63,6 +63,7 @@ def resolve(text: str, folder: Path) -> Model:
         path = folder / Path(text).expanduser()
         str(path).encode()  # recipe and record are written as UTF-8 and must name it
         os.lstat(path)
+        path.resolve()  # refuses links that lead round
     except FileNotFoundError:
         pass
     except (ValueError, RuntimeError, OSError) as error:

@@ -62,6 +62,8 @@ def open_checkpoint(directory: Path, *, allow_outside_links: bool = False) -> Ch
     """
     if not directory.is_dir():
         raise CheckpointError(_not_a_directory(directory))
+    if not os.access(directory, os.R_OK | os.X_OK):
+        raise CheckpointError(f"{directory}: no permission to read it; change its permissions")
     described = (directory / name for name in (SAFETENSORS_INDEX, TORCH_INDEX, "config.json"))
     identities = identify(path for path in described if path.is_file())
     files, listed = _weight_files(directory)

@@ -134,7 +134,7 @@ def _in_words(error: Exception) -> tuple[Sequence[str], int]:
     if isinstance(error, FileNotFoundError) and _working_folder_is_gone():
         return ("the working folder has been removed; change to a folder that exists (cd)",), 1
     if isinstance(error, OSError):
-        return (f"{error.filename or 'a file'}: {reason(error)}",), 1
+        return (f"{error.filename or 'standard output or a file'}: {reason(error)}",), 1
     if isinstance(error, MemoryError):
         return ("out of memory; lower --max-memory or --threads",), 1
     if isinstance(error, RuntimeError) and str(error) == "can't start new thread":

@@ -53,6 +53,8 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
         return unknown("value", value, re.findall(r"'([^']*)'", item["ctx"]["expected"]))
     if kind in _FORMS:
         return f"must be {_FORMS[kind]}, not {quoted(value)}"
+    if kind in ("too_short", "string_too_short"):
+        return "must not be empty"
     if kind == "too_long":
         return f"{len(value) if value else 'too many'} are given, but only {item['ctx']['max_length']} are allowed"
     message = str(item["msg"]).removeprefix("Input ")
