@@ -40,7 +40,7 @@ def test_an_untied_head(nested: bool, says_so: bool, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "a", tensors(shift=0.5, head=True), config=config(not says_so, nested=nested))
     write_checkpoint(tmp_path / "b", tensors(shift=0.25), config=config(True, nested=nested))
     source = recipe(tmp_path, ["a", "b"], "ram")
-    untie = "set tie_word_embeddings to false in its config.json, and store 'lm_head.weight' in it, a copy of its"
+    untie = "set tie_word_embeddings to false in its config.json, and store 'lm_head.weight' in it as a copy of its"
     text = problems(source, out)
     assert untie in text
     if says_so:  # to accept it does not help, because the heads differ, which is said then
