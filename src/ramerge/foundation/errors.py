@@ -25,6 +25,20 @@ from typing import ClassVar
 
 from ramerge.foundation.text import message
 
+__all__ = [
+    "CheckpointError",
+    "EndpointError",
+    "EvaluationError",
+    "InputError",
+    "OutputError",
+    "OutputWarning",
+    "PlanError",
+    "RamergeError",
+    "RecipeError",
+    "StoppedError",
+    "WeightsError",
+]
+
 _MOST_PROBLEMS = 1000
 
 
