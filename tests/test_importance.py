@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.checkpoint.index import open_checkpoint
+from ramerge.checkpoint.open import open_checkpoint
 from ramerge.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, WeightsError
 from ramerge.foundation.extras import install
 from ramerge.importance import estimate as importance

@@ -27,20 +27,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
     return made
 
 
-def test_the_budget_covers_torch_where_a_checkpoint_is_pickled(inputs, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    from tests.checkpoints import read_checkpoint
-
-    base, folder = inputs[SIZES[0]][1], tmp_path / "pickled"
-    folder.mkdir()
-    tensors = read_checkpoint(Path(inputs[SIZES[0]][3].removeprefix("a=")))
-    state = {name: torch.from_numpy(t.bits.view("int16").copy()).view(torch.bfloat16) for name, t in tensors.items()}
-    torch.save(state, folder / "pytorch_model.bin")
-    flags = ["--base", base, "--agent", f"a={folder}"]
-    planned = run("plan", *flags)["peak_memory_bytes"]
-    assert run("merge", *flags, str(tmp_path / "out"))["peak_memory_bytes"] <= planned
-
-
 def run(command: str, *arguments: str) -> dict[str, int]:
     done = subprocess.run(
         [sys.executable, "-m", "ramerge.cli.main", command, *arguments, "--json"],

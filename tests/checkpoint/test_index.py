@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.checkpoint import index as index_module
-from ramerge.checkpoint.index import open_checkpoint
+from ramerge.checkpoint import open as open_module
+from ramerge.checkpoint.formats import files as files_module
+from ramerge.checkpoint.open import open_checkpoint
 from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import simple, write_checkpoint, write_safetensors
 
@@ -81,14 +82,11 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "agents", simple(0))
     refused(tmp_path / "agent", "did you mean .*agents")
     (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", "no safetensors files")
+    refused(tmp_path / "empty", "holds no weights")
     refused(tmp_path / "agents" / "model.safetensors", "is a file")
     (tmp_path / "gguf").mkdir()
     (tmp_path / "gguf" / "x.gguf").touch()
     refused(tmp_path / "gguf", "GGUF")
-    (tmp_path / "lora").mkdir()
-    write_safetensors(tmp_path / "lora" / "adapter_model.safetensors", simple(0))
-    refused(tmp_path / "lora", "LoRA")
     (tmp_path / "outer").mkdir()
     write_checkpoint(tmp_path / "outer" / "checkpoint-10", simple(0))
     refused(tmp_path / "outer", "checkpoint-10")
@@ -142,7 +140,7 @@ def test_a_shard_name_that_no_file_can_have(tmp_path: Path) -> None:
 
 def test_more_files_or_tensors_than_a_model_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_checkpoint(tmp_path / "m", simple(0), shards=2)
-    monkeypatch.setattr(index_module, "_MOST_TENSORS", 2)
+    monkeypatch.setattr(open_module, "_MOST_TENSORS", 2)
     refused(folder, "more than 2 tensors")
-    monkeypatch.setattr(index_module, "_MOST_FILES", 1)
+    monkeypatch.setattr(files_module, "_MOST_FILES", 1)
     refused(folder, "names 2 files")

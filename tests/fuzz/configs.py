@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from ramerge import api
 from ramerge.checkpoint.companions import copy_companions
-from ramerge.checkpoint.index import read_json
+from ramerge.checkpoint.formats.files import read_json
 from ramerge.checkpoint.stage import Stage
 from ramerge.cli import texts
 from ramerge.foundation.errors import CheckpointError

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from ramerge.checkpoint.companions import companion_files
-from ramerge.checkpoint.index import open_checkpoint
+from ramerge.checkpoint.open import open_checkpoint
 from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import simple, write_checkpoint
 from tests.fuzz.common import BATCH, check_refusal, folder

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from ramerge.checkpoint.companions import compare_configs
+from ramerge.checkpoint.formats.files import read_json
 from ramerge.checkpoint.header import read_header
-from ramerge.checkpoint.index import open_checkpoint, read_json
+from ramerge.checkpoint.open import open_checkpoint
 from ramerge.engine.record import read_record
 from ramerge.foundation.errors import RamergeError
 from ramerge.importance import jsonl

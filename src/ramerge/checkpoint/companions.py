@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from ramerge.checkpoint.index import read_json
+from ramerge.checkpoint.formats.files import read_json
 from ramerge.checkpoint.paths import leads_outside, target
 from ramerge.checkpoint.stage import Stage
 from ramerge.foundation.dtypes import full_name

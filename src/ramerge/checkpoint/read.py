@@ -1,4 +1,4 @@
-"""Reads bytes of tensors into reused buffers.
+"""Reads blocks of tensors into reused buffers.
 
 By positioned reads, not through a memory map: a shrinking file or a failing disk is then an error that names the file,
 not a signal that kills the process. And resident memory is only that of the buffers.
@@ -18,8 +18,10 @@ from types import MappingProxyType, TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.checkpoint.arena import Arena
 from ramerge.checkpoint.identity import Identity, has_changed, identity_of
 from ramerge.checkpoint.tensor import Tensor
+from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError, reason
 
 # Several workers read at a time, and many systems let a process open only 1,024 files, including the outputs.
@@ -34,19 +36,19 @@ class _File:
     users: int = 0
 
 
-class Reader:
-    """Reads blocks of tensors, in any thread. All threads share one open file, and few files are open at a time.
+class Files:
+    """Reads bytes of files, in any thread. All threads share one open file, and few files are open at a time.
 
     Args:
-        files: the expected identities of files. Other files are not checked.
+        identities: the expected identities of files. Other files are not checked.
     """
 
-    def __init__(self, files: Mapping[Path, Identity] = MappingProxyType({})) -> None:
-        self._identities = files
+    def __init__(self, identities: Mapping[Path, Identity] = MappingProxyType({})) -> None:
+        self._identities = identities
         self._files: dict[Path, _File] = {}  # in the order of their last use
         self._freed = threading.Condition()
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Files:
         return self
 
     def __exit__(
@@ -60,26 +62,22 @@ class Reader:
             os.close(file.descriptor)
         self._files = {}
 
-    def read(self, tensor: Tensor, start: int, out: NDArray[np.uint8]) -> None:
-        """Fill `out` (uint8) with the tensor's bytes from byte `start` on.
+    def fill(self, path: Path, position: int, out: NDArray[np.uint8]) -> None:
+        """Fill `out` (uint8, contiguous) with a file's bytes from byte `position` on.
 
         Raises:
             CheckpointError: the file ends early, cannot be read, or has changed.
         """
-        if tensor.memory is not None:
-            out[:] = tensor.memory[start : start + out.size]
-            return
         try:
-            with self._opened(tensor.path) as descriptor:
+            with self._opened(path) as descriptor:
                 view = out.data
-                position = tensor.offset + start
                 while view:
                     got = os.preadv(descriptor, [view], position)
                     if got == 0:
-                        raise CheckpointError(has_changed(tensor.path))
+                        raise CheckpointError(has_changed(path))
                     view, position = view[got:], position + got
         except OSError as error:
-            raise CheckpointError(f"{tensor.path}: cannot be read: {reason(error)}") from error
+            raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[int]:
@@ -119,3 +117,51 @@ class Reader:
                 os.close(self._files.pop(path).descriptor)
                 return True
         return False
+
+
+class Reader:
+    """Reads blocks of tensors, in one thread.
+
+    Attributes:
+        files: the open files, which threads may share.
+        arena: memory for blocks and for what reading them takes.
+    """
+
+    def __init__(self, files: Files, arena: Arena | None = None) -> None:
+        self.files = files
+        self.arena = arena or Arena()
+        self._start = self._stop = 0
+        self._held: dict[int, NDArray[np.uint8]] = {}
+
+    def begin(self, start: int, stop: int) -> None:
+        """Take all memory back. Blocks of elements `start:stop` come next."""
+        self.arena.clear()
+        self._start, self._stop, self._held = start, stop, {}
+
+    def block(self, tensor: Tensor) -> NDArray[np.uint8]:
+        """The block of a tensor, uint8, with zeros up to a multiple of 4 bytes; read once and held until `begin`.
+
+        Raises:
+            CheckpointError: a file ends early, cannot be read, or has changed.
+        """
+        if id(tensor) not in self._held:
+            size = (self._stop - self._start) * itemsize(tensor.dtype)
+            part = self.arena.take(size + -size % 4)
+            part[size:] = 0
+            self.read(tensor, self._start, self._stop, part[:size])
+            self._held[id(tensor)] = part
+        return self._held[id(tensor)]
+
+    def read(self, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> None:
+        """Fill `out` (uint8, contiguous) with elements `start:stop`; copied where the block in memory holds them.
+
+        Raises:
+            CheckpointError: a file ends early, cannot be read, or has changed.
+        """
+        held = self._held.get(id(tensor))
+        if held is not None and self._start <= start and stop <= self._stop:
+            width = itemsize(tensor.dtype)
+            out[:] = held[(start - self._start) * width : (stop - self._start) * width]
+            return
+        with self.arena.scratch():
+            tensor.origin.read(self, tensor, start, stop, out)

@@ -1,28 +1,91 @@
-"""A tensor of a checkpoint: its dtype and shape, and where its bytes are."""
+"""A tensor of a checkpoint: name, dtype, shape, and where its elements come from.
+
+A trainer may store a tensor whole, in shards, as an adapter on a base, or as codes and scales. Each of these is an
+`Origin`: an expression over stored extents. Formats build origins; a reader composes them into the block that is asked
+for. Nothing outside of this room knows which origin a tensor has.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.foundation.dtypes import FLOATS
+from ramerge.foundation.dtypes import FLOATS, itemsize
+
+if TYPE_CHECKING:
+    from ramerge.checkpoint.read import Reader
+
+
+class Origin(ABC):
+    """Where the elements of a tensor come from. Subclasses are frozen dataclasses of files, numbers and tensors."""
+
+    @abstractmethod
+    def leaves(self) -> Iterator[Stored]:
+        """The stored extents that a read of the whole tensor takes; at least one."""
+
+    @abstractmethod
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """The most bytes of temporary memory that a read of so many elements takes from the reader's arena."""
+
+    @abstractmethod
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> None:
+        """Fill `out` (uint8, contiguous) with elements `start:stop` of the tensor that has this origin, in row-major
+        order. The bits of an element do not depend on `start` and `stop`. Temporary memory comes from `reader.arena`.
+
+        Raises:
+            CheckpointError: a file ends early, cannot be read, or has changed.
+        """
+
+
+@dataclass(frozen=True)
+class Stored(Origin):
+    """Row-major bytes in a file.
+
+    Attributes:
+        path: the file.
+        offset: byte of the file where they begin.
+        nbytes: how many.
+    """
+
+    path: Path
+    offset: int
+    nbytes: int
+
+    def leaves(self) -> Iterator[Stored]:
+        """See `Origin`."""
+        yield self
+
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """See `Origin`."""
+        return 0
+
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> None:
+        """See `Origin`."""
+        reader.files.fill(self.path, self.offset + start * itemsize(tensor.dtype), out)
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor. Its bytes are at `offset` in the file `path`, or in `memory` (uint8) for a pickled checkpoint."""
+    """A tensor.
+
+    Attributes:
+        name: as a model has it.
+        dtype: in safetensors' spelling, such as `BF16`.
+        shape: its shape.
+        origin: where its elements come from.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    path: Path
-    offset: int
-    nbytes: int
-    memory: NDArray[np.uint8] | None = field(default=None, repr=False, compare=False)
+    origin: Origin
 
     @property
     def elements(self) -> int:
@@ -33,3 +96,17 @@ class Tensor:
     def is_float(self) -> bool:
         """Whether merging is defined for its dtype."""
         return self.dtype in FLOATS
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.elements * itemsize(self.dtype)
+
+    @property
+    def path(self) -> Path:
+        """A file that holds it, or a part of it."""
+        return next(self.origin.leaves()).path
+
+    def scratch(self, elements: int) -> int:
+        """The most bytes of temporary memory that a read of so many elements takes."""
+        return self.origin.scratch(self, min(elements, self.elements))

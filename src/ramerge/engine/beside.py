@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ramerge.checkpoint.companions import copy_companions
-from ramerge.checkpoint.index import SAFETENSORS_INDEX
+from ramerge.checkpoint.formats.safetensors import INDEX
 from ramerge.checkpoint.stage import Stage
 from ramerge.engine.card import model_card
 from ramerge.engine.record import AgentStatistics, Record, Sweep
@@ -123,7 +123,7 @@ def _write_point(plan: Plan, point: Point, record: Record, stage: Stage, folder:
             },
             "weight_map": {tensor.name: tensor.shard for tensor in sorted(plan.tensors, key=lambda t: t.name)},
         }
-        stage.write(f"{folder}{SAFETENSORS_INDEX}", json.dumps(index, indent=2) + "\n")
+        stage.write(f"{folder}{INDEX}", json.dumps(index, indent=2) + "\n")
     copy_companions(plan.companions, stage, folder, plan.loads_as)
     stage.write(f"{folder}README.md", model_card(plan, point, record))
     stage.write(f"{folder}ramerge.yaml", _resolved(plan, point).to_yaml())

@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 
 from ramerge.checkpoint.identity import check_unchanged
-from ramerge.checkpoint.read import Reader
+from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.stage import staged
 from ramerge.checkpoint.write import Writer
 from ramerge.engine.beside import make_records, write_beside
 from ramerge.engine.executors.executor import Executor
 from ramerge.engine.record import Record
-from ramerge.engine.sinks import Files, MergedTensor, Whole, all_shards
+from ramerge.engine.sinks import MergedTensor, Shards, Whole, all_shards
 from ramerge.engine.tally import Refusals, Statistics
 from ramerge.engine.warn import inspect, refuse
 from ramerge.engine.worker import Block, Compiling, Known, Outcome, Sink, Task, Worker, worker
+from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import PlanError, WeightsError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.methods.base import Counts, Statistic
@@ -63,7 +64,7 @@ def execute(
         with staged(plan.out, overwrite=plan.overwrite) as stage:
             with closing(Writer(stage, all_shards(plan))) as writer:
                 passes.count()
-                passes.merge(Files(plan, writer))
+                passes.merge(Shards(plan, writer))
                 writer.finish()
             passes.keep()
             records = _records(plan, passes, seen, began)
@@ -129,12 +130,12 @@ class _Passes:
         self._by_tensor: dict[tuple[Statistic, str], Any] = {}
         self._kernels_begun = self._kernels_done = 0
         check_unchanged(plan.files)
-        self._reader = Reader(plan.files)
-        _check_ties(plan, self._reader)
+        self._files = Files(plan.files)
+        _check_ties(plan, Reader(self._files))
 
     def close(self) -> None:
         """Close the inputs."""
-        self._reader.close()
+        self._files.close()
 
     def count(self) -> None:
         """Count everything that merging needs: one read for each round."""
@@ -187,7 +188,7 @@ class _Passes:
         total = sum(plan.tensors[index].bytes_read for index in {block.tensor for block in blocks})
         self._listen(Progress(stage, 0, total))
         # closed here and not by the garbage collector: workers must have stopped before the output is removed
-        with closing(self._executor.map(lambda tell: worker(plan, self._reader, tell), work, blocks)) as outcomes:
+        with closing(self._executor.map(lambda tell: worker(plan, self._files, tell), work, blocks)) as outcomes:
             try:
                 for outcome in outcomes:
                     if isinstance(outcome, Compiling):
@@ -279,11 +280,13 @@ def _equal(tie: Tie, reader: Reader) -> bool:
     if (tie.head.dtype, tie.head.nbytes) != (tie.embedding.dtype, tie.embedding.nbytes):
         return False
     size = 1 << 20
-    left, right = np.empty(size, np.uint8), np.empty(size, np.uint8)
-    for start in range(0, tie.head.nbytes, size):
-        stop = min(size, tie.head.nbytes - start)
-        reader.read(tie.head, start, left[:stop])
-        reader.read(tie.embedding, start, right[:stop])
-        if not np.array_equal(left[:stop], right[:stop]):
+    width = itemsize(tie.head.dtype)
+    left, right = np.empty(size * width, np.uint8), np.empty(size * width, np.uint8)
+    for start in range(0, tie.head.elements, size):
+        stop = min(start + size, tie.head.elements)
+        used = (stop - start) * width
+        reader.read(tie.head, start, stop, left[:used])
+        reader.read(tie.embedding, start, stop, right[:used])
+        if not np.array_equal(left[:used], right[:used]):
             return False
     return True

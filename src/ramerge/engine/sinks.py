@@ -42,7 +42,7 @@ class MergedTensor:
         return torch.from_numpy(self.data).view(torch_dtypes()[self.dtype]).reshape(self.shape)
 
 
-class Files:
+class Shards:
     """Bytes into the shards of every point."""
 
     def __init__(self, plan: Plan, writer: Writer) -> None:

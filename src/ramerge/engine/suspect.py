@@ -19,7 +19,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.read import Reader
+from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import itemsize
 from ramerge.planning.findings import key_of
@@ -123,7 +123,8 @@ def _blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[Tensor
     """Tensors and values of all models, shape (N + 1, elements), at random places that are the same in every run."""
     draw = Random(0)
     large = [tensor for tensor in tensors if tensor.base.elements >= _ENOUGH] or list(tensors)
-    with Reader() as reader:
+    with Files() as files:
+        reader = Reader(files)
         for index in sorted(draw.sample(range(len(large)), min(_PLACES, len(large)))):
             tensor = large[index]
             size = min(tensor.base.elements, _ELEMENTS)
@@ -136,7 +137,7 @@ def _numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
     """`size` elements of a tensor from `start` on; exact, in float32 or float64."""
     width = itemsize(tensor.dtype)
     raw = np.empty(size * width, np.uint8)
-    reader.read(tensor, start * width, raw)
+    reader.read(tensor, start, start + size, raw)
     if tensor.dtype == "BF16":
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     kind = {"F16": np.float16, "F32": np.float32, "F64": np.float64}[tensor.dtype]
@@ -147,7 +148,8 @@ def _numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
 def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
     """Whether two models hold the same values in all tensors; reads until they differ."""
     size = 1 << 20
-    with Reader() as reader:
+    with Files() as files:
+        reader = Reader(files)
         for tensor in tensors:
             if tensor.sources[first].tensor is tensor.sources[second].tensor:
                 continue

@@ -10,14 +10,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.read import Reader
+from ramerge.checkpoint.arena import Arena
+from ramerge.checkpoint.read import Files, Reader
 from ramerge.foundation.dtypes import FLOATS, itemsize
 from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS
 from ramerge.kernels.native import told_of_compiling
 from ramerge.kernels.piece import Piece, Words, count_negative, words_of
 from ramerge.methods.base import Counts, Statistic
-from ramerge.planning.model import Plan, TensorPlan, room
+from ramerge.planning.model import Plan, TensorPlan
 
 # A result of a statistic over one part of the model.
 Known = Mapping[tuple[Statistic, str], Any]
@@ -53,6 +54,12 @@ class Outcome:
     rounding: Counts | None = None
     wrong: tuple[int, ...] | None = None
     unequal: tuple[int, ...] = ()
+
+
+def share_of(tensor: TensorPlan, block: Block) -> int:
+    """The block's share of the bytes that a read of all sources takes; those of all blocks add up to these bytes."""
+    total, elements = tensor.bytes_read, tensor.base.elements
+    return total * block.stop // elements - total * block.start // elements
 
 
 class Sink(Protocol):
@@ -92,21 +99,19 @@ class Compiling:
 
 
 @contextmanager
-def worker(plan: Plan, reader: Reader, tell: Callable[[Compiling], None]) -> Iterator[Worker]:
+def worker(plan: Plan, files: Files, tell: Callable[[Compiling], None]) -> Iterator[Worker]:
     """A worker. `tell` gets a message when it compiles a kernel."""
     with told_of_compiling(lambda done: tell(Compiling(done))):
-        yield Worker(plan, reader)
+        yield Worker(plan, files)
 
 
 class Worker:
-    """One thread's buffer, and its work on blocks."""
+    """One thread's memory, and its work on blocks."""
 
-    def __init__(self, plan: Plan, reader: Reader) -> None:
+    def __init__(self, plan: Plan, files: Files) -> None:
         self._plan = plan
-        self._reader = reader
-        self._buffer = np.empty(plan.resources.buffer_bytes, np.uint8)
-        self._used = 0
-        self._bytes_read = 0
+        self._arena = Arena(plan.resources.buffer_bytes)
+        self._reader = Reader(files, self._arena)
 
     def count(self, block: Block, statistics: Sequence[Statistic], known: Known) -> Outcome:
         """Read the block of all inputs and count."""
@@ -124,7 +129,7 @@ class Worker:
             flagged |= statistic.count(piece, before, counted[statistic])
         # a difference may overflow although both sides are finite; only the result then shows whether it matters
         found = self._wrong(tensor, piece) if flagged and not self._plan.recipe.allow.non_finite else ()
-        return Outcome(block, self._bytes_read, counted, rounding, found if any(found) else None)
+        return Outcome(block, share_of(tensor, block), counted, rounding, found if any(found) else None)
 
     def observe(self, block: Block, statistics: Sequence[Statistic], known: Known, task: Task) -> Outcome:
         """Merge the block for the first point without writing it, and count inputs and result."""
@@ -139,13 +144,13 @@ class Worker:
         tensor = self._plan.tensors[block.tensor]
         if tensor.action == "compare":
             return self._compare(tensor, block, sink)
-        piece = self._piece(tensor, block)
+        piece, read = self._piece(tensor, block), share_of(tensor, block)
         lenient = self._plan.recipe.allow.non_finite
         if tensor.action == "copy":
             flagged = piece.compute(_copy)
             self._write(tensor, block, piece, range(len(self._plan.points)), sink)
             wrong = self._wrong(tensor, piece) if not lenient else ()
-            return Outcome(block, self._bytes_read, wrong=wrong if any(wrong) or (flagged and not lenient) else None)
+            return Outcome(block, read, wrong=wrong if any(wrong) or (flagged and not lenient) else None)
         counted: dict[Statistic, Counts] = {}
         rounding = np.zeros((len(tasks), 2, len(self._plan.agents)), np.int64)
         flagged = False
@@ -155,7 +160,7 @@ class Worker:
                 counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
             flagged |= self._merge(index, piece, task, counts, rounding[index])
             self._write(tensor, block, piece, (index,), sink)
-        return Outcome(block, self._bytes_read, counted, rounding, self._wrong(tensor, piece) if flagged else None)
+        return Outcome(block, read, counted, rounding, self._wrong(tensor, piece) if flagged else None)
 
     def _merge(self, point: int, piece: Piece, task: Task, counts: Counts | None, rounding: Counts) -> bool:
         """Merge a piece for a point; True if something is not finite."""
@@ -176,7 +181,7 @@ class Worker:
         for point in range(len(self._plan.points)):
             sink.write(point, block.tensor, block.start * width, first[: (block.stop - block.start) * width])
         unequal = tuple(index for index, other in enumerate(others, 1) if not np.array_equal(other, first))
-        return Outcome(block, self._bytes_read, unequal=unequal)
+        return Outcome(block, share_of(tensor, block), unequal=unequal)
 
     def _piece(self, tensor: TensorPlan, block: Block) -> Piece:
         elements = block.stop - block.start
@@ -189,35 +194,21 @@ class Worker:
             )
         words: list[Words] = [part.view(FORMATS[format].word) for part, format in zip(parts, formats, strict=True)]
         out_word = np.dtype(FORMATS[tensor.dtype].word)
-        out = self._take(words_of(tensor.dtype, elements) * out_word.itemsize).view(out_word)
+        out = self._arena.take(words_of(tensor.dtype, elements) * out_word.itemsize).view(out_word)
         rows = len(formats) + 1 if tensor.is_converted else 0
-        scratch = self._take(rows * 8 * (elements + 1)).reshape(rows, 8 * (elements + 1))
+        scratch = self._arena.take(rows * 8 * (elements + 1)).reshape(rows, 8 * (elements + 1))
         return Piece(tensor.name, tensor.base.shape, block.start, elements, formats, words, tensor.dtype, out, scratch)
 
     def _read(self, tensor: TensorPlan, block: Block) -> list[NDArray[np.uint8]]:
         """The block's bytes in every source, with zeros up to a multiple of 4, so that they fill whole words.
 
         An agent that does not change the tensor shares the base's bytes.
-        """
-        self._used = self._bytes_read = 0
-        read: dict[int, NDArray[np.uint8]] = {}
-        for source in tensor.sources:
-            if id(source.tensor) in read:
-                continue
-            width = itemsize(source.tensor.dtype)
-            size = (block.stop - block.start) * width
-            part = self._take(size + -size % 4)
-            part[size:] = 0
-            self._reader.read(source.tensor, block.start * width, part[:size])
-            self._bytes_read += size
-            read[id(source.tensor)] = part
-        return [read[id(source.tensor)] for source in tensor.sources]
 
-    def _take(self, size: int) -> NDArray[np.uint8]:
-        """The next `size` bytes of the buffer."""
-        start = self._used
-        self._used += room(size)
-        return self._buffer[start : start + size]
+        Raises:
+            CheckpointError: an input cannot be read.
+        """
+        self._reader.begin(block.start, block.stop)
+        return [self._reader.block(source.tensor) for source in tensor.sources]
 
     @staticmethod
     def _wrong(tensor: TensorPlan, piece: Piece) -> tuple[int, ...]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.index import SAFETENSORS_INDEX, Checkpoint
+from ramerge.checkpoint.formats.safetensors import INDEX
+from ramerge.checkpoint.open import Checkpoint
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, Writer, lay_out
@@ -63,4 +64,4 @@ def write_index(stage: Stage, shards: Sequence[Shard], checkpoint: Checkpoint) -
         "metadata": {"total_parameters": elements, "total_size": 4 * elements},
         "weight_map": dict(sorted((name, shard.name) for shard in shards for name in shard.offsets)),
     }
-    stage.write(SAFETENSORS_INDEX, json.dumps(index, indent=2) + "\n")
+    stage.write(INDEX, json.dumps(index, indent=2) + "\n")

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ramerge.checkpoint.index import Checkpoint
-from ramerge.checkpoint.read import Reader
+from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.foundation.dtypes import torch_dtypes
+from ramerge.foundation.dtypes import itemsize, torch_dtypes
 from ramerge.foundation.errors import CheckpointError
 from ramerge.importance.layout import floats_of
 
@@ -77,7 +77,8 @@ def check_names(model: Any, checkpoint: Checkpoint) -> frozenset[str]:
     prefix = f"{model.base_model_prefix}."
     buffers = {name for full, _ in model.named_buffers() for name in (full, full.removeprefix(prefix))}
     problems, untrained = [], set()
-    with Reader() as reader:
+    with Files() as files:
+        reader = Reader(files)
         for tensor in floats_of(checkpoint):
             value = stored.get(tensor.name)
             if value is None and (tensor.name in buffers or _BUFFER.search(tensor.name)):
@@ -103,11 +104,11 @@ def _difference(reader: Reader, tensor: Tensor, value: torch.Tensor | None) -> s
 
 def _same(reader: Reader, tensor: Tensor, value: torch.Tensor) -> bool:
     """Whether the file's values, in the parameter's dtype, are the parameter's; NaN equals NaN."""
-    flat, width = value.reshape(-1), tensor.nbytes // max(tensor.elements, 1)
+    flat, width = value.reshape(-1), itemsize(tensor.dtype)
     for start in range(0, tensor.elements, _BLOCK):
         block = flat[start : start + _BLOCK]
         raw = np.empty(len(block) * width, np.uint8)
-        reader.read(tensor, start * width, raw)
+        reader.read(tensor, start, start + len(block), raw)
         filed = torch.from_numpy(raw).view(_DTYPES[tensor.dtype]).to(block.dtype)
         if not torch.allclose(filed, block, rtol=0, atol=0, equal_nan=True):
             return False

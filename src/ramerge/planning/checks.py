@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ramerge.checkpoint.companions import canonical_key, companion_files, compare_configs
-from ramerge.checkpoint.index import SAFETENSORS_INDEX, Checkpoint
+from ramerge.checkpoint.formats.safetensors import INDEX
+from ramerge.checkpoint.open import Checkpoint
 from ramerge.checkpoint.write import Shard
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, one_line
@@ -102,9 +103,11 @@ def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findin
 
 def find_companions(inputs: Inputs, recipe: Recipe, shards: Sequence[Shard], findings: Findings) -> dict[str, Path]:
     """Relative name to source of the files to copy."""
-    chosen, base = recipe.companions, inputs.base.folder
-    source = inputs.agents[chosen].folder if chosen and chosen in inputs.agents else None
-    ours = {*(shard.name for shard in shards), SAFETENSORS_INDEX, "README.md", "ramerge.json", "ramerge.yaml"}
+    chosen = recipe.companions
+    assert inputs.opened_base is not None
+    base = inputs.opened_base.beside
+    source = inputs.opened_agents[chosen].beside if chosen and chosen in inputs.opened_agents else None
+    ours = {*(shard.name for shard in shards), INDEX, "README.md", "ramerge.json", "ramerge.yaml"}
     for name in sorted(ours):
         if (base / name).is_dir():
             findings.problem(f"{base / name}: is a folder, but the output needs a file of this name; rename the folder")

@@ -11,7 +11,7 @@ from pathlib import Path
 from ramerge.checkpoint.companions import quantisation
 from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.identity import Identity
-from ramerge.checkpoint.index import Checkpoint, open_checkpoint
+from ramerge.checkpoint.open import Checkpoint, open_checkpoint
 from ramerge.foundation.dtypes import INTEGERS
 from ramerge.foundation.errors import CheckpointError
 from ramerge.planning.findings import Findings
@@ -79,10 +79,9 @@ def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Inpu
         if agent.importance is not None
     }
     base = _find(recipe.base, recipe, findings, "") if recipe.base is not None else next(iter(agents.values()))
-    opened_agents = _open_all(agents, recipe, findings)
-    if recipe.base is not None:
-        opened_base = _open("", base, recipe, findings)
-    else:
+    opened_base = _open("", base, recipe, findings) if recipe.base is not None else None
+    opened_agents = _open_all(agents, recipe, findings, opened_base)
+    if recipe.base is None:
         opened_base = next(iter(opened_agents.values()), None)
     if needs_base:
         _refuse_base_as_agent(base, agents, findings)
@@ -100,16 +99,21 @@ def _find(text: str, recipe: Recipe, findings: Findings, name: str) -> Model:
         return Model(text, None)
 
 
-def _open_all(models: Mapping[str, Model], recipe: Recipe, findings: Findings) -> dict[str, Checkpoint]:
-    opened = {name: _open(name, model, recipe, findings) for name, model in models.items()}
+def _open_all(
+    models: Mapping[str, Model], recipe: Recipe, findings: Findings, base: Checkpoint | None = None
+) -> dict[str, Checkpoint]:
+    opened = {name: _open(name, model, recipe, findings, base) for name, model in models.items()}
     return {name: checkpoint for name, checkpoint in opened.items() if checkpoint is not None}
 
 
-def _open(name: str, model: Model, recipe: Recipe, findings: Findings) -> Checkpoint | None:
+def _open(
+    name: str, model: Model, recipe: Recipe, findings: Findings, base: Checkpoint | None = None
+) -> Checkpoint | None:
     if model.directory is None:
         return None
     try:
-        opened = open_checkpoint(model.directory, allow_outside_links=recipe.allow.outside_links)
+        opened = open_checkpoint(model.directory, base=base, allow_outside_links=recipe.allow.outside_links)
+        findings.notes += [f"{name or 'base'}: {note}" for note in opened.notes]
         _check_arithmetic(name, opened, recipe, findings)
         return opened
     except CheckpointError as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ramerge.checkpoint.index import Checkpoint
+from ramerge.checkpoint.open import Checkpoint
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, lay_out
 from ramerge.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
@@ -16,6 +16,9 @@ from ramerge.recipe.model import Rule
 from ramerge.recipe.points import Point
 
 Entry = tuple[str, str, Sequence[int], int]
+
+# Of an output whose base has no safetensors files: what transformers wrote for years.
+_SHARD_BYTES = 5_000_000_000
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,11 @@ def plan_tensors(base: Checkpoint, matched: Matched, points: Sequence[Point]) ->
     recipe = points[0].recipe
     dtypes = {name: _dtype(recipe.dtype, tensor, matched) for name, tensor in base.tensors.items()}
     groups = {
-        _safetensors_name(shard): [_entry(base.tensors[name], dtypes[name]) for name in names]
-        for shard, names in base.shards.items()
+        shard: [_entry(base.tensors[name], dtypes[name]) for name in names] for shard, names in base.shards.items()
     }
-    if recipe.shard_size is not None:
-        groups = _regroup([entry for group in groups.values() for entry in group], recipe.shard_size)
+    if recipe.shard_size is not None or not groups:
+        entries = [_entry(tensor, dtypes[name]) for name, tensor in base.tensors.items()]
+        groups = _regroup(entries, recipe.shard_size or _SHARD_BYTES)
     shards = [lay_out(name, entries) for name, entries in groups.items()]
     tensors = []
     for shard in shards:
@@ -118,10 +121,3 @@ def _regroup(entries: Sequence[Entry], limit: int) -> dict[str, list[Entry]]:
     if len(groups) == 1:
         return {"model.safetensors": groups[0]}
     return {f"model-{number:05}-of-{len(groups):05}.safetensors": group for number, group in enumerate(groups, 1)}
-
-
-def _safetensors_name(shard: str) -> str:
-    """Name of an output file: the base's name, with the ending .safetensors instead of .bin."""
-    if not shard.endswith(".bin"):
-        return shard
-    return shard.replace("pytorch_model", "model").removesuffix(".bin") + ".safetensors"

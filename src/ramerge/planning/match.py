@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ramerge.checkpoint.index import Checkpoint
+from ramerge.checkpoint.open import Checkpoint
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.model import Tie

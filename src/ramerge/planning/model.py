@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from ramerge.checkpoint.arena import room
 from ramerge.checkpoint.hub import Model
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.tensor import Tensor
@@ -18,17 +20,6 @@ from ramerge.methods.table import Method
 from ramerge.recipe.layers import layer_of
 from ramerge.recipe.model import Recipe
 from ramerge.recipe.points import Point
-
-# Every array in a worker's buffer begins at a cache line, a page and a few lines after the end of the previous array.
-# Large arrays at distances of a power of two are read at half the speed, presumably because they compete for the same
-# sets of the caches and the same banks of memory. `benchmarks/kernels.py` measures both.
-CACHE_LINE = 64
-STAGGER = 4096 + 5 * CACHE_LINE
-
-
-def room(size: int) -> int:
-    """Bytes of a buffer that an array of `size` bytes needs."""
-    return -(-size // CACHE_LINE) * CACHE_LINE + STAGGER
 
 
 @dataclass(frozen=True)
@@ -91,10 +82,17 @@ class TensorPlan:
         arithmetic = "F64" if any(source.tensor.dtype == "F64" for source in self.sources) else "F32"
         return self.merged and itemsize(self.dtype) < itemsize(arithmetic)
 
-    @property
+    @cached_property
     def bytes_read(self) -> int:
-        """Bytes of one read of all sources. A tensor that agents share with the base is read once."""
-        return sum({id(source.tensor): source.tensor.nbytes for source in self.sources}.values())
+        """Bytes of one read of all sources. What several of them need, such as the base's, is read once."""
+        return sum(leaf.nbytes for leaf in {leaf for source in self.sources for leaf in source.tensor.origin.leaves()})
+
+    def buffer_bytes(self, block: int) -> int:
+        """Bytes that a worker needs for a block of so many elements."""
+        elements = self.base.elements if self.whole else min(block, self.base.elements)
+        arrays = room(0) * (len(self.sources) + 2) + 8 * (len(self.sources) + 1)
+        scratch = max((source.tensor.scratch(elements) for source in self.sources), default=0)
+        return elements * self.buffer_bytes_per_element + arrays + scratch
 
     def part(self, scope: str) -> str:
         """The part of the model with which the tensor is counted. Each rule's tensors are counted separately."""

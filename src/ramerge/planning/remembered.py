@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +33,29 @@ Totals = NDArray[np.int64]
 def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Path, Identity]) -> bytes | None:
     """A digest of everything that counts of these tensors depend on; None if a file was written too recently."""
     read: dict[Path, tuple[str, Identity]] = {}
-    digest = hashlib.sha256(b"2")
+
+    def named(path: Path) -> tuple[str, Identity]:
+        if path not in read:
+            read[path] = str(path.resolve()), files[path]
+        return read[path]
+
+    digest = hashlib.sha256(b"3")
     for tensor in merged(tensors):
         for source in tensor.sources:
-            stored = source.tensor
-            if stored.path not in read:
-                read[stored.path] = str(stored.path.resolve()), files[stored.path]
-            facts = (
-                tensor.name,
-                stored.name,
-                stored.dtype,
-                stored.shape,
-                stored.offset,
-                stored.nbytes,
-                source.is_importance,
-            )
-            digest.update(repr((facts, read[stored.path])).encode())
+            digest.update(repr((tensor.name, source.is_importance, _facts(source.tensor, named))).encode())
     youngest = max((identity.latest_ns for _, identity in read.values()), default=0)
     return digest.digest() if time.time_ns() - youngest > SETTLED_SECONDS * 1e9 else None
+
+
+def _facts(value: Any, named: Callable[[Path], object]) -> object:
+    """A tensor, its origin, and everything inside of that, as plain values; files as `named` gives them."""
+    if isinstance(value, Path):
+        return named(value)
+    if isinstance(value, tuple):
+        return tuple(_facts(item, named) for item in value)
+    if is_dataclass(value):
+        return (type(value).__name__, *[_facts(getattr(value, field.name), named) for field in fields(value)])
+    return value
 
 
 def merged(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:

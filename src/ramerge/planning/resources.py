@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ramerge.checkpoint.index import Checkpoint
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.machine import processors
 from ramerge.methods.base import Layer, Statistic
 from ramerge.planning.findings import Findings
 from ramerge.planning.inputs import Inputs
-from ramerge.planning.model import Contents, Resources, TensorPlan, room
+from ramerge.planning.model import Contents, Resources, TensorPlan
 from ramerge.recipe.model import parse_size
 from ramerge.recipe.points import Point
 
@@ -27,8 +26,6 @@ _LARGEST_BLOCK = 1 << 19
 _SMALLEST_BLOCK = 1 << 12
 _DEFAULT_BUFFERS = 150_000_000
 _MOST_THREADS = 1024
-# Memory that importing torch adds. torch reads pickled checkpoints.
-_TORCH_BYTES = 260_000_000
 
 
 @dataclass(frozen=True)
@@ -90,18 +87,15 @@ def cut(
     tensors = contents.tensors
     whole = [tensor for tensor in tensors if tensor.whole]
     fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * models + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
-    fixed += _resident(inputs.opened, findings) + _scratch(points, whole, agents) + _kept(tensors, observed, agents)
+    fixed += _scratch(points, whole, agents) + _kept(tensors, observed, agents)
     fixed += _collected(points, tensors) if in_memory else 0
-    per_element = max((tensor.buffer_bytes_per_element for tensor in tensors), default=1)
-    slack = room(1) * (models + 2) + 8 * (models + 1)
-    largest = max((tensor.base.elements * tensor.buffer_bytes_per_element for tensor in whole), default=0)
     partials = _partials(contents, observed, agents)
     budget = limits.memory or fixed + _DEFAULT_BUFFERS
     # a method that works on whole matrices uses all processors itself
     workers = 1 if whole else limits.threads or processors() + 2
 
     def resources(workers: int, block: int) -> Resources:
-        buffer = max(block * per_element, largest) + slack
+        buffer = max((tensor.buffer_bytes(block) for tensor in tensors), default=0)
         return Resources(workers, block, buffer, fixed + workers * (buffer + partials) + 3 * partials)
 
     block = _LARGEST_BLOCK
@@ -142,16 +136,6 @@ def _scratch(points: Sequence[Point], whole: Sequence[TensorPlan], agents: int) 
 def _collected(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> int:
     """Bytes of the merged tensors in memory: the present one, and the next."""
     return 2 * len(points) * max((tensor.bytes_written for tensor in tensors), default=0)
-
-
-def _resident(checkpoints: Sequence[Checkpoint], findings: Findings) -> int:
-    """Bytes in memory before the merge begins because of pickled checkpoints: torch, and the weights it has loaded."""
-    if not any(checkpoint.is_pickled for checkpoint in checkpoints):
-        return 0
-    loaded = sum(checkpoint.resident_bytes for checkpoint in checkpoints)
-    if loaded:
-        findings.notes.append(f"{loaded:,} bytes of old pickles stay in memory; convert them to safetensors to save it")
-    return _TORCH_BYTES + loaded
 
 
 def _megabytes(size: int) -> str:

@@ -1,0 +1,54 @@
+"""Memory of one worker, allocated once and handed out in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Every array in a worker's buffer begins at a cache line, a page and a few lines after the end of the previous array.
+# Large arrays at distances of a power of two are read at half the speed, presumably because they compete for the same
+# sets of the caches and the same banks of memory. `benchmarks/kernels.py` measures both.
+CACHE_LINE = 64
+STAGGER = 4096 + 5 * CACHE_LINE
+
+
+def room(size: int) -> int:
+    """Bytes of an arena that an array of `size` bytes needs."""
+    return -(-size // CACHE_LINE) * CACHE_LINE + STAGGER
+
+
+class Arena:
+    """Memory that is handed out in order.
+
+    If more is asked for than planned, arrays of their own are allocated, and `exceeded` tells how many.
+    """
+
+    def __init__(self, nbytes: int = 0) -> None:
+        self._memory = np.empty(nbytes, np.uint8)
+        self._used = 0
+        self.exceeded = 0
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """The next `size` bytes; they hold anything."""
+        start = self._used
+        self._used += room(size)
+        if self._used <= self._memory.size:
+            return self._memory[start : start + size]
+        self.exceeded += 1
+        return np.empty(size, np.uint8)
+
+    def clear(self) -> None:
+        """Take everything back."""
+        self._used = 0
+
+    @contextmanager
+    def scratch(self) -> Iterator[None]:
+        """What is taken inside is taken back at the end."""
+        used = self._used
+        try:
+            yield
+        finally:
+            self._used = used

@@ -1,0 +1,116 @@
+"""What formats share: files that must be there and stay in their folder, indices, and config.json."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ramerge.checkpoint.paths import climbs_out, is_too_long, leads_outside, target
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.jsontext import Limits, read
+from ramerge.foundation.text import quoted
+
+# Enough for a configuration, or an index of 150,000 tensors.
+_LIMITS = Limits(size=32_000_000, signs=1_000_000)
+_MOST_FILES = 10_000
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        CheckpointError: the file cannot be read, is too large, not JSON, or not an object; see `jsontext`.
+    """
+    try:
+        return read(path, _LIMITS)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's `config.json`; empty if there is none.
+
+    Raises:
+        CheckpointError: as for `read_json`.
+    """
+    path = folder / "config.json"
+    return read_json(path) if path.exists() else {}
+
+
+def read_index(path: Path, suffix: str) -> tuple[list[str], Mapping[str, str]]:
+    """The weight files that an index names, sorted, and its map of tensors to files.
+
+    Raises:
+        CheckpointError: it is not an index, names files outside of the folder, or files without this suffix.
+    """
+    weight_map = read_json(path).get("weight_map")
+    if (
+        not isinstance(weight_map, dict)
+        or not weight_map
+        or not all(isinstance(name, str) for name in weight_map.values())
+    ):
+        raise CheckpointError(f"{path}: weight_map must map tensor names to file names")
+    files = list(dict.fromkeys(weight_map.values()))
+    if len(files) > _MOST_FILES:
+        raise CheckpointError(f"{path}: names {len(files):,} files; a checkpoint has at most {_MOST_FILES:,}")
+    for wrong, what in ((climbs_out, "leads out of the checkpoint's folder"), (is_too_long, "is too long")):
+        if any(map(wrong, files)):
+            raise CheckpointError(f"{path}: the shard path {quoted(name)} {what}" for name in files if wrong(name))
+    others = [name for name in files if not name.endswith(suffix)]
+    if others:
+        raise CheckpointError(f"{path}: shard {quoted(name)} is not a {suffix} file" for name in others)
+    return sorted(files), weight_map
+
+
+def check_files(folder: Path, names: Iterable[str], *, in_index: bool, allow_outside_links: bool) -> None:
+    """Refuse weight files that are missing, and links that lead out of the folder.
+
+    Raises:
+        CheckpointError: all such files are listed.
+    """
+    files = list(names)
+    problems = [
+        f"{folder / name}: {_absence(folder / name, in_index)}" for name in files if not (folder / name).is_file()
+    ]
+    if not allow_outside_links:
+        problems += [
+            f"{folder / name}: links to {target(folder / name)}, outside the checkpoint; "
+            "set allow.outside_links: true in the recipe if you trust it"
+            for name in (*files, "config.json")
+            if leads_outside(folder / name, folder)
+        ]
+    if problems:
+        raise CheckpointError(problems)
+
+
+def _absence(path: Path, in_index: bool) -> str:
+    if os.path.lexists(path):
+        return "is not a regular file" if path.exists() else "is a broken link"
+    return "the index names this file, but it is missing" if in_index else "is missing"
+
+
+def check_index(folder: Path, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Where an index and the files disagree.
+
+    Args:
+        folder: for messages.
+        listed: the index's map of tensors to files.
+        shards: the files, each with the names of the tensors that it holds.
+    """
+    actual = {name: shard for shard, names in shards.items() for name in names}
+    problems = []
+    for name, shard in listed.items():
+        if name not in actual:
+            problems.append(f"{folder / shard}: the index says it holds {quoted(name)}, but it does not")
+        elif actual[name] != shard:
+            problems.append(f"{folder}: the index says {quoted(name)} is in {shard}, but it is in {actual[name]}")
+    problems += [
+        f"{folder / shard}: holds {quoted(name)}, which the index does not list"
+        for name, shard in actual.items()
+        if name not in listed
+    ]
+    return problems

@@ -1,0 +1,66 @@
+"""What a format is: how to know a folder that is written in it, and how to open such a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ramerge.checkpoint.identity import Identity
+from ramerge.checkpoint.tensor import Tensor
+
+if TYPE_CHECKING:
+    from ramerge.checkpoint.open import Checkpoint
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a format may need to open a folder.
+
+    Attributes:
+        allow_outside_links: whether files may be links that lead out of the folder.
+        base: the model that an adapter changes, where one is known.
+    """
+
+    allow_outside_links: bool = False
+    base: Checkpoint | None = None
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a folder holds.
+
+    Attributes:
+        tensors: in the order in which the output shall have them.
+        files: the identity of every file that was read or will be, from before it was read.
+        config: the model's `config.json`; empty if there is none.
+        beside: the folder with `config.json`, tokenizer and other files that belong to the model.
+        shards: names of safetensors files, each with the names of its tensors; empty if the folder has no such files.
+        notes: what a user should know about how the folder is read.
+    """
+
+    tensors: tuple[Tensor, ...]
+    files: Mapping[Path, Identity]
+    config: Mapping[str, Any]
+    beside: Path
+    shards: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Format:
+    """A way in which checkpoints are stored.
+
+    Attributes:
+        name: in recipes' records and messages.
+        title: in words.
+        find: the folder that holds the weights, given the folder that a user names: that folder itself, or one inside
+            of it; None if it is not of this format. Looks at names of files only.
+        open: reads headers, not weights. It raises CheckpointError with all problems.
+    """
+
+    name: str
+    title: str
+    find: Callable[[Path], Path | None]
+    open: Callable[[Path, Opening], Contents]

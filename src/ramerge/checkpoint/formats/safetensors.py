@@ -1,0 +1,94 @@
+"""Safetensors files, as `save_pretrained` writes them: one, several with an index, or several without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ramerge.checkpoint.formats.files import check_files, check_index, read_config, read_index
+from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.header import read_header
+from ramerge.checkpoint.identity import identify
+from ramerge.checkpoint.tensor import Stored, Tensor
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
+
+INDEX = "model.safetensors.index.json"
+ONE_FILE = "model.safetensors"
+# Safetensors files that do not hold a model's tensors as they are.
+_OTHERS = ("adapter_model*.safetensors", "shard-*-model-*.safetensors")
+
+
+def find(folder: Path) -> Path | None:
+    """The folder itself if it holds weights in safetensors files."""
+    return folder if any((folder / name).exists() for name in (ONE_FILE, INDEX)) or _loose(folder) else None
+
+
+def _loose(folder: Path) -> list[str]:
+    """Safetensors files without an index."""
+    others = {path for pattern in _OTHERS for path in folder.glob(pattern)}
+    return sorted(path.name for path in folder.glob("*.safetensors") if path not in others)
+
+
+def open_folder(folder: Path, opening: Opening) -> Contents:
+    """Read the headers, and check that index and files agree.
+
+    Raises:
+        CheckpointError: a file is missing or wrong; all problems are listed.
+    """
+    identities = identify(path for path in (folder / INDEX, folder / "config.json") if path.is_file())
+    files, listed = _weight_files(folder)
+    check_files(folder, files, in_index=listed is not None, allow_outside_links=opening.allow_outside_links)
+    identities |= identify(folder / name for name in files)
+    tensors: dict[str, Tensor] = {}
+    shards: dict[str, tuple[str, ...]] = {}
+    problems: list[str] = []
+    for name in files:
+        try:
+            found = tensors_of(folder / name)
+        except CheckpointError as error:
+            problems.extend(error.problems)
+            continue
+        problems += [
+            f"{folder / name}: tensor {quoted(tensor.name)} is also in {tensors[tensor.name].path.name}"
+            for tensor in found
+            if tensor.name in tensors
+        ]
+        shards[name] = tuple(tensor.name for tensor in found)
+        tensors.update({tensor.name: tensor for tensor in found})
+    if listed is not None and not problems:
+        problems += check_index(folder, listed, shards)
+    try:
+        config = read_config(folder)
+    except CheckpointError as error:
+        problems.extend(error.problems)
+    if problems:
+        raise CheckpointError(problems)
+    return Contents(tuple(tensors.values()), identities, config, folder, shards)
+
+
+def tensors_of(path: Path) -> list[Tensor]:
+    """The tensors of a file, in the order of their bytes.
+
+    Raises:
+        CheckpointError: the file cannot be read, or its header is wrong.
+    """
+    return [
+        Tensor(entry.name, entry.dtype, entry.shape, Stored(path, entry.begin, entry.end - entry.begin))
+        for entry in read_header(path).entries
+    ]
+
+
+def _weight_files(folder: Path) -> tuple[list[str], Mapping[str, str] | None]:
+    """Names of the weight files, and the index's map of tensors to files; None without an index.
+
+    The order of preference is that of transformers.
+    """
+    if (folder / ONE_FILE).exists():
+        return [ONE_FILE], None
+    if (folder / INDEX).exists():
+        return read_index(folder / INDEX, ".safetensors")
+    return _loose(folder), None
+
+
+FORMAT = Format("safetensors", "safetensors files", find, open_folder)

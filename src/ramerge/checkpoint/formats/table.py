@@ -1,0 +1,8 @@
+"""All formats, in the order in which a folder is tried. To add a format, write a file and add its row here."""
+
+from __future__ import annotations
+
+from ramerge.checkpoint.formats import pickled, safetensors
+from ramerge.checkpoint.formats.format import Format
+
+FORMATS: tuple[Format, ...] = (safetensors.FORMAT, pickled.FORMAT)

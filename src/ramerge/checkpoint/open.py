@@ -1,0 +1,110 @@
+"""From a folder to its tensors, whatever its format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ramerge.checkpoint.formats.format import Opening
+from ramerge.checkpoint.formats.table import FORMATS
+from ramerge.checkpoint.identity import Identity
+from ramerge.checkpoint.tensor import Tensor
+from ramerge.foundation.errors import CheckpointError
+
+# Planning takes a kilobyte of memory for each tensor.
+_MOST_TENSORS = 250_000
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model that was opened.
+
+    Attributes:
+        directory: the folder that was named.
+        format: the name of its format.
+        tensors: name to tensor, in the order in which an output shall have them.
+        shards: safetensors files in order, each with the names of its tensors in the order of their bytes; empty if the
+            format has no such files.
+        config: `config.json`; empty if there is none.
+        beside: the folder with `config.json`, tokenizer and other files that belong to the model.
+        files: the identity of every file before it was read.
+        notes: what a user should know about how the folder is read.
+    """
+
+    directory: Path
+    format: str
+    tensors: Mapping[str, Tensor]
+    shards: Mapping[str, tuple[str, ...]]
+    config: Mapping[str, Any]
+    beside: Path
+    files: Mapping[Path, Identity]
+    notes: tuple[str, ...] = ()
+
+
+def open_checkpoint(
+    directory: Path, *, base: Checkpoint | None = None, allow_outside_links: bool = False
+) -> Checkpoint:
+    """Read the headers of a model's files. Reads no weights.
+
+    Args:
+        directory: the folder, in any format of `formats.table`.
+        base: the model that an adapter changes.
+        allow_outside_links: whether files may be links that lead out of the folder.
+
+    Raises:
+        CheckpointError: there is no such folder, it holds no weights, or a file is wrong; all problems are listed.
+    """
+    if not directory.is_dir():
+        raise CheckpointError(_not_a_directory(directory))
+    if not os.access(directory, os.R_OK | os.X_OK):
+        raise CheckpointError(f"{directory}: no permission to read it; change its permissions")
+    for format in FORMATS:
+        if (folder := format.find(directory)) is not None:
+            contents = format.open(folder, Opening(allow_outside_links, base))
+            break
+    else:
+        raise CheckpointError(_no_weights(directory))
+    if len(contents.tensors) > _MOST_TENSORS:
+        raise CheckpointError(f"{directory}: holds more than {_MOST_TENSORS:,} tensors, more than any model has")
+    tensors = {tensor.name: tensor for tensor in contents.tensors}
+    return Checkpoint(
+        directory,
+        format.name,
+        tensors,
+        contents.shards,
+        contents.config,
+        contents.beside,
+        contents.files,
+        contents.notes,
+    )
+
+
+def _not_a_directory(directory: Path) -> str:
+    if directory.suffix == ".gguf":
+        return (
+            f"{directory}: GGUF files are quantised and cannot be merged; "
+            "merge the original safetensors checkpoints and convert the result"
+        )
+    if directory.is_file():
+        return f"{directory}: is a file; give the folder that holds config.json and the weights"
+    parent = directory.parent
+    siblings = [entry.name for entry in islice(parent.iterdir(), 1000) if entry.is_dir()] if parent.is_dir() else []
+    near = get_close_matches(directory.name, siblings, n=1)
+    return f"{directory}: no such folder" + (f"; did you mean {parent / near[0]}?" if near else "")
+
+
+def _no_weights(directory: Path) -> str:
+    if list(directory.glob("*.gguf")):
+        return (
+            f"{directory}: holds GGUF files only, which are quantised and cannot be merged; "
+            "merge the original safetensors checkpoints and convert the result"
+        )
+    inner = sorted({path.parent.name for path in directory.glob("*/*.safetensors")})
+    hint = f"; there are some in {directory / inner[0]}" if inner else ""
+    known = ", ".join(format.title for format in FORMATS)
+    return f"{directory}: holds no weights in a format that is known ({known}){hint}"
