@@ -189,6 +189,18 @@ def linear(base, agents, dtype=None, real=None, *, weights=1.0, normalize=True):
     return _each(base, agents, dtype, real, formula, owns=lambda name: [agent[name] for agent in agents.values()])
 
 
+def passthrough(base, agents, dtype=None, real=None, *, agent=None):
+    chosen = agents[agent or next(iter(agents))]
+    return _each(
+        base,
+        agents,
+        dtype,
+        real,
+        lambda name, b, _taus: chosen[name].numbers(b.dtype.type),
+        owns=lambda name: [agent[name] for agent in agents.values()],
+    )
+
+
 def fisher(base, agents, dtype=None, real=None, *, importances, scale=1.0, weights=1.0):
     w = weights_of(weights, agents)
 

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ruamel.yaml import YAML
 
 import ramerge
 from ramerge.planning.names import explain
 from tests.checkpoints import floats, recipe, write_checkpoint
 
+yaml = YAML(typ="safe")
 BOTH = {"missing_tensors": True, "extra_tensors": True}
 LLAMA = {
     "model.embed_tokens.weight": (10, 4),
@@ -61,19 +63,18 @@ def wrapped(name: str) -> str:
 @pytest.mark.parametrize(
     ("agent", "words"),
     [
-        (
-            renamed(lambda name: name.replace("model.", "model.language_model.")),
-            "begin with 'model.language_model.' where the base's begin with 'model.': models with a vision tower",
-        ),
         (renamed(lambda name: f"base_model.model.{name}"), "begin with 'base_model.model.' where the base's do not"),
-        (renamed(lambda name: f"base_model.model.{name}"), "save what merge_and_unload() returns, or rename"),
-        (renamed(lambda name: f"_orig_mod.{name}"), "torch.compile adds it; save model._orig_mod, or rename"),
-        (renamed(lambda name: f"module.{name}"), "save model.module, or rename the tensors of the checkpoint"),
-        (renamed(lambda name: f"actor.{name}"), "save only the policy, or rename"),
-        (renamed(lambda name: f"policy.inner.{name}"), "begin with 'policy.inner.' where the base's do not: rename"),
-        (renamed(lambda name: name.removeprefix("model.")), "lack the 'model.' that the base's begin with: rename"),
-        (renamed(wrapped), "its names have '_fsdp_wrapped_module.' inside, the base's do not: FSDP adds it"),
-        (renamed(lambda name: f"module.{name}"), "21 of 21 missing tensors"),
+        (renamed(lambda name: f"base_model.model.{name}"), "save what merge_and_unload() returns, or use `rename"),
+        (
+            renamed(lambda name: f"policy.inner.{name}"),
+            r"begin with 'policy.inner.' where the base's do not: use `rename: [{from: '^policy\.inner\.', to: ''}]`",
+        ),
+        (
+            renamed(lambda name: name.removeprefix("model.")),
+            "lack the 'model.' that the base's begin with: use",
+        ),
+        (renamed(wrapped), "its names have '_fsdp_wrapped_module.' inside, the base's do not: use `rename"),
+        (renamed(lambda name: f"net.{name}"), "21 of 21 missing tensors"),
         (fused(LLAMA), "the agent has qkv_proj as one tensor, the base has q_proj, k_proj, v_proj: convert the agent"),
         (renamed(lambda name: name + "_x"), None),
     ],
@@ -97,12 +98,11 @@ def test_names_by_the_thousand_take_no_time_squared() -> None:
 
 def test_the_reason_takes_the_place_of_an_offer_to_accept(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", {name: floats(np.ones(shape)) for name, shape in LLAMA.items()})
-    agent = renamed(lambda name: f"module.{name}")
-    write_checkpoint(tmp_path / "a", {name: floats(np.ones(shape)) for name, shape in agent.items()})
+    agent = renamed(lambda name: f"policy.inner.{name}")
+    write_checkpoint(tmp_path / "a", {name: floats(np.full(shape, 2.0)) for name, shape in agent.items()})
     (problem,) = (one for one in ramerge.plan(recipe(tmp_path, ["a"])).problems if "lacks" in one)
-    assert "rename the tensors of the checkpoint" in problem and "allow." not in problem
+    assert "allow." not in problem
     (problem,) = ramerge.plan(recipe(tmp_path, ["a"], allow=BOTH)).problems
-    assert "no tensor of it is used" in problem and "rename the tensors of the checkpoint" in problem
-    # as advised
-    write_checkpoint(tmp_path / "a", {name: floats(np.full(shape, 2.0)) for name, shape in LLAMA.items()})
-    assert ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "out").statistics[0].density == 1
+    assert "no tensor of it is used" in problem and "in the recipe" in problem
+    rule = yaml.load(problem[problem.index("[{") : problem.index("}]") + 2])  # as advised
+    assert ramerge.merge(recipe(tmp_path, ["a"], rename=rule), tmp_path / "out").statistics[0].density == 1

@@ -1,5 +1,5 @@
 from .analysis.results import Analysis, frames
-from .api import analyze, merge, plan, sweep
+from .api import analyze, convert, merge, plan, sweep
 from .engine.record import AgentStatistics, Record
 from .engine.sinks import MergedTensor
 from .evaluation.endpoint import EndpointAccess
@@ -55,6 +55,7 @@ __all__ = [
     "WeightsError",
     "__version__",
     "analyze",
+    "convert",
     "evaluate",
     "fisher",
     "frames",

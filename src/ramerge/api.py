@@ -1,4 +1,4 @@
-"""The functions that users call: `plan`, `merge`, `sweep` and `analyze`."""
+"""The functions that users call: `plan`, `merge`, `sweep`, `convert` and `analyze`."""
 
 from __future__ import annotations
 
@@ -199,6 +199,53 @@ def sweep(
         text = "a sweep in which nothing varies will be an error in a later version: use merge(recipe, on_tensor=...)"
         warnings.warn(text, DeprecationWarning, stacklevel=2)
     return _carried_out(made, on_tensor, on_progress)
+
+
+def convert(
+    model: str | Path,
+    out: str | Path,
+    *,
+    base: str | Path | None = None,
+    dtype: str | None = None,
+    shard_size: int | str | None = None,
+    threads: int | None = None,
+    max_memory: int | str | None = None,
+    overwrite: bool = False,
+    strict: bool = False,
+    on_progress: Listener | None = None,
+) -> Record:
+    """Write one model of any format as plain safetensors, block by block.
+
+    Args:
+        model: a folder or hub id: FSDP shards, torch.distributed checkpoints, an adapter, quantised weights and so on.
+        out: the output folder; it must not exist unless `overwrite` is set.
+        base: the model that an adapter changes. For other models it gives names, dtypes and layout of the output.
+        dtype: dtype of the output, such as `bfloat16`; by default the dtypes that are stored.
+        shard_size: bytes of an output file, or a size such as `5GB`.
+        threads, max_memory, overwrite, strict, on_progress: as for `merge`.
+
+    Returns:
+        The record, which is also `out/ramerge.json`.
+
+    Raises:
+        RecipeError, PlanError, WeightsError, CheckpointError, OutputError: as for `merge`.
+    """
+    recipe = {
+        "method": "passthrough",
+        "base": base,
+        "agents": {"model": model},
+        "dtype": dtype,
+        "shard_size": shard_size,
+    }
+    return merge(
+        {key: value for key, value in recipe.items() if value is not None},
+        out,
+        threads=threads,
+        max_memory=max_memory,
+        overwrite=overwrite,
+        strict=strict,
+        on_progress=on_progress,
+    )
 
 
 def _planned(

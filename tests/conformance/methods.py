@@ -62,6 +62,7 @@ ROWS: dict[str, Row] = {
             "epsilon": st.sampled_from([1e-5, 0.0, 1e-3]),
         },
     ),
+    "passthrough": Row(reference.passthrough, {"agent": st.sampled_from(["a0", None])}),
     "wudi": Row(
         reference.wudi,
         {

@@ -124,7 +124,7 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         warnings=warnings,
         recipe={
             "method": plan.recipe.method,
-            **plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
+            **plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True, by_alias=True),
         },
         bytes_read=plan.bytes_read,
         seconds=round(time.monotonic() - began, 3),

@@ -14,10 +14,10 @@ import click
 
 from ramerge.cli import completion as complete
 from ramerge.cli import texts
-from ramerge.cli.options import AGENTS, DTYPE, MACHINE, METHOD, PAGES, RECIPE, options
-from ramerge.foundation.completion import files
+from ramerge.cli.options import AGENTS, DTYPE, MACHINE, METHOD, PAGES, RECIPE, SHARD_SIZE, options
+from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.options import DEBUG, OUT
+from ramerge.foundation.options import DEBUG, OUT, OVERWRITE, as_json
 from ramerge.foundation.terminal import fail, say, warn
 
 if TYPE_CHECKING:
@@ -99,6 +99,43 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> No
         say(texts.plan(made))
     if problems:
         raise click.exceptions.Exit(fail(problems, 2))
+
+
+@click.command(short_help="Write a model of any format as safetensors.")
+@click.argument("model", metavar="MODEL", shell_complete=folders)
+@click.argument("out", metavar="OUT", type=click.Path(path_type=Path), shell_complete=folders)
+@options(
+    click.option(
+        "--base",
+        metavar="MODEL",
+        shell_complete=folders,
+        help="The model that an adapter changes; for other models it gives names, dtypes and files of the output.",
+    ),
+    DTYPE,
+    SHARD_SIZE,
+    *MACHINE,
+    OVERWRITE,
+    as_json("the record"),
+)
+def convert(model: str, out: Path, quiet: bool, as_json: bool, **flags: Any) -> None:
+    """Write MODEL as plain safetensors to OUT, block by block, in the stored dtypes or in --dtype.
+
+    MODEL is a folder or hub id: FSDP shards of verl, torch.distributed checkpoints, an adapter (with --base), quantised
+    weights, or any other format that merging reads.
+    """
+    from ramerge.api import convert as run
+    from ramerge.cli.flags import from_here
+    from ramerge.foundation.screen import shown, stage
+
+    base = from_here(flags["base"]) if flags["base"] else None
+    given = {key: flags[key] for key in ("dtype", "shard_size", "threads", "max_memory", "overwrite", "strict")}
+    with shown(stage, quiet=quiet or as_json) as listen:
+        record = run(from_here(model), out, base=base, on_progress=listen, **given)
+    warn(record.warnings)
+    if as_json:
+        click.echo(record.to_json(), nl=False)
+    elif not quiet:
+        say(texts.summary(record, out))
 
 
 @click.command(short_help="Show what RL changed in the agents.")
@@ -228,4 +265,4 @@ def _machine(flags: dict[str, Any]) -> dict[str, Any]:
     return {key: flags[key] for key in ("threads", "max_memory", "overwrite", "cache", "strict")}
 
 
-COMMANDS = (merge, sweep, plan, analyze, report, methods, demo)
+COMMANDS = (merge, sweep, plan, convert, analyze, report, methods, demo)

@@ -33,7 +33,7 @@ def keys(_context: Context, _parameter: Parameter, begun: str) -> list[Completio
     """Keys of recipes for `--set`."""
     from ramerge.recipe.model import Allow, Recipe
 
-    own = [name for name in Recipe.model_fields if name not in ("agents", "parameters", "rules", "allow")]
+    own = [name for name in Recipe.model_fields if name not in ("agents", "parameters", "rules", "rename", "allow")]
     allowed = [f"allow.{name}" for name in Allow.model_fields]
     return matching((f"{key}=" for key in (*own, *_parameters(), *allowed)), begun)
 

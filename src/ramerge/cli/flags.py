@@ -93,7 +93,7 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
         document.values.pop("parameters", None)
     for key in ("method", "base", "preset", "dtype", "shard_size"):
         if options.get(key) is not None:
-            value = _from_here(options[key]) if key == "base" else options[key]
+            value = from_here(options[key]) if key == "base" else options[key]
             document.set((key,), value, f"--{key.replace('_', '-')}")
     agents = _pairs("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
     names = [name for name, _ in agents]
@@ -101,13 +101,13 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
     if twice:
         raise RecipeError([f"--agent: the agent {name!r} is given twice" for name in twice])
     for name, model in agents:
-        document.set(("agents", name), _from_here(model), f"--agent {name}={model}")
+        document.set(("agents", name), from_here(model), f"--agent {name}={model}")
     importances = _pairs(
         "--importance", options.get("importances", ()), "NAME=MODEL, such as --importance code=./fisher"
     )
     _refuse_wrong_names(document, [name for name, _ in importances])
     for name, model in importances:
-        document.set(("agents", name, "importance"), _from_here(model), f"--importance {name}={model}")
+        document.set(("agents", name, "importance"), from_here(model), f"--importance {name}={model}")
     for key, value in _pairs("--set", options["settings"], "KEY=VALUE, such as --set parameters.r=0.05"):
         document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
 
@@ -129,7 +129,7 @@ def _pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
     return [(left, right) for _, left, _, right in pairs]
 
 
-def _from_here(model: str) -> str:
+def from_here(model: str) -> str:
     """A path given as a flag is relative to the working directory, also where the recipe's file is elsewhere."""
     try:
         path = Path(model).expanduser()

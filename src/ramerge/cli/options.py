@@ -58,6 +58,9 @@ DTYPE: Decorator = click.option(
     shell_complete=complete.dtypes,
     help="Output dtype, such as bfloat16; default: each base tensor's own.",
 )
+SHARD_SIZE: Decorator = click.option(
+    "--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."
+)
 RECIPE: tuple[Decorator, ...] = (
     click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", shell_complete=files),
     METHOD,
@@ -77,7 +80,7 @@ RECIPE: tuple[Decorator, ...] = (
         help="A named set of parameters, such as paper, instead of the recipe's.",
     ),
     DTYPE,
-    click.option("--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."),
+    SHARD_SIZE,
     *MACHINE,
     OVERWRITE,
     as_json("the result"),

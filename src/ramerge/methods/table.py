@@ -10,6 +10,7 @@ from ramerge.methods.dare import DARE, DARE_TIES
 from ramerge.methods.fisher import FISHER
 from ramerge.methods.isolate import ISOLATE
 from ramerge.methods.linear import LINEAR
+from ramerge.methods.passthrough import PASSTHROUGH
 from ramerge.methods.ram import RAM, RAM_PLUS, RAM_PLUS_S
 from ramerge.methods.task_arithmetic import TASK_ARITHMETIC
 from ramerge.methods.ties import TIES
@@ -17,7 +18,20 @@ from ramerge.methods.wudi import WUDI
 
 METHODS: Mapping[str, Method] = {
     method.name: method
-    for method in (RAM, RAM_PLUS, RAM_PLUS_S, TASK_ARITHMETIC, LINEAR, FISHER, TIES, DARE, DARE_TIES, WUDI, ISOLATE)
+    for method in (
+        RAM,
+        RAM_PLUS,
+        RAM_PLUS_S,
+        TASK_ARITHMETIC,
+        LINEAR,
+        FISHER,
+        TIES,
+        DARE,
+        DARE_TIES,
+        WUDI,
+        ISOLATE,
+        PASSTHROUGH,
+    )
 }
 
 

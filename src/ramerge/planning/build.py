@@ -20,6 +20,7 @@ from ramerge.planning.inputs import Inputs, open_inputs
 from ramerge.planning.layout import Matched, plan_tensors
 from ramerge.planning.match import match, match_importance
 from ramerge.planning.model import Contents, Plan, Tie
+from ramerge.planning.rename import fitted_agents
 from ramerge.planning.resources import cut, read_limits
 from ramerge.planning.rounds import rounds
 from ramerge.recipe.model import Recipe
@@ -119,7 +120,8 @@ def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, ca
 
 def _matched(recipe: Recipe, base: Checkpoint, inputs: Inputs, findings: Findings) -> tuple[Matched, tuple[Tie, ...]]:
     """The agents' counterparts of the base's tensors, and the output embeddings that only the base ties."""
-    found = {name: match(name, base, agent, recipe.allow, findings) for name, agent in inputs.opened_agents.items()}
+    fitted = fitted_agents(recipe, base, inputs.opened_agents, findings)
+    found = {name: match(name, base, agent, recipe.allow, findings) for name, agent in fitted.items()}
     wanted = _merged(base, recipe)
     importances = {
         name: match_importance(name, wanted, checkpoint, findings)

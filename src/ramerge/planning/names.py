@@ -9,16 +9,10 @@ from itertools import product
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-# Parts of names that wrappers add, and how to save without them.
+# Parts of names that say what was saved, and how to save something better.
 _WRAPPERS: Mapping[str, str] = {
     "base_model": "PEFT adds it; save what merge_and_unload() returns",
     "base_layer": "PEFT adds it; save what merge_and_unload() returns",
-    "_orig_mod": "torch.compile adds it; save model._orig_mod",
-    "module": "DistributedDataParallel and DeepSpeed add it; save model.module",
-    "_fsdp_wrapped_module": "FSDP adds it; save a full state dict",
-    "_checkpoint_wrapped_module": "activation checkpointing adds it; save the model without it",
-    "actor": "RL trainers add it to the policy; save only the policy",
-    "language_model": "models with a vision tower have it",
 }
 # Tensors that some models store as one, and the tensors that others store instead.
 _FUSED: Mapping[str, tuple[str, ...]] = {
@@ -30,7 +24,6 @@ _FUSED: Mapping[str, tuple[str, ...]] = {
 _EXPERT = re.compile(r"(.*\.experts)\.\d+\..*")
 _EXPERTS = re.compile(r"(.*\.experts)\.\D.*")
 
-_RENAME = "rename the tensors of the checkpoint"
 _SAVE_ALIKE = "convert the agent to the base's layout: load and save it with the library version that wrote the base"
 # Real names have about a dozen parts. With thousands of parts, time would grow with the square of their number.
 _MOST_PARTS = 40
@@ -75,7 +68,7 @@ def _other_beginning(missing: Shapes, extra: Shapes) -> tuple[int, str]:
     (theirs, ours), count = votes.most_common(1)[0]
     where = f"where the base's begin with {ours!r}" if ours else "where the base's do not"
     begin = f"begin with {theirs!r} {where}" if theirs else f"lack the {ours!r} that the base's begin with"
-    return count, f"its names {begin}: {_cure(theirs, ours)}"
+    return count, f"its names {begin}: {_cure('^' + re.escape(theirs), ours, theirs)}"
 
 
 def _ends(name: str) -> list[str]:
@@ -94,14 +87,15 @@ def _more_parts(missing: Shapes, extra: Shapes, base: Iterable[str]) -> tuple[in
     ]
     added = sorted({part for name in matched for part in name.split(".")} - known)
     quoted = " and ".join(f"'{part}.'" for part in added)
-    return len(matched), f"its names have {quoted} inside, the base's do not: {_cure('.'.join(added), '')}"
+    pattern = f"({'|'.join(map(re.escape, added))})" + r"\."
+    return len(matched), f"its names have {quoted} inside, the base's do not: {_cure(pattern, '', '.'.join(added))}"
 
 
-def _cure(theirs: str, ours: str) -> str:
-    """What to do about added parts of names: save without the wrapper that adds them, or rename."""
-    added = [part for part in theirs.split(".") if part not in ours.split(".")]
-    known = [_WRAPPERS[part] for part in added if part in _WRAPPERS]
-    return f"{known[0]}, or {_RENAME}" if known else _RENAME
+def _cure(pattern: str, text: str, added: str) -> str:
+    """What to do about other names: a rule for the recipe, and if a wrapper adds parts, how to save without it."""
+    rule = f"`rename: [{{from: '{pattern}', to: '{text}'}}]` in the recipe"
+    known = [_WRAPPERS[part] for part in added.split(".") if part in _WRAPPERS]
+    return f"{known[0]}, or use {rule}" if known else f"use {rule}"
 
 
 def _fused(missing: Shapes, extra: Shapes) -> str | None:

@@ -115,6 +115,11 @@ def _agent_problems(document: Document) -> list[str]:
             problems.append(document.unknown(("rules", str(index), "take"), "agent", taken, list(agents)))
         if isinstance(rule, dict) and rule.get("keep") is not None and values.get("base") is None:
             problems.append(document.where(("rules", str(index), "keep"), "the recipe has no base; add one"))
+    renames = values.get("rename")
+    for index, rename in enumerate(renames if isinstance(renames, list | tuple) else ()):
+        meant = rename.get("agent") if isinstance(rename, dict) else None
+        if isinstance(meant, str) and meant not in agents:
+            problems.append(document.unknown(("rename", str(index), "agent"), "agent", meant, list(agents)))
     method = METHODS.get(str(values.get("method", DEFAULT_METHOD)))
     weighted = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get("importance")}
     for name in agents:

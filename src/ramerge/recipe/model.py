@@ -129,6 +129,29 @@ class Rule(_Strict):
         return f"{', '.join(self.match)}{where}"
 
 
+class Rename(_Strict):
+    """A rule for names of agents' tensors that are not the base's.
+
+    Attributes:
+        pattern: a regular expression of Python; its key in a recipe is `from`. Every match is replaced.
+        to: the text in its place; `\\1` is what the first group caught.
+        agent: the only agent that the rule is for; by default it is for all.
+    """
+
+    pattern: Annotated[str, Field(alias="from", min_length=1)]
+    to: str
+    agent: str | None = None
+
+    @model_validator(mode="after")
+    def _can_be_used(self) -> Rename:
+        try:
+            re.compile(self.pattern)
+            re.sub(f"(?:{self.pattern})|", self.to, "")
+        except (re.error, IndexError) as error:
+            raise ValueError(f"{self.pattern!r} to {self.to!r}: {error}") from error
+        return self
+
+
 class Allow(_Strict):
     """Allows what is otherwise refused.
 
@@ -171,13 +194,14 @@ class Recipe(_Strict):
         companions: the agent whose tokenizer, chat template and generation config the output gets.
         shard_size: bytes of an output shard; by default the output has the base's shards.
         rules: rules for some tensors; the first rule that catches a tensor applies.
+        rename: rules for agents' names of tensors that are not the base's, one after another.
         allow: allows what is otherwise refused.
 
     Raises:
         RecipeError: the structure is wrong; all problems are listed.
     """
 
-    inside: ClassVar[dict[str, type[BaseModel]]] = {"agents": Agent, "rules": Rule, "allow": Allow}
+    inside: ClassVar[dict[str, type[BaseModel]]] = {"agents": Agent, "rules": Rule, "rename": Rename, "allow": Allow}
 
     method: str = DEFAULT_METHOD
     base: Annotated[Annotated[str, Field(min_length=1)] | None, BeforeValidator(_as_text)] = None
@@ -190,6 +214,7 @@ class Recipe(_Strict):
     companions: str | None = None
     shard_size: Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_as_size)] = None
     rules: tuple[Rule, ...] = Field(default=(), strict=False)
+    rename: tuple[Rename, ...] = Field(default=(), strict=False)
     allow: Allow = Allow()
 
     _document: Document = PrivateAttr(default_factory=lambda: Document({}))
@@ -225,7 +250,7 @@ class Recipe(_Strict):
     def to_yaml(self) -> str:
         """The recipe as YAML: the method, and all values that are not defaults."""
         # the method is always written, because its default may change
-        values = {"method": self.method} | self.model_dump(mode="json", exclude_defaults=True)
+        values = {"method": self.method} | self.model_dump(mode="json", exclude_defaults=True, by_alias=True)
         values["agents"] = {
             name: agent.model if agent.importance is None else agent.model_dump() for name, agent in self.agents.items()
         }

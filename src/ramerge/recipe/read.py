@@ -35,7 +35,7 @@ def _written(source: AnyRecipe) -> Document:
         # a copy with other values (`model_copy`) still has the document of the original
         if written is not None and written.model_dump() == source.model_dump(warnings=False):
             return source.document
-        return Document(source.model_dump(exclude_none=True, warnings=False), folder=source.folder)
+        return Document(source.model_dump(exclude_none=True, warnings=False, by_alias=True), folder=source.folder)
     if isinstance(source, str | Path):
         return read_document(Path(source))
     return source if isinstance(source, Document) else Document(dict(source))

@@ -66,4 +66,4 @@ def _known_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
     """The keys of a model, or of the model at `location` inside of it, as its `inside` says."""
     inside: Mapping[str, type[BaseModel]] = getattr(model, "inside", {})
     owner = inside.get(str(location[0]), model) if location else model
-    return list(owner.model_fields)
+    return [field.alias or name for name, field in owner.model_fields.items()]

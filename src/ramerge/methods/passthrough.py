@@ -1,0 +1,47 @@
+"""One model as it is, for other formats and dtypes: what `ramerge convert` runs.
+
+merged = a
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ramerge.kernels.elementwise import ZERO
+from ramerge.methods.base import Agents, Method, Parameters, Results, agent_field
+from ramerge.methods.formula import Formula, merge
+
+
+class PassthroughParameters(Parameters):
+    """Parameters of `passthrough`."""
+
+    agent: str | None = agent_field("the model that is copied; by default the first agent")
+
+
+def prepare(parameters: PassthroughParameters, agents: Agents, _results: Results) -> Formula:
+    """Which agent."""
+    chosen = parameters.agent or agents[0]
+    return Formula(element, (tuple(float(name == chosen) for name in agents),), base=False)
+
+
+def element(_b: Any, values: Any, mine: Any) -> Any:
+    """One element."""
+    result = values[0]
+    for t in range(len(values)):
+        result = values[t] if mine[t] > ZERO else result
+    return result
+
+
+PASSTHROUGH = Method(
+    name="passthrough",
+    title="One model as it is",
+    source="mergekit's method of this name, for whole models",
+    formula="a, the chosen agent; needs no base",
+    differs="there is no difference for whole models; stacks of layers are not supported",
+    parameters=PassthroughParameters,
+    alone="it is copied",
+    symmetric=False,
+    needs_base=False,
+    prepare=prepare,
+    merge=merge,
+)

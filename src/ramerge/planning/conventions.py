@@ -1,0 +1,342 @@
+"""Names under which libraries store the same tensors: a table, and how an agent is fitted to its base.
+
+A trainer stores the names of its modules, `save_pretrained` the names of files, a text model lacks the prefix that the
+same model has inside of a vision model, and experts are one tensor here and many there. Each of these conventions is a
+row of `RENAMINGS`, `FUSIONS` or `ABSENCES`. An agent's tensor is taken for a base's only where the whole name follows
+from rows of the table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.origins import Cut, Piece, Pieces, Transposed
+from ramerge.checkpoint.tensor import Tensor
+from ramerge.foundation.text import quoted
+from ramerge.recipe.layers import counts_of, layer_of
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """Names of which a part, a regular expression, may be replaced.
+
+    Attributes:
+        pattern: what is replaced.
+        text: by what.
+        why: who writes such names.
+    """
+
+    pattern: str
+    text: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Several matrices that are stored as one, their rows one below the other.
+
+    Attributes:
+        whole: its name; `{stem}` is any beginning.
+        parts: names of the parts in order. With `{expert}` there is one of each for every expert, and the one tensor
+            has a dimension more, for experts, in front.
+        why: who writes such tensors.
+    """
+
+    whole: str
+    parts: tuple[str, ...]
+    why: str
+
+    @property
+    def is_of_experts(self) -> bool:
+        """Whether there is one of each part for every expert."""
+        return "{expert}" in self.parts[0]
+
+    def names(self, stem: str, expert: int = 0) -> list[str]:
+        """The names of the parts."""
+        return [part.format(stem=stem, expert=expert) for part in self.parts]
+
+
+@dataclass(frozen=True)
+class Absence:
+    """Tensors that agents lack because training does not load them; the base's are used.
+
+    It applies if an agent has none of them.
+    """
+
+    pattern: str
+    why: str
+
+
+_WRAPPED = "wrappers of torch and trainers"
+_VISION = "the text model in a model for images"
+_HEADLESS = "a model without its head"
+_MIXTRAL = "Mixtral in files and in memory"
+_TOWERS = "visual|vision_tower|vision_model|multi_modal_projector|audio_tower"
+
+RENAMINGS = (
+    Renaming(r"(^|\.)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.", r"\1", _WRAPPED),
+    Renaming(r"^(?:module|actor|policy|pretrained_model|_forward_module)\.", "", _WRAPPED),
+    Renaming(r"^model\.language_model\.", "model.", _VISION),
+    Renaming(rf"^model\.(?!language_model\.|(?:{_TOWERS})\.)", "model.language_model.", _VISION),
+    Renaming(r"^language_model\.model\.", "model.language_model.", _VISION),
+    Renaming(r"^model\.language_model\.", "language_model.model.", _VISION),
+    Renaming(r"^language_model\.lm_head\.", "lm_head.", _VISION),
+    Renaming(r"^lm_head\.", "language_model.lm_head.", _VISION),
+    Renaming(rf"^({_TOWERS})\.", r"model.\1.", _VISION),
+    Renaming(rf"^model\.({_TOWERS})\.", r"\1.", _VISION),
+    Renaming(r"^(?=(?:layers|embed_tokens|norm)\.)", "model.", _HEADLESS),
+    Renaming(r"^model\.(?=(?:layers|embed_tokens|norm)\.)", "", _HEADLESS),
+    Renaming(r"^(?=(?:h|wte|wpe|ln_f)\.)", "transformer.", _HEADLESS),
+    Renaming(r"^transformer\.(?=(?:h|wte|wpe|ln_f)\.)", "", _HEADLESS),
+    Renaming(r"\.mlp\.(?=gate\.|experts\.)", ".block_sparse_moe.", _MIXTRAL),
+    Renaming(r"\.block_sparse_moe\.", ".mlp.", _MIXTRAL),
+)
+
+_EXPERTS = "all experts in one tensor, as transformers 5 has them in memory, or each its own, as in files"
+_ROWS = "projections in one tensor, or each its own"
+_EXPERT = "{stem}.experts.{expert}"
+
+FUSIONS = (
+    Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.gate_proj.weight", f"{_EXPERT}.up_proj.weight"), _EXPERTS),
+    Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.down_proj.weight",), _EXPERTS),
+    Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.w1.weight", f"{_EXPERT}.w3.weight"), _EXPERTS),
+    Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.w2.weight",), _EXPERTS),
+    *(
+        Fusion(f"{{stem}}.{whole}.{kind}", tuple(f"{{stem}}.{part}.{kind}" for part in parts), _ROWS)
+        for whole, parts in (("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj")))
+        for kind in ("weight", "bias")
+    ),
+)
+
+ABSENCES = (
+    Absence(r"(^|\.)mtp\.", "heads for several tokens at once, which transformers does not load"),
+    Absence(rf"^(?:model\.)?(?:{_TOWERS})\.", "the parts for images and sound, which a text model lacks"),
+)
+_BEYOND = "layers beyond those that config.json counts, which transformers does not load"
+
+# Names that follow from a name by the table; real ones need two steps.
+_MOST_STEPS = 3
+_MOST_NAMES = 24
+
+
+@dataclass
+class Fitted:
+    """An agent's tensors under the base's names.
+
+    Attributes:
+        tensors: by name; those for which nothing was found keep their own.
+        notes: which conventions were used, and for how many tensors.
+        problems: names for which several tensors were found.
+    """
+
+    tensors: dict[str, Tensor]
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
+    """Find an agent's tensors under other names than the base's.
+
+    Args:
+        base: gives names, shapes, and the number of layers.
+        agent: names that the base has too are not touched.
+    """
+    unknown = [tensor for name, tensor in agent.tensors.items() if name not in base.tensors]
+    missing = [tensor for name, tensor in base.tensors.items() if name not in agent.tensors]
+    fitted = Fitted(dict(agent.tensors))
+    _turn(base, fitted)
+    if unknown:
+        spelled = _Spelled(unknown)
+        for tensor in missing:
+            _find(tensor, base, spelled, fitted)
+        for used in spelled.used:
+            del fitted.tensors[used]
+        fitted.notes += spelled.notes
+    _fill(base, [tensor for tensor in missing if tensor.name not in fitted.tensors], fitted)
+    return fitted
+
+
+def _find(wanted: Tensor, base: Checkpoint, spelled: _Spelled, fitted: Fitted) -> None:
+    """Enter the agent's counterpart of a base's tensor, if there is one."""
+    found = spelled.get(wanted.name)
+    if len(found) > 1:
+        names = " and ".join(quoted(tensor.name) for tensor in found)
+        fitted.problems.append(f"both {names} may be the base's {quoted(wanted.name)}; say which one with rename")
+    elif found:
+        fitted.tensors[wanted.name] = spelled.use(found[0], wanted, spelled.reason(wanted.name, found[0]))
+    else:
+        made = (tensor for fusion in FUSIONS for tensor in _fused(fusion, wanted, base, spelled))
+        if (tensor := next(made, None)) is not None:
+            fitted.tensors[wanted.name] = tensor
+
+
+class _Spelled:
+    """Tensors of an agent under all names that they may have by the table."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._found: dict[str, dict[str, tuple[Tensor, tuple[str, ...]]]] = {}
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+        self.used: dict[str, None] = {}
+        for tensor in tensors:
+            for name, reasons in _spellings(tensor.name).items():
+                self._found.setdefault(name, {})[tensor.name] = tensor, reasons
+
+    def get(self, name: str) -> list[Tensor]:
+        """The tensors that may have a name. If some do in fewer steps than others, only these."""
+        found = self._found.get(name, {}).values()
+        least = min((len(reasons) for _, reasons in found), default=0)
+        return [tensor for tensor, reasons in found if len(reasons) == least]
+
+    def reason(self, name: str, tensor: Tensor) -> str:
+        """Why a tensor may have a name."""
+        return "; ".join(dict.fromkeys(self._found[name][tensor.name][1]))
+
+    def use(self, tensor: Tensor, wanted: Tensor, why: str) -> Tensor:
+        """Note that a tensor was used for one of the base's."""
+        self.used[tensor.name] = None
+        self._counts[why] += 1
+        self._examples.setdefault(why, f"{quoted(tensor.name)} is the base's {quoted(wanted.name)}")
+        return tensor
+
+    @property
+    def notes(self) -> list[str]:
+        """What was used, by reason."""
+        return [
+            f"{count:,} tensor{'s' if count > 1 else ''} under other names ({why}): {self._examples[why]}"
+            for why, count in self._counts.items()
+        ]
+
+
+def _spellings(name: str) -> dict[str, tuple[str, ...]]:
+    """All names that follow from a name by the table, each with the reasons of its steps."""
+    found: dict[str, tuple[str, ...]] = {name: ()}
+    new = [name]
+    for _ in range(_MOST_STEPS):
+        previous, new = new, []
+        for start in previous:
+            for row in RENAMINGS:
+                other = re.sub(row.pattern, row.text, start)
+                if other not in found and len(found) < _MOST_NAMES:
+                    found[other] = (*found[start], row.why)
+                    new.append(other)
+    return found
+
+
+def _fused(fusion: Fusion, wanted: Tensor, base: Checkpoint, spelled: _Spelled) -> Iterator[Tensor]:
+    """The tensor as a part of a tensor of the agent, or made from several, by a row of the table."""
+    if (found := re.fullmatch(_pattern(fusion.whole), wanted.name)) is not None:
+        yield from _joined(fusion, found["stem"], wanted, spelled)
+    for place, part in enumerate(fusion.parts):
+        if (found := re.fullmatch(_pattern(part), wanted.name)) is not None:
+            expert = int(found["expert"]) if fusion.is_of_experts else 0
+            siblings = [base.tensors.get(name) for name in fusion.names(found["stem"], expert)]
+            if None not in siblings:
+                rows = [sibling.shape[0] if sibling and sibling.shape else 0 for sibling in siblings]
+                yield from _taken_out(fusion, found["stem"], expert, sum(rows[:place]), sum(rows), wanted, spelled)
+
+
+def _pattern(template: str) -> str:
+    text = re.escape(template)
+    return text.replace(re.escape("{stem}"), r"(?P<stem>.*)").replace(re.escape("{expert}"), r"(?P<expert>\d{1,6})")
+
+
+def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled) -> Iterator[Tensor]:
+    """The base's one tensor from the agent's parts."""
+    experts = range(wanted.shape[0]) if fusion.is_of_experts and wanted.shape else range(1)
+    parts = [[spelled.get(name) for name in fusion.names(stem, expert)] for expert in experts]
+    if not parts or not all(len(found) == 1 and found[0].shape for row in parts for found in row):
+        return
+    matrices = [[found[0] for found in row] for row in parts]
+    front = (len(experts),) if fusion.is_of_experts else ()
+    rows, rest = sum(part.shape[0] for part in matrices[0]), matrices[0][0].shape[1:]
+    turned = len(rest) == 1 and wanted.shape != (*front, rows, *rest) and wanted.shape == (*front, *rest, rows)
+    shapes = {tuple(part.shape for part in row) for row in matrices}
+    dtypes = {part.dtype for row in matrices for part in row}
+    fits = turned or wanted.shape == (*front, rows, *rest)
+    if not fits or len(shapes) > 1 or len(dtypes) > 1 or any(part.shape[1:] != rest for part in matrices[0]):
+        return
+    pieces = []
+    for expert, row in zip(experts, matrices, strict=True):
+        start = 0
+        for part in row:
+            place = (0, start) if turned else (start, *(0 for _ in rest))
+            used = spelled.use(part, wanted, fusion.why)
+            size = used.shape[0]
+            piece = Tensor(part.name, part.dtype, (*rest, size), Transposed(part)) if turned else part
+            if front:
+                piece = replace(piece, shape=(1, *piece.shape), origin=_same(piece))
+            pieces.append(Piece((expert, *place) if front else place, piece))
+            start += size
+    yield Tensor(wanted.name, dtypes.pop(), wanted.shape, Pieces(tuple(pieces)))
+
+
+def _same(tensor: Tensor) -> Cut:
+    """All of a tensor, for a tensor that has its elements in another shape."""
+    return Cut(tensor, (0,) * len(tensor.shape), tensor.shape)
+
+
+def _taken_out(
+    fusion: Fusion, stem: str, expert: int, start: int, rows: int, wanted: Tensor, spelled: _Spelled
+) -> Iterator[Tensor]:
+    """The base's part, out of the agent's one tensor that has so many rows of an expert."""
+    found = spelled.get(fusion.whole.format(stem=stem))
+    if len(found) != 1 or not wanted.shape:
+        return
+    whole, front = found[0], (expert,) if fusion.is_of_experts else ()
+    height, *rest = wanted.shape
+    inner, ones = whole.shape[len(front) :], (1,) * len(front)
+    if len(whole.shape) != len(front) + len(wanted.shape) or (front and expert >= whole.shape[0]):
+        return
+    if inner == (rows, *rest):
+        cut = Cut(whole, (*front, start, *(0 for _ in rest)), (*ones, height, *rest))
+        spelled.use(whole, wanted, fusion.why)
+        yield Tensor(wanted.name, whole.dtype, wanted.shape, cut)
+    elif len(rest) == 1 and inner == (*rest, rows):
+        cut = Cut(whole, (*front, 0, start), (*ones, *rest, height))
+        spelled.use(whole, wanted, fusion.why)
+        turned = Tensor(whole.name, whole.dtype, (*rest, height), cut)
+        yield Tensor(wanted.name, whole.dtype, wanted.shape, Transposed(turned))
+
+
+_STACKED = re.compile(r".*\.experts\.(gate_up_proj|down_proj)")
+
+
+def _turn(base: Checkpoint, fitted: Fitted) -> None:
+    """Turn experts that the agent stores with rows and columns exchanged, under the same name."""
+    turned = 0
+    for name, tensor in base.tensors.items():
+        other = fitted.tensors.get(name)
+        if other is None or len(tensor.shape) != 3 or other.shape == tensor.shape or not _STACKED.fullmatch(name):
+            continue
+        if other.shape == (tensor.shape[0], tensor.shape[2], tensor.shape[1]):
+            fitted.tensors[name] = Tensor(name, other.dtype, tensor.shape, Transposed(other))
+            turned += 1
+    if turned:
+        fitted.notes.append(f"{turned:,} tensors of experts are stored with rows and columns exchanged")
+
+
+def _fill(base: Checkpoint, missing: Sequence[Tensor], fitted: Fitted) -> None:
+    """Use the base's tensors where training does not load them."""
+    absent = {tensor.name for tensor in missing}
+    rows: list[tuple[str, list[str]]] = [
+        (row.why, [name for name in base.tensors if re.search(row.pattern, name)]) for row in ABSENCES
+    ]
+    rows.append((_BEYOND, _beyond(base)))
+    for why, names in rows:
+        if names and absent.issuperset(names):
+            fitted.tensors |= {name: base.tensors[name] for name in names}
+            fitted.notes.append(f"lacks {len(names):,} tensors such as {quoted(names[0])} ({why}); the base's are used")
+
+
+def _beyond(base: Checkpoint) -> list[str]:
+    """Tensors of layers that config.json does not count, such as those of a head for several tokens."""
+    counted = max(counts_of(base.config), default=0)
+    layers: Mapping[str, int] = {
+        name: layer.number for name in base.tensors if (layer := layer_of(name)) is not None and "layers" in layer.stack
+    }
+    return [name for name, number in layers.items() if counted and number >= counted]
