@@ -123,7 +123,7 @@ def test_plan_lists_every_problem_and_fails(tmp_path: Path) -> None:
     done = ramerge("plan", write_recipe(tmp_path, names), tmp_path / "base")
     assert done.returncode == 2
     assert done.stderr.count("error: ") == 3
-    for words in ("recipe.yaml:5: agents.tool", "5 |   tool: tool", "no safetensors files", "is one of the inputs"):
+    for words in ("recipe.yaml:5: agents.tool", "5 |   tool: tool", "holds no weights", "is one of the inputs"):
         assert words in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -152,7 +152,7 @@ TWO = ["--base", "./b", "--agent", "x=./1"]
         (TWO, "error: no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT"),
         ([*TWO, "--set", "r", "out"], "error: --set r: must be KEY=VALUE, such as --set parameters.r=0.05"),
         ([*TWO, "--set", "base.deep=1", "out"], "error: --set base.deep=1: base is not a mapping"),
-        ([*TWO, "out"], "error: --agent x=./1: 1: no such folder\nerror: --base: b: no such folder"),
+        ([*TWO, "out"], "error: --base: b: no such folder\nerror: --agent x=./1: 1: no such folder"),
         (["--method", "rma", *TWO, "out"], "error: --method: unknown method 'rma'; did you mean 'ram'?"),
         (
             [*TWO, "--threads", "0", "out"],
@@ -385,7 +385,7 @@ ONE = ["analyze", "--base", "base", "--agent", "code=code"]
         (
             ["analyze", "--base", "missing", "--agent", "a=none"],
             2,
-            ["--agent a=none: none: no such folder", "--base: missing: no such folder"],
+            ["--base: missing: no such folder", "--agent a=none: none: no such folder"],
         ),
         (
             [*ONE, "--epsilons", "1e-4,x"],

@@ -214,6 +214,7 @@ def anchors(page: Path) -> set[str]:
         ("Keys of a recipe", ramerge.Recipe),
         ("Keys of an agent", ramerge.Agent),
         ("Rules", ramerge.Rule),
+        ("rename", ramerge.Rename),
         ("allow", ramerge.Allow),
     ],
 )

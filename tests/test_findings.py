@@ -46,14 +46,14 @@ def test_what_is_said_is_what_the_figures_say(kind: str, tmp_path: Path) -> None
 
 def test_who_is_meant_is_named(tmp_path: Path) -> None:
     names = write_family(tmp_path, "of unequal density")
-    sparsity, overlap, _ = (one.text for one in ramerge.analyze(recipe(tmp_path, names)).findings)
+    sparsity, overlap, *_ = (one.text for one in ramerge.analyze(recipe(tmp_path, names)).findings)
     assert sparsity.endswith("was moved by memory.")
     assert overlap.startswith(f"Of what code and tool moved, {PART}; of what memory moved, {OWN}.")
 
 
 def test_an_agent_that_moved_nothing_has_no_part_in_the_rest(tmp_path: Path) -> None:
     names = write_family(tmp_path, "equal to the base")
-    sparsity, overlap, dilution = ramerge.analyze(recipe(tmp_path, names)).findings
+    sparsity, overlap, dilution, *_ = ramerge.analyze(recipe(tmp_path, names)).findings
     assert sparsity.text.endswith("Nothing was moved by memory.")
     assert "memory" not in overlap.text + overlap.reason + dilution.reason
 

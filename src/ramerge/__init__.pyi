@@ -24,7 +24,7 @@ from .foundation.version import __version__
 from .importance.estimate import fisher
 from .importance.record import FisherRecord
 from .planning.model import Plan
-from .recipe.model import Agent, Allow, Recipe, Rule
+from .recipe.model import Agent, Allow, Recipe, Rename, Rule
 
 __all__ = [
     "Agent",
@@ -51,6 +51,7 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "Record",
+    "Rename",
     "Rule",
     "WeightsError",
     "__version__",

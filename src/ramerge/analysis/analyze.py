@@ -12,6 +12,7 @@ from typing import Any
 
 from ramerge.analysis.anatomy import Anatomy, Tally
 from ramerge.analysis.findings import findings_of
+from ramerge.analysis.narrowing import Narrowing, finding_of, narrowed
 from ramerge.analysis.parts import Part, TensorPart, part_of
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.roles import ROLES, role_of
@@ -69,7 +70,7 @@ def plan_analysis(
     anatomy = Anatomy("tensor", agents=len(points[0].recipe.agents), epsilon=epsilon, epsilons=asked)
     plan = make_plan(
         points,
-        observed=(anatomy,),
+        observed=(anatomy, narrowing_of(anatomy)),
         threads=threads,
         max_memory=max_memory,
         cache=cache,
@@ -91,7 +92,8 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         raise PlanError(plan.problems)
     began = time.monotonic()
     seen = inspect(plan)
-    observed = observe(plan, (anatomy,), executor, listen)
+    narrowing = narrowing_of(anatomy)
+    observed = observe(plan, (anatomy, narrowing), executor, listen)
     known, warnings = observed.known, warnings_of(plan, seen, observed.rounding)
     refuse(plan, warnings)
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
@@ -104,6 +106,7 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         return part_of(name, len(members), total, names, anatomy.epsilons)
 
     model = part("model", tensors)
+    lost = narrowed([result for (statistic, _), result in known.items() if statistic == narrowing], names)
     layers = _layers(tensors)
     return Analysis(
         ramerge_version=__version__,
@@ -115,11 +118,12 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         input_dtypes=plan.input_dtypes,
         dtype=plan.dtype,
         rounding=_rounding(plan, observed.rounding),
+        narrowing=lost,
         model=model,
         layers=tuple(part(name, members) for name, members in layers.items()),
         roles=tuple(part(role, members) for role, members in _roles(tensors).items()),
         tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
-        findings=findings_of(model, plan.dtype),
+        findings=(*findings_of(model, plan.dtype), *finding_of(lost, anatomy.epsilon)),
         notes=plan.notes,
         warnings=warnings,
         recipe={
@@ -130,6 +134,11 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         seconds=round(time.monotonic() - began, 3),
         peak_memory_bytes=peak_memory(),
     )
+
+
+def narrowing_of(anatomy: Anatomy) -> Narrowing:
+    """The statistic that is counted beside an anatomy."""
+    return Narrowing("model", agents=anatomy.agents, epsilon=anatomy.epsilon)
 
 
 def _rounding(plan: Plan, counts: Counts) -> dict[str, dict[str, Any]]:

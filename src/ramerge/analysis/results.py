@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 from warnings import warn
@@ -48,8 +48,10 @@ class Analysis:
         dtype: of the output of a merge, full name, or `mixed`. All that is said of merges is of merges in this dtype.
         rounding: for each agent `updates`, `erased` and `erased_share` of that merge, as its record would have them;
             empty where rounding loses nothing.
+        narrowing: for each agent in float32 or float64: what storing it in bfloat16 would lose, as
+            `analysis.narrowing.narrowed` has it.
         model, layers, roles, tensors: the same figures of the whole and of its parts.
-        findings: three sentences.
+        findings: three sentences, and a fourth about float32 agents.
         notes: what the plan noted.
         warnings: what probably is not what was wanted.
         recipe: what was analysed, as plain values.
@@ -78,6 +80,7 @@ class Analysis:
     bytes_read: int
     seconds: float
     peak_memory_bytes: int
+    narrowing: Mapping[str, Mapping[str, int | float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as in `--json`. What is infinite or no number is null."""

@@ -1,0 +1,79 @@
+"""What storing an agent in bfloat16 would do to its task vector."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.kernels import native
+from ramerge.kernels.formats import FORMATS
+from ramerge.kernels.rounding import rounded
+
+Words = NDArray[Any]
+
+COUNTS = ("moved", "moved_lost", "changed", "changed_lost")
+SUMS = ("update", "update_lost")
+
+_SOURCE = """
+def narrowing(base, agent, epsilon, counts, sums):
+    start, size = np.int64(0), np.int64(base.size)
+    while start < size:
+        stop = min(start + np.int64(1 << 15), size)
+        nothing, one = np.uint32(0), np.uint32(1)
+        moved, moved_lost, changed, changed_lost = nothing, nothing, nothing, nothing
+        update, update_lost = 0.0, 0.0
+        for i in range(np.uint64(start), np.uint64(stop)):
+            b, a = {lane}(base[i]), {lane}(agent[i])
+            tau = a - b
+            wide = np.float64(tau)
+            gone = {round_a} == {round_b}
+            differs, far = tau != {real}(0), abs(tau) > epsilon
+            changed = add32(changed, one if differs else nothing)
+            changed_lost = add32(changed_lost, one if differs and gone else nothing)
+            moved = add32(moved, one if far else nothing)
+            moved_lost = add32(moved_lost, one if far and gone else nothing)
+            update = plus(update, wide * wide)
+            update_lost = plus(update_lost, wide * wide if gone else 0.0)
+        counts[0] += moved
+        counts[1] += moved_lost
+        counts[2] += changed
+        counts[3] += changed_lost
+        sums[0] += update
+        sums[1] += update_lost
+        start = stop
+    return np.uint32(0)
+"""
+
+
+def narrowing(
+    format: str, base: Words, agent: Words, epsilon: float, counts: NDArray[np.int64], sums: NDArray[np.float64]
+) -> None:
+    """Count the elements of a task vector that rounding agent and base to bfloat16 would put to 0.
+
+    Args:
+        format: F32 or F64, the format of both.
+        base, agent: 1-D arrays of that format's words, of equal length.
+        epsilon: an element has moved where |agent - base| > epsilon.
+        counts: int64, as `COUNTS`, added to: elements that moved, and those of them that are lost; elements that
+            changed at all, and those of them that are lost.
+        sums: float64, as `SUMS`, added to: squares of the task vector, and of its part that is lost; in an order of the
+            processor's choice.
+    """
+    form = FORMATS[format]
+    _narrowing(format)(base, agent, form.real(epsilon), counts, sums)
+
+
+@cache
+def _narrowing(format: str) -> Any:
+    form = FORMATS[format]
+    source = _SOURCE.format(
+        lane=form.lanes[0],
+        real=f"np.{np.dtype(form.real).name}",
+        round_a=rounded(form, "BF16", "a"),
+        round_b=rounded(form, "BF16", "b"),
+    )
+    words = f"{form.word_code}[]"
+    return native.load("narrowing", source, (words, words, form.real_code, "i64[]", "f64[]"), "u32")
