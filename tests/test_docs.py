@@ -223,7 +223,7 @@ def test_every_key_of_a_recipe_has_its_row(heading: str, model: Any) -> None:
     section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", section, re.MULTILINE)
     assert {key: default.strip("`") for key, default in rows} == {
-        key: default_of(field) for key, field in model.model_fields.items()
+        field.alias or key: default_of(field) for key, field in model.model_fields.items()
     }
 
 
