@@ -37,7 +37,14 @@ def _same(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:
 
 
 def _decode(
-    codes: str, code_bytes: NDArray, scales: str, scale_bytes: NDArray, grid: Grid, start: int, stop: int, divisor: float
+    codes: str,
+    code_bytes: NDArray,
+    scales: str,
+    scale_bytes: NDArray,
+    grid: Grid,
+    start: int,
+    stop: int,
+    divisor: float,
 ) -> NDArray:
     """Elements `start:stop`, from as few bytes as that takes."""
     per, width = CODES[codes].per_byte, SCALES[scales].itemsize
@@ -107,5 +114,7 @@ def test_a_scale_that_makes_no_sense_makes_its_elements_nan(bad: float) -> None:
 
 def test_the_scale_of_a_group_of_tiny_weights_may_be_0() -> None:
     out = np.empty(32, np.float32)
-    dequantise("E2M1", np.full(16, 0x11, np.uint8), "F8_E4M3", np.array([0, 0x38], np.uint8), Grid(1, 32, 1, 16), 0, out)
+    dequantise(
+        "E2M1", np.full(16, 0x11, np.uint8), "F8_E4M3", np.array([0, 0x38], np.uint8), Grid(1, 32, 1, 16), 0, out
+    )
     assert out.tolist() == [0.0] * 16 + [0.5] * 16

@@ -1,8 +1,8 @@
 """Quantised weights to float32: every code widened exactly, times its scale, with one rounding.
 
-Scales form a grid: each belongs to a rectangle of `block_rows` by `block_columns` elements of a matrix, and those at the
-lower and right edge may be smaller. So one loop serves scales of a tensor, a channel, a group and a block. Any run of
-elements can be decoded by itself, and gives the same bits.
+Scales form a grid: each belongs to a rectangle of `block_rows` by `block_columns` elements of a matrix, and those at
+the lower and right edge may be smaller. So one loop serves scales of a tensor, a channel, a group and a block. Any run
+of elements can be decoded by itself, and gives the same bits.
 
 A scale that makes no sense (NaN, infinite, negative, or 0 where a scale cannot underflow) makes its elements NaN. They
 are then found, counted and refused like any other weights that are not finite.

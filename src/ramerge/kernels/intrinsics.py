@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-I32, I64 = ir.IntType(32), ir.IntType(64)
+I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 F32, F64 = ir.FloatType(), ir.DoubleType()
 
 Emit = Callable[..., Any]
@@ -185,6 +185,43 @@ def e8m0(b: Any, code: Any) -> Any:
 def bf16_bytes(b: Any, low: Any, high: Any) -> Any:
     word = b.or_(b.shl(b.zext(low, I32), _c(16)), b.shl(b.zext(high, I32), _c(24)))
     return b.bitcast(word, F32)
+
+
+def _to_small_float(b: Any, value: Any, mantissa: int, bias: int) -> Any:
+    """The code of 8 bits nearest to a float32 in the format's range, ties to even. NaN stays NaN."""
+    bits = b.bitcast(value, I32)
+    magnitude = b.and_(bits, _c(0x7FFFFFFF))
+    drop = 23 - mantissa
+    odd = b.and_(b.lshr(magnitude, _c(drop)), _c(1))
+    rounded = b.lshr(b.add(b.add(magnitude, _c((1 << (drop - 1)) - 1)), odd), _c(drop))
+    normal = b.sub(rounded, _c((127 - bias) << mantissa))
+    # below the smallest normal number: the sum makes the hardware round at the last place of a subnormal code
+    magic = 2.0 ** (24 - bias - mantissa)
+    sum = b.bitcast(b.fadd(b.bitcast(magnitude, F32), ir.Constant(F32, magic)), I32)
+    subnormal = b.sub(sum, b.bitcast(ir.Constant(F32, magic), I32))
+    least = _c((128 - bias) << 23)
+    code = _select(b, b.icmp_unsigned("<", magnitude, least), subnormal, normal)
+    code = _select(b, b.icmp_unsigned(">", magnitude, _c(0x7F800000)), _c(0x7F), code)
+    return b.trunc(b.or_(code, b.and_(b.lshr(bits, _c(24)), _c(0x80))), I8)
+
+
+@_intrinsic(types.uint8, types.float32)
+def to_e4m3(b: Any, value: Any) -> Any:
+    return _to_small_float(b, value, 3, 7)
+
+
+@_intrinsic(types.uint8, types.float32)
+def to_e5m2(b: Any, value: Any) -> Any:
+    return _to_small_float(b, value, 2, 15)
+
+
+@_intrinsic(types.uint8, types.float32)
+def to_e8m0(b: Any, value: Any) -> Any:
+    """The exponent of the smallest power of two that is not below a positive number of at most 2^127."""
+    bits = b.bitcast(value, I32)
+    up = b.lshr(b.add(bits, _c(0x7FFFFF)), _c(23))
+    tiny = b.icmp_unsigned("<=", bits, _c(0x00400000))
+    return b.trunc(_select(b, tiny, _c(0), up), I8)
 
 
 # --- float32 and float64: a word is a number ------------------------------------------------------------------------
