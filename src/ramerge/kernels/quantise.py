@@ -23,7 +23,7 @@ from ramerge.kernels.dequantise import SCALES, Grid
 # The intrinsic that makes a code, and the largest number that has one.
 CODES = {"F8_E4M3": ("to_e4m3", 448.0), "F8_E5M2": ("to_e5m2", 57344.0)}
 # How a scale is stored; afterwards `scale` is what a reader will see.
-_STORES = {
+STORES = {
     "F32": "scales[at] = scale",
     "BF16": """word = bf16_pack(scale, scale)
                 scale = bf16_low(word)
@@ -80,7 +80,7 @@ def _kernel(codes: str, scales: str) -> Any:
     narrow, largest = CODES[codes]
 
     text = _TEXT.format(
-        name=name, largest=largest, itemsize=SCALES[scales].itemsize, store=_STORES[scales], narrow=narrow
+        name=name, largest=largest, itemsize=SCALES[scales].itemsize, store=STORES[scales], narrow=narrow
     )
     return native.load(name, text, ("f32[]", "f32[]", *["u8[]"] * 4, "f32[]", *["u64"] * 4), "i64")
 
