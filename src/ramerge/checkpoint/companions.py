@@ -10,6 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from ramerge.checkpoint.encodings.decode import KEYS, without_declaration
 from ramerge.checkpoint.formats.files import read_json
 from ramerge.checkpoint.paths import leads_outside, target
 from ramerge.checkpoint.stage import Stage
@@ -67,6 +68,7 @@ _HARMLESS = frozenset(
 # No model has longer keys, and patterns with two gaps take quadratic time.
 _LONGEST_KEY = 200
 _ABSENT = "absent"
+_DTYPE_KEYS = {"torch_dtype", "dtype"}
 
 
 def companion_files(base: Path, tokenizer_from: Path | None, *, allow_outside_links: bool = False) -> dict[str, Path]:
@@ -115,19 +117,28 @@ def _is_tokenizer(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in _TOKENIZER_FILES)
 
 
-def copy_companions(files: Mapping[str, Path], stage: Stage, folder: str, dtype: str | None) -> None:
-    """Copy files byte for byte. `config.json` is changed only if it states another dtype than the output's.
+def copy_companions(
+    files: Mapping[str, Path], stage: Stage, folder: str, dtype: str | None, *, dequantised: bool = False
+) -> None:
+    """Copy files byte for byte. `config.json` is changed only if it states another dtype than the output's, or declares
+    a quantisation that the output does not have.
 
     Args:
         files: relative name to source.
         stage: the output folder.
         folder: prefix of their names there, such as `point/`; may be empty.
         dtype: safetensors' name of the dtype to state; None if the output keeps the base's dtypes.
+        dequantised: whether the output has no quantisation although the configuration declares one.
     """
     for name, source in files.items():
         if name == "config.json" and dtype is not None:
             config = read_json(source)
-            if _set_dtype(config, full_name(dtype)):
+            changed = _set_dtype(config, full_name(dtype))
+            if dequantised:
+                config = without_declaration(config)
+                if not config.keys() & _DTYPE_KEYS:
+                    config["torch_dtype"] = full_name(dtype)
+            if changed or dequantised:
                 stage.write(f"{folder}{name}", dumped(config, constants=True))
                 continue
         stage.copy(f"{folder}{name}", source)
@@ -137,10 +148,10 @@ def _set_dtype(config: dict[str, Any], dtype: str) -> bool:
     """Set every dtype that a configuration states, also in nested mappings. Return whether anything changed."""
     changed = False
     for key, value in config.items():
-        if key in ("torch_dtype", "dtype") and isinstance(value, str) and value != dtype:
+        if key in _DTYPE_KEYS and isinstance(value, str) and value != dtype:
             config[key] = dtype
             changed = True
-        elif isinstance(value, dict) and key != "quantization_config":
+        elif isinstance(value, dict) and key not in KEYS:
             changed |= _set_dtype(value, dtype)
     return changed
 
@@ -209,11 +220,3 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         elif value is not None:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-def quantisation(config: Mapping[str, Any]) -> str | None:
-    """The name of the quantisation that a configuration declares, such as `gptq` or `fp8`; None if there is none."""
-    found = config.get("quantization_config") or config.get("compression_config")
-    if not isinstance(found, Mapping):
-        return None
-    return brief(str(found.get("quant_method", found.get("format", "unknown method"))), 100)

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ramerge.checkpoint.encodings.decode import Quantised, decode
 from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.formats.table import FORMATS
 from ramerge.checkpoint.identity import Identity
@@ -34,6 +35,8 @@ class Checkpoint:
         beside: the folder with `config.json`, tokenizer and other files that belong to the model.
         files: the identity of every file before it was read.
         notes: what a user should know about how the folder is read.
+        quantised: how the weights are stored if they are quantised; `tensors`, `shards` and `config` are then those of
+            the model without quantisation.
     """
 
     directory: Path
@@ -44,10 +47,15 @@ class Checkpoint:
     beside: Path
     files: Mapping[Path, Identity]
     notes: tuple[str, ...] = ()
+    quantised: Quantised | None = None
 
 
 def open_checkpoint(
-    directory: Path, *, base: Checkpoint | None = None, allow_outside_links: bool = False
+    directory: Path,
+    *,
+    base: Checkpoint | None = None,
+    allow_outside_links: bool = False,
+    ignore_quantisation: bool = False,
 ) -> Checkpoint:
     """Read the headers of a model's files. Reads no weights.
 
@@ -55,9 +63,12 @@ def open_checkpoint(
         directory: the folder, in any format of `formats.table`.
         base: the model that an adapter changes.
         allow_outside_links: whether files may be links that lead out of the folder.
+        ignore_quantisation: whether `config.json` may declare a quantisation that the tensors do not have, or that is
+            not known.
 
     Raises:
-        CheckpointError: there is no such folder, it holds no weights, or a file is wrong; all problems are listed.
+        CheckpointError: there is no such folder, it holds no weights, they are quantised in a way that is not known, or
+            a file is wrong; all problems are listed.
     """
     if not directory.is_dir():
         raise CheckpointError(_not_a_directory(directory))
@@ -71,6 +82,7 @@ def open_checkpoint(
         raise CheckpointError(_no_weights(directory))
     if len(contents.tensors) > _MOST_TENSORS:
         raise CheckpointError(f"{directory}: holds more than {_MOST_TENSORS:,} tensors, more than any model has")
+    contents, quantised = decode(directory, contents, ignore=ignore_quantisation)
     tensors = {tensor.name: tensor for tensor in contents.tensors}
     return Checkpoint(
         directory,
@@ -81,6 +93,7 @@ def open_checkpoint(
         contents.beside,
         contents.files,
         contents.notes,
+        quantised,
     )
 
 

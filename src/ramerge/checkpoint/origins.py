@@ -101,6 +101,11 @@ class Pieces(Origin):
 
     pieces: tuple[Piece, ...]
 
+    @property
+    def encoding(self) -> str:
+        """See `Origin`. Pieces that are decoded come from one checkpoint, which has one encoding."""
+        return next((piece.tensor.encoding for piece in self.pieces if piece.tensor.encoding), "")
+
     def leaves(self) -> Iterator[Stored]:
         """See `Origin`."""
         for piece in self.pieces:
@@ -166,6 +171,11 @@ class Cut(Origin):
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
 
+    @property
+    def encoding(self) -> str:
+        """See `Origin`."""
+        return self.whole.encoding
+
     def leaves(self) -> Iterator[Stored]:
         """See `Origin`. The other tensor's extents, although only a part of them is read."""
         yield from self.whole.origin.leaves()
@@ -215,6 +225,11 @@ class Transposed(Origin):
     """
 
     other: Tensor
+
+    @property
+    def encoding(self) -> str:
+        """See `Origin`."""
+        return self.other.encoding
 
     def leaves(self) -> Iterator[Stored]:
         """See `Origin`."""

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 class Origin(ABC):
     """Where the elements of a tensor come from. Subclasses are frozen dataclasses of files, numbers and tensors."""
 
+    @property
+    def encoding(self) -> str:
+        """The format of the codes that the elements are decoded from, such as `F8_E4M3`; empty if there are none."""
+        return ""
+
     @abstractmethod
     def leaves(self) -> Iterator[Stored]:
         """The stored extents that a read of the whole tensor takes; at least one."""
@@ -106,6 +111,11 @@ class Tensor:
     def path(self) -> Path:
         """A file that holds it, or a part of it."""
         return next(self.origin.leaves()).path
+
+    @property
+    def encoding(self) -> str:
+        """The format of the codes that its elements are decoded from; empty if they are stored as they are."""
+        return self.origin.encoding
 
     def scratch(self, elements: int) -> int:
         """The most bytes of temporary memory that a read of so many elements takes."""

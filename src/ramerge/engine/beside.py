@@ -116,15 +116,16 @@ def write_beside(plan: Plan, records: Sequence[Record], stage: Stage) -> None:
 
 def _write_point(plan: Plan, point: Point, record: Record, stage: Stage, folder: str) -> None:
     if [shard.name for shard in plan.shards] != ["model.safetensors"]:
+        parts = [part for tensor in plan.tensors for part in tensor.parts]
         index = {
             "metadata": {
                 "total_parameters": plan.parameters_count,
                 "total_size": sum(tensor.bytes_written for tensor in plan.tensors),
             },
-            "weight_map": {tensor.name: tensor.shard for tensor in sorted(plan.tensors, key=lambda t: t.name)},
+            "weight_map": {part.name: part.shard for part in sorted(parts, key=lambda part: part.name)},
         }
         stage.write(f"{folder}{INDEX}", json.dumps(index, indent=2) + "\n")
-    copy_companions(plan.companions, stage, folder, plan.loads_as)
+    copy_companions(plan.companions, stage, folder, plan.loads_as, dequantised=plan.dequantised_to is not None)
     stage.write(f"{folder}README.md", model_card(plan, point, record))
     stage.write(f"{folder}ramerge.yaml", _resolved(plan, point).to_yaml())
     stage.write(f"{folder}ramerge.json", record.to_json())

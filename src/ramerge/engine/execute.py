@@ -230,8 +230,7 @@ def _in_order(plan: Plan, tensors: Sequence[int] | Mapping[int, object], number:
 
 
 def _blocks(tensor: TensorPlan, index: int, size: int) -> Iterator[Block]:
-    # blocks begin at even elements, because two elements of a 16-bit format share a word
-    size = max(tensor.base.elements if tensor.whole else size - size % 2, 2)
+    size = tensor.block(size)
     for start in range(0, tensor.base.elements, size):
         yield Block(index, start, min(start + size, tensor.base.elements))
 

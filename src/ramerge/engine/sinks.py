@@ -49,9 +49,9 @@ class Shards:
         self._plan = plan
         self._writer = writer
 
-    def write(self, point: int, tensor: int, start: int, data: NDArray[np.uint8]) -> None:
+    def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         """See `Sink.write`."""
-        planned = self._plan.tensors[tensor]
+        planned = self._plan.tensors[tensor].parts[part]
         self._writer.write(shard_name(self._plan, point, planned.shard), planned.offset + start, data)
 
     def advance(self) -> None:
@@ -88,17 +88,17 @@ class Whole:
         self._function = function
         self._slots = threading.Semaphore(_SLOTS)
         self._lock = threading.Lock()
-        self._begun: dict[int, list[NDArray[np.uint8]]] = {}
+        self._begun: dict[int, list[list[NDArray[np.uint8]]]] = {}  # by tensor: point, part
         self._missing: dict[int, int] = {}
         self._closed = False
 
-    def write(self, point: int, tensor: int, start: int, data: NDArray[np.uint8]) -> None:
+    def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         """See `Sink.write`."""
         with self._lock:
             begun = tensor in self._begun
         if not begun:
             self._begin(tensor)
-        self._begun[tensor][point][start : start + data.size] = data
+        self._begun[tensor][point][part][start : start + data.size] = data
         with self._lock:
             self._missing[tensor] -= data.size
 
@@ -113,18 +113,19 @@ class Whole:
             if tensor in self._begun:
                 self._slots.release()
                 return
-            size = self._plan.tensors[tensor].bytes_written
-            self._begun[tensor] = [np.empty(size, np.uint8) for _ in self._plan.points]
-            self._missing[tensor] = size * len(self._plan.points)
+            parts = self._plan.tensors[tensor].parts
+            self._begun[tensor] = [[np.empty(part.nbytes, np.uint8) for part in parts] for _ in self._plan.points]
+            self._missing[tensor] = sum(part.nbytes for part in parts) * len(self._plan.points)
 
     def advance(self) -> None:
         """Pass complete tensors to the function."""
         with self._lock:
             complete = [tensor for tensor, missing in self._missing.items() if not missing]
         for index in complete:
-            tensor = self._plan.tensors[index]
-            for point, data in zip(self._plan.points, self._begun[index], strict=True):
-                self._function(MergedTensor(point.varied, tensor.name, tensor.dtype, tensor.base.shape, data))
+            parts = self._plan.tensors[index].parts
+            for point, arrays in zip(self._plan.points, self._begun[index], strict=True):
+                for part, data in zip(parts, arrays, strict=True):
+                    self._function(MergedTensor(point.varied, part.name, part.dtype, part.shape, data))
             with self._lock:
                 del self._begun[index], self._missing[index]
             self._slots.release()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ramerge.checkpoint.arena import Arena
 from ramerge.checkpoint.read import Files, Reader
+from ramerge.checkpoint.scaled import Scaled, decode_parts, requantise
 from ramerge.foundation.dtypes import FLOATS, itemsize
 from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS
@@ -65,8 +66,8 @@ def share_of(tensor: TensorPlan, block: Block) -> int:
 class Sink(Protocol):
     """Where merged bytes go."""
 
-    def write(self, point: int, tensor: int, start: int, data: NDArray[np.uint8]) -> None:
-        """Take bytes of a point's tensor from byte `start` on, from any thread; `data` is reused afterwards."""
+    def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
+        """Take bytes of a part of a point's tensor from byte `start` on, from any thread. `data` is reused."""
         ...
 
     def advance(self) -> None:
@@ -168,18 +169,52 @@ class Worker:
         piece.counts = rounding if method.needs_base else None
         return method.merge(piece, task.prepared, counts, self._plan.recipe.allow.non_finite)
 
-    def _write(self, tensor: TensorPlan, block: Block, piece: Piece, points: Sequence[int], sink: Sink) -> None:
+    def _write(
+        self,
+        tensor: TensorPlan,
+        block: Block,
+        piece: Piece,
+        points: Sequence[int],
+        sink: Sink,
+    ) -> None:
+        """Write a result for points that share it."""
+        if tensor.quantised is not None:
+            with self._arena.scratch():
+                self._write_quantised(tensor, tensor.quantised, block, piece, points, sink)
+            return
         width = itemsize(tensor.dtype)
         data = piece.out.view(np.uint8)[: piece.elements * width]
         for point in points:
-            sink.write(point, block.tensor, block.start * width, data)
+            sink.write(point, block.tensor, 0, block.start * width, data)
+
+    def _write_quantised(
+        self,
+        tensor: TensorPlan,
+        stored: Scaled,
+        block: Block,
+        piece: Piece,
+        points: Sequence[int],
+        sink: Sink,
+    ) -> None:
+        """Quantise a result as the base is, write codes and scales, and count what that erases."""
+        values = piece.out.view(np.float32)[: piece.elements]
+        old = self._reader.block(tensor.base).view(np.float32)[: piece.elements]
+        codes, scales = requantise(stored, self._reader, block.start, block.stop, values, old)
+        first, _ = stored.grid.scales_of(block.start, block.stop)
+        for point in points:
+            sink.write(point, block.tensor, 0, block.start, codes)
+            sink.write(point, block.tensor, 1, first * itemsize(stored.scales.dtype), scales)
+        if piece.counts is not None:
+            seen = self._arena.take(4 * piece.elements).view(np.float32)
+            decode_parts(stored, block.start, codes, scales, seen)
+            piece.count_stored(seen)
 
     def _compare(self, tensor: TensorPlan, block: Block, sink: Sink) -> Outcome:
         """Copy the block of a tensor that is not floating point, and compare the agents' with it."""
         first, *others = self._read(tensor, block)
         width = itemsize(tensor.dtype)
         for point in range(len(self._plan.points)):
-            sink.write(point, block.tensor, block.start * width, first[: (block.stop - block.start) * width])
+            sink.write(point, block.tensor, 0, block.start * width, first[: (block.stop - block.start) * width])
         unequal = tuple(index for index, other in enumerate(others, 1) if not np.array_equal(other, first))
         return Outcome(block, share_of(tensor, block), unequal=unequal)
 

@@ -36,6 +36,8 @@ INTEGERS = {"BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64"}
 
 # names in recipes and in config.json
 FULL_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
+# codes of quantised weights, for messages
+_CODES = {"F8_E4M3": "float8_e4m3", "F8_E5M2": "float8_e5m2", "E2M1": "float4_e2m1"}
 FROM_FULL_NAME = {name: dtype for dtype, name in FULL_NAMES.items()}
 # Short names of dtypes, as in the flags of training and serving tools.
 _SHORT_DTYPES = {
@@ -43,6 +45,7 @@ _SHORT_DTYPES = {
     **dict.fromkeys(("fp16", "f16", "half"), "float16"),
     **dict.fromkeys(("fp32", "f32", "float"), "float32"),
     **dict.fromkeys(("fp64", "f64", "double"), "float64"),
+    "like_base": "like base",
 }
 
 
@@ -61,7 +64,7 @@ def widest(dtypes: Iterable[str]) -> str:
 
 def full_name(dtype: str) -> str:
     """`bfloat16` for BF16 and so on; other types keep safetensors' name."""
-    return FULL_NAMES.get(dtype, dtype)
+    return FULL_NAMES.get(dtype) or _CODES.get(dtype, dtype)
 
 
 def full_dtype(value: Any) -> Any:

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from ramerge.checkpoint.companions import companion_files, quantisation
+from ramerge.checkpoint.companions import companion_files
 from ramerge.checkpoint.hub import resolve
 from ramerge.checkpoint.identity import check_unchanged, identify
 from ramerge.checkpoint.open import Checkpoint, open_checkpoint
@@ -153,7 +153,7 @@ def _require_extras() -> None:
 
 def _refuse_quantised(checkpoint: Checkpoint) -> None:
     """Quantised weights have no gradients."""
-    declared = quantisation(checkpoint.config)
+    declared = checkpoint.quantised.title if checkpoint.quantised else None
     unknown = sorted({tensor.dtype for tensor in checkpoint.tensors.values()} - FLOATS - INTEGERS)
     if declared or unknown:
         what = declared or f"tensors of dtype {', '.join(unknown)}"

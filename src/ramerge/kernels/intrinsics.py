@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-I32, I64 = ir.IntType(32), ir.IntType(64)
+I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 F32, F64 = ir.FloatType(), ir.DoubleType()
 
 Emit = Callable[..., Any]
@@ -120,6 +120,108 @@ def f16_high(b: Any, word: Any) -> Any:
 def f16_pack(b: Any, low: Any, high: Any) -> Any:
     high_bits = b.shl(_f16_from_bits(b, b.bitcast(high, I32)), _c(16))
     return b.or_(_f16_from_bits(b, b.bitcast(low, I32)), high_bits)
+
+
+# --- float8, float4 and powers of two: codes of quantised weights ---------------------------------------------------
+
+
+def _small_float(b: Any, code: Any, mantissa: int, bias: int, special: int) -> Any:
+    """Widen a code of 8 bits exactly: sign, exponent, `mantissa` bits. Magnitudes from `special` on are not finite.
+
+    Subnormal codes are converted as integers, because arithmetic on subnormal float32 numbers is slow.
+    """
+    bits = b.zext(code, I32)
+    magnitude = b.and_(bits, _c(0x7F))
+    normal = b.add(b.shl(magnitude, _c(23 - mantissa)), _c((127 - bias) << 23))
+    unit = ir.Constant(F32, 2.0 ** (1 - bias - mantissa))
+    subnormal = b.bitcast(b.fmul(b.sitofp(magnitude, F32), unit), I32)
+    finite = _select(b, b.icmp_unsigned("<", magnitude, _c(1 << mantissa)), subnormal, normal)
+    # exponents of all ones: infinity if the mantissa is 0 and codes have infinities, else a quiet NaN
+    payload = _select(b, b.icmp_unsigned("==", magnitude, _c(0x7C)), _c(0), _c(0x00400000))
+    infinite = b.or_(_c(0x7F800000), payload)
+    value = _select(b, b.icmp_unsigned(">=", magnitude, _c(special)), infinite, finite)
+    return b.bitcast(b.or_(value, b.shl(b.and_(bits, _c(0x80)), _c(24))), F32)
+
+
+@_intrinsic(types.float32, types.uint8)
+def e4m3(b: Any, code: Any) -> Any:
+    """F8_E4M3 without infinities: only 0x7F and 0xFF are not numbers."""
+    return _small_float(b, code, 3, 7, 0x7F)
+
+
+@_intrinsic(types.float32, types.uint8)
+def e5m2(b: Any, code: Any) -> Any:
+    """F8_E5M2, with infinities."""
+    return _small_float(b, code, 2, 15, 0x7C)
+
+
+def _e2m1(b: Any, nibble: Any) -> Any:
+    """One of 0, 0.5, 1, 1.5, 2, 3, 4, 6 by the lower three bits; the fourth is the sign."""
+    place = b.shl(b.and_(nibble, _c(7)), _c(2))
+    doubled = b.and_(b.lshr(_c(0xC8643210), place), _c(15))
+    value = b.bitcast(b.fmul(b.sitofp(doubled, F32), ir.Constant(F32, 0.5)), I32)
+    return b.bitcast(b.or_(value, b.shl(b.and_(nibble, _c(8)), _c(28))), F32)
+
+
+@_intrinsic(types.float32, types.uint8)
+def e2m1_low(b: Any, pair: Any) -> Any:
+    return _e2m1(b, b.zext(pair, I32))
+
+
+@_intrinsic(types.float32, types.uint8)
+def e2m1_high(b: Any, pair: Any) -> Any:
+    return _e2m1(b, b.lshr(b.zext(pair, I32), _c(4)))
+
+
+@_intrinsic(types.float32, types.uint8)
+def e8m0(b: Any, code: Any) -> Any:
+    """2^(code - 127); 255 is NaN."""
+    bits = b.zext(code, I32)
+    smallest = _select(b, b.icmp_unsigned("==", bits, _c(0)), _c(0x00400000), b.shl(bits, _c(23)))
+    return b.bitcast(_select(b, b.icmp_unsigned("==", bits, _c(255)), _c(0x7FC00000), smallest), F32)
+
+
+@_intrinsic(types.float32, types.uint8, types.uint8)
+def bf16_bytes(b: Any, low: Any, high: Any) -> Any:
+    word = b.or_(b.shl(b.zext(low, I32), _c(16)), b.shl(b.zext(high, I32), _c(24)))
+    return b.bitcast(word, F32)
+
+
+def _to_small_float(b: Any, value: Any, mantissa: int, bias: int) -> Any:
+    """The code of 8 bits nearest to a float32 in the format's range, ties to even. NaN stays NaN."""
+    bits = b.bitcast(value, I32)
+    magnitude = b.and_(bits, _c(0x7FFFFFFF))
+    drop = 23 - mantissa
+    odd = b.and_(b.lshr(magnitude, _c(drop)), _c(1))
+    rounded = b.lshr(b.add(b.add(magnitude, _c((1 << (drop - 1)) - 1)), odd), _c(drop))
+    normal = b.sub(rounded, _c((127 - bias) << mantissa))
+    # below the smallest normal number: the sum makes the hardware round at the last place of a subnormal code
+    magic = 2.0 ** (24 - bias - mantissa)
+    sum = b.bitcast(b.fadd(b.bitcast(magnitude, F32), ir.Constant(F32, magic)), I32)
+    subnormal = b.sub(sum, b.bitcast(ir.Constant(F32, magic), I32))
+    least = _c((128 - bias) << 23)
+    code = _select(b, b.icmp_unsigned("<", magnitude, least), subnormal, normal)
+    code = _select(b, b.icmp_unsigned(">", magnitude, _c(0x7F800000)), _c(0x7F), code)
+    return b.trunc(b.or_(code, b.and_(b.lshr(bits, _c(24)), _c(0x80))), I8)
+
+
+@_intrinsic(types.uint8, types.float32)
+def to_e4m3(b: Any, value: Any) -> Any:
+    return _to_small_float(b, value, 3, 7)
+
+
+@_intrinsic(types.uint8, types.float32)
+def to_e5m2(b: Any, value: Any) -> Any:
+    return _to_small_float(b, value, 2, 15)
+
+
+@_intrinsic(types.uint8, types.float32)
+def to_e8m0(b: Any, value: Any) -> Any:
+    """The exponent of the smallest power of two that is not below a positive number of at most 2^127."""
+    bits = b.bitcast(value, I32)
+    up = b.lshr(b.add(bits, _c(0x7FFFFF)), _c(23))
+    tiny = b.icmp_unsigned("<=", bits, _c(0x00400000))
+    return b.trunc(_select(b, tiny, _c(0), up), I8)
 
 
 # --- float32 and float64: a word is a number ------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels.convert import narrow, widen
 from ramerge.kernels.formats import FORMATS
-from ramerge.kernels.rounding import loses, survey
+from ramerge.kernels.rounding import loses, survey, survey_stored
 
 Words = NDArray[Any]
 Counts = NDArray[np.int64]
@@ -72,6 +72,7 @@ class Piece:
     scratch: NDArray[np.uint8]
     counts: Counts | None = None
     _widened: str = ""
+    _beyond: float = 0.0
 
     def compute(self, kernel: Kernel, beyond: float = 0.0) -> bool:
         """Call `kernel(format, inputs, out, counts)` in the common format, and round what it gives.
@@ -87,12 +88,23 @@ class Piece:
         """
         format = common_format(self.formats, self.out_format)
         inputs = self.widened(format)
+        self._beyond = beyond
         if format == self.out_format:
             return kernel(format, inputs, self.out, self.counts if loses(FORMATS[format].real, format) else None)
         result = self._row(len(inputs), format)
         result[self.elements :] = 0  # inputs that were not widened may end before it
         flagged = kernel(format, inputs, result, None)
         return self._narrow(format, inputs, result, beyond) or flagged
+
+    def count_stored(self, stored: NDArray[np.float32]) -> None:
+        """Count what became of a float32 result that is stored as other numbers; float64 inputs are not counted.
+
+        Args:
+            stored: float32, 1-D: the numbers that are read back.
+        """
+        if self.counts is not None and "F64" not in self.formats:
+            inputs = self.widened("F32")[: 1 + self.counts.shape[1]]
+            survey_stored(inputs, self.out[: self.elements], stored, self._beyond, self.counts)
 
     def compute_numbers(self, function: Callable[..., NDArray[Any]]) -> bool:
         """Store `function(*inputs)` of arrays of the tensor's shape, in float32 or float64; for whole tensors.

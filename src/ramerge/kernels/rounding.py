@@ -80,17 +80,18 @@ class Counters:
             for t in self.agents
         ]
 
-    def survey(self, form: Format, target: str, result: str) -> list[str]:
-        """Count the element whose `result` is to be rounded, of the base `b`."""
-        lines = [
-            f"changed = {result} != b",
-            f"same = changed and {rounded(form, target, result)} == {rounded(form, target, 'b')}",
-        ]
+    def survey(self, form: Format, target: str | None, result: str) -> list[str]:
+        """Count the element whose `result` is to be rounded, of the base `b`; without target it is stored already."""
+        if target is None:
+            same = "stored[i] == b"
+        else:
+            same = f"{rounded(form, target, result)} == {rounded(form, target, 'b')}"
+        lines = [f"changed = {result} != b", f"same = changed and {same}"]
         return [*lines, *self.count("updates", "changed"), *self.count("erased", "same")]
 
 
 _SURVEY = """
-def survey({arrays}, result, beyond, counts):
+def survey({arrays}, result, stored, beyond, counts):
     nothing, field0, field1 = np.uint32(0), np.uint32(1), np.uint32(1 << 16)
     for start in range(0, result.size, {chunk}):
         stop = min(start + {chunk}, result.size)
@@ -116,11 +117,29 @@ def survey(
         beyond: an agent has moved an element where |agent - base| > beyond.
         counts: int64, shape (2, N), added to: updates, and those of them that rounding erases.
     """
-    _survey(FORMATS[format], target, len(inputs) - 1)(*inputs, result, beyond, counts.reshape(-1))
+    _survey(FORMATS[format], target, len(inputs) - 1)(*inputs, result, _NOTHING, beyond, counts.reshape(-1))
+
+
+_NOTHING = np.empty(0, np.float32)
+
+
+def survey_stored(
+    inputs: Sequence[Words], result: Words, stored: NDArray[np.float32], beyond: float, counts: NDArray[np.int64]
+) -> None:
+    """Count what storing a float32 result as other numbers did to the updates of N agents.
+
+    Args:
+        inputs: base and N agents, 1-D arrays of words of F32.
+        result: words of the merge.
+        stored: float32, 1-D: the numbers as they are read back. Where they are the base's, updates are erased.
+        beyond: as for `survey`.
+        counts: as for `survey`.
+    """
+    _survey(FORMATS["F32"], None, len(inputs) - 1)(*inputs, result, stored, beyond, counts.reshape(-1))
 
 
 @cache
-def _survey(form: Format, target: str, n: int) -> Any:
+def _survey(form: Format, target: str | None, n: int) -> Any:
     counters, lane = Counters(n), form.lanes[0]
     moved = [counters.mark(t, f"abs({lane}(a{t}[i]) - b) > beyond") for t in range(n)]
     source = _SURVEY.format(
@@ -132,4 +151,4 @@ def _survey(form: Format, target: str, n: int) -> Any:
         flush="\n        ".join(counters.flush("counts", ROWS)),
     )
     words = f"{form.word_code}[]"
-    return native.load("survey", source, (*[words] * (2 + n), form.real_code, "i64[]"), "u32")
+    return native.load("survey", source, (*[words] * (2 + n), "f32[]", form.real_code, "i64[]"), "u32")

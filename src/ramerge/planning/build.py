@@ -23,7 +23,7 @@ from ramerge.planning.model import Contents, Plan, Tie
 from ramerge.planning.rename import fitted_agents
 from ramerge.planning.resources import cut, read_limits
 from ramerge.planning.rounds import rounds
-from ramerge.recipe.model import Recipe
+from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
 
 
@@ -96,6 +96,7 @@ def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, ca
     if not inputs.are_complete:
         return Contents()
     shards, tensors = plan_tensors(base, matched, points)
+    checks.check_like_base(base, recipe, findings)
     checks.check_rules(recipe, tensors, inputs.base.folder, findings)
     checks.check_shards(recipe, tensors, findings)
     companions = checks.find_companions(inputs, recipe, shards, findings)
@@ -115,6 +116,7 @@ def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, ca
         bytes_read=sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
         + sum(tensor.bytes_read for read in reads for tensor in read),
         bytes_written=sum(shard.file_bytes for shard in shards) * len(points),
+        dequantised_to=base.quantised.dtype if base.quantised is not None and recipe.dtype != LIKE_BASE else None,
     )
 
 

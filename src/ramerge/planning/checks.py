@@ -8,14 +8,16 @@ from pathlib import Path
 from ramerge.checkpoint.companions import canonical_key, companion_files, compare_configs
 from ramerge.checkpoint.formats.safetensors import INDEX
 from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.scaled import requantisable
 from ramerge.checkpoint.write import Shard
+from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, one_line
-from ramerge.planning.findings import Findings
+from ramerge.planning.findings import Findings, listed
 from ramerge.planning.inputs import Inputs
 from ramerge.planning.model import TensorPlan, Tie, caught
 from ramerge.recipe.layers import counts_of
-from ramerge.recipe.model import Recipe
+from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
 
 _MOST_SHARDS = 10_000
@@ -99,6 +101,25 @@ def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findin
     if size is not None and total > _MOST_SHARDS * size:
         text = f"{size:,} bytes per shard are too few for {total:,} bytes of weights; give a size such as 5GB"
         findings.problems.append(findings.document.where(("shard_size",), text))
+
+
+def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> None:
+    """Refuse to quantise like the base where no rule says how. Note what is kept."""
+    if recipe.dtype != LIKE_BASE or base.quantised is None:
+        return
+    others = [tensor for tensor in base.tensors.values() if tensor.encoding and requantisable(tensor) is None]
+    if others:
+        names = listed([repr(tensor.name) for tensor in others])
+        text = (
+            f"like base: cannot quantise {names} to {full_name(others[0].encoding)}: only float8 has a rule for scales "
+            "that all tools share; write bfloat16, and quantise the result with the base's own tool"
+        )
+        findings.problems.append(findings.document.where(("dtype",), text))
+    else:
+        findings.notes.append(
+            "the output is quantised like the base: blocks that the merge does not change keep the base's codes and "
+            "scales, and other blocks get scales of their own (largest magnitude / largest code)"
+        )
 
 
 def find_companions(inputs: Inputs, recipe: Recipe, shards: Sequence[Shard], findings: Findings) -> dict[str, Path]:

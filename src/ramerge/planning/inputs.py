@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramerge.checkpoint.companions import quantisation
+from ramerge.checkpoint.encodings.decode import ADVICE
 from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.open import Checkpoint, open_checkpoint
-from ramerge.foundation.dtypes import INTEGERS
+from ramerge.checkpoint.tensor import Tensor
+from ramerge.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.foundation.errors import CheckpointError
 from ramerge.planning.findings import Findings
 from ramerge.recipe.model import Recipe
-
-_PACKED = re.compile(r"\.(qweight|qzeros|g_idx|absmax|quant_map|weight_packed|SCB)$")
-_ADVICE = "merge the unquantised checkpoints and quantise the result"
 
 
 @dataclass(frozen=True)
@@ -112,29 +108,31 @@ def _open(
     if model.directory is None:
         return None
     try:
-        opened = open_checkpoint(model.directory, base=base, allow_outside_links=recipe.allow.outside_links)
+        opened = open_checkpoint(
+            model.directory,
+            base=base,
+            allow_outside_links=recipe.allow.outside_links,
+            ignore_quantisation="quantization_config" in recipe.allow.config,
+        )
         findings.notes += [f"{name or 'base'}: {note}" for note in opened.notes]
-        _check_arithmetic(name, opened, recipe, findings)
+        _check_arithmetic(name, opened, findings)
         return opened
     except CheckpointError as error:
         findings.error(error, name)
         return None
 
 
-def _check_arithmetic(name: str, checkpoint: Checkpoint, recipe: Recipe, findings: Findings) -> None:
-    """Refuse quantised weights, and dtypes for which merging has no arithmetic."""
-    folder = checkpoint.directory
-    packed = sorted({found[1] for key in checkpoint.tensors if (found := _PACKED.search(key))})
-    declared = quantisation(checkpoint.config)
-    if (declared or packed) and "quantization_config" not in recipe.allow.config:
-        what = declared or f"tensors named {', '.join(packed)}"
-        findings.problem(f"{folder}: quantised weights ({what}) cannot be merged; {_ADVICE}", name)
-    dtypes = Counter(tensor.dtype for tensor in checkpoint.tensors.values())
-    for dtype in sorted(dtypes):
-        if dtype not in INTEGERS and not dtype.startswith(("BF16", "F16", "F32", "F64")):
-            kind = "float8: merging would ignore its scales" if dtype.startswith("F8") else "not a type of weights"
-            text = f"{folder}: {dtypes[dtype]} tensors of dtype {dtype} ({kind}); convert to bfloat16, or {_ADVICE}"
-            findings.problem(text, name)
+def _check_arithmetic(name: str, checkpoint: Checkpoint, findings: Findings) -> None:
+    """Refuse dtypes for which merging has no arithmetic."""
+    dtypes: dict[str, list[Tensor]] = {}
+    for tensor in checkpoint.tensors.values():
+        dtypes.setdefault(tensor.dtype, []).append(tensor)
+    for dtype, tensors in sorted(dtypes.items()):
+        if dtype not in INTEGERS | FLOATS:
+            kind = "float8, but config.json does not say how its scales are stored"
+            why = kind if dtype.startswith("F8") else "not a type of weights"
+            what = f"{len(tensors)} tensors of dtype {dtype}, such as {tensors[0].name!r} in {tensors[0].path.name}"
+            findings.problem(f"{checkpoint.directory}: {what} ({why}); convert to bfloat16, or {ADVICE}", name)
 
 
 def _refuse_base_as_agent(base: Model, agents: Mapping[str, Model], findings: Findings) -> None:

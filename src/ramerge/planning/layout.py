@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.scaled import Scaled, requantisable
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, lay_out
 from ramerge.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.methods.base import Layer
-from ramerge.planning.model import Source, TensorPlan
-from ramerge.recipe.model import Rule
+from ramerge.planning.model import Part, Source, TensorPlan
+from ramerge.recipe.model import LIKE_BASE, Rule
 from ramerge.recipe.points import Point
 
 Entry = tuple[str, str, Sequence[int], int]
@@ -43,39 +44,76 @@ def plan_tensors(base: Checkpoint, matched: Matched, points: Sequence[Point]) ->
         points: their recipe gives dtype, size of shards and rules; their methods say what they need.
     """
     recipe = points[0].recipe
-    dtypes = {name: _dtype(recipe.dtype, tensor, matched) for name, tensor in base.tensors.items()}
-    groups = {
-        shard: [_entry(base.tensors[name], dtypes[name]) for name in names] for shard, names in base.shards.items()
-    }
+    outputs = [_output(tensor, recipe.dtype, base, matched) for tensor in base.tensors.values()]
+    stored = base.quantised if recipe.dtype == LIKE_BASE else None
+    if stored is not None:
+        extras = stored.extras.values()
+        outputs += [_Output(tensor, (_entry(tensor, tensor.dtype),), is_extra=True) for tensor in extras]
+    owners = {entry[0]: output for output in outputs for entry in output.entries}
+    entries = {entry[0]: entry for output in outputs for entry in output.entries}
+    files = stored.shards if stored is not None else base.shards
+    groups = {shard: [entries[name] for name in names] for shard, names in files.items()}
     if recipe.shard_size is not None or not groups:
-        entries = [_entry(tensor, dtypes[name]) for name, tensor in base.tensors.items()]
-        groups = _regroup(entries, recipe.shard_size or _SHARD_BYTES)
-    shards = [lay_out(name, entries) for name, entries in groups.items()]
+        groups = _regroup(list(entries.values()), recipe.shard_size or _SHARD_BYTES)
+    shards = [lay_out(name, group) for name, group in groups.items()]
+    places = {name: (shard.name, offset) for shard in shards for name, offset in shard.offsets.items()}
     tensors = []
-    for shard in shards:
-        for name, offset in shard.offsets.items():
-            tensor = base.tensors[name]
-            number = recipe.rule_of(name)
-            rule = recipe.rules[number - 1] if number else None
-            action, sources = _treatment(tensor, rule, matched, points)
-            tensors.append(
-                TensorPlan(
-                    base=tensor,
-                    sources=sources,
-                    action=action,
-                    dtype=dtypes[name],
-                    shard=shard.name,
-                    offset=offset,
-                    rule=number,
-                    whole=action == "merge" and any(_is_whole(tensor, point, number) for point in points),
-                )
+    for output in {id(owners[name]): owners[name] for name in places}.values():
+        tensor = output.tensor
+        number = 0 if output.is_extra else recipe.rule_of(tensor.name)
+        rule = recipe.rules[number - 1] if number else None
+        action, sources = _treatment(output, rule, matched, points)
+        tensors.append(
+            TensorPlan(
+                base=tensor,
+                sources=sources,
+                action=action,
+                dtype=output.dtype,
+                parts=tuple(
+                    Part(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries
+                ),
+                rule=number,
+                whole=action == "merge" and any(_is_whole(tensor, point, number) for point in points),
+                quantised=output.quantised,
             )
+        )
     return shards, tensors
 
 
-def _dtype(wanted: str | None, tensor: Tensor, matched: Matched) -> str:
+@dataclass(frozen=True)
+class _Output:
+    """How a tensor of the base is written.
+
+    Attributes:
+        tensor: the base's.
+        entries: what its files hold for it.
+        quantised: the codes and scales that it becomes.
+        is_extra: whether only the base's encoding needs it.
+    """
+
+    tensor: Tensor
+    entries: tuple[Entry, ...]
+    quantised: Scaled | None = None
+    is_extra: bool = False
+
+    @property
+    def dtype(self) -> str:
+        """The result's dtype before it is quantised."""
+        return "F32" if self.quantised is not None else self.entries[0][1]
+
+
+def _output(tensor: Tensor, wanted: str | None, base: Checkpoint, matched: Matched) -> _Output:
+    quantised = requantisable(tensor) if wanted == LIKE_BASE else None
+    if quantised is None:
+        return _Output(tensor, (_entry(tensor, _dtype(wanted, tensor, base, matched)),))
+    return _Output(tensor, tuple(_entry(part, part.dtype) for part in (quantised.codes, quantised.scales)), quantised)
+
+
+def _dtype(wanted: str | None, tensor: Tensor, base: Checkpoint, matched: Matched) -> str:
     """A tensor's dtype in the output."""
-    if wanted is None or not tensor.is_float:
+    if wanted in (None, LIKE_BASE) and tensor.encoding:
+        return base.quantised.dtype if base.quantised is not None else "BF16"
+    if wanted in (None, LIKE_BASE) or not tensor.is_float:
         return tensor.dtype
     if wanted == "widest":
         return widest([tensor.dtype, *[agent[tensor.name].dtype for agent in matched.agents.values()]])
@@ -83,11 +121,12 @@ def _dtype(wanted: str | None, tensor: Tensor, matched: Matched) -> str:
 
 
 def _treatment(
-    tensor: Tensor, rule: Rule | None, matched: Matched, points: Sequence[Point]
+    output: _Output, rule: Rule | None, matched: Matched, points: Sequence[Point]
 ) -> tuple[Literal["merge", "copy", "compare"], tuple[Source, ...]]:
     """The action for a tensor, and the sources that are read for it."""
+    tensor = output.tensor
     base = Source("base", tensor)
-    if rule is not None and rule.keep is not None:
+    if output.is_extra or (rule is not None and rule.keep is not None):
         return "copy", (base,)
     if rule is not None and rule.take is not None:
         return "copy", (Source(rule.take, matched.agents[rule.take][tensor.name]),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,16 +10,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from ramerge.checkpoint import scaled
 from ramerge.checkpoint.arena import room
 from ramerge.checkpoint.hub import Model
 from ramerge.checkpoint.identity import Identity
+from ramerge.checkpoint.scaled import Scaled
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.methods.base import Statistic
 from ramerge.methods.table import Method
 from ramerge.recipe.layers import layer_of
-from ramerge.recipe.model import Recipe
+from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
 
 
@@ -32,6 +35,30 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A tensor of an output file.
+
+    Attributes:
+        name: its name in the file.
+        dtype: safetensors dtype.
+        shape: its shape.
+        shard: name of the output file.
+        offset: byte in that file where its data begins.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    shard: str
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return math.prod(self.shape) * itemsize(self.dtype)
+
+
+@dataclass(frozen=True)
 class TensorPlan:
     """One tensor of the output.
 
@@ -40,21 +67,21 @@ class TensorPlan:
         sources: what is read, in the order that the action needs. If an agent does not change a tensor, its source is
             the base's tensor itself.
         action: `merge` by the method; `copy` the only source; or `compare`: all sources must hold the same bytes.
-        dtype: safetensors dtype of the output.
-        shard: name of the output file.
-        offset: byte in that file where its data begins.
+        dtype: safetensors dtype of the result; F32 if it is quantised before it is written.
+        parts: what is written: the tensor itself, or its codes and its scales.
         rule: the rule of the recipe that catches it, counted from 1; 0 if no rule does.
         whole: whether the method needs the whole tensor at once.
+        quantised: the base's codes and scales if the result is stored like them.
     """
 
     base: Tensor
     sources: tuple[Source, ...]
     action: Literal["merge", "copy", "compare"]
     dtype: str
-    shard: str
-    offset: int
+    parts: tuple[Part, ...]
     rule: int = 0
     whole: bool = False
+    quantised: Scaled | None = None
 
     @property
     def name(self) -> str:
@@ -74,25 +101,44 @@ class TensorPlan:
             for source in self.sources
             if source.owner != "base" and not source.is_importance
             if self.base.is_float and itemsize(source.tensor.dtype) > itemsize(self.dtype)
+            if not source.tensor.encoding  # its float32 numbers come from 8 bits or fewer
         )
 
     @property
     def rounds_updates(self) -> bool:
         """Whether the last rounding of the method's result can lose anything."""
         arithmetic = "F64" if any(source.tensor.dtype == "F64" for source in self.sources) else "F32"
-        return self.merged and itemsize(self.dtype) < itemsize(arithmetic)
+        return self.merged and (self.quantised is not None or itemsize(self.dtype) < itemsize(arithmetic))
 
     @cached_property
     def bytes_read(self) -> int:
         """Bytes of one read of all sources. What several of them need, such as the base's, is read once."""
-        return sum(leaf.nbytes for leaf in {leaf for source in self.sources for leaf in source.tensor.origin.leaves()})
+        return sum(leaf.nbytes for leaf in {leaf for tensor in self._read for leaf in tensor.origin.leaves()})
+
+    @property
+    def _read(self) -> list[Tensor]:
+        """The tensors that are read. To keep what the base stores, its numbers are needed too."""
+        own = [self.base] if self.quantised is not None else []
+        return [*own, *[source.tensor for source in self.sources]]
+
+    def block(self, size: int) -> int:
+        """The number of elements of its blocks, given the size of blocks in general."""
+        if self.whole:
+            return max(self.base.elements, 2)
+        # blocks begin at even elements, because two elements of a 16-bit format share a word
+        unit = scaled.unit_of(self.quantised) if self.quantised is not None else 2
+        unit += unit * (unit % 2)
+        return max(size // unit, 1) * unit
 
     def buffer_bytes(self, block: int) -> int:
-        """Bytes that a worker needs for a block of so many elements."""
-        elements = self.base.elements if self.whole else min(block, self.base.elements)
+        """Bytes that a worker needs for a block, given the size of blocks in general."""
+        elements = min(self.block(block), self.base.elements)
         arrays = room(0) * (len(self.sources) + 2) + 8 * (len(self.sources) + 1)
-        scratch = max((source.tensor.scratch(elements) for source in self.sources), default=0)
-        return elements * self.buffer_bytes_per_element + arrays + scratch
+        scratch = max((tensor.scratch(elements) for tensor in self._read), default=0)
+        quantised = 0
+        if self.quantised is not None:
+            quantised = room(4 * elements) + scaled.scratch_of(self.quantised, elements)
+        return elements * self.buffer_bytes_per_element + arrays + max(scratch, quantised)
 
     def part(self, scope: str) -> str:
         """The part of the model with which the tensor is counted. Each rule's tensors are counted separately."""
@@ -101,7 +147,7 @@ class TensorPlan:
     @property
     def bytes_written(self) -> int:
         """Bytes of the tensor in the output."""
-        return self.base.elements * itemsize(self.dtype)
+        return sum(part.nbytes for part in self.parts)
 
     @property
     def buffer_bytes_per_element(self) -> int:
@@ -121,6 +167,11 @@ def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
     """How many tensors each rule of a recipe catches."""
     counts = Counter(tensor.rule for tensor in tensors)
     return [counts[rule] for rule in range(1, len(recipe.rules) + 1)]
+
+
+def _stored_dtype(tensor: Tensor) -> str:
+    """The dtype in which an input stores a tensor."""
+    return tensor.encoding or tensor.dtype
 
 
 def scope_of(name: str, scope: str) -> str:
@@ -180,6 +231,8 @@ class Contents:
         remembered: stored results of earlier reads of the same files, by statistic and part of the model.
         bytes_read: bytes of weights that are read, in all passes together.
         bytes_written: bytes of the output's safetensors files, of all points.
+        dequantised_to: dtype of a quantised base's tensors in the output; None if the base is not quantised, or if the
+            output is quantised like it.
     """
 
     tensors: tuple[TensorPlan, ...] = field(default=(), repr=False)
@@ -192,6 +245,7 @@ class Contents:
     remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
     bytes_read: int = 0
     bytes_written: int = 0
+    dequantised_to: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,14 +325,19 @@ class Plan(Contents):
     @property
     def dtype(self) -> str:
         """The output's dtype by its full name, `mixed` if it has several; floating-point tensors only."""
-        names = {full_name(tensor.dtype) for tensor in self.tensors if tensor.base.is_float}
+        names = {full_name(tensor.parts[0].dtype) for tensor in self.tensors if tensor.base.is_float}
         return names.pop() if len(names) == 1 else ("mixed" if names else "none")
 
     @property
     def loads_as(self) -> str | None:
-        """The dtype that `config.json` must state if the recipe asks for one: the widest of the output's."""
+        """The dtype that `config.json` must state; None if it states the right one.
+
+        If the recipe asks for one, it is the widest of the output's.
+        """
         floats = {tensor.dtype for tensor in self.tensors if tensor.base.is_float}
-        return widest(floats) if self.recipe.dtype and floats else None
+        if self.recipe.dtype in (None, LIKE_BASE):
+            return self.dequantised_to
+        return widest(floats) if floats else None
 
     @property
     def input_dtypes(self) -> dict[str, str]:
@@ -288,13 +347,13 @@ class Plan(Contents):
         found: dict[str, Counter[str]] = {owner: Counter() for owner in owners}
         for tensor in self.tensors:
             if self.recipe.base is not None and tensor.base.is_float:
-                found["base"][tensor.base.dtype] += tensor.base.elements
+                found["base"][_stored_dtype(tensor.base)] += tensor.base.elements
             for source in tensor.sources:
                 owner = f"importance of {source.owner}" if source.is_importance else source.owner
                 # if an agent lacks a tensor, the base's is used instead
                 borrowed = self.recipe.base is not None and source.tensor is tensor.base
                 if owner != "base" and source.tensor.is_float and not borrowed:
-                    found[owner][source.tensor.dtype] += source.tensor.elements
+                    found[owner][_stored_dtype(source.tensor)] += source.tensor.elements
         return {
             owner: ", ".join(full_name(dtype) for dtype, _ in counts.most_common())
             for owner, counts in found.items()
@@ -356,7 +415,7 @@ class Plan(Contents):
             ],
             "parameters_count": self.parameters_count,
             "input_dtypes": self.input_dtypes,
-            "dtypes": dict(Counter(full_name(tensor.dtype) for tensor in self.tensors)),
+            "dtypes": dict(Counter(full_name(part.dtype) for tensor in self.tensors for part in tensor.parts)),
             "shards": [shard.name for shard in self.shards],
             "companions": sorted(self.companions),
             "passes": self.passes,

@@ -31,6 +31,7 @@ from ramerge.recipe.sentences import describe
 
 DEFAULT_METHOD = "ram+"
 MAX_AGENTS = 16
+LIKE_BASE = "like base"
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 _NO_SIZE_BYTES = 1000
@@ -190,7 +191,8 @@ class Recipe(_Strict):
         parameters: the method's parameters; others have the preset's or the default value.
         preset: a named set of parameters, such as `paper`.
         dtype: dtype of every floating-point tensor of the output, or `widest`: for each tensor the narrowest that holds
-            all values of base and agents. By default each tensor keeps the base's dtype.
+            all values of base and agents; or `like base`: quantised as the base is. By default each tensor keeps the
+            base's dtype, and tensors that the base has quantised get the dtype that its `config.json` states.
         companions: the agent whose tokenizer, chat template and generation config the output gets.
         shard_size: bytes of an output shard; by default the output has the base's shards.
         rules: rules for some tensors; the first rule that catches a tensor applies.
@@ -209,7 +211,7 @@ class Recipe(_Strict):
     parameters: dict[str, Any] = Field(default_factory=dict)
     preset: str | None = None
     dtype: Annotated[
-        Literal["bfloat16", "float16", "float32", "float64", "widest"] | None, BeforeValidator(full_dtype)
+        Literal["bfloat16", "float16", "float32", "float64", "widest", "like base"] | None, BeforeValidator(full_dtype)
     ] = None
     companions: str | None = None
     shard_size: Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_as_size)] = None

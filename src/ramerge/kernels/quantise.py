@@ -1,0 +1,127 @@
+"""float32 to codes of 8 bits and scales, block by block of a grid: the inverse of `dequantise`.
+
+The scale of a block is max(largest magnitude, 1e-12) / largest code, and a code is its number over the scale, cut to
+the range of codes and rounded to nearest even. So do it the tools that make such checkpoints (for example
+`tools/convert_hf_to_fp8.py` of THUDM/slime), in float32. A scale that is stored shorter is rounded first: to bfloat16,
+or up to a power of two.
+
+A block that is, bit for bit, what the old codes and scale say keeps both: quantising numbers once more would change
+scales in their last place.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.kernels import native
+from ramerge.kernels.dequantise import SCALES, Grid
+
+# The intrinsic that makes a code, and the largest number that has one.
+CODES = {"F8_E4M3": ("to_e4m3", 448.0), "F8_E5M2": ("to_e5m2", 57344.0)}
+# How a scale is stored; afterwards `scale` is what a reader will see.
+STORES = {
+    "F32": "scales[at] = scale",
+    "BF16": """word = bf16_pack(scale, scale)
+                scale = bf16_low(word)
+                new_scales[TWO * at] = np.uint8(word & np.uint32(255))
+                new_scales[TWO * at + ONE] = np.uint8((word >> np.uint32(8)) & np.uint32(255))""",
+    "F8_E8M0": """new_scales[at] = to_e8m0(scale)
+                scale = e8m0(new_scales[at])""",
+}
+
+_TEXT = """
+def {name}(values, old, old_codes, old_scales, codes, new_scales, scales, rows, columns, block_rows, block_columns):
+    ONE, TWO = np.uint64(1), np.uint64(2)
+    LEAST, LARGEST = np.float32(1e-12), np.float32({largest})
+    total = np.uint64(values.size) // columns
+    row, at = np.uint64(0), np.uint64(0)
+    while row < total:
+        below = row + min(block_rows, rows - row % rows)
+        left = np.uint64(0)
+        while left < columns:
+            width = min(block_columns, columns - left)
+            changed, peak = np.uint32(0), np.uint32(0)
+            for r in range(row, below):
+                first = r * columns + left
+                for j in range(width):
+                    value = values[first + j]
+                    changed = or32(changed, xor32(f32_pack(value), f32_pack(old[first + j])))
+                    peak = peak_f32(peak, value)
+            if changed == np.uint32(0):
+                for byte in range(np.uint64({itemsize})):
+                    new_scales[at * np.uint64({itemsize}) + byte] = old_scales[at * np.uint64({itemsize}) + byte]
+                for r in range(row, below):
+                    first = r * columns + left
+                    for j in range(width):
+                        codes[first + j] = old_codes[first + j]
+            else:
+                scale = max(f32_whole(peak), LEAST) / LARGEST
+                {store}
+                for r in range(row, below):
+                    first = r * columns + left
+                    for j in range(width):
+                        value = values[first + j] / scale
+                        value = LARGEST if value > LARGEST else value
+                        codes[first + j] = {narrow}(-LARGEST if value < -LARGEST else value)
+            at += ONE
+            left += block_columns
+        row = below
+    return 0
+"""
+
+
+@cache
+def _kernel(codes: str, scales: str) -> Any:
+    name = f"quantise_{codes.lower()}_{scales.lower()}"
+    narrow, largest = CODES[codes]
+
+    text = _TEXT.format(
+        name=name, largest=largest, itemsize=SCALES[scales].itemsize, store=STORES[scales], narrow=narrow
+    )
+    return native.load(name, text, ("f32[]", "f32[]", *["u8[]"] * 4, "f32[]", *["u64"] * 4), "i64")
+
+
+def quantise(
+    codes: str,
+    scales: str,
+    values: NDArray[np.float32],
+    old: NDArray[np.float32],
+    old_codes: NDArray[np.uint8],
+    old_scales: NDArray[np.uint8],
+    grid: Grid,
+    new_codes: NDArray[np.uint8],
+    new_scales: NDArray[np.uint8],
+) -> None:
+    """Quantise whole rows of blocks of a tensor.
+
+    Args:
+        codes: format of the codes, a key of `CODES`.
+        scales: format of the scales: F32, BF16 or F8_E8M0.
+        values: float32, 1-D: rows of a stack of matrices, which begin and end between two rows of blocks.
+        old: float32, of the same size: the numbers that the old codes and scales say.
+        old_codes: uint8, one for each number.
+        old_scales: uint8, the bytes of the blocks' scales.
+        grid: where scales belong.
+        new_codes: uint8, as `old_codes`: where to write.
+        new_scales: uint8, as `old_scales`, aligned for the format: where to write.
+    """
+    if values.size:
+        words = new_scales.view(np.float32) if scales == "F32" else np.empty(0, np.float32)
+        kernel = _kernel(codes, scales)
+        kernel(
+            values,
+            old,
+            old_codes,
+            old_scales,
+            new_codes,
+            new_scales,
+            words,
+            grid.rows,
+            grid.columns,
+            grid.block_rows,
+            grid.block_columns,
+        )
