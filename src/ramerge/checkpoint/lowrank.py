@@ -6,7 +6,6 @@ multiplied by the scaling, then added to the base, each rounded once. PEFT may s
 
 from __future__ import annotations
 
-import math
 import threading
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from ramerge.checkpoint.arena import room
 from ramerge.checkpoint.read import Reader
 from ramerge.checkpoint.tensor import Origin, Stored, Tensor
-from ramerge.foundation.dtypes import itemsize
 from ramerge.kernels.convert import widen
 from ramerge.kernels.formats import FORMATS
 from ramerge.kernels.lowrank import TILE, add_product, add_squares, scale_columns, scale_rows
@@ -301,7 +299,7 @@ class _Columns:
             magnitudes = _take(reader, columns)
             _load(reader, origin.magnitude, 0, columns, magnitudes)
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                return magnitudes / np.sqrt(sums).astype(np.float32)
+                return np.divide(magnitudes, np.sqrt(sums).astype(np.float32), dtype=np.float32)
 
 
 def _matrix(tensor: Tensor) -> tuple[int, int]:

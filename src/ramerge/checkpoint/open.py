@@ -34,6 +34,8 @@ class Checkpoint:
         beside: the folder with `config.json`, tokenizer and other files that belong to the model.
         files: the identity of every file before it was read.
         notes: what a user should know about how the folder is read.
+        warnings: what is probably not what a user wants.
+        tokenizers: folders whose tokenizer files come instead of those of `beside`, the later before the earlier.
     """
 
     directory: Path
@@ -44,6 +46,8 @@ class Checkpoint:
     beside: Path
     files: Mapping[Path, Identity]
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    tokenizers: tuple[Path, ...] = ()
 
 
 def open_checkpoint(
@@ -81,6 +85,8 @@ def open_checkpoint(
         contents.beside,
         contents.files,
         contents.notes,
+        contents.warnings,
+        contents.tokenizers,
     )
 
 

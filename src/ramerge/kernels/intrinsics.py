@@ -225,3 +225,10 @@ def fused(b: Any, x: Any, y: Any, z: Any) -> Any:
     """x * y + z, rounded once: exact on every processor, in one instruction where the processor has it."""
     multiply_add = b.module.declare_intrinsic("llvm.fma", [F32], ir.FunctionType(F32, [F32, F32, F32]))
     return b.call(multiply_add, [x, y, z])
+
+
+@_intrinsic(types.float64, types.float64)
+def root(b: Any, x: Any) -> Any:
+    """The square root, as an instruction: that of NumPy is a function of the C library."""
+    square_root = b.module.declare_intrinsic("llvm.sqrt", [F64], ir.FunctionType(F64, [F64]))
+    return b.call(square_root, [x])
