@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -71,23 +71,26 @@ _ABSENT = "absent"
 _DTYPE_KEYS = {"torch_dtype", "dtype"}
 
 
-def companion_files(base: Path, tokenizer_from: Path | None, *, allow_outside_links: bool = False) -> dict[str, Path]:
+def companion_files(
+    base: Sequence[Path], tokenizer_from: Sequence[Path] = (), *, allow_outside_links: bool = False
+) -> dict[str, Path]:
     """Relative name to source of every file to copy.
 
     Args:
-        base: the base checkpoint.
-        tokenizer_from: the checkpoint that gives tokenizer, chat template and generation config; None for the base.
+        base: the base checkpoint, then folders whose tokenizer files come instead of its own, such as adapters.
+        tokenizer_from: the same of the checkpoint that gives tokenizer, chat template and generation config; empty for
+            the base.
         allow_outside_links: follow links that lead out of a checkpoint.
 
     Raises:
         CheckpointError: a link leads out of its checkpoint.
     """
-    chosen = dict(_companions(base))
-    if tokenizer_from is not None:
+    chosen = dict(_companions(base[0]))
+    if tokenizer_from:
         chosen = {name: path for name, path in chosen.items() if not _is_tokenizer(name)}
-        chosen |= {name: path for name, path in _companions(tokenizer_from) if _is_tokenizer(name)}
-    roots = [base] if tokenizer_from is None else [base, tokenizer_from]
-    outside = [path for path in chosen.values() if all(leads_outside(path, root) for root in roots)]
+    for folder in tokenizer_from or base[1:]:
+        chosen |= {name: path for name, path in _companions(folder) if _is_tokenizer(name)}
+    outside = [path for path in chosen.values() if all(leads_outside(path, root) for root in (*base, *tokenizer_from))]
     if outside and not allow_outside_links:
         raise CheckpointError(
             [

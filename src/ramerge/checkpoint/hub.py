@@ -1,10 +1,14 @@
-"""Find the folder of a model that a recipe names by a path, or by a Hugging Face hub id with an optional revision."""
+"""Find the folder of a model that a recipe names by a path, or by a Hugging Face hub id with an optional revision.
+
+`MODEL+ADAPTER`, with as many adapters as wanted, is a model with LoRA adapters on top of it, as mergekit writes it.
+`ADAPTER+ADAPTER` is the same on the base of the recipe. A path that exists is that path, even if it has a plus in it.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ramerge.foundation.errors import CheckpointError
@@ -17,17 +21,37 @@ _UNWANTED = ["original/*", "onnx/*", "*.gguf", "consolidated*"]
 
 @dataclass(frozen=True)
 class Model:
-    """A model as written, its folder if it was found, and hub id and revision if it comes from the hub."""
+    """A model as written, its folder if it was found, and hub id and revision if it comes from the hub.
+
+    Attributes:
+        written: the text that named it.
+        directory: the folder of the model; of several that are added up, the first one's.
+        hub_id: its id if it comes from the hub.
+        revision: its revision there.
+        adapters: what is added to it, in this order.
+    """
 
     written: str
     directory: Path | None
     hub_id: str | None = None
     revision: str | None = None
+    adapters: tuple[Model, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Model, ...]:
+        """The model itself, and the adapters on top of it."""
+        return (replace(self, adapters=()), *self.adapters)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of all parts that were found."""
+        return tuple(part.directory for part in self.parts if part.directory is not None)
 
     @property
     def spelled_out(self) -> str:
         """A name that is valid in every folder: an absolute path, or a hub id with its revision."""
-        return f"{self.hub_id}@{self.revision}" if self.hub_id else str(self.folder.resolve())
+        own = f"{self.hub_id}@{self.revision}" if self.hub_id else str(self.folder.resolve())
+        return "+".join([own, *(adapter.spelled_out for adapter in self.adapters)])
 
     @property
     def folder(self) -> Path:
@@ -37,8 +61,10 @@ class Model:
 
     @property
     def location(self) -> str:
-        """The folder for messages, or what was written."""
-        return str(self.directory or self.written)
+        """The folder for messages, or what was written; with a plus before each adapter."""
+        if self.directory is None:
+            return self.written
+        return "+".join([str(self.directory), *(adapter.location for adapter in self.adapters)])
 
     @property
     def place(self) -> str:
@@ -54,6 +80,8 @@ def looks_like_path(text: str) -> bool:
 def resolve(text: str, folder: Path) -> Model:
     """Find a model: a folder relative to `folder`, else a hub id `name` or `owner/name`, with `@revision`.
 
+    If no folder has this name, it may be several such names with a plus between them: a model and its adapters.
+
     With `HF_HUB_OFFLINE=1`, only the hub's cache is used.
 
     Raises:
@@ -68,9 +96,20 @@ def resolve(text: str, folder: Path) -> Model:
         pass
     except (ValueError, RuntimeError, OSError) as error:
         raise CheckpointError(f"{quoted(text)}: is neither a path nor a hub id: {error}") from error
+    if "+" in text and not path.exists():
+        first, *adapters = [resolve(part, folder) for part in _added(text)]
+        return replace(first, written=text, adapters=tuple(adapters))
     if path.exists() or looks_like_path(text) or ("@" not in text and text.count("/") != 1):
         return Model(text, path)
     return _from_hub(text, path)
+
+
+def _added(text: str) -> list[str]:
+    """The names between the pluses."""
+    parts = text.split("+")
+    if not all(parts):
+        raise CheckpointError(f"{quoted(text)}: a plus stands between a model and an adapter; one of them is missing")
+    return parts
 
 
 def _from_hub(text: str, path: Path) -> Model:

@@ -37,6 +37,8 @@ class Checkpoint:
         notes: what a user should know about how the folder is read.
         quantised: how the weights are stored if they are quantised; `tensors`, `shards` and `config` are then those of
             the model without quantisation.
+        warnings: what is probably not what a user wants.
+        tokenizers: folders whose tokenizer files come instead of those of `beside`, the later before the earlier.
     """
 
     directory: Path
@@ -48,6 +50,8 @@ class Checkpoint:
     files: Mapping[Path, Identity]
     notes: tuple[str, ...] = ()
     quantised: Quantised | None = None
+    warnings: tuple[str, ...] = ()
+    tokenizers: tuple[Path, ...] = ()
 
 
 def open_checkpoint(
@@ -94,6 +98,8 @@ def open_checkpoint(
         contents.files,
         contents.notes,
         quantised,
+        contents.warnings,
+        contents.tokenizers,
     )
 
 

@@ -117,7 +117,7 @@ def fisher(
     lines = jsonl.check(source, examples, sampled=labels == "sampled")
     checkpoint = open_checkpoint(directory)
     _refuse_quantised(checkpoint)
-    companions = companion_files(directory, None, allow_outside_links=True)
+    companions = companion_files((directory,), allow_outside_links=True)
     identities |= {**identify(companions.values()), **checkpoint.files}
     used = _fitted(settings, lines, checkpoint)
     worker = import_module("ramerge.importance.worker")

@@ -30,7 +30,7 @@ def _intrinsic(returns: types.Type, *arguments: types.Type) -> Callable[[Emit], 
 
         typed = returns(*arguments), generate
         # numba reads the number of arguments off the typing function
-        typing: Any = (lambda _, x: typed, lambda _, x, y: typed)[len(arguments) - 1]
+        typing: Any = (lambda _, x: typed, lambda _, x, y: typed, lambda _, x, y, z: typed)[len(arguments) - 1]
         typing.__name__ = emit.__name__
         INTRINSICS[emit.__name__] = intrinsic(typing)
         return emit
@@ -320,3 +320,17 @@ def peak_f64(b: Any, peak: Any, value: Any) -> Any:
 def plus(b: Any, x: Any, y: Any) -> Any:
     """A sum whose terms may be added in any order, so that a loop of it can be vectorised."""
     return b.fadd(x, y, flags=("reassoc",))
+
+
+@_intrinsic(types.float32, types.float32, types.float32, types.float32)
+def fused(b: Any, x: Any, y: Any, z: Any) -> Any:
+    """x * y + z, rounded once: exact on every processor, in one instruction where the processor has it."""
+    multiply_add = b.module.declare_intrinsic("llvm.fma", [F32], ir.FunctionType(F32, [F32, F32, F32]))
+    return b.call(multiply_add, [x, y, z])
+
+
+@_intrinsic(types.float64, types.float64)
+def root(b: Any, x: Any) -> Any:
+    """The square root, as an instruction: that of NumPy is a function of the C library."""
+    square_root = b.module.declare_intrinsic("llvm.sqrt", [F64], ir.FunctionType(F64, [F64]))
+    return b.call(square_root, [x])

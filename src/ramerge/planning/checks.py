@@ -127,13 +127,16 @@ def find_companions(inputs: Inputs, recipe: Recipe, shards: Sequence[Shard], fin
     chosen = recipe.companions
     assert inputs.opened_base is not None
     base = inputs.opened_base.beside
-    source = inputs.opened_agents[chosen].beside if chosen and chosen in inputs.opened_agents else None
+    agent = inputs.opened_agents.get(chosen) if chosen else None
+    source = (agent.beside, *agent.tokenizers) if agent is not None else ()
     ours = {*(shard.name for shard in shards), INDEX, "README.md", "ramerge.json", "ramerge.yaml"}
     for name in sorted(ours):
         if (base / name).is_dir():
             findings.problem(f"{base / name}: is a folder, but the output needs a file of this name; rename the folder")
     try:
-        return companion_files(base, source, allow_outside_links=recipe.allow.outside_links)
+        return companion_files(
+            (base, *inputs.opened_base.tokenizers), source, allow_outside_links=recipe.allow.outside_links
+        )
     except CheckpointError as error:
         for text in error.problems:
             findings.problem(text)

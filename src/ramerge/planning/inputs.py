@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ramerge.checkpoint.encodings.decode import ADVICE
+from ramerge.checkpoint.formats.adapter import NAME as ADAPTER
 from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.open import Checkpoint, open_checkpoint
@@ -57,7 +58,7 @@ class Inputs:
     @property
     def folders(self) -> list[Path]:
         """The folders of base and agents that were found."""
-        return [model.directory for model in (self.base, *self.agents.values()) if model.directory is not None]
+        return [folder for model in (self.base, *self.agents.values()) for folder in model.folders]
 
 
 def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Inputs:
@@ -108,18 +109,41 @@ def _open(
     if model.directory is None:
         return None
     try:
-        opened = open_checkpoint(
-            model.directory,
-            base=base,
-            allow_outside_links=recipe.allow.outside_links,
-            ignore_quantisation="quantization_config" in recipe.allow.config,
-        )
+        opened = _stacked(model, base, recipe)
         findings.notes += [f"{name or 'base'}: {note}" for note in opened.notes]
+        for text in opened.warnings:
+            findings.warn(text, name)
         _check_arithmetic(name, opened, findings)
         return opened
     except CheckpointError as error:
         findings.error(error, name)
         return None
+
+
+def _stacked(model: Model, base: Checkpoint | None, recipe: Recipe) -> Checkpoint:
+    """A model with its adapters, each opened over what is below it; the lowest one over the base, if it is an adapter.
+
+    Raises:
+        CheckpointError: a folder cannot be opened, or what is added to a model is not an adapter.
+    """
+    first, *adapters = model.parts
+    options = {
+        "allow_outside_links": recipe.allow.outside_links,
+        "ignore_quantisation": "quantization_config" in recipe.allow.config,
+    }
+    notes, warnings = [], []
+    if base is not None and adapters and first.folder.resolve() == base.directory.resolve():
+        opened = base  # so that what the adapters do not change is known to be the base's
+    else:
+        opened = open_checkpoint(first.folder, base=base, **options)
+        notes, warnings = [*opened.notes], [*opened.warnings]
+    for adapter in adapters:
+        opened = open_checkpoint(adapter.folder, base=opened, **options)
+        if opened.format != ADAPTER:
+            raise CheckpointError(f"{adapter.folder}: is a whole model; only adapters can be added to another one")
+        notes += opened.notes
+        warnings += opened.warnings
+    return replace(opened, notes=tuple(notes), warnings=tuple(warnings))
 
 
 def _check_arithmetic(name: str, checkpoint: Checkpoint, findings: Findings) -> None:
@@ -137,16 +161,21 @@ def _check_arithmetic(name: str, checkpoint: Checkpoint, findings: Findings) -> 
 
 def _refuse_base_as_agent(base: Model, agents: Mapping[str, Model], findings: Findings) -> None:
     for name, model in agents.items():
-        if model.directory and base.directory and model.directory.resolve() == base.directory.resolve():
-            findings.problem(f"{model.directory} is the base itself, so it has no task vector; give an agent", name)
+        if model.folders and _places(model) == _places(base):
+            findings.problem(f"{model.location} is the base itself, so it has no task vector; give an agent", name)
 
 
 def _warn_of_same_folders(agents: Mapping[str, Model], findings: Findings) -> None:
     """Warn of agents that are the same folder, which is rarely intended."""
-    folders: dict[Path, list[str]] = {}
+    found: dict[tuple[Path, ...], list[str]] = {}
     for name, model in agents.items():
-        if model.directory:
-            folders.setdefault(model.directory.resolve(), []).append(name)
-    for folder, names in folders.items():
+        if model.folders:
+            found.setdefault(_places(model), []).append(name)
+    for names in found.values():
         if len(names) > 1:
-            findings.warn(f"{' and '.join(names)} are the same folder, {folder}; is one of them the wrong checkpoint?")
+            place = "+".join(map(str, _places(agents[names[0]])))
+            findings.warn(f"{' and '.join(names)} are the same folder, {place}; is one of them the wrong checkpoint?")
+
+
+def _places(model: Model) -> tuple[Path, ...]:
+    return tuple(folder.resolve() for folder in model.folders)

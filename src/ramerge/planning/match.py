@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ramerge.checkpoint.embeddings import EMBEDDINGS, HEADS, embedding_of
 from ramerge.checkpoint.open import Checkpoint
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.model import Tie
 from ramerge.planning.names import explain
 from ramerge.recipe.model import Allow
-
-_HEAD = ("lm_head.weight", "output.weight", "embed_out.weight")
-_EMBEDDING = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight", "embed_in.weight")
 
 # If less than this share of an agent's elements is used, the agent adds almost nothing.
 _LITTLE = 0.01
@@ -147,23 +145,15 @@ def _tied_in_agent(base: Checkpoint, agent: Checkpoint) -> dict[str, Tensor]:
     if not any(part.get("tie_word_embeddings") for part in parts if isinstance(part, Mapping)):
         return {}
     absent = [tensor for key, tensor in base.tensors.items() if key not in agent.tensors]
-    pairs = [(tensor.name, _embedding_of(agent, tensor)) for tensor in absent]
+    pairs = [(tensor.name, embedding_of(tensor.name, tensor.shape, agent.tensors.values())) for tensor in absent]
     return {name: embedding for name, embedding in pairs if embedding is not None}
 
 
 def _tied_in_base(base: Checkpoint, agent: Checkpoint) -> list[tuple[Tensor, Tensor]]:
     """Output embeddings that the agent stores and the base does not, each with the agent's input embedding."""
     extra = [tensor for key, tensor in agent.tensors.items() if key not in base.tensors]
-    pairs = [(tensor, _embedding_of(agent, tensor)) for tensor in extra]
+    pairs = [(tensor, embedding_of(tensor.name, tensor.shape, agent.tensors.values())) for tensor in extra]
     return [(tensor, embedding) for tensor, embedding in pairs if embedding is not None]
-
-
-def _embedding_of(agent: Checkpoint, head: Tensor) -> Tensor | None:
-    """The input embedding that an output embedding of this name and shape would be tied to."""
-    if not head.name.endswith(_HEAD):
-        return None
-    candidates = [tensor for tensor in agent.tensors.values() if tensor.name.endswith(_EMBEDDING)]
-    return next((tensor for tensor in candidates if tensor.shape == head.shape), None)
 
 
 def _shape_difference(base: Tensor, agent: Tensor) -> str:
@@ -175,7 +165,7 @@ def _shape_difference(base: Tensor, agent: Tensor) -> str:
 
 def _rows(base: Tensor, agent: Tensor) -> int:
     """How many rows of vocabulary the agent has more than the base; 0 if something else differs."""
-    is_vocabulary = base.name.endswith(_HEAD + _EMBEDDING) and base.shape[1:] == agent.shape[1:]
+    is_vocabulary = base.name.endswith(HEADS + EMBEDDINGS) and base.shape[1:] == agent.shape[1:]
     return agent.shape[0] - base.shape[0] if is_vocabulary else 0
 
 

@@ -38,6 +38,8 @@ class Contents:
         beside: the folder with `config.json`, tokenizer and other files that belong to the model.
         shards: names of safetensors files, each with the names of its tensors; empty if the folder has no such files.
         notes: what a user should know about how the folder is read.
+        warnings: what is probably not what a user wants.
+        tokenizers: folders whose tokenizer files come instead of those of `beside`, the later before the earlier.
     """
 
     tensors: tuple[Tensor, ...]
@@ -46,6 +48,8 @@ class Contents:
     beside: Path
     shards: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    tokenizers: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     problems: list[str] = []
     for name in files:
         try:
-            found = _read(folder / name)
+            found = tensors_of(folder / name)
         except CheckpointError as error:
             problems.extend(error.problems)
             continue
@@ -94,7 +94,12 @@ def _renamed(shard: str) -> str:
     return shard.replace("pytorch_model", "model").removesuffix(".bin") + ".safetensors"
 
 
-def _read(path: Path) -> list[Tensor]:
+def tensors_of(path: Path) -> list[Tensor]:
+    """The tensors of a file.
+
+    Raises:
+        CheckpointError: torch is not there, refuses the file, or it is not a flat dictionary of tensors.
+    """
     try:
         import torch
     except ImportError as error:

@@ -1,0 +1,24 @@
+"""Input and output embeddings by name, and which of them are tied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ramerge.checkpoint.tensor import Tensor
+
+HEADS = ("lm_head.weight", "output.weight", "embed_out.weight")
+EMBEDDINGS = (
+    "embed_tokens.weight",
+    "wte.weight",
+    "word_embeddings.weight",
+    "tok_embeddings.weight",
+    "embed_in.weight",
+)
+
+
+def embedding_of(head: str, shape: tuple[int, ...] | None, tensors: Iterable[Tensor]) -> Tensor | None:
+    """The input embedding that an output embedding of this name and shape (any, if None) would be tied to."""
+    if not head.endswith(HEADS):
+        return None
+    candidates = [tensor for tensor in tensors if tensor.name.endswith(EMBEDDINGS)]
+    return next((tensor for tensor in candidates if shape in (None, tensor.shape)), None)
