@@ -121,10 +121,15 @@ def _is_tokenizer(name: str) -> bool:
 
 
 def copy_companions(
-    files: Mapping[str, Path], stage: Stage, folder: str, dtype: str | None, *, dequantised: bool = False
+    files: Mapping[str, Path],
+    stage: Stage,
+    folder: str,
+    dtype: str | None,
+    *,
+    dequantised: bool = False,
+    vocabulary: int | None = None,
 ) -> None:
-    """Copy files byte for byte. `config.json` is changed only if it states another dtype than the output's, or declares
-    a quantisation that the output does not have.
+    """Copy files byte for byte. `config.json` is changed only where it states something else than the output has.
 
     Args:
         files: relative name to source.
@@ -132,19 +137,30 @@ def copy_companions(
         folder: prefix of their names there, such as `point/`; may be empty.
         dtype: safetensors' name of the dtype to state; None if the output keeps the base's dtypes.
         dequantised: whether the output has no quantisation although the configuration declares one.
+        vocabulary: the number of tokens to state; None if the output keeps the base's.
     """
     for name, source in files.items():
-        if name == "config.json" and dtype is not None:
+        if name == "config.json" and (dtype is not None or vocabulary is not None):
             config = read_json(source)
-            changed = _set_dtype(config, full_name(dtype))
-            if dequantised:
-                config = without_declaration(config)
+            changed = dtype is not None and _set_dtype(config, full_name(dtype))
+            changed |= vocabulary is not None and _set_vocabulary(config, vocabulary)
+            if dequantised and dtype is not None:
+                config, changed = without_declaration(config), True
                 if not config.keys() & _DTYPE_KEYS:
                     config["torch_dtype"] = full_name(dtype)
-            if changed or dequantised:
+            if changed:
                 stage.write(f"{folder}{name}", dumped(config, constants=True))
                 continue
         stage.copy(f"{folder}{name}", source)
+
+
+def _set_vocabulary(config: dict[str, Any], rows: int) -> bool:
+    """Set the number of tokens that a configuration states, also of its text model. Return whether anything changed."""
+    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict) and "vocab_size" in part]
+    changed = any(part["vocab_size"] != rows for part in parts)
+    for part in parts:
+        part["vocab_size"] = rows
+    return changed
 
 
 def _set_dtype(config: dict[str, Any], dtype: str) -> bool:

@@ -14,7 +14,7 @@ import click
 
 from ramerge.cli import completion as complete
 from ramerge.cli import texts
-from ramerge.cli.options import AGENTS, DTYPE, MACHINE, METHOD, PAGES, RECIPE, SHARD_SIZE, options
+from ramerge.cli.options import AGENTS, DTYPE, LIMITS, MACHINE, METHOD, PAGES, RECIPE, SHARD_SIZE, options
 from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.options import DEBUG, OUT, OVERWRITE, as_json
@@ -83,13 +83,14 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
 def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> None:
     """Show what a merge would read, write and need, and everything that would make it fail.
 
-    Reads headers only. Models from the hub that are not in the cache are downloaded first.
+    The folder of a single model of any format may be given in place of a recipe. Reads headers only. Models from the
+    hub that are not in the cache are downloaded first.
     """
     from ramerge.api import plan as make
     from ramerge.cli.flags import read_inputs
     from ramerge.foundation.jsontext import dumped
 
-    document, out = read_inputs(paths, flags)
+    document, out = read_inputs(paths, flags, or_model=True)
     made = make(document, out, **_machine(flags))
     problems = (*made.problems, *(made.forecast if flags["strict"] else ()))
     warn([*made.warnings, *(() if flags["strict"] else made.forecast)])
@@ -113,7 +114,7 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> No
     ),
     DTYPE,
     SHARD_SIZE,
-    *MACHINE,
+    *LIMITS,
     OVERWRITE,
     as_json("the record"),
 )
@@ -143,7 +144,10 @@ def convert(model: str, out: Path, quiet: bool, as_json: bool, **flags: Any) -> 
 @click.option("--epsilons", metavar="E,E,...", help="Thresholds of `moved` to compare; default: 1e-4,1e-5,1e-6,0.")
 @options(*PAGES, *MACHINE)
 def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: Any) -> None:
-    """Show what RL changed: sparsity, overlap and angles of the agents, and how much of them merges would keep."""
+    """Show what RL changed: sparsity, overlap and angles of the agents, and how much of them merges would keep.
+
+    With --base, the folder of a single agent of any format may be given in place of a recipe.
+    """
     from ramerge.analysis.analyze import EPSILONS
     from ramerge.analysis.text import summary
     from ramerge.api import analyze as run

@@ -22,9 +22,17 @@ def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
         raise RecipeError(f"at most one recipe is expected, got {', '.join(paths)}")
     if not paths and not (options["base"] or options["agents"]):
         raise RecipeError("give a recipe's path, or --base and --agent")
-    document = read_document(Path(paths[0])) if paths else Document({})
+    document = _read(paths[0], options) if paths else Document({})
     _apply(document, options)
     return document
+
+
+def _read(path: str, options: Mapping[str, Any]) -> Document:
+    """A recipe's document. The folder of a single model is taken for a recipe with only that agent."""
+    if not Path(path).is_dir():
+        return read_document(Path(path))
+    alone = {} if options["base"] or options["method"] else {"method": "passthrough"}
+    return Document({**alone, "agents": {"model": from_here(path)}})
 
 
 def read_numbers(flag: str, text: str) -> list[float]:
@@ -39,12 +47,15 @@ def read_numbers(flag: str, text: str) -> list[float]:
         raise RecipeError(f"{flag} {text}: must be numbers with commas between them, such as 1e-4,1e-5") from error
 
 
-def read_inputs(paths: Sequence[str], options: Mapping[str, Any]) -> tuple[Document, Path | None]:
+def read_inputs(
+    paths: Sequence[str], options: Mapping[str, Any], *, or_model: bool = False
+) -> tuple[Document, Path | None]:
     """The document of `[RECIPE] [OUT]` and flags, and the output folder where one is given.
 
     Args:
         paths: the positional words. With `--base` or `--agent`, a single one is the output folder unless it is a file.
         options: values of the flags by name; absent ones are None or empty.
+        or_model: whether the folder of a single model may be given in place of a recipe.
 
     Raises:
         RecipeError: the words make no sense together, or the recipe cannot be read.
@@ -52,7 +63,9 @@ def read_inputs(paths: Sequence[str], options: Mapping[str, Any]) -> tuple[Docum
     if len(paths) > 2:
         raise RecipeError(f"at most one recipe and one output folder are expected, got {', '.join(paths)}")
     by_flags = bool(options["base"] or options["agents"])
-    if len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
+    if or_model and paths and not options["agents"] and Path(paths[0]).is_dir():
+        document, rest = _read(paths[0], options), paths[1:]
+    elif len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
         document, rest = read_document(Path(paths[0])), paths[1:]
     elif by_flags:
         document, rest = Document({}), paths

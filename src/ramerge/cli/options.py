@@ -30,11 +30,20 @@ AGENTS: tuple[Decorator, ...] = (
         help="Override any key of the recipe, such as parameters.r=0.05; repeatable.",
     ),
 )
-MACHINE: tuple[Decorator, ...] = (
+_THREADS: tuple[Decorator, ...] = (
     click.option(
         "--threads", type=click.IntRange(1, 1024), help="Worker threads; default: one for each processor, and two more."
     ),
     click.option("--max-memory", metavar="SIZE", help="The most memory that the process may use, such as 2GB."),
+)
+_SPEECH: tuple[Decorator, ...] = (
+    click.option("--strict", is_flag=True, help="Treat every warning as an error."),
+    click.option("--quiet", is_flag=True, help="Show warnings and errors only."),
+    DEBUG,
+)
+LIMITS: tuple[Decorator, ...] = (*_THREADS, *_SPEECH)
+MACHINE: tuple[Decorator, ...] = (
+    *_THREADS,
     click.option(
         "--no-cache",
         "cache",
@@ -42,9 +51,7 @@ MACHINE: tuple[Decorator, ...] = (
         default=True,
         help="Do not use counts from the user's cache folder, and do not store counts there.",
     ),
-    click.option("--strict", is_flag=True, help="Treat every warning as an error."),
-    click.option("--quiet", is_flag=True, help="Show warnings and errors only."),
-    DEBUG,
+    *_SPEECH,
 )
 METHOD: Decorator = click.option(
     "--method",

@@ -53,7 +53,7 @@ def make_records(plan: Plan, known: Known, rounding: Counts, seen: Sequence[str]
             runs_on=point.method.runs_on(point.parameters[0]),
             statistics=agents,
             parts=_parts(plan, point, known),
-            tensors=len(plan.tensors),
+            tensors=plan.tensors_count,
             merged_tensors=sum(tensor.merged for tensor in plan.tensors),
             parameters_count=plan.parameters_count,
             bytes_read=plan.bytes_read,
@@ -125,7 +125,14 @@ def _write_point(plan: Plan, point: Point, record: Record, stage: Stage, folder:
             "weight_map": {part.name: part.shard for part in sorted(parts, key=lambda part: part.name)},
         }
         stage.write(f"{folder}{INDEX}", json.dumps(index, indent=2) + "\n")
-    copy_companions(plan.companions, stage, folder, plan.loads_as, dequantised=plan.dequantised_to is not None)
+    copy_companions(
+        plan.companions,
+        stage,
+        folder,
+        plan.loads_as,
+        dequantised=plan.dequantised_to is not None,
+        vocabulary=plan.vocabulary,
+    )
     stage.write(f"{folder}README.md", model_card(plan, point, record))
     stage.write(f"{folder}ramerge.yaml", _resolved(plan, point).to_yaml())
     stage.write(f"{folder}ramerge.json", record.to_json())

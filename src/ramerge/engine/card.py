@@ -22,16 +22,17 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
 
 def model_card(plan: Plan, point: Point, record: Record) -> str:
     """Markdown with YAML front matter: base models, tags and library; then method, inputs and statistics."""
+    relation = {"base_model_relation": "merge"} if plan.method.combines else {}
+    tags = ["merge", "model-merging", "ramerge", _tag(plan.method.name)] if plan.method.combines else ["ramerge"]
     front: dict[str, Any] = {
         "base_model": _base_models(plan),
-        "base_model_relation": "merge",
+        **relation,
         "library_name": "transformers",
-        "tags": ["merge", "model-merging", "ramerge", _tag(plan.method.name)],
+        "tags": tags,
     }
     stream = io.StringIO()
     yaml = YAML()
     yaml.dump(front, stream)
-    parameters = markdown(", ".join(f"{name} = {value}" for name, value in record.parameters.items()))
     inputs = ", ".join(f"{markdown(name)} {dtype}" for name, dtype in record.input_dtypes.items())
     name = point.name or (plan.out.name if plan.out else "merged")
     literal = dumped(name).strip()
@@ -40,8 +41,7 @@ def model_card(plan: Plan, point: Point, record: Record) -> str:
 
 # {markdown(name)}
 
-Merged with ramerge {record.ramerge_version} by **{plan.method.name}**
-({plan.method.title}: {plan.method.formula}; {plan.method.source}), {parameters}.
+{_made(plan, record)}
 Inputs: {inputs}. Output: {record.dtype}.
 
 {_table(record)}
@@ -55,6 +55,17 @@ tokenizer = AutoTokenizer.from_pretrained({literal})
 
 The recipe is in `ramerge.yaml`, counts and sizes are in `ramerge.json`.
 """
+
+
+def _made(plan: Plan, record: Record) -> str:
+    """How the model was made."""
+    if not plan.method.combines:
+        return f"Written with ramerge {record.ramerge_version} from {markdown(_base_models(plan)[0])}; nothing was merged."
+    parameters = markdown(", ".join(f"{name} = {value}" for name, value in record.parameters.items()))
+    return (
+        f"Merged with ramerge {record.ramerge_version} by **{plan.method.name}**\n"
+        f"({plan.method.title}: {plan.method.formula}; {plan.method.source}), {parameters}."
+    )
 
 
 def _tag(method: str) -> str:
@@ -98,7 +109,7 @@ def figure(agent: AgentStatistics, column: Column) -> str:
 def _base_models(plan: Plan) -> list[str]:
     """Ids that the hub accepts. A folder has the id from which it was downloaded, or its own name."""
     ids = []
-    for model in (part for model in (plan.base, *plan.agents.values()) for part in model.parts):
+    for model in (part for one in (plan.base, *plan.agents.values()) for part in one.parts):
         candidate = model.hub_id or model.folder.resolve().name
         if _HUB_ID.fullmatch(candidate) and "--" not in candidate and ".." not in candidate:
             ids.append(candidate)

@@ -52,7 +52,7 @@ class Shards:
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         """See `Sink.write`."""
         planned = self._plan.tensors[tensor].parts[part]
-        self._writer.write(shard_name(self._plan, point, planned.shard), planned.offset + start, data)
+        self._writer.write(shard_name(self._plan, point, planned.shard), planned.offset + planned.begin + start, data)
 
     def advance(self) -> None:
         """Nothing to do."""
@@ -88,19 +88,24 @@ class Whole:
         self._function = function
         self._slots = threading.Semaphore(_SLOTS)
         self._lock = threading.Lock()
-        self._begun: dict[int, list[list[NDArray[np.uint8]]]] = {}  # by tensor: point, part
+        # rows of a tensor that are planned apart are collected together, under the first of them
+        firsts: dict[str, int] = {}
+        self._first = [firsts.setdefault(tensor.parts[0].name, index) for index, tensor in enumerate(plan.tensors)]
+        self._begun: dict[int, list[list[NDArray[np.uint8]]]] = {}  # by first: point, part
         self._missing: dict[int, int] = {}
         self._closed = False
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         """See `Sink.write`."""
+        first = self._first[tensor]
         with self._lock:
-            begun = tensor in self._begun
+            begun = first in self._begun
         if not begun:
-            self._begin(tensor)
-        self._begun[tensor][point][part][start : start + data.size] = data
+            self._begin(first)
+        start += self._plan.tensors[tensor].parts[part].begin
+        self._begun[first][point][part][start : start + data.size] = data
         with self._lock:
-            self._missing[tensor] -= data.size
+            self._missing[first] -= data.size
 
     def _begin(self, tensor: int) -> None:
         while not self._slots.acquire(timeout=0.1):
@@ -114,8 +119,8 @@ class Whole:
                 self._slots.release()
                 return
             parts = self._plan.tensors[tensor].parts
-            self._begun[tensor] = [[np.empty(part.nbytes, np.uint8) for part in parts] for _ in self._plan.points]
-            self._missing[tensor] = sum(part.nbytes for part in parts) * len(self._plan.points)
+            self._begun[tensor] = [[np.empty(part.whole_nbytes, np.uint8) for part in parts] for _ in self._plan.points]
+            self._missing[tensor] = sum(part.whole_nbytes for part in parts) * len(self._plan.points)
 
     def advance(self) -> None:
         """Pass complete tensors to the function."""

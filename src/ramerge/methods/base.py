@@ -226,6 +226,7 @@ class Method:
         differs: how it differs from mergekit's method of that name; empty where there is none.
         noted: whether with these parameters that makes results so different that plans say so.
         presets: named values of parameters.
+        combines: whether it makes one model of several; otherwise it writes one of them anew.
         symmetric: whether the order of agents changes nothing but rounding.
         needs_base: whether task vectors are needed; without them the base gives no more than the layout.
         needs_importance: whether every agent needs importances, tensors beside its own.
@@ -250,6 +251,7 @@ class Method:
     differs: str = ""
     noted: Callable[[Any], bool] = _not_noted
     presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    combines: bool = True
     symmetric: bool = True
     needs_base: bool = True
     needs_importance: bool = False

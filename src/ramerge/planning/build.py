@@ -23,6 +23,7 @@ from ramerge.planning.model import Contents, Plan, Tie
 from ramerge.planning.rename import fitted_agents
 from ramerge.planning.resources import cut, read_limits
 from ramerge.planning.rounds import rounds
+from ramerge.planning.vocabulary import check_tokens, rows_of_models
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
 
@@ -90,6 +91,7 @@ def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, ca
     if base is None:
         return Contents()
     matched, ties = _matched(recipe, base, inputs, findings)
+    speaker = check_tokens(recipe, base, inputs.opened_agents, matched.rows, findings)
     checks.note_one_agent(points[0], findings)
     checks.check_layers(base, findings)
     checks.check_configs(base, inputs.opened_agents, ties, recipe, findings)
@@ -99,7 +101,7 @@ def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, ca
     checks.check_like_base(base, recipe, findings)
     checks.check_rules(recipe, tensors, inputs.base.folder, findings)
     checks.check_shards(recipe, tensors, findings)
-    companions = checks.find_companions(inputs, recipe, shards, findings)
+    companions = checks.find_companions(inputs, recipe, shards, findings, recipe.companions or speaker)
     digest = remembered.digest_of(tensors, inputs.files) if cache else None
     known = remembered.recall(digest, tensors, points)
     counted = rounds(tensors, points, known)
@@ -112,6 +114,7 @@ def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, ca
         files={**identify(companions.values()), **inputs.files},
         rounds=tuple(counted),
         digest=digest,
+        vocabulary=max((rows[-1].stop for rows in matched.rows.values()), default=None),
         remembered=known,
         bytes_read=sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
         + sum(tensor.bytes_read for read in reads for tensor in read),
@@ -130,7 +133,11 @@ def _matched(recipe: Recipe, base: Checkpoint, inputs: Inputs, findings: Finding
         for name, checkpoint in inputs.opened_importances.items()
     }
     ties = tuple(tie for _, of_agent in found.values() for tie in of_agent)
-    return Matched({name: tensors for name, (tensors, _) in found.items()}, importances), ties
+    agents = {name: tensors for name, (tensors, _) in found.items()}
+    rows = rows_of_models(base, agents) if recipe.allow.vocabulary is not None else {}
+    if rows and importances:
+        findings.problem("vocabularies of different sizes cannot be merged with importances; use another method")
+    return Matched(agents, importances, rows), ties
 
 
 def _merged(base: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:

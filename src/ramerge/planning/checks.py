@@ -37,6 +37,8 @@ def check_configs(
         serious, harmless = compare_configs(base.config, agent.config)
         given = [canonical_key(key) for key in recipe.allow.config]
         allowed = {key for key in serious if any(f"{key}.".startswith(f"{start}.") for start in given)}
+        if recipe.allow.vocabulary is not None:
+            allowed |= {key for key in serious if key.rpartition(".")[2] == "vocab_size"}
         refused = {key: text for key, text in serious.items() if key not in allowed}
         if refused:
             accept = f"allow.config: [{', '.join(refused)}] accepts it"
@@ -79,7 +81,7 @@ def note_methods(points: Sequence[Point], findings: Findings) -> None:
 
 def note_one_agent(point: Point, findings: Findings) -> None:
     """Note what a merge of only one agent means."""
-    if len(point.recipe.agents) == 1:
+    if len(point.recipe.agents) == 1 and point.method.combines:
         findings.notes.append(f"{next(iter(point.recipe.agents))} is the only agent: {point.method.alone}")
 
 
@@ -122,9 +124,10 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
         )
 
 
-def find_companions(inputs: Inputs, recipe: Recipe, shards: Sequence[Shard], findings: Findings) -> dict[str, Path]:
-    """Relative name to source of the files to copy."""
-    chosen = recipe.companions
+def find_companions(
+    inputs: Inputs, recipe: Recipe, shards: Sequence[Shard], findings: Findings, chosen: str | None
+) -> dict[str, Path]:
+    """Relative name to source of the files to copy; the tokenizer is that of the agent `chosen`, if there is one."""
     assert inputs.opened_base is not None
     base = inputs.opened_base.beside
     agent = inputs.opened_agents.get(chosen) if chosen else None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.origins import rows_of
 from ramerge.checkpoint.scaled import Scaled, requantisable
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, lay_out
 from ramerge.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.methods.base import Layer
 from ramerge.planning.model import Part, Source, TensorPlan
+from ramerge.planning.vocabulary import BASE, Rows
 from ramerge.recipe.model import LIKE_BASE, Rule
 from ramerge.recipe.points import Point
 
@@ -29,10 +32,25 @@ class Matched:
     Attributes:
         agents: each agent's tensors, in recipe order.
         importances: each agent's importances, for methods that need them; otherwise empty.
+        rows: of embeddings that models have with different numbers of rows: which models have which rows.
     """
 
     agents: Mapping[str, Mapping[str, Tensor]]
     importances: Mapping[str, Mapping[str, Tensor]]
+    rows: Mapping[str, Sequence[Rows]] = field(default_factory=dict)
+
+    def height(self, tensor: Tensor) -> tuple[int, ...]:
+        """The shape of a tensor in the output: with the rows that any model has."""
+        return (self.rows[tensor.name][-1].stop, *tensor.shape[1:]) if tensor.name in self.rows else tensor.shape
+
+    def of_rows(self, tensor: Tensor, rows: Rows) -> tuple[Tensor, Matched]:
+        """Some rows of a tensor, and the agents' counterparts; the base's where an agent does not have them."""
+        sources = {BASE: tensor, **{name: found[tensor.name] for name, found in self.agents.items()}}
+        cut = {name: rows_of(source, rows.start, rows.stop) for name, source in sources.items() if name in rows.owners}
+        name = f"{tensor.name}[{rows.start}:{rows.stop}]" if rows.start else tensor.name
+        base = replace(cut[BASE] if BASE in cut else next(iter(cut.values())), name=name)
+        agents = {agent: {name: cut.get(agent, base)} for agent in self.agents}
+        return base, Matched(agents, {agent: {name: found[tensor.name]} for agent, found in self.importances.items()})
 
 
 def plan_tensors(base: Checkpoint, matched: Matched, points: Sequence[Point]) -> tuple[list[Shard], list[TensorPlan]]:
@@ -57,27 +75,43 @@ def plan_tensors(base: Checkpoint, matched: Matched, points: Sequence[Point]) ->
         groups = _regroup(list(entries.values()), recipe.shard_size or _SHARD_BYTES)
     shards = [lay_out(name, group) for name, group in groups.items()]
     places = {name: (shard.name, offset) for shard in shards for name, offset in shard.offsets.items()}
-    tensors = []
-    for output in {id(owners[name]): owners[name] for name in places}.values():
-        tensor = output.tensor
-        number = 0 if output.is_extra else recipe.rule_of(tensor.name)
-        rule = recipe.rules[number - 1] if number else None
-        action, sources = _treatment(output, rule, matched, points)
-        tensors.append(
-            TensorPlan(
-                base=tensor,
-                sources=sources,
-                action=action,
-                dtype=output.dtype,
-                parts=tuple(
-                    Part(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries
-                ),
-                rule=number,
-                whole=action == "merge" and any(_is_whole(tensor, point, number) for point in points),
-                quantised=output.quantised,
-            )
+    planned = {id(owners[name]): owners[name] for name in places}.values()
+    return shards, [tensor for output in planned for tensor in _plans(output, matched, points, places)]
+
+
+def _plans(
+    output: _Output, matched: Matched, points: Sequence[Point], places: Mapping[str, tuple[str, int]]
+) -> Iterator[TensorPlan]:
+    """How a tensor is made: at once, or some rows after others if models have different numbers of rows.
+
+    Args:
+        output: the tensor.
+        matched: the agents' counterparts.
+        points: the merges.
+        places: file, and first byte in it, of every tensor of the output.
+    """
+    tensor, recipe = output.tensor, points[0].recipe
+    number = 0 if output.is_extra else recipe.rule_of(tensor.name)
+    rule = recipe.rules[number - 1] if number else None
+    parts = tuple(Part(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries)
+    for rows in matched.rows.get(tensor.name, (None,)):
+        piece, counterparts = (tensor, matched) if rows is None else matched.of_rows(tensor, rows)
+        action, sources = _treatment(replace(output, tensor=piece), rule, counterparts, points)
+        if rows is not None:
+            row = itemsize(output.dtype) * math.prod(tensor.shape[1:])
+            parts = (replace(parts[0], begin=rows.start * row, size=(rows.stop - rows.start) * row),)
+            if BASE not in rows.owners:
+                action, sources = "copy", (Source(rows.owners[0], piece),)
+        yield TensorPlan(
+            base=piece,
+            sources=sources,
+            action=action,
+            dtype=output.dtype,
+            parts=parts,
+            rule=number,
+            whole=action == "merge" and any(_is_whole(piece, point, number) for point in points),
+            quantised=output.quantised,
         )
-    return shards, tensors
 
 
 @dataclass(frozen=True)
@@ -103,9 +137,10 @@ class _Output:
 
 
 def _output(tensor: Tensor, wanted: str | None, base: Checkpoint, matched: Matched) -> _Output:
-    quantised = requantisable(tensor) if wanted == LIKE_BASE else None
+    quantised = requantisable(tensor) if wanted == LIKE_BASE and tensor.name not in matched.rows else None
     if quantised is None:
-        return _Output(tensor, (_entry(tensor, _dtype(wanted, tensor, base, matched)),))
+        whole = replace(tensor, shape=matched.height(tensor))
+        return _Output(tensor, (_entry(whole, _dtype(wanted, tensor, base, matched)),))
     return _Output(tensor, tuple(_entry(part, part.dtype) for part in (quantised.codes, quantised.scales)), quantised)
 
 

@@ -11,6 +11,7 @@ from ramerge.checkpoint.tensor import Tensor
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.model import Tie
 from ramerge.planning.names import explain
+from ramerge.planning.vocabulary import is_vocabulary
 from ramerge.recipe.model import Allow
 
 # If less than this share of an agent's elements is used, the agent adds almost nothing.
@@ -123,6 +124,8 @@ def _compare(
     shapes, dtypes, rows = [], [], set[int]()
     for tensor in base.tensors.values():
         other = found[tensor.name]
+        if allow.vocabulary is not None and is_vocabulary(tensor, other):
+            continue
         if other.shape != tensor.shape:
             shapes.append(f"{tensor.name!r}: {_shape_difference(tensor, other)}")
             rows.add(_rows(tensor, other))
@@ -170,7 +173,10 @@ def _rows(base: Tensor, agent: Tensor) -> int:
 
 
 def _resize(rows: int) -> str:
-    """Advice how to give an agent the base's vocabulary. Its additional tokens are lost; a merge cannot keep them."""
+    """Advice about vocabularies of different sizes."""
+    keep = "allow.vocabulary: common in the recipe merges the common rows and keeps the others"
     if rows > 0:
-        return f"cut the last {rows:,} rows from these tensors of the agent, and set vocab_size as the base has it"
-    return f"add the base's last {-rows:,} rows to these tensors of the agent, and set vocab_size as the base has it"
+        cut = f"cut the last {rows:,} rows from these tensors of the agent, and set vocab_size as the base has it"
+        return f"{keep}; or {cut}"
+    more = f"add the base's last {-rows:,} rows to these tensors of the agent, and set vocab_size as the base has it"
+    return f"{keep}; or {more}"

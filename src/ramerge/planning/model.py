@@ -44,6 +44,8 @@ class Part:
         shape: its shape.
         shard: name of the output file.
         offset: byte in that file where its data begins.
+        begin: byte of its data where what is written begins, if only some rows are.
+        size: how many bytes are written, if not all.
     """
 
     name: str
@@ -51,10 +53,17 @@ class Part:
     shape: tuple[int, ...]
     shard: str
     offset: int
+    begin: int = 0
+    size: int | None = None
 
     @property
     def nbytes(self) -> int:
-        """Its bytes."""
+        """The bytes that are written."""
+        return self.whole_nbytes if self.size is None else self.size
+
+    @property
+    def whole_nbytes(self) -> int:
+        """The bytes of the tensor in the file."""
         return math.prod(self.shape) * itemsize(self.dtype)
 
 
@@ -228,6 +237,7 @@ class Contents:
         files: the identities of all input files before they were read.
         rounds: for each read before the merging pass: the statistics to count, by the tensor's index.
         digest: the key for storing counts of these inputs; None if counts are not stored.
+        vocabulary: rows of the embeddings if models have different numbers of them.
         remembered: stored results of earlier reads of the same files, by statistic and part of the model.
         bytes_read: bytes of weights that are read, in all passes together.
         bytes_written: bytes of the output's safetensors files, of all points.
@@ -242,6 +252,7 @@ class Contents:
     files: Mapping[Path, Identity] = field(default_factory=dict, repr=False)
     rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
     digest: bytes | None = field(default=None, repr=False)
+    vocabulary: int | None = None
     remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
     bytes_read: int = 0
     bytes_written: int = 0
@@ -316,6 +327,11 @@ class Plan(Contents):
     def caught(self) -> list[int]:
         """How many tensors each rule of the recipe catches."""
         return caught(self.recipe, self.tensors)
+
+    @property
+    def tensors_count(self) -> int:
+        """Tensors of the output; one that is quantised counts once."""
+        return len({tensor.parts[0].name for tensor in self.tensors})
 
     @property
     def parameters_count(self) -> int:
@@ -406,7 +422,7 @@ class Plan(Contents):
             "base": self.base.location,
             "agents": {name: model.location for name, model in self.agents.items()},
             "out": str(self.out) if self.out else None,
-            "tensors": len(self.tensors),
+            "tensors": self.tensors_count,
             "merged_tensors": sum(tensor.merged for tensor in self.tensors),
             "whole_tensors": sum(tensor.whole for tensor in self.tensors),
             "rules": [

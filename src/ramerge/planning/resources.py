@@ -135,7 +135,7 @@ def _scratch(points: Sequence[Point], whole: Sequence[TensorPlan], agents: int) 
 
 def _collected(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> int:
     """Bytes of the merged tensors in memory: the present one, and the next."""
-    return 2 * len(points) * max((tensor.bytes_written for tensor in tensors), default=0)
+    return 2 * len(points) * max((sum(part.whole_nbytes for part in tensor.parts) for tensor in tensors), default=0)
 
 
 def _megabytes(size: int) -> str:

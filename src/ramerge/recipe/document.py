@@ -113,7 +113,8 @@ def read_document(path: Path) -> Document:
             data = file.read(_MAX_BYTES + 1)
     except IsADirectoryError as error:
         raise RecipeError(
-            f"{path}: is a folder, not a recipe; give models with --base and --agent NAME=MODEL"
+            f"{path}: is a folder, not a recipe; give models with --base and --agent NAME=MODEL, or write one model "
+            "anew with `ramerge convert`"
         ) from error
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}{_near_file(path)}") from error

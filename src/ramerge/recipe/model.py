@@ -162,6 +162,8 @@ class Allow(_Strict):
         different_shapes: agents' tensors may have other shapes; the base's tensor is used instead.
         non_finite: the weights may hold NaN and Inf; they follow the rules of IEEE arithmetic.
         outside_links: files of a checkpoint may be links to files outside of it.
+        vocabulary: `common`: embeddings may have different numbers of rows. Rows that all models have are merged, and
+            rows that only some have come from these.
         config: keys of config.json that may differ, although they change what the weights mean.
     """
 
@@ -170,6 +172,7 @@ class Allow(_Strict):
     different_shapes: bool = False
     non_finite: bool = False
     outside_links: bool = False
+    vocabulary: Literal["common"] | None = None
     config: tuple[str, ...] = Field(default=(), strict=False)
 
 
