@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from ramerge.foundation.errors import CheckpointError, reason
@@ -37,12 +38,21 @@ _TAIL = 4096
 
 @dataclass(frozen=True)
 class Place:
-    """An entry: where its local header is, the bytes of its data, and where both must have ended. Counted in the file."""
+    """An entry.
+
+    Attributes:
+        name: its whole name.
+        header: position of its own header in the file.
+        nbytes: of its data.
+        limit: where both must have ended.
+        checksum: CRC-32 of its data; 0 if the writer did not compute it.
+    """
 
     name: str
     header: int
     nbytes: int
     limit: int
+    checksum: int
 
 
 class Window:
@@ -51,7 +61,6 @@ class Window:
     def __init__(self, path: Path, descriptor: int, begin: int, end: int) -> None:
         self.path, self.begin, self.end = path, begin, end
         self._descriptor = descriptor
-        self._kept_at, self._kept = 0, b""
 
     def read(self, position: int, nbytes: int) -> bytes:
         """Bytes from `position` in the file on.
@@ -115,7 +124,7 @@ class Archive:
             return None
         if place.nbytes > most:
             raise CheckpointError(
-                f"{self.file.path}: the entry {quoted(name)} has {place.nbytes:,} bytes, more than the {most:,} of any model"
+                f"{self.file.path}: the entry {quoted(name)} has {place.nbytes:,} bytes; at most {most:,} are read"
             )
         return self.file.read(self.locate(place), place.nbytes)
 
@@ -142,27 +151,27 @@ class Archive:
             raise broken(
                 self.file.path, f"the header of its entry {quoted(place.name)} contradicts its list of entries"
             )
-        return position
+        return int(position)
 
 
 def _entries(file: Window) -> dict[str, Place]:
     """Checked against each other. Local headers are checked when an entry is used."""
     start, directory, count = _directory(file)
     found = list(_listed(file, directory, count))
-    if len({name for name, _, _ in found}) < count:
-        doubled = sorted(name for name, _, _ in found)
-        name = next(left for left, right in zip(doubled, doubled[1:], strict=False) if left == right)
+    if len({name for name, *_ in found}) < count:
+        doubled = sorted(name for name, *_ in found)
+        name = next(left for left, right in pairwise(doubled) if left == right)
         raise broken(file.path, f"holds two entries {quoted(name)}")
     found.sort(key=lambda entry: entry[1])
-    ends = [position for _, position, _ in found[1:]] + [start]
+    ends = [position for _, position, *_ in found[1:]] + [start]
     root = found[0][0].partition("/")[0] + "/" if found else ""
     entries = {}
-    for (name, position, nbytes), limit in zip(found, ends, strict=True):
+    for (name, position, nbytes, checksum), limit in zip(found, ends, strict=True):
         if position + _LOCAL.size + len(name) + nbytes > limit or position < file.begin:
             raise broken(file.path, f"the entry {quoted(name)} overlaps what follows it")
         if not name.startswith(root):
             raise broken(file.path, f"the entry {quoted(name)} is not in the folder {quoted(root)} of the others")
-        entries[name[len(root) :]] = Place(name, position, nbytes, limit)
+        entries[name[len(root) :]] = Place(name, position, nbytes, limit, checksum)
     return entries
 
 
@@ -185,21 +194,21 @@ def _directory(file: Window) -> tuple[int, bytes, int]:
         raise broken(file.path, "its list of entries does not end where the archive does")
     if nbytes > _MOST_DIRECTORY_BYTES:
         raise CheckpointError(
-            f"{file.path}: its list of entries has {nbytes:,} bytes, more than the {_MOST_DIRECTORY_BYTES:,} of any model"
+            f"{file.path}: its list of entries has {nbytes:,} bytes; no model needs more than {_MOST_DIRECTORY_BYTES:,}"
         )
     inside = start - (file.end - len(tail))
     directory = tail[inside : inside + nbytes] if inside >= 0 else file.read(start, nbytes)
     return start, directory, count
 
 
-def _listed(file: Window, directory: bytes, count: int) -> Iterator[tuple[str, int, int]]:
-    """Name, position of the local header and bytes of every entry."""
+def _listed(file: Window, directory: bytes, count: int) -> Iterator[tuple[str, int, int, int]]:
+    """Name, position of the own header, bytes and checksum of every entry."""
     at = 0
     for _ in range(count):
         if at + _CENTRAL.size > len(directory):
             raise broken(file.path, "its list of entries is cut off")
-        sign, _, _, flags, method, _, _, _, packed, unpacked, n, e, c, disk, _, _, position = _CENTRAL.unpack_from(
-            directory, at
+        sign, _, _, flags, method, _, _, checksum, packed, unpacked, n, e, c, disk, _, _, position = (
+            _CENTRAL.unpack_from(directory, at)
         )
         at += _CENTRAL.size
         try:
@@ -216,7 +225,7 @@ def _listed(file: Window, directory: bytes, count: int) -> Iterator[tuple[str, i
                 f"{file.path}: the entry {quoted(name)} is compressed or encrypted, which torch.save does not do; "
                 "save it again with torch.save"
             )
-        yield name, file.begin + position, packed
+        yield name, file.begin + position, packed, checksum
     if at != len(directory):
         raise broken(file.path, "its list of entries holds more than it says")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,15 @@ _MOST = 2**63 - 1
 
 @dataclass(frozen=True)
 class Storage:
-    """Stored elements that one or more tensors share: bytes of a file. Tensors may use less of it."""
+    """Stored elements that one or more tensors share: bytes of a file. Tensors may use less of it.
+
+    `checksum` is their CRC-32, or 0 if the writer did not compute it.
+    """
 
     path: Path
     offset: int
     nbytes: int
+    checksum: int
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,11 @@ class View:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     start: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return prod(self.shape) * itemsize(self.dtype)
 
 
 _DTYPES = {
@@ -68,7 +78,9 @@ _DTYPES = {
     "bool": "BOOL",
     "complex64": "C64",
 }
-_OF_TORCH = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()}
+DTYPES = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()}
+"""Names of dtypes in pickles, and those in safetensors."""
+
 _STORAGES = {
     "torch.DoubleStorage": "F64",
     "torch.FloatStorage": "F32",
@@ -195,7 +207,7 @@ def _value(path: Path, data: bytes, refer: Callable[[Any], Any], modules: Collec
 
 def _find(modules: Collection[str], module: str, name: str) -> Name:
     path = f"{module}.{name}"
-    if path in _MAKERS or path in _OF_TORCH or path in _STORAGES or path == _UNTYPED or path in _CLASSES:
+    if path in _MAKERS or path in DTYPES or path in _STORAGES or path == _UNTYPED or path in _CLASSES:
         return Name(path)
     if any(module == known or module.startswith(f"{known}.") for known in modules):
         return Name(path)
@@ -205,7 +217,7 @@ def _find(modules: Collection[str], module: str, name: str) -> Name:
 def _make(name: Name, args: tuple[Any, ...]) -> Any:
     if name.path in _MAKERS:
         return _MAKERS[name.path](name, args)
-    if name.path in _OF_TORCH or name.path in _STORAGES or name.path == _UNTYPED:
+    if name.path in DTYPES or name.path in _STORAGES or name.path == _UNTYPED:
         raise RefusedError(f"its pickle calls {name.path}; it may be an attack")
     return Stub(name.path, args)
 
@@ -240,7 +252,7 @@ def _tensor(name: Name, args: tuple[Any, ...]) -> View:
     (storage, dtype), start = args[0], args[1]
     if dtype is None:
         found = args[6] if len(args) > 6 else None
-        dtype = _OF_TORCH.get(found.path) if type(found) is Name else None
+        dtype = DTYPES.get(found.path) if type(found) is Name else None
         if dtype is None:
             raise RefusedError("its pickle holds a tensor without a dtype")
     shape, strides = numbers(args[2], "a shape"), numbers(args[3], "strides")
@@ -270,7 +282,7 @@ def _typed(name: Name, args: tuple[Any, ...]) -> Any:
 
 
 def _wrapper(name: Name, args: tuple[Any, ...]) -> Stub:
-    """`_rebuild_wrapper_subclass(class, dtype, shape, ...)`: a DTensor or a ShardedTensor, whose state is yet to come."""
+    """`_rebuild_wrapper_subclass(class, dtype, shape, ...)`: a DTensor or a ShardedTensor, without its state yet."""
     if not args or type(args[0]) is not Name:
         raise RefusedError("its pickle makes a tensor of something that is not a class")
     return Stub(args[0].path, args[1:])
@@ -316,7 +328,7 @@ def _storage(archive: Archive, known: dict[str, Storage], reference: Any) -> tup
         place = archive.entries.get(f"data/{key}")
         if place is None:
             raise RefusedError(f"its pickle refers to the storage {quoted(key)}, which the archive does not hold")
-        known[key] = Storage(archive.file.path, archive.locate(place), place.nbytes)
+        known[key] = Storage(archive.file.path, archive.locate(place), place.nbytes, place.checksum)
     dtype, storage = _STORAGES.get(kind.path), known[key]
     (count,) = numbers((elements,), "a number of elements")
     if count * (itemsize(dtype) if dtype else 1) != storage.nbytes:

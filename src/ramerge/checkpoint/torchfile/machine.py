@@ -17,11 +17,10 @@ from ramerge.foundation.text import quoted
 
 # Half a million tensors of DTensor's kind need as many.
 _MOST_CONTAINERS = 3_000_000
-_KEYS = (str, int)
 
 
 class RefusedError(ValueError):
-    """A pickle that is damaged, or asks for what no checkpoint needs. The message goes on after the name of the file."""
+    """A pickle that is damaged, or asks for what no checkpoint needs. The message follows the name of a file."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +73,27 @@ class Machine:
         Raises:
             RefusedError: the pickle is damaged, uses an instruction that torch does not write, or a function refuses.
         """
-        data, table = self.data, _TABLE
+        data, stack, memo = self.data, self.stack, self.memo
         try:
             while (code := data[self.position]) != _STOP:
                 self.position += 1
-                if (instruction := table[code]) is None:
-                    raise RefusedError(
-                        f"its pickle holds the instruction {quoted(bytes([code]))}, which torch does not use"
-                    )
-                instruction(self)
+                form, act = _TABLE[code]
+                if form is None:
+                    act(self, code)
+                    continue
+                (number,) = form.unpack_from(data, self.position)
+                self.position += form.size
+                # three of four instructions do one of these, so they are written out
+                if act is _number:
+                    stack.append(number)
+                elif act is _get:
+                    stack.append(memo[number])
+                elif act is _put and number == len(memo):
+                    memo.append(stack[-1])
+                else:
+                    act(self, number)
             return self.stack.pop()
-        except IndexError:
+        except (IndexError, struct.error):
             raise RefusedError("its pickle is damaged: it ends early, or takes what is not there") from None
         except UnicodeDecodeError:
             raise RefusedError("its pickle is damaged: a text is not UTF-8") from None
@@ -96,10 +105,6 @@ class Machine:
         if self.position > len(self.data):
             raise IndexError
         return self.data[begin : self.position]
-
-    def number(self, form: struct.Struct) -> int:
-        """The next number of the pickle."""
-        return int(form.unpack(self.take(form.size))[0])
 
     def line(self) -> str:
         """The next line of the pickle."""
@@ -134,63 +139,65 @@ class Machine:
         return value
 
 
-_BYTE, _SHORT, _INT, _UNSIGNED, _SIZE, _FLOAT = map(struct.Struct, ("<B", "<H", "<i", "<I", "<Q", ">d"))
+_KEYS = (str, int, Stub)
+# Each instruction gets the number that follows it in the pickle, or its own code if none follows.
+_Act = Callable[[Machine, Any], None]
 
 
-def _ignore(form: struct.Struct) -> Callable[[Machine], None]:
-    return lambda machine: machine.take(form.size) and None
+def _refuse(machine: Machine, code: int) -> None:
+    raise RefusedError(f"its pickle holds the instruction {quoted(bytes([code]))}, which torch does not use")
 
 
-def _constant(value: Any) -> Callable[[Machine], None]:
-    return lambda machine: machine.stack.append(value)
+def _ignore(machine: Machine, number: int) -> None:
+    """Protocol and frames say nothing that is needed."""
 
 
-def _number(form: struct.Struct) -> Callable[[Machine], None]:
-    return lambda machine: machine.stack.append(machine.number(form))
+def _constant(value: Any) -> _Act:
+    return lambda machine, _: machine.stack.append(value)
 
 
-def _float(machine: Machine) -> None:
-    machine.stack.append(_FLOAT.unpack(machine.take(8))[0])
+def _number(machine: Machine, number: Any) -> None:
+    machine.stack.append(number)
 
 
-def _long(machine: Machine) -> None:
-    machine.stack.append(int.from_bytes(machine.take(machine.number(_BYTE)), "little", signed=True))
+def _long(machine: Machine, nbytes: int) -> None:
+    machine.stack.append(int.from_bytes(machine.take(nbytes), "little", signed=True))
 
 
-def _text(form: struct.Struct) -> Callable[[Machine], None]:
-    return lambda machine: machine.stack.append(machine.take(machine.number(form)).decode())
+def _text(machine: Machine, nbytes: int) -> None:
+    machine.stack.append(machine.take(nbytes).decode())
 
 
-def _bytes(form: struct.Struct) -> Callable[[Machine], None]:
-    return lambda machine: machine.stack.append(machine.take(machine.number(form)))
+def _bytes(machine: Machine, nbytes: int) -> None:
+    machine.stack.append(machine.take(nbytes))
 
 
-def _mark(machine: Machine) -> None:
+def _mark(machine: Machine, _: int) -> None:
     machine.marks.append(len(machine.stack))
 
 
-def _pop(machine: Machine) -> None:
+def _pop(machine: Machine, _: int) -> None:
     machine.stack.pop()
 
 
-def _pop_mark(machine: Machine) -> None:
+def _pop_mark(machine: Machine, _: int) -> None:
     machine.marked()
 
 
-def _list(machine: Machine) -> None:
+def _list(machine: Machine, _: int) -> None:
     machine.contain([])
 
 
-def _dict(machine: Machine) -> None:
+def _dict(machine: Machine, _: int) -> None:
     machine.contain({})
 
 
-def _tuple(machine: Machine) -> None:
+def _tuple(machine: Machine, _: int) -> None:
     machine.contain(tuple(machine.marked()))
 
 
-def _tuple_of(length: int) -> Callable[[Machine], None]:
-    def make(machine: Machine) -> None:
+def _tuple_of(length: int) -> _Act:
+    def make(machine: Machine, _: int) -> None:
         found = tuple(machine.stack[-length:])
         if len(found) < length:
             raise IndexError
@@ -200,12 +207,12 @@ def _tuple_of(length: int) -> Callable[[Machine], None]:
     return make
 
 
-def _append(machine: Machine) -> None:
+def _append(machine: Machine, _: int) -> None:
     value = machine.stack.pop()
     machine.top(list).append(value)
 
 
-def _appends(machine: Machine) -> None:
+def _appends(machine: Machine, _: int) -> None:
     values = machine.marked()
     machine.top(list).extend(values)
 
@@ -217,59 +224,55 @@ def _set(machine: Machine, items: list[Any]) -> None:
     for place in range(0, len(items), 2):
         key = items[place]
         # what else can be hashed takes long to hash: a tuple of tuples of tuples
-        if type(key) not in _KEYS and type(key) is not Stub:
+        if type(key) not in _KEYS:
             raise RefusedError(f"its pickle holds a dictionary with a key of type {type(key).__name__}")
         into[key] = items[place + 1]
 
 
-def _set_item(machine: Machine) -> None:
+def _set_item(machine: Machine, _: int) -> None:
     value, key = machine.stack.pop(), machine.stack.pop()
     _set(machine, [key, value])
 
 
-def _set_items(machine: Machine) -> None:
+def _set_items(machine: Machine, _: int) -> None:
     _set(machine, machine.marked())
 
 
-def _get(form: struct.Struct) -> Callable[[Machine], None]:
-    return lambda machine: machine.stack.append(machine.memo[machine.number(form)])
+def _get(machine: Machine, index: int) -> None:
+    machine.stack.append(machine.memo[index])
 
 
-def _memoize(machine: Machine) -> None:
+def _memoize(machine: Machine, _: int) -> None:
     machine.memo.append(machine.stack[-1])
 
 
-def _put(form: struct.Struct) -> Callable[[Machine], None]:
-    def put(machine: Machine) -> None:
-        # pickle counts from 0 without a gap, so an index beyond the end is a lie that would take memory
-        index, value = machine.number(form), machine.stack[-1]
-        if index == len(machine.memo):
-            machine.memo.append(value)
-        else:
-            machine.memo[index] = value
-
-    return put
+def _put(machine: Machine, index: int) -> None:
+    # pickle counts from 0 without a gap, so an index beyond the end is a lie that would take memory
+    if index == len(machine.memo):
+        machine.memo.append(machine.stack[-1])
+    else:
+        machine.memo[index] = machine.stack[-1]
 
 
-def _global(machine: Machine) -> None:
+def _global(machine: Machine, _: int) -> None:
     machine.stack.append(machine.find(machine.line(), machine.line()))
 
 
-def _stack_global(machine: Machine) -> None:
+def _stack_global(machine: Machine, _: int) -> None:
     name, module = machine.stack.pop(), machine.stack.pop()
     if type(name) is not str or type(module) is not str:
         raise RefusedError("its pickle is damaged: a name is not a text")
     machine.stack.append(machine.find(module, name))
 
 
-def _make(machine: Machine) -> None:
+def _make(machine: Machine, _: int) -> None:
     args, name = machine.stack.pop(), machine.stack.pop()
     if type(name) is not Name or type(args) is not tuple:
         raise RefusedError("its pickle calls what is not a class or a function; it may be an attack")
     machine.contain(machine.make(name, args))
 
 
-def _build(machine: Machine) -> None:
+def _build(machine: Machine, _: int) -> None:
     state, value = machine.stack.pop(), machine.stack[-1]
     if type(value) is dict:
         return  # attributes of an OrderedDict: versions of modules
@@ -279,51 +282,52 @@ def _build(machine: Machine) -> None:
     value.state = state[1] if type(state) is tuple and len(state) == 2 and state[0] is None else state
 
 
-def _refer(machine: Machine) -> None:
+def _refer(machine: Machine, _: int) -> None:
     machine.contain(machine.refer(machine.stack.pop()))
 
 
-_INSTRUCTIONS: dict[bytes, Callable[[Machine], None]] = {
-    pickle.PROTO: _ignore(_BYTE),
-    pickle.FRAME: _ignore(_SIZE),
-    pickle.NONE: _constant(None),
-    pickle.NEWTRUE: _constant(True),
-    pickle.NEWFALSE: _constant(False),
-    pickle.EMPTY_TUPLE: _constant(()),
-    pickle.BININT: _number(_INT),
-    pickle.BININT1: _number(_BYTE),
-    pickle.BININT2: _number(_SHORT),
-    pickle.LONG1: _long,
-    pickle.BINFLOAT: _float,
-    pickle.BINUNICODE: _text(_UNSIGNED),
-    pickle.SHORT_BINUNICODE: _text(_BYTE),
-    pickle.BINUNICODE8: _text(_SIZE),
-    pickle.BINBYTES: _bytes(_UNSIGNED),
-    pickle.SHORT_BINBYTES: _bytes(_BYTE),
-    pickle.MARK: _mark,
-    pickle.POP: _pop,
-    pickle.POP_MARK: _pop_mark,
-    pickle.EMPTY_LIST: _list,
-    pickle.EMPTY_DICT: _dict,
-    pickle.TUPLE: _tuple,
-    pickle.TUPLE1: _tuple_of(1),
-    pickle.TUPLE2: _tuple_of(2),
-    pickle.TUPLE3: _tuple_of(3),
-    pickle.APPEND: _append,
-    pickle.APPENDS: _appends,
-    pickle.SETITEM: _set_item,
-    pickle.SETITEMS: _set_items,
-    pickle.BINGET: _get(_BYTE),
-    pickle.LONG_BINGET: _get(_UNSIGNED),
-    pickle.BINPUT: _put(_BYTE),
-    pickle.LONG_BINPUT: _put(_UNSIGNED),
-    pickle.MEMOIZE: _memoize,
-    pickle.GLOBAL: _global,
-    pickle.STACK_GLOBAL: _stack_global,
-    pickle.REDUCE: _make,
-    pickle.NEWOBJ: _make,
-    pickle.BUILD: _build,
-    pickle.BINPERSID: _refer,
+_BYTE, _SHORT, _INT, _UNSIGNED, _SIZE, _FLOAT = map(struct.Struct, ("<B", "<H", "<i", "<I", "<Q", ">d"))
+_INSTRUCTIONS: dict[bytes, tuple[struct.Struct | None, _Act]] = {
+    pickle.PROTO: (_BYTE, _ignore),
+    pickle.FRAME: (_SIZE, _ignore),
+    pickle.NONE: (None, _constant(None)),
+    pickle.NEWTRUE: (None, _constant(True)),
+    pickle.NEWFALSE: (None, _constant(False)),
+    pickle.EMPTY_TUPLE: (None, _constant(())),
+    pickle.BININT: (_INT, _number),
+    pickle.BININT1: (_BYTE, _number),
+    pickle.BININT2: (_SHORT, _number),
+    pickle.BINFLOAT: (_FLOAT, _number),
+    pickle.LONG1: (_BYTE, _long),
+    pickle.BINUNICODE: (_UNSIGNED, _text),
+    pickle.SHORT_BINUNICODE: (_BYTE, _text),
+    pickle.BINUNICODE8: (_SIZE, _text),
+    pickle.BINBYTES: (_UNSIGNED, _bytes),
+    pickle.SHORT_BINBYTES: (_BYTE, _bytes),
+    pickle.MARK: (None, _mark),
+    pickle.POP: (None, _pop),
+    pickle.POP_MARK: (None, _pop_mark),
+    pickle.EMPTY_LIST: (None, _list),
+    pickle.EMPTY_DICT: (None, _dict),
+    pickle.TUPLE: (None, _tuple),
+    pickle.TUPLE1: (None, _tuple_of(1)),
+    pickle.TUPLE2: (None, _tuple_of(2)),
+    pickle.TUPLE3: (None, _tuple_of(3)),
+    pickle.APPEND: (None, _append),
+    pickle.APPENDS: (None, _appends),
+    pickle.SETITEM: (None, _set_item),
+    pickle.SETITEMS: (None, _set_items),
+    pickle.BINGET: (_BYTE, _get),
+    pickle.LONG_BINGET: (_UNSIGNED, _get),
+    pickle.BINPUT: (_BYTE, _put),
+    pickle.LONG_BINPUT: (_UNSIGNED, _put),
+    pickle.MEMOIZE: (None, _memoize),
+    pickle.GLOBAL: (None, _global),
+    pickle.STACK_GLOBAL: (None, _stack_global),
+    pickle.REDUCE: (None, _make),
+    pickle.NEWOBJ: (None, _make),
+    pickle.BUILD: (None, _build),
+    pickle.BINPERSID: (None, _refer),
 }
 _STOP = pickle.STOP[0]
-_TABLE = [_INSTRUCTIONS.get(bytes([code])) for code in range(256)]
+_TABLE = [_INSTRUCTIONS.get(bytes([code]), (None, _refuse)) for code in range(256)]
