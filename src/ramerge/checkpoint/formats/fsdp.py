@@ -18,7 +18,7 @@ from ramerge.checkpoint.formats.views import assembled, tensor_of, unwrapped, wi
 from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.origins import Piece
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.checkpoint.torchfile.load import View, load_file
+from ramerge.checkpoint.torchfile.load import View, load_file, uncollected
 from ramerge.checkpoint.torchfile.machine import RefusedError
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
@@ -69,14 +69,15 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     identities = identify([*(path for path in described if path.is_file()), *(folder / name for name in files)])
     problems: list[str] = []
     gathered: dict[str, _Gathered] = {}
-    for rank, name in enumerate(files):
-        try:
-            _gather(folder / name, rank, gathered)
-        except CheckpointError as error:
-            problems.extend(error.problems)
-    if not problems and any(map(_LORA.search, gathered)):
-        problems.append(_about_lora(folder))
-    tensors = [] if problems else list(_whole(folder, gathered, len(files), problems))
+    with uncollected():
+        for rank, name in enumerate(files):
+            try:
+                _gather(folder / name, rank, gathered)
+            except CheckpointError as error:
+                problems.extend(error.problems)
+        if not problems and any(map(_LORA.search, gathered)):
+            problems.append(_about_lora(folder))
+        tensors = [] if problems else list(_whole(folder, gathered, len(files), problems))
     try:
         config = read_config(beside)
     except CheckpointError as error:

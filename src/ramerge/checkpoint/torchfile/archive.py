@@ -62,6 +62,16 @@ class Window:
         self.path, self.begin, self.end = path, begin, end
         self._descriptor = descriptor
 
+    def part(self, begin: int, nbytes: int) -> Window:
+        """Some of these bytes, `begin` counted from the first of them.
+
+        Raises:
+            CheckpointError: they go beyond the end.
+        """
+        if self.begin + begin + nbytes > self.end:
+            raise broken(self.path, f"an item goes on to byte {begin + nbytes:,}, beyond its end")
+        return Window(self.path, self._descriptor, self.begin + begin, self.begin + begin + nbytes)
+
     def read(self, position: int, nbytes: int) -> bytes:
         """Bytes from `position` in the file on.
 
@@ -85,22 +95,18 @@ def broken(path: Path, what: str) -> CheckpointError:
 
 
 @contextmanager
-def window(path: Path, begin: int = 0, nbytes: int | None = None) -> Iterator[Window]:
-    """A part of a file, or all of it.
+def window(path: Path) -> Iterator[Window]:
+    """All of a file.
 
     Raises:
-        CheckpointError: the file cannot be opened, or is shorter.
+        CheckpointError: the file cannot be opened.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
     try:
-        size = os.fstat(descriptor).st_size
-        end = size if nbytes is None else begin + nbytes
-        if not 0 <= begin <= end <= size:
-            raise broken(path, f"has {size:,} bytes, but bytes {begin:,} to {end:,} are needed")
-        yield Window(path, descriptor, begin, end)
+        yield Window(path, descriptor, 0, os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)
 

@@ -38,6 +38,10 @@ class Stub:
     args: tuple[Any, ...]
     state: Any = field(default=None)
 
+    def fill(self, state: Any) -> None:
+        """Set the state. Classes with `__slots__` write (None, values)."""
+        self.state = state[1] if type(state) is tuple and len(state) == 2 and state[0] is None else state
+
     def get(self, name: str) -> Any:
         """An attribute of the state; None if there is none."""
         return self.state.get(name) if isinstance(self.state, dict) else None
@@ -73,30 +77,38 @@ class Machine:
         Raises:
             RefusedError: the pickle is damaged, uses an instruction that torch does not write, or a function refuses.
         """
-        data, stack, memo = self.data, self.stack, self.memo
+        data, stack, memo, position = self.data, self.stack, self.memo, 0
         try:
-            while (code := data[self.position]) != _STOP:
-                self.position += 1
-                form, act = _TABLE[code]
-                if form is None:
-                    act(self, code)
-                    continue
-                (number,) = form.unpack_from(data, self.position)
-                self.position += form.size
-                # three of four instructions do one of these, so they are written out
-                if act is _number:
-                    stack.append(number)
-                elif act is _get:
-                    stack.append(memo[number])
-                elif act is _put and number == len(memo):
+            while (code := data[position]) != _STOP:
+                # two of three instructions are one of these, so they are written out
+                if code == _GET_BYTE:
+                    stack.append(memo[data[position + 1]])
+                    position += 2
+                elif code == _NUMBER_BYTE:
+                    stack.append(data[position + 1])
+                    position += 2
+                elif code == _PUT_UNSIGNED and data[position + 1 : position + 5] == len(memo).to_bytes(4, "little"):
                     memo.append(stack[-1])
+                    position += 5
                 else:
-                    act(self, number)
+                    self.position = position + 1
+                    self._step(code)
+                    position = self.position
             return self.stack.pop()
         except (IndexError, struct.error):
             raise RefusedError("its pickle is damaged: it ends early, or takes what is not there") from None
         except UnicodeDecodeError:
             raise RefusedError("its pickle is damaged: a text is not UTF-8") from None
+
+    def _step(self, code: int) -> None:
+        """Carry out one instruction, and go to the next."""
+        form, act = _TABLE[code]
+        if form is None:
+            act(self, code)
+        else:
+            (number,) = form.unpack_from(self.data, self.position)
+            self.position += form.size
+            act(self, number)
 
     def take(self, nbytes: int) -> bytes:
         """The next bytes of the pickle."""
@@ -278,8 +290,7 @@ def _build(machine: Machine, _: int) -> None:
         return  # attributes of an OrderedDict: versions of modules
     if type(value) is not Stub:
         raise RefusedError(f"its pickle sets attributes of a {type(value).__name__}; it may be an attack")
-    # classes with __slots__ write (None, values)
-    value.state = state[1] if type(state) is tuple and len(state) == 2 and state[0] is None else state
+    value.fill(state)
 
 
 def _refer(machine: Machine, _: int) -> None:
@@ -329,5 +340,10 @@ _INSTRUCTIONS: dict[bytes, tuple[struct.Struct | None, _Act]] = {
     pickle.BUILD: (None, _build),
     pickle.BINPERSID: (None, _refer),
 }
-_STOP = pickle.STOP[0]
+_STOP, _GET_BYTE, _NUMBER_BYTE, _PUT_UNSIGNED = (
+    pickle.STOP[0],
+    pickle.BINGET[0],
+    pickle.BININT1[0],
+    pickle.LONG_BINPUT[0],
+)
 _TABLE = [_INSTRUCTIONS.get(bytes([code]), (None, _refuse)) for code in range(256)]
