@@ -21,6 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from tests.reference import Stored
 
 Tensors = Mapping[str, Stored]
+CONFIG = {"model_type": "test"}
 _TORCH = {
     "BF16": torch.bfloat16,
     "F16": torch.float16,
@@ -40,7 +41,7 @@ def torch_tensor(stored: Stored) -> torch.Tensor:
     """The same bits in torch."""
     bits = np.ascontiguousarray(stored.bits).copy()
     flat = torch.from_numpy(bits.reshape(-1).view(_BITS[bits.itemsize])).view(_TORCH[stored.dtype])
-    return flat.reshape(bits.shape)
+    return flat.reshape(stored.bits.shape)
 
 
 def state_dict(tensors: Tensors) -> dict[str, torch.Tensor]:
@@ -122,7 +123,7 @@ def write_fsdp(
     """The folder `actor` of verl; see `sharded`."""
     actor = folder / "global_step_7" / "actor"
     (actor / "huggingface").mkdir(parents=True)
-    (actor / "huggingface" / "config.json").write_text(json.dumps(config or {"model_type": "qwen2"}))
+    (actor / "huggingface" / "config.json").write_text(json.dumps(config or CONFIG))
     world = ranks * replicas
     (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": world}))
     (folder / "latest_checkpointed_iteration.txt").write_text("7")
@@ -139,7 +140,7 @@ def write_fsdp(
 def write_bin(folder: Path, tensors: Tensors, *, shards: int = 1, config: Mapping[str, Any] | None = None) -> Path:
     """`pytorch_model.bin`, or several with an index. Matrices are stored transposed in every second place."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config or {"model_type": "qwen2"}))
+    (folder / "config.json").write_text(json.dumps(config or CONFIG))
     state = state_dict(tensors)
     for place, (name, tensor) in enumerate(state.items()):
         if place % 2 and tensor.ndim == 2:
@@ -168,5 +169,5 @@ def write_dcp(folder: Path, tensors: Tensors, *, root: Sequence[str] = ("model",
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dcp.save(whole, storage_writer=dcp.FileSystemWriter(folder, sync_files=False), no_dist=True)
-    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
     return folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ramerge.checkpoint.origins import Box, Piece, Pieces, Transposed, is_covered
@@ -38,7 +39,7 @@ def tensor_of(name: str, view: View) -> Tensor:
         return Tensor(name, view.dtype, shape, origin)
     turned, steps = _swapped(shape), _swapped(strides)
     if len(shape) > 1 and _is_row_major(turned, steps):
-        return Tensor(name, view.dtype, shape, Transposed(Tensor(name, view.dtype, turned, origin)))
+        return Tensor(name, view.dtype, shape, Transposed(Tensor("", view.dtype, turned, origin)))
     raise CheckpointError(
         f"{view.storage.path}: tensor {quoted(name)}: its elements of shape {list(shape)} lie at distances of "
         f"{list(strides)}, which is not read; save it again after .contiguous()"
@@ -83,7 +84,9 @@ def assembled(name: str, dtype: str, shape: tuple[int, ...], pieces: Sequence[Pi
         return Tensor(name, dtype, shape, filled[0].tensor.origin)
     if any(Box.of(shape, piece.offsets, piece.tensor.shape) is None for piece in filled):
         raise ValueError("is sharded along several inner dimensions, which is not read")
-    return Tensor(name, dtype, shape, Pieces(filled or tuple(pieces)))
+    # without names, so that the origins of tied tensors are equal
+    parts = tuple(Piece(piece.offsets, replace(piece.tensor, name="")) for piece in filled or pieces)
+    return Tensor(name, dtype, shape, Pieces(parts))
 
 
 def without_ties(tensors: Iterable[Tensor], config: Mapping[str, Any]) -> tuple[list[Tensor], tuple[str, ...]]:
