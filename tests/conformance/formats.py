@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.checkpoints import write_checkpoint
 from tests.reference import Stored
 
@@ -36,7 +38,32 @@ def in_shards(folder: Path, tensors: Tensors, **more: Any) -> Path:
     return write_checkpoint(folder, tensors, shards=3, **more)
 
 
+# the matrices of `tests.checkpoints.simple`
+SECOND = {f"model.layers.{layer}.weight": 1 for layer in range(4)}
+
+
+def trained(writer: str, **more: Any) -> Callable[[Path, Tensors], Path]:
+    """A writer of `tests.trainers`, which needs torch."""
+
+    def write(folder: Path, tensors: Tensors) -> Path:
+        pytest.importorskip("torch")
+        from tests import trainers
+
+        made: Path = getattr(trainers, writer)(folder, tensors, **more)
+        return made
+
+    return write
+
+
 # By the name of the format, and what varies. Every format of `checkpoint.formats.table` needs a row.
 ROWS: dict[str, Row] = {
     "safetensors": Row(in_shards),
+    "bin": Row(trained("write_bin")),
+    "bin, three files": Row(trained("write_bin", shards=3)),
+    "fsdp, three ranks": Row(trained("write_fsdp", ranks=3), dtypes=("F32", "BF16", "F16", "F64")),
+    "fsdp, sixty-four ranks": Row(trained("write_fsdp", ranks=64)),
+    "fsdp, replicas": Row(trained("write_fsdp", ranks=2, replicas=2)),
+    "fsdp, second dimension": Row(trained("write_fsdp", ranks=3, dims=SECOND)),
+    "dcp": Row(trained("write_dcp")),
+    "dcp, no root": Row(trained("write_dcp", root=()), dtypes=("F32", "BF16", "F16", "F64")),
 }

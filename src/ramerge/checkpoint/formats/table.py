@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ramerge.checkpoint.formats import adapter, pickled, safetensors
+from ramerge.checkpoint.formats import adapter, dcp, fsdp, pickled, safetensors
 from ramerge.checkpoint.formats.format import Format
 
-FORMATS: tuple[Format, ...] = (safetensors.FORMAT, adapter.FORMAT, pickled.FORMAT)
+FORMATS: tuple[Format, ...] = (safetensors.FORMAT, adapter.FORMAT, pickled.FORMAT, fsdp.FORMAT, dcp.FORMAT)

@@ -1,0 +1,197 @@
+"""Shards of FSDP, one file for each rank, as verl and SkyRL save them: `model_world_size_4_rank_0.pt` and so on.
+
+Only the model's files are opened, never those of the optimizer and of the trainer's state. Every rank says where its
+shards lie in the whole tensors, so nothing depends on the order of files or names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ramerge.checkpoint.formats.files import check_files, read_config, read_json
+from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.formats.sharded import Part, part_of
+from ramerge.checkpoint.formats.views import assembled, tensor_of, unwrapped, without_ties
+from ramerge.checkpoint.identity import identify
+from ramerge.checkpoint.origins import Piece
+from ramerge.checkpoint.tensor import Tensor
+from ramerge.checkpoint.torchfile.load import View, load_file, uncollected
+from ramerge.checkpoint.torchfile.machine import RefusedError
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
+
+_FILE = re.compile(r"model_world_size_([1-9][0-9]{0,5})_rank_(0|[1-9][0-9]{0,5})\.pt")
+_ACTORS = ("actor", "policy")  # verl's name, SkyRL's
+_LATEST = ("latest_checkpointed_iteration.txt", "latest_ckpt_global_step.txt")
+_CONFIG = "fsdp_config.json"
+_LORA = re.compile(r"\.(base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector)\b")
+_MINUTES = 30
+
+
+def find(folder: Path) -> Path | None:
+    """The folder with the shards: the one that is named, its `actor`, or that of the latest step of a run."""
+    steps = [folder / f"global_step_{step}" for name in _LATEST if (step := _step(folder / name)) is not None]
+    for place in (folder, *steps):
+        for inner in (place, *(place / name for name in _ACTORS)):
+            if inner.is_dir() and _shards(inner):
+                return inner
+    return None
+
+
+def _step(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            text = file.read(32).decode("ascii", "replace").strip()
+    except OSError:
+        return None
+    return text if text.isdecimal() else None
+
+
+def _shards(folder: Path) -> dict[tuple[int, int], str]:
+    """World size and rank to file name."""
+    found = {(int(m[1]), int(m[2])): m[0] for path in folder.iterdir() if (m := _FILE.fullmatch(path.name))}
+    return dict(sorted(found.items()))
+
+
+def open_folder(folder: Path, opening: Opening) -> Contents:
+    """Read what every rank says of its shards, and check that they make up whole tensors.
+
+    Raises:
+        CheckpointError: a rank is missing, shards overlap or leave holes, ranks disagree; all problems are listed.
+    """
+    files = _of_one_world(folder)
+    check_files(folder, files, in_index=False, allow_outside_links=opening.allow_outside_links)
+    beside = folder / "huggingface" if (folder / "huggingface").is_dir() else folder
+    described = (folder / _CONFIG, beside / "config.json")
+    identities = identify([*(path for path in described if path.is_file()), *(folder / name for name in files)])
+    problems: list[str] = []
+    gathered: dict[str, _Gathered] = {}
+    with uncollected():
+        for rank, name in enumerate(files):
+            try:
+                _gather(folder / name, rank, gathered)
+            except CheckpointError as error:
+                problems.extend(error.problems)
+        if not problems and any(map(_LORA.search, gathered)):
+            problems.append(_about_lora(folder))
+        tensors = [] if problems else list(_whole(folder, gathered, len(files), problems))
+    try:
+        config = read_config(beside)
+    except CheckpointError as error:
+        problems.extend(error.problems)
+    if problems:
+        raise CheckpointError(problems)
+    kept, ties = without_ties(tensors, config)
+    latest = sorted(identity.modified_ns for path, identity in identities.items() if path.name in files)
+    notes = [f"{folder}: shards of {len(files)} ranks", *ties]
+    if latest[-1] - latest[0] > _MINUTES * 60 * 10**9:
+        notes.append(
+            f"{folder}: between the first and the last file of a rank that was written are more than {_MINUTES} "
+            "minutes; make sure that all are of one step"
+        )
+    return Contents(tuple(kept), identities, config, beside, notes=tuple(notes))
+
+
+def _of_one_world(folder: Path) -> list[str]:
+    """The files of all ranks, in order."""
+    found = _shards(folder)
+    sizes = sorted({size for size, _ in found})
+    if (folder / _CONFIG).is_file():
+        said = read_json(folder / _CONFIG).get("world_size")
+        if said not in sizes:
+            raise CheckpointError(
+                f"{folder / _CONFIG}: says {quoted(said)} ranks, but the shards are of {' and '.join(map(str, sizes))}"
+            )
+    if len(sizes) > 1:
+        raise CheckpointError(
+            f"{folder}: holds shards of {' and '.join(map(str, sizes))} ranks; "
+            "remove those that are left from an earlier run"
+        )
+    (size,) = sizes
+    ranks = {rank for _, rank in found}
+    if extra := sorted(ranks - set(range(size))):
+        raise CheckpointError(f"{folder / found[size, extra[0]]}: there is no rank {extra[0]} of {size}")
+    if missing := sorted(set(range(size)) - ranks):
+        raise CheckpointError(
+            f"{folder / f'model_world_size_{size}_rank_{rank}.pt'}: is missing, so the model is not complete; "
+            "copy it from the machine that ran this rank"
+            for rank in missing
+        )
+    return [found[size, rank] for rank in range(size)]
+
+
+@dataclass
+class _Gathered:
+    """A tensor, as the ranks that were read describe it.
+
+    `boxes` maps place and shape of every piece to it and to the rank that it is from.
+    """
+
+    first: Part
+    ranks: int = 0
+    boxes: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[View, int]] = field(default_factory=dict)
+
+
+def _gather(path: Path, rank: int, gathered: dict[str, _Gathered]) -> None:
+    """Add what a rank holds."""
+    state = load_file(path)
+    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+        raise CheckpointError(f"{path}: must hold a dictionary of tensors, the state dict of a model")
+    problems = []
+    for name, value in state.items():
+        try:
+            _add(gathered, unwrapped(name), part_of(value), rank)
+        except RefusedError as error:
+            problems.append(f"{path}: tensor {quoted(name)}: {error}")
+    if problems:
+        raise CheckpointError(problems)
+
+
+def _add(gathered: dict[str, _Gathered], name: str, part: Part, rank: int) -> None:
+    known = gathered.setdefault(name, _Gathered(part))
+    known.ranks += 1
+    first = known.first
+    if (part.shape, part.dtype) != (first.shape, first.dtype):
+        raise RefusedError(
+            f"is {part.dtype} {list(part.shape)} here, but {first.dtype} {list(first.shape)} in another rank's file; "
+            "the files are of different models"
+        )
+    for offsets, view in part.boxes:
+        twin, other = known.boxes.setdefault((offsets, view.shape), (view, rank))
+        if _differ(view, twin):
+            raise RefusedError(
+                f"its elements from {list(offsets)} on differ from those in the file of rank {other}, which should be "
+                "the same; the files may be of different steps"
+            )
+
+
+def _differ(left: View, right: View) -> bool:
+    """Whether checksums tell that two tensors are not the same. Nothing is read for it."""
+    both = (left, right)
+    whole = all(view.start == 0 and view.nbytes == view.storage.nbytes and view.storage.checksum for view in both)
+    return whole and left.strides == right.strides and left.storage.checksum != right.storage.checksum
+
+
+def _about_lora(folder: Path) -> str:
+    adapter = folder / "lora_adapter"
+    found = f"give {adapter}" if adapter.is_dir() else "save the adapter (verl writes it to lora_adapter/)"
+    return f"{folder}: holds the shards of a LoRA adapter, not of a whole model; {found} as the agent instead"
+
+
+def _whole(folder: Path, gathered: Mapping[str, _Gathered], ranks: int, problems: list[str]) -> Iterable[Tensor]:
+    for name, one in gathered.items():
+        try:
+            if one.ranks != ranks:
+                raise ValueError(f"only {one.ranks} of {ranks} ranks have it; the files are of different models")
+            pieces = [Piece(offsets, tensor_of(name, view)) for (offsets, _), (view, _) in one.boxes.items()]
+            yield assembled(name, one.first.dtype, one.first.shape, pieces)
+        except CheckpointError as error:
+            problems.extend(error.problems)
+        except ValueError as error:
+            problems.append(f"{folder}: tensor {quoted(name)}: {error}")
+
+
+FORMAT = Format("fsdp", "FSDP shards of verl or SkyRL", find, open_folder)

@@ -1,0 +1,107 @@
+"""What the formats share that torch writes: tensors of its files as tensors of a checkpoint, tied tensors, names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ramerge.checkpoint.origins import Box, Piece, Pieces, Transposed, is_covered
+from ramerge.checkpoint.tensor import Stored, Tensor
+from ramerge.checkpoint.torchfile.load import View
+from ramerge.foundation.dtypes import itemsize
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
+
+# Parts of names that torch's wrappers of modules put in, and that are no part of the model.
+_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+
+
+def unwrapped(name: str) -> str:
+    """A tensor's name without the names of wrappers around its modules."""
+    return _WRAPPERS.sub("", name)
+
+
+def tensor_of(name: str, view: View) -> Tensor:
+    """A tensor of a file of torch.
+
+    Raises:
+        CheckpointError: its elements lie neither in row-major order nor transposed.
+    """
+    shape, strides = view.shape, view.strides
+    origin = Stored(
+        view.storage.path,
+        view.storage.offset + view.start * itemsize(view.dtype),
+        view.nbytes,
+    )
+    if _is_row_major(shape, strides):
+        return Tensor(name, view.dtype, shape, origin)
+    turned, steps = _swapped(shape), _swapped(strides)
+    if len(shape) > 1 and _is_row_major(turned, steps):
+        return Tensor(name, view.dtype, shape, Transposed(Tensor("", view.dtype, turned, origin)))
+    raise CheckpointError(
+        f"{view.storage.path}: tensor {quoted(name)}: its elements of shape {list(shape)} lie at distances of "
+        f"{list(strides)}, which is not read; save it again after .contiguous()"
+    )
+
+
+def _swapped(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return (*numbers[:-2], *numbers[:-3:-1])
+
+
+def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements follow one another. The stride of a dimension of one element says nothing."""
+    step = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != step:
+            return 0 in shape
+        step *= extent
+    return True
+
+
+_MOST_PIECES = 20_000
+_MOST_IN_A_GRID = 2048
+
+
+def assembled(name: str, dtype: str, shape: tuple[int, ...], pieces: Sequence[Piece]) -> Tensor:
+    """A tensor that is made up of pieces.
+
+    Raises:
+        ValueError: they overlap, leave holes, lie outside, or are of another dtype; the message says which.
+    """
+    others = sorted({piece.tensor.dtype for piece in pieces} - {dtype})
+    if others:
+        raise ValueError(f"is {dtype}, but a piece of it is {others[0]}")
+    boxes = [(piece.offsets, piece.tensor.shape) for piece in pieces]
+    is_split = [any(sizes[place : place + 1] != (extent,) for _, sizes in boxes) for place, extent in enumerate(shape)]
+    if len(boxes) > (_MOST_PIECES if sum(is_split) < 2 else _MOST_IN_A_GRID):
+        raise ValueError(f"is in {len(boxes):,} pieces, more than any training has")
+    if wrong := is_covered(shape, boxes):
+        raise ValueError(wrong)
+    filled = tuple(piece for piece in pieces if piece.tensor.elements)
+    if len(filled) == 1 and filled[0].tensor.shape == shape:
+        return Tensor(name, dtype, shape, filled[0].tensor.origin)
+    if any(Box.of(shape, piece.offsets, piece.tensor.shape) is None for piece in filled):
+        raise ValueError("is sharded along several inner dimensions, which is not read")
+    # without names, so that the origins of tied tensors are equal
+    parts = tuple(Piece(piece.offsets, replace(piece.tensor, name="")) for piece in filled or pieces)
+    return Tensor(name, dtype, shape, Pieces(parts))
+
+
+def without_ties(tensors: Iterable[Tensor], config: Mapping[str, Any]) -> tuple[list[Tensor], tuple[str, ...]]:
+    """Tensors without those that the model ties to an earlier one, as `save_pretrained` writes them, and notes on them.
+
+    Only tensors whose elements are the same bytes of the same file are left out, so nothing must be compared.
+    """
+    parts = (config, config.get("text_config"))
+    if not any(part.get("tie_word_embeddings") for part in parts if isinstance(part, Mapping)):
+        return list(tensors), ()
+    kept: dict[Any, Tensor] = {}
+    notes = []
+    for tensor in tensors:
+        key = (tensor.dtype, tensor.shape, tensor.origin if tensor.elements else tensor.name)
+        first = kept.setdefault(key, tensor)
+        if first is not tensor:
+            notes.append(f"{quoted(tensor.name)} is tied to {quoted(first.name)}: the same bytes; it is read once")
+    return list(kept.values()), tuple(notes)
