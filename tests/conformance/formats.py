@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.checkpoints import write_checkpoint
+from tests.quantised import SAMPLES, quantise_model, write_quantised
 from tests.reference import Stored
 
 Tensors = Mapping[str, Stored]
@@ -23,12 +24,14 @@ class Row:
             computes its tensors.
         dtypes: the dtypes that the format can hold.
         as_base: whether the format can hold a base.
+        dtype: the recipe's `dtype`, where the output would otherwise have another one than that of the expansion.
     """
 
     write: Callable[[Path, Tensors], Path]
     expand: Callable[[Path, Tensors], Tensors] = lambda _folder, tensors: tensors
     dtypes: tuple[str, ...] = ("BF16", "F32", "F16", "F64")
     as_base: bool = True
+    dtype: str | None = None
 
 
 def in_shards(folder: Path, tensors: Tensors, **more: Any) -> Path:
@@ -36,7 +39,26 @@ def in_shards(folder: Path, tensors: Tensors, **more: Any) -> Path:
     return write_checkpoint(folder, tensors, shards=3, **more)
 
 
+def _quantised(sample: str) -> Row:
+    """A model in three safetensors files, quantised; what must be seen is its exact expansion in float32."""
+
+    def shaped(tensors: Tensors) -> Tensors:
+        """Matrices of a width that every sample can hold, and a norm that no sample quantises."""
+        shape = {"gpt-oss": (2, 32, 10)}.get(sample, (20, 32))
+        made = {name: Stored(tensor.dtype, tensor.bits.reshape(shape)) for name, tensor in tensors.items()}
+        first = next(iter(tensors.values()))
+        return {**made, "model.norm.weight": Stored(first.dtype, first.bits.reshape(-1)[:33])}
+
+    return Row(
+        lambda folder, tensors: write_quantised(folder, sample, shaped(tensors), shards=3),
+        lambda _folder, tensors: quantise_model(sample, shaped(tensors))[1],
+        ("BF16",),
+        dtype="float32",
+    )
+
+
 # By the name of the format, and what varies. Every format of `checkpoint.formats.table` needs a row.
 ROWS: dict[str, Row] = {
     "safetensors": Row(in_shards),
+    **{f"quantised, {sample}": _quantised(sample) for sample in SAMPLES},
 }
