@@ -139,7 +139,7 @@ def copy_companions(
             changed = _set_dtype(config, full_name(dtype))
             if dequantised:
                 config = without_declaration(config)
-                if not config.keys() & _DTYPE_KEYS:
+                if not any(isinstance(config.get(key), str) for key in _DTYPE_KEYS):
                     config["torch_dtype"] = full_name(dtype)
             if changed or dequantised:
                 stage.write(f"{folder}{name}", dumped(config, constants=True))
