@@ -16,10 +16,13 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.timing import beside, run
+
 # Agents of the paper: coding, tool use, memory; the share of elements that each moved (section 3.1).
 DENSITIES = {"code": 0.032, "tool": 0.462, "memory": 0.543}
 
 _CHUNK = 1 << 21
+_BLOCK = 128
 _SEED = 2601_13572
 # Raise it when the generator changes, so that files of an older one are not taken for the new one's.
 _VERSION = 1
@@ -104,6 +107,41 @@ def importances(files: Family) -> Family:
     return files
 
 
+def float8(files: Family) -> Family:
+    """The same checkpoints with the matrices of their layers in float8, made if they are not there.
+
+    Scales are those of blocks of 128 x 128, as DeepSeek's and Qwen's are.
+    """
+    made = _beside(files, "float8")
+    for source, folder in zip(files.folders, made.folders, strict=True):
+        if _is_older(folder, source):
+            _quantise(source, folder)
+    return made
+
+
+def widened(files: Family) -> Family:
+    """What codes and scales of quantised checkpoints say, in float32, written by `ramerge convert` if not there."""
+    made = _beside(files, "float32")
+    for source, folder in zip(files.folders, made.folders, strict=True):
+        if _is_older(folder, source):
+            run(
+                [beside("ramerge"), "convert", str(source), str(folder), "--dtype", "float32", "--overwrite", "--quiet"]
+            )
+    return made
+
+
+def _beside(files: Family, ending: str) -> Family:
+    def named(folder: Path) -> Path:
+        return folder.with_name(f"{folder.name}-{ending}")
+
+    return Family(named(files.base), {name: named(folder) for name, folder in files.agents.items()})
+
+
+def _is_older(folder: Path, source: Path) -> bool:
+    made, given = folder / "model.safetensors", source / "model.safetensors"
+    return not made.is_file() or made.stat().st_mtime < given.stat().st_mtime
+
+
 def base_words(generator: np.random.Generator, elements: int) -> NDArray[np.uint16]:
     """Weights as bf16 bits: normal, of standard deviation 0.02."""
     values = generator.standard_normal(elements, np.float32)
@@ -170,6 +208,75 @@ def _absolute(weights: Path, made: Path) -> None:
         while words := source.read(2 * _CHUNK):
             target.write((np.frombuffer(words, np.uint16) & np.uint16(0x7FFF)).data)
     partial.rename(made)
+
+
+def _quantise(source: Path, folder: Path) -> None:
+    """Write a checkpoint's float8 form under its name only when it is whole."""
+    weights = source / "model.safetensors"
+    with weights.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        entries = json.loads(file.read(length))
+        entries.pop("__metadata__")
+        header: dict[str, Any] = {}
+        for name, entry in entries.items():
+            rows, *columns = entry["shape"]
+            if ".layers." in name and columns:
+                header[name] = ("F8_E4M3", entry["shape"], rows * columns[0])
+                grid = [-(-rows // _BLOCK), -(-columns[0] // _BLOCK)]
+                header[f"{name}_scale_inv"] = ("F32", grid, 4 * grid[0] * grid[1])
+            else:
+                header[name] = ("BF16", entry["shape"], 2 * int(np.prod(entry["shape"])))
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / "model.partial"
+        with partial.open("wb") as target:
+            target.write(_written(header))
+            for name, entry in entries.items():
+                begin, end = entry["data_offsets"]
+                file.seek(8 + length + begin)
+                words = np.frombuffer(file.read(end - begin), np.uint16)
+                if f"{name}_scale_inv" in header:
+                    codes, scales = _float8_blocks(from_bf16(words).reshape(entry["shape"]))
+                    target.write(codes.data)
+                    target.write(scales.data)
+                else:
+                    target.write(words.data)
+    for path in source.glob("*.json"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [_BLOCK, _BLOCK]}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    partial.rename(folder / "model.safetensors")
+
+
+def _float8_blocks(values: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Codes and scales of a matrix: a block's largest magnitude is the largest code."""
+    rows, columns = values.shape
+    down, across = -(-rows // _BLOCK), -(-columns // _BLOCK)
+    padded = np.zeros((down * _BLOCK, across * _BLOCK), np.float32)
+    padded[:rows, :columns] = np.abs(values)
+    scales = padded.reshape(down, _BLOCK, across, _BLOCK).max((1, 3)) / np.float32(448)
+    wide = np.repeat(np.repeat(scales, _BLOCK, 0), _BLOCK, 1)[:rows, :columns]
+    over = np.clip(values / wide, -448, 448)
+    # to nearest even with three bits of mantissa; below 2^-6 the steps are all alike
+    _, exponent = np.frexp(over)
+    step = np.ldexp(np.float32(1), np.maximum(exponent - 4, -9))
+    magnitude = np.abs(np.rint(over / step) * step)
+    mantissa, exponent = np.frexp(magnitude)
+    normal = (exponent + 6 << 3) + np.rint(mantissa * 16).astype(np.int64) - 8
+    code = np.where(magnitude < 2.0**-6, np.rint(magnitude * 512).astype(np.int64), normal)
+    return (code | (np.signbit(over) * 128)).astype(np.uint8), scales
+
+
+def _written(header: dict[str, Any]) -> bytes:
+    """The bytes of a header of (dtype, shape, bytes) by name."""
+    entries: dict[str, Any] = {}
+    position = 0
+    for name, (dtype, shape, size) in header.items():
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, position + size]}
+        position += size
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def _begin(folder: Path, shape: Shape, tensors: Sequence[tuple[str, tuple[int, ...]]]) -> BinaryIO:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tests.reference import BITS, NUMBERS, Stored
 
 INTEGERS = {"I64": np.int64, "I32": np.int32, "U8": np.uint8, "BOOL": np.uint8}
+CODES = {"F8_E4M3": np.uint8, "F8_E5M2": np.uint8, "F8_E8M0": np.uint8}
 Tensors = Mapping[str, Stored]
 
 
@@ -42,7 +43,7 @@ def read_safetensors(path: Path) -> dict[str, Stored]:
     found = {}
     for name, entry in header.items():
         begin, end = (8 + length + offset for offset in entry["data_offsets"])
-        kind = (BITS | INTEGERS)[entry["dtype"]]
+        kind = (BITS | INTEGERS | CODES)[entry["dtype"]]
         found[name] = Stored(entry["dtype"], np.frombuffer(data[begin:end], kind).reshape(entry["shape"]))
     return found
 

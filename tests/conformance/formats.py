@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoints import write_checkpoint
+from tests.quantised import SAMPLES, quantise_model, write_quantised
 from tests.reference import Stored
 
 Tensors = Mapping[str, Stored]
@@ -25,12 +26,14 @@ class Row:
             computes its tensors.
         dtypes: the dtypes that the format can hold.
         as_base: whether the format can hold a base.
+        dtype: the recipe's `dtype`, where the output would otherwise have another one than that of the expansion.
     """
 
     write: Callable[[Path, Tensors], Path]
     expand: Callable[[Path, Tensors], Tensors] = lambda _folder, tensors: tensors
     dtypes: tuple[str, ...] = ("BF16", "F32", "F16", "F64")
     as_base: bool = True
+    dtype: str | None = None
 
 
 def in_shards(folder: Path, tensors: Tensors, **more: Any) -> Path:
@@ -55,6 +58,24 @@ def trained(writer: str, **more: Any) -> Callable[[Path, Tensors], Path]:
     return write
 
 
+def _quantised(sample: str) -> Row:
+    """A model in three safetensors files, quantised; what must be seen is its exact expansion in float32."""
+
+    def shaped(tensors: Tensors) -> Tensors:
+        """Matrices of a width that every sample can hold, and a norm that no sample quantises."""
+        shape = {"gpt-oss": (2, 32, 10)}.get(sample, (20, 32))
+        made = {name: Stored(tensor.dtype, tensor.bits.reshape(shape)) for name, tensor in tensors.items()}
+        first = next(iter(tensors.values()))
+        return {**made, "model.norm.weight": Stored(first.dtype, first.bits.reshape(-1)[:33])}
+
+    return Row(
+        lambda folder, tensors: write_quantised(folder, sample, shaped(tensors), shards=3),
+        lambda _folder, tensors: quantise_model(sample, shaped(tensors))[1],
+        ("BF16",),
+        dtype="float32",
+    )
+
+
 # By the name of the format, and what varies. Every format of `checkpoint.formats.table` needs a row.
 ROWS: dict[str, Row] = {
     "safetensors": Row(in_shards),
@@ -66,4 +87,5 @@ ROWS: dict[str, Row] = {
     "fsdp, second dimension": Row(trained("write_fsdp", ranks=3, dims=SECOND)),
     "dcp": Row(trained("write_dcp")),
     "dcp, no root": Row(trained("write_dcp", root=()), dtypes=("F32", "BF16", "F16", "F64")),
+    **{f"quantised, {sample}": _quantised(sample) for sample in SAMPLES},
 }

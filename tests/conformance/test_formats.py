@@ -28,7 +28,8 @@ def test_bytes_of_the_merge_from_safetensors(row: str, tmp_path: Path) -> None:
     dtype = format.dtypes[0]
     models = {name: simple(seed, dtype, moved=0.3 * (seed > 0)) for seed, name in enumerate(("base", "a", "b"))}
     plain, written = tmp_path / "plain", tmp_path / "written"
-    source = recipe(written, ["a", "b"])
+    given = {"dtype": format.dtype} if format.dtype else {}
+    source = {**recipe(written, ["a", "b"]), **given}
     for name, tensors in models.items():
         if name == "base" and not format.as_base:
             write_checkpoint(written / name, tensors)
@@ -41,7 +42,7 @@ def test_bytes_of_the_merge_from_safetensors(row: str, tmp_path: Path) -> None:
             source["agents"][name] = named
         write_checkpoint(plain / name, format.expand(written / name, tensors))
     for method in METHODS:
-        run({**recipe(plain, ["a", "b"]), "method": method}, tmp_path / method / "plain", 1 << 19, 1)
+        run({**recipe(plain, ["a", "b"]), **given, "method": method}, tmp_path / method / "plain", 1 << 19, 1)
         wanted = read_checkpoint(tmp_path / method / "plain")
         for block, workers in ((100, 1), (7, 3), (1 << 19, 2)):
             out = tmp_path / method / f"{block}"

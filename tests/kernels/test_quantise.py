@@ -31,7 +31,7 @@ def test_numbers_round_to_the_nearest_code_ties_to_even(codes: str) -> None:
     made = np.empty(values.size, np.uint8)
     scales = np.empty(4, np.uint8)
     grid = Grid(1, values.size, 1, values.size)
-    quantise(codes, "F32", values, values + 1, made, scales, grid, made, scales)
+    quantise(codes, "F32", values, values + 1, made, scales, grid, 0, made, scales)
     assert scales.view(np.float32)[0] == 1
     assert np.array_equal(made, values.astype(_FLOAT8[codes]).view(np.uint8))
     kind = torch.float8_e4m3fn if codes == "F8_E4M3" else torch.float8_e5m2
@@ -49,9 +49,21 @@ def test_codes_and_scales_are_the_references(codes: str, scales: str) -> None:
         made = np.empty(values.size, np.uint8)
         made_scales = np.empty(wanted_scales.size * SCALES[scales].itemsize, np.uint8)
         flat = values.reshape(-1)
-        quantise(codes, scales, flat, flat + 1, made, made_scales, grid, made, made_scales)
+        quantise(codes, scales, flat, flat + 1, made, made_scales, grid, 0, made, made_scales)
         assert np.array_equal(made_scales, np.ascontiguousarray(wanted_scales).reshape(-1).view(np.uint8))
         assert np.array_equal(made, wanted_codes.reshape(-1))
+        # rows of blocks by themselves, the last of a matrix with fewer rows
+        if len(shape) == 2:
+            width = grid.across * SCALES[scales].itemsize
+            for top in range(0, shape[0], block[0]):
+                rows = slice(top * shape[1], min(top + block[0], shape[0]) * shape[1])
+                first, last = grid.scales_of(rows.start, rows.stop)
+                one, scale = np.full(rows.stop - rows.start, 99, np.uint8), np.empty(width, np.uint8)
+                part = flat[rows].copy()
+                quantise(codes, scales, part, part + 1, one, scale, grid, rows.start, one, scale)
+                assert np.array_equal(one, made[rows])
+                each = SCALES[scales].itemsize
+                assert np.array_equal(scale, made_scales[first * each : last * each])
 
 
 def test_blocks_that_did_not_change_keep_their_bytes() -> None:
@@ -66,7 +78,7 @@ def test_blocks_that_did_not_change_keep_their_bytes() -> None:
     values = old.copy()
     values.reshape(shape)[130, 5] *= np.float32(1.0001)
     codes, scales = np.empty_like(old_codes), np.empty_like(old_scales)
-    quantise("F8_E4M3", "F32", values, old, old_codes, old_scales, grid, codes, scales)
+    quantise("F8_E4M3", "F32", values, old, old_codes, old_scales, grid, 0, codes, scales)
     kept = np.ones(shape, bool)
     kept[128:256, :128] = False
     assert np.array_equal(codes.reshape(shape)[kept], old_codes.reshape(shape)[kept])

@@ -146,7 +146,7 @@ def copy_companions(
             changed |= vocabulary is not None and _set_vocabulary(config, vocabulary)
             if dequantised and dtype is not None:
                 config, changed = without_declaration(config), True
-                if not config.keys() & _DTYPE_KEYS:
+                if not any(isinstance(config.get(key), str) for key in _DTYPE_KEYS):
                     config["torch_dtype"] = full_name(dtype)
             if changed:
                 stage.write(f"{folder}{name}", dumped(config, constants=True))

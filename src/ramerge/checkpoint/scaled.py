@@ -140,7 +140,7 @@ def requantise(
     old_codes, old_scales = origin.read_parts(reader, start, stop)
     codes, scales = reader.arena.take(old_codes.size), reader.arena.take(old_scales.size)
     quantise.quantise(
-        origin.format, origin.scale_format, values, old, old_codes, old_scales, origin.grid, codes, scales
+        origin.format, origin.scale_format, values, old, old_codes, old_scales, origin.grid, start, codes, scales
     )
     return codes, scales
 

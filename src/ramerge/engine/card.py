@@ -60,7 +60,9 @@ The recipe is in `ramerge.yaml`, counts and sizes are in `ramerge.json`.
 def _made(plan: Plan, record: Record) -> str:
     """How the model was made."""
     if not plan.method.combines:
-        return f"Written with ramerge {record.ramerge_version} from {markdown(_base_models(plan)[0])}; nothing was merged."
+        return (
+            f"Written with ramerge {record.ramerge_version} from {markdown(_base_models(plan)[0])}; nothing was merged."
+        )
     parameters = markdown(", ".join(f"{name} = {value}" for name, value in record.parameters.items()))
     return (
         f"Merged with ramerge {record.ramerge_version} by **{plan.method.name}**\n"

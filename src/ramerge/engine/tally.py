@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.checkpoint.tensor import Tensor
 from ramerge.engine.worker import Known, Outcome
 from ramerge.foundation.errors import WeightsError
 from ramerge.methods.base import Counts, Statistic
@@ -106,8 +107,7 @@ class Refusals:
                 problems.append(
                     f"{what} importances that are negative, NaN or Inf; they must be squared gradients or similar"
                     if source.is_importance
-                    else f"{what} NaN or Inf; the training diverged or the file is damaged "
-                    "(allow.non_finite: true computes with them)"
+                    else f"{what} NaN or Inf; {_why(source.tensor)} (allow.non_finite: true computes with them)"
                 )
         return problems
 
@@ -128,3 +128,9 @@ class Refusals:
                 "base's; tensors that are not floating point cannot be merged and must be equal"
             )
         return problems
+
+
+def _why(tensor: Tensor) -> str:
+    """Where numbers that are not finite may come from."""
+    codes = "a scale is NaN, Inf, negative or 0, or codes are NaN: " if tensor.encoding else ""
+    return f"{codes}the training diverged or the file is damaged"

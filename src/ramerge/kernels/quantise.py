@@ -34,13 +34,15 @@ STORES = {
 }
 
 _TEXT = """
-def {name}(values, old, old_codes, old_scales, codes, new_scales, scales, rows, columns, block_rows, block_columns):
+def {name}(
+    values, old, old_codes, old_scales, codes, new_scales, scales, top, rows, columns, block_rows, block_columns
+):
     ONE, TWO = np.uint64(1), np.uint64(2)
     LEAST, LARGEST = np.float32(1e-12), np.float32({largest})
     total = np.uint64(values.size) // columns
     row, at = np.uint64(0), np.uint64(0)
     while row < total:
-        below = row + min(block_rows, rows - row % rows)
+        below = min(row + min(block_rows, rows - (top + row) % rows), total)
         left = np.uint64(0)
         while left < columns:
             width = min(block_columns, columns - left)
@@ -82,7 +84,7 @@ def _kernel(codes: str, scales: str) -> Any:
     text = _TEXT.format(
         name=name, largest=largest, itemsize=SCALES[scales].itemsize, store=STORES[scales], narrow=narrow
     )
-    return native.load(name, text, ("f32[]", "f32[]", *["u8[]"] * 4, "f32[]", *["u64"] * 4), "i64")
+    return native.load(name, text, ("f32[]", "f32[]", *["u8[]"] * 4, "f32[]", *["u64"] * 5), "i64")
 
 
 def quantise(
@@ -93,6 +95,7 @@ def quantise(
     old_codes: NDArray[np.uint8],
     old_scales: NDArray[np.uint8],
     grid: Grid,
+    first: int,
     new_codes: NDArray[np.uint8],
     new_scales: NDArray[np.uint8],
 ) -> None:
@@ -106,6 +109,7 @@ def quantise(
         old_codes: uint8, one for each number.
         old_scales: uint8, the bytes of the blocks' scales.
         grid: where scales belong.
+        first: index of the first element; it begins a row of blocks.
         new_codes: uint8, as `old_codes`: where to write.
         new_scales: uint8, as `old_scales`, aligned for the format: where to write.
     """
@@ -120,6 +124,7 @@ def quantise(
             new_codes,
             new_scales,
             words,
+            first // grid.columns,
             grid.rows,
             grid.columns,
             grid.block_rows,

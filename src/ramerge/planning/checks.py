@@ -8,13 +8,13 @@ from pathlib import Path
 from ramerge.checkpoint.companions import canonical_key, companion_files, compare_configs
 from ramerge.checkpoint.formats.safetensors import INDEX
 from ramerge.checkpoint.open import Checkpoint
-from ramerge.checkpoint.scaled import requantisable
 from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, one_line
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.inputs import Inputs
+from ramerge.planning.layout import unlike_base
 from ramerge.planning.model import TensorPlan, Tie, caught
 from ramerge.recipe.layers import counts_of
 from ramerge.recipe.model import LIKE_BASE, Recipe
@@ -109,8 +109,7 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
     """Refuse to quantise like the base where no rule says how. Note what is kept."""
     if recipe.dtype != LIKE_BASE or base.quantised is None:
         return
-    others = [tensor for tensor in base.tensors.values() if tensor.encoding and requantisable(tensor) is None]
-    if others:
+    if others := unlike_base(base):
         names = listed([repr(tensor.name) for tensor in others])
         text = (
             f"like base: cannot quantise {names} to {full_name(others[0].encoding)}: only float8 has a rule for scales "

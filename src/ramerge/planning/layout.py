@@ -62,8 +62,11 @@ def plan_tensors(base: Checkpoint, matched: Matched, points: Sequence[Point]) ->
         points: their recipe gives dtype, size of shards and rules; their methods say what they need.
     """
     recipe = points[0].recipe
-    outputs = [_output(tensor, recipe.dtype, base, matched) for tensor in base.tensors.values()]
-    stored = base.quantised if recipe.dtype == LIKE_BASE else None
+    stored = base.quantised if recipe.dtype == LIKE_BASE and not unlike_base(base) else None
+    outputs = [
+        _quantised(tensor, base, matched) if stored is not None else _output(tensor, recipe.dtype, base, matched)
+        for tensor in base.tensors.values()
+    ]
     if stored is not None:
         extras = stored.extras.values()
         outputs += [_Output(tensor, (_entry(tensor, tensor.dtype),), is_extra=True) for tensor in extras]
@@ -136,11 +139,20 @@ class _Output:
         return "F32" if self.quantised is not None else self.entries[0][1]
 
 
+def unlike_base(base: Checkpoint) -> list[Tensor]:
+    """Tensors of a quantised base that results cannot be quantised like."""
+    return [tensor for tensor in base.tensors.values() if tensor.encoding and requantisable(tensor) is None]
+
+
 def _output(tensor: Tensor, wanted: str | None, base: Checkpoint, matched: Matched) -> _Output:
-    quantised = requantisable(tensor) if wanted == LIKE_BASE and tensor.name not in matched.rows else None
+    whole = replace(tensor, shape=matched.height(tensor))
+    return _Output(tensor, (_entry(whole, _dtype(wanted, tensor, base, matched)),))
+
+
+def _quantised(tensor: Tensor, base: Checkpoint, matched: Matched) -> _Output:
+    quantised = requantisable(tensor) if tensor.name not in matched.rows else None
     if quantised is None:
-        whole = replace(tensor, shape=matched.height(tensor))
-        return _Output(tensor, (_entry(whole, _dtype(wanted, tensor, base, matched)),))
+        return _output(tensor, None, base, matched)
     return _Output(tensor, tuple(_entry(part, part.dtype) for part in (quantised.codes, quantised.scales)), quantised)
 
 
