@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tests.checkpoints import write_checkpoint
+from tests.checkpoints import read_checkpoint, write_checkpoint, write_safetensors
 from tests.quantised import SAMPLES, quantise_model, write_quantised
-from tests.reference import Stored
+from tests.reference import NUMBERS, Stored
 
 Tensors = Mapping[str, Stored]
 
@@ -76,6 +79,38 @@ def _quantised(sample: str) -> Row:
     )
 
 
+def _factors(tensor: Stored) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """A and B of rank 3, with so few digits that no sum of products is rounded."""
+    rng = np.random.default_rng(int(tensor.bits.reshape(-1)[0]))
+    rows, columns = tensor.bits.shape
+    return tuple((rng.integers(-8, 9, shape) / 256).astype(np.float32) for shape in ((3, columns), (rows, 3)))
+
+
+def as_adapter(folder: Path, tensors: Tensors) -> Path:
+    """A LoRA adapter that changes the first tensor, replaces the last one, and leaves the others as the base's."""
+    first, *_, last = tensors
+    a, b = _factors(tensors[first])
+    module = f"base_model.model.{first.removesuffix('.weight')}"
+    folder.mkdir()
+    stored = {
+        f"{module}.lora_A.weight": Stored("F32", a.view(np.uint32)),
+        f"{module}.lora_B.weight": Stored("F32", b.view(np.uint32)),
+        f"base_model.model.{last}": tensors[last],
+    }
+    write_safetensors(folder / "adapter_model.safetensors", stored)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 3, "lora_alpha": 6}))
+    return folder
+
+
+def of_adapter(folder: Path, tensors: Tensors) -> Tensors:
+    """The tensors of the whole agent."""
+    base = read_checkpoint(folder.parent / "base")
+    first, *_, last = tensors
+    a, b = _factors(tensors[first])
+    whole = base[first].bits.view(NUMBERS[base[first].dtype]).astype(np.float32) + np.float32(2) * (b @ a)
+    return {**base, first: Stored("F32", whole.view(np.uint32)), last: tensors[last]}
+
+
 # By the name of the format, and what varies. Every format of `checkpoint.formats.table` needs a row.
 ROWS: dict[str, Row] = {
     "safetensors": Row(in_shards),
@@ -88,4 +123,5 @@ ROWS: dict[str, Row] = {
     "dcp": Row(trained("write_dcp")),
     "dcp, no root": Row(trained("write_dcp", root=()), dtypes=("F32", "BF16", "F16", "F64")),
     **{f"quantised, {sample}": _quantised(sample) for sample in SAMPLES},
+    "adapter": Row(as_adapter, of_adapter, ("BF16", "F32", "F16"), as_base=False),
 }

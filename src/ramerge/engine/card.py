@@ -111,7 +111,7 @@ def figure(agent: AgentStatistics, column: Column) -> str:
 def _base_models(plan: Plan) -> list[str]:
     """Ids that the hub accepts. A folder has the id from which it was downloaded, or its own name."""
     ids = []
-    for model in (part for one in (plan.base, *plan.agents.values()) for part in one.parts):
+    for model in (part for named in (plan.base, *plan.agents.values()) for part in named.parts):
         candidate = model.hub_id or model.folder.resolve().name
         if _HUB_ID.fullmatch(candidate) and "--" not in candidate and ".." not in candidate:
             ids.append(candidate)

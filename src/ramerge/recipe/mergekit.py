@@ -482,6 +482,11 @@ class _Translation:
         self.result.flags |= {key: flag for key, flag in self.given.flags.items() if key[0] in _ADDED_KEYS}
 
 
+def _spelled(path: str, revision: str | None) -> str:
+    """A model as recipes name it."""
+    return f"{path}@{revision}" if revision else path
+
+
 def _located(value: Any) -> tuple[str, str | None]:
     """Path or hub id, and revision, from `path`, `path@revision`, or the mapping into which mergekit turns these.
 
@@ -491,11 +496,13 @@ def _located(value: Any) -> tuple[str, str | None]:
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, Mapping):
-        if any(part is not None for name, part in value.items() if name != "model"):
-            raise ValueError("a model with an adapter or another architecture is not supported")
+        if any(part is not None for name, part in value.items() if name not in ("model", "lora")):
+            raise ValueError("a model of another architecture is not supported")
+        if value.get("lora") is not None:
+            return "+".join(_spelled(*_located({"model": value.get(part)})) for part in ("model", "lora")), None
         value = value.get("model")
     elif isinstance(value, str) and "+" in value:
-        raise ValueError("a LoRA adapter on a model (+) is not supported; merge it into the model first")
+        return value, None  # a model with adapters, each with its own revision
     if isinstance(value, Mapping) and set(value) <= {"path", "revision"}:
         path, revision = value.get("path"), value.get("revision")
     elif isinstance(value, str):

@@ -15,7 +15,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramerge.checkpoint.embeddings import embedding_of
+from ramerge.checkpoint.embeddings import HEADS, embedding_of
 from ramerge.checkpoint.formats import pickled, safetensors
 from ramerge.checkpoint.formats.files import check_files
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
@@ -231,7 +231,8 @@ class _Agent:
         for pair, parameter, transposed in self._parameters(pairs):
             self._add_to_parameter(pair, parameter, transposed)
         targeted = {pair.plain for pair in pairs if self._targets(pair.plain)}
-        for pair in pairs:
+        # as PEFT adds them: the input embeddings first, then output embeddings that are the same tensor
+        for pair in sorted(pairs, key=lambda pair: self._tied(f"{pair.plain}.weight") is not None):
             if pair.plain not in targeted:
                 self._add_to_module(pair, modules[pair.module])
         if not modules and not others:
@@ -251,6 +252,8 @@ class _Agent:
             found = _PART.fullmatch(key)
             if found is None:
                 name = key.replace(".base_layer.", ".").replace(".modules_to_save.default.", ".")
+                if name != key and (embedding := self._tied(name)) is not None:
+                    name = embedding.name  # the base layer of an adapter of tied output embeddings
                 others.append(Tensor(name, tensor.dtype, tensor.shape, tensor.origin))
                 continue
             part = _PARTS.get((found["part"], found["leaf"]))
@@ -289,15 +292,24 @@ class _Agent:
     def _named(self, name: str) -> str | None:
         """The base's name of what a module calls `name`."""
         for start, instead in _RENAMED:
-            if name.startswith(start) and (other := instead + name.removeprefix(start)) in self.base.tensors:
-                return other
+            if name.startswith(start):
+                other = instead + name.removeprefix(start)
+                for spelled in (other, other.replace(".mlp.", ".block_sparse_moe.")):  # Mixtral's files
+                    if spelled in self.base.tensors:
+                        return spelled
         return None
 
     def _tied(self, name: str) -> Tensor | None:
         """The input embeddings that the base uses as the output embeddings `name`."""
+        if self._named(name) is not None:
+            return None
         parts = (self.base.config, self.base.config.get("text_config"))
         is_tied = any(part.get("tie_word_embeddings") for part in parts if isinstance(part, Mapping))
         return embedding_of(name, None, self.base.tensors.values()) if is_tied else None
+
+    def _is_shared(self, name: str) -> bool:
+        """Whether a tensor is used as input and as output embeddings."""
+        return any((tied := self._tied(head)) is not None and tied.name == name for head in HEADS)
 
     # --- what replaces -----------------------------------------------------------------------------------------------
 
@@ -347,16 +359,20 @@ class _Agent:
     def _add_to_module(self, pair: _Pair, parts: Mapping[str, Tensor]) -> None:
         """Change the weight of a linear layer or an embedding, and its bias."""
         name = self._named(f"{pair.plain}.weight")
-        if name is None and (embedding := self._tied(f"{pair.plain}.weight")) is not None:
+        embedding = self._tied(f"{pair.plain}.weight")
+        if embedding is not None and self.settings.ties:
+            return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
+        if embedding is not None:
             name = embedding.name
-            self.warnings.append(
-                f"changes {quoted(pair.plain)}, which the base ties to {quoted(name)}: as in PEFT's merge_and_unload, "
-                "input and output embeddings change together, which is not what was trained; untie the base to keep "
-                "them apart"
-            )
         if name is None:
             self.problems.append(f"{quoted(pair.plain)}: the base has no tensor {quoted(f'{pair.plain}.weight')}")
             return
+        if self._is_shared(name) and not self.settings.ties:
+            self.warnings.append(
+                f"changes {quoted(pair.plain)}, which the base ties to the other embeddings: as in PEFT's "
+                "merge_and_unload, input and output embeddings change together, although only one of them was "
+                "trained so; untie the base to keep them apart"
+            )
         tensor = self.tensors[name]
         transposed = self._is_transposed(pair, tensor)
         if transposed is None:
@@ -429,7 +445,7 @@ class _Agent:
             for pair, parameter in chosen:
                 fits = parameter.orientations(pair)
                 if len(fits) > 1:
-                    fits = shown if len(shown) == 1 else {True} if self._is_old else fits
+                    fits = shown or ({True} if self._is_old else self._shown_by_base(module)) or fits
                 if len(fits) > 1:
                     self.problems.append(
                         f"{quoted(module)}: {parameter.name} is square, {list(parameter.shape)}, so its shape does not "
@@ -442,6 +458,13 @@ class _Agent:
     def _is_old(self) -> bool:
         """Whether a version of PEFT wrote it that took the second dimension of experts for the input."""
         return self.settings.version is not None and self.settings.version < (0, 19)
+
+    def _shown_by_base(self, module: str) -> set[bool]:
+        """Whether the base stores experts as (in, out), if its first parameter tells: of gpt-oss, all are square."""
+        gate = self._parameter(module, "gate_up_proj")
+        width = self.base.config.get("hidden_size")
+        found = {transposed for transposed in (False, True) if gate and gate.shape[1 if transposed else 2] == width}
+        return _only(found)
 
     def _assigned(
         self, module: str, group: Sequence[_Pair], found: Sequence[_Parameter]
@@ -483,9 +506,8 @@ class _Agent:
         return None
 
     def _of_expert(self, module: str, expert: int, part: str) -> str | None:
-        """The base's name of a tensor of one expert. Mixtral's files have another name for the module."""
-        name = f"{module}.{expert}.{part}.weight"
-        return self._named(name) or self._named(name.replace(".mlp.", ".block_sparse_moe."))
+        """The base's name of a tensor of one expert."""
+        return self._named(f"{module}.{expert}.{part}.weight")
 
     def _of_experts(self, module: str, name: str, parts: Sequence[str]) -> _Parameter | None:
         found: list[tuple[str, int, int]] = []

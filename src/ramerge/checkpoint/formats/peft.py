@@ -91,6 +91,7 @@ class Settings:
         patterns: alphas by pattern, in order.
         has_root: whether the scaling is alpha / sqrt(rank), and not alpha / rank (rsLoRA).
         has_magnitudes: whether it is DoRA.
+        ties: whether input and output embeddings have the same factors, where the base ties them.
         is_transposed: whether square weights are stored as (in, out).
         parameters: the names of single parameters that it targets.
         tokens: the rows that it replaces, for every module, or by module.
@@ -103,6 +104,7 @@ class Settings:
     patterns: Mapping[str, float]
     has_root: bool
     has_magnitudes: bool
+    ties: bool
     is_transposed: bool
     parameters: tuple[str, ...]
     tokens: Sequence[int] | Mapping[str, Sequence[int]]
@@ -143,6 +145,7 @@ def read_settings(folder: Path) -> Settings:
         patterns={key: float(value) for key, value in (config.get("alpha_pattern") or {}).items()},
         has_root=bool(config.get("use_rslora")),
         has_magnitudes=bool(config.get("use_dora")),
+        ties=bool(config.get("ensure_weight_tying")),
         is_transposed=bool(config.get("fan_in_fan_out")),
         parameters=tuple(config.get("target_parameters") or ()),
         tokens=config.get("trainable_token_indices") or (),
@@ -175,7 +178,7 @@ def _refused(config: Mapping[str, Any]) -> list[str]:
         )
     elif start not in _PLAIN:
         problems.append(
-            f"init_lora_weights is {quoted(stated)}, which is not known; if it leaves the base as it was, set it to true"
+            f"init_lora_weights is {quoted(stated)}, which is not known; if it leaves the base as it is, set it to true"
         )
     names = config.get("target_parameters") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
