@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -336,3 +337,24 @@ def test_another_base_is_a_warning(models: Path) -> None:
     plan = ramerge.plan(recipe(models, ["other"]))
     assert any("was trained on 'org/base-Instruct'" in warning for warning in plan.warnings)
     assert any("'unsloth_fixed' have no meaning here" in note for note in plan.notes)
+
+
+_ODD: tuple[Any, ...] = (None, 0, -1, float("inf"), True, "", [], {}, [1], {"a": 1}, "x", 10**400, "(a+)+", {"(": 1})
+_MORE = ([[1]], {"embed_tokens": [True]}, {"embed_tokens": [10**30, 1]}, -5.5)
+
+
+def test_no_configuration_does_more_than_be_refused(models: Path) -> None:
+    full = {
+        **CONFIG,
+        **{"init_lora_weights": True, "use_rslora": True, "use_dora": False, "peft_version": "0.21.2"},
+        **{"alpha_pattern": {"up_proj": 4, "^a.*": 2}, "target_parameters": ["mlp.experts.down_proj"]},
+        **{"trainable_token_indices": {"embed_tokens": [1, 2]}, "ensure_weight_tying": False},
+    }
+    tokens = {key("model.embed_tokens.token_adapter", "trainable_tokens_delta"): some(2, 16)}
+    adapter, base = write_adapter(models / "odd", factors(*UP) | tokens, **full), open_checkpoint(models / "base")
+    assert open_checkpoint(adapter, base=base).tensors["model.embed_tokens.weight"].dtype == "F32"
+    for name in full:
+        for value in (*_ODD, *_MORE):
+            (adapter / "adapter_config.json").write_text(json.dumps({**full, name: value}))
+            with suppress(CheckpointError):
+                open_checkpoint(adapter, base=base)
