@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -184,7 +184,7 @@ def _weights(folders: Iterable[Path]) -> list[Path]:
 
 def _generate(shape: Shape, into: Family) -> None:
     """Write all checkpoints side by side, so that the base is made once and never read back."""
-    tensors = sorted(_tensors(shape))
+    tensors = sorted(tensors_of(shape))
     elements = sum(int(np.prod(dimensions)) for _, dimensions in tensors)
     generators = [np.random.Generator(np.random.SFC64([_SEED, place])) for place in range(1 + len(into.agents))]
     with ExitStack() as stack:
@@ -197,6 +197,14 @@ def _generate(shape: Shape, into: Family) -> None:
             ]
             for file, words in zip(files, [base, *agents], strict=True):
                 file.write(words.data)
+
+
+def write_factors(path: Path, tensors: Mapping[str, NDArray[np.float32]]) -> None:
+    """A safetensors file of float32 tensors."""
+    with path.open("wb") as file:
+        file.write(_header([(name, values.shape) for name, values in tensors.items()], "F32"))
+        for values in tensors.values():
+            file.write(np.ascontiguousarray(values).data)
 
 
 def _absolute(weights: Path, made: Path) -> None:
@@ -289,19 +297,19 @@ def _begin(folder: Path, shape: Shape, tensors: Sequence[tuple[str, tuple[int, .
     return file
 
 
-def _header(tensors: Sequence[tuple[str, tuple[int, ...]]]) -> bytes:
+def _header(tensors: Sequence[tuple[str, tuple[int, ...]]], dtype: str = "BF16") -> bytes:
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for name, dimensions in tensors:
-        end = position + 2 * int(np.prod(dimensions))
-        entries[name] = {"dtype": "BF16", "shape": list(dimensions), "data_offsets": [position, end]}
+        end = position + (4 if dtype == "F32" else 2) * int(np.prod(dimensions))
+        entries[name] = {"dtype": dtype, "shape": list(dimensions), "data_offsets": [position, end]}
         position = end
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
-def _tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+def tensors_of(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes as Qwen2.5 has them; the output embedding is tied, so it is not stored."""
     hidden, inner = shape.hidden, shape.intermediate
     keys = hidden // shape.heads * shape.key_value_heads

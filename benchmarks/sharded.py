@@ -197,8 +197,8 @@ def render(by_size: Mapping[str, Stored]) -> str:
             f"three agents of {size} back to the base's value. `ramerge convert` and merges keep float32."
         )
     text = (
-        f"Three agents in float32 of a base in bfloat16. Each is stored by {_RANKS} ranks of FSDP2 as verl does it, and "
-        "as safetensors. Floor of a conversion: read the shards, and write as many bytes as the output has."
+        f"Three agents in float32 of a base in bfloat16. Each is stored by {_RANKS} ranks of FSDP2, as verl does, "
+        "and as safetensors. Floor of a conversion: read the shards, and write as many bytes as the output has."
     )
     return "\n\n".join(
         [

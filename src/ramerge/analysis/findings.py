@@ -142,14 +142,21 @@ _OWN: tuple[tuple[float, str], ...] = (
 )
 
 
-def findings_of(model: Part, dtype: str) -> tuple[Finding, ...]:
-    """Sparsity, overlap, and what averaging would cost; what merges leave is told as the output's dtype holds it."""
+def findings_of(model: Part, dtype: str, adapters: Sequence[str] = ()) -> tuple[Finding, ...]:
+    """Sparsity, overlap, and what averaging would cost; what merges leave is told as the output's dtype holds it.
+
+    Args:
+        model: the whole model.
+        dtype: of the output.
+        adapters: the names of agents that are LoRA adapters.
+    """
     figures = _Figures(model)
     if not model.elements or not figures.agents:
         return (
             Finding("The agents equal the base: there is nothing to merge.", "No element moved by more than epsilon."),
         )
-    return (_sparsity(figures), _overlap(figures), _dilution(figures, dtype))
+    low_rank = _low_rank(figures, adapters)
+    return (_sparsity(figures), *([low_rank] if low_rank else []), _overlap(figures), _dilution(figures, dtype))
 
 
 def _said(table: Sequence[Row], figures: _Figures) -> str:
@@ -169,6 +176,33 @@ def _sparsity(figures: _Figures) -> Finding:
         else ""
     )
     return Finding(text, f"Moved by more than epsilon: {_each(figures.model.agents, lambda a: a.density)}.{more}")
+
+
+def _low_rank(figures: _Figures, adapters: Sequence[str]) -> Finding | None:
+    """What it means for RAM that agents are LoRA adapters; by their own figures, because the rest is a model's."""
+    found = [agent for agent in figures.agents if agent.name in adapters]
+    if not found:
+        return None
+    text = f"{_names([agent.name for agent in found])}: LoRA, dense wherever it acts."
+    shared = [agent.name for agent in found if agent.unique_share < _OWN[0][0]]
+    if len(figures.agents) == 1:
+        text += " For a single agent that changes nothing."
+    elif shared:
+        text += (
+            f" RAM is made for sparse updates: most of what {_names(shared)} moved others moved too, so RAM averages "
+            "it, and lambda says little."
+        )
+    else:
+        text += " Most of it no other agent moved, because the agents change other matrices or others are sparse."
+    rho = ", ".join(f"{agent.name} {agent.rho:.2f}" for agent in found)
+    lambdas = ", ".join(f"{agent.name} {agent.lambdas['ram+']:.3f}" for agent in found)
+    return Finding(
+        text,
+        "A low-rank product moves every element of the matrices that it changes; only steps below epsilon are not "
+        f"counted: density {_each(found, lambda agent: agent.density)}. The paper measures sparse updates of full "
+        "training with RL (section 3.2). Of dense ones, rho = shared / unique (equation 2) tells which matrices they "
+        f"have in common, and not what their tasks have: rho {rho}, for which RAM+ has lambda {lambdas} (equation 6).",
+    )
 
 
 def _overlap(figures: _Figures) -> Finding:

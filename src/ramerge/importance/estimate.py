@@ -110,7 +110,10 @@ def fisher(
         raise RecipeError(problems)
     _require_extras()
     source, folder = path_of(data, "a data file"), path_of(out)
-    directory = resolve(os.fspath(model), Path.cwd()).folder
+    found = resolve(os.fspath(model), Path.cwd())
+    if found.adapters:
+        raise RecipeError(f"{found.written}: is a model with adapters; write it as one first, with ramerge convert")
+    directory = found.folder
     if problems := problems_of(folder, [directory, source], 0, overwrite=overwrite):
         raise PlanError(problems)
     identities = identify([source])

@@ -75,6 +75,7 @@ def make_plan(
         base=inputs.base,
         agents=inputs.agents,
         importances=inputs.importances,
+        adapters=inputs.adapters,
         **vars(contents),
         resources=resources,
         disk_free=free_bytes(out) if out is not None else None,
@@ -93,6 +94,7 @@ def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, ca
     matched, ties = _matched(recipe, base, inputs, findings)
     speaker = check_tokens(recipe, base, inputs.opened_agents, matched.rows, findings)
     checks.note_one_agent(points[0], findings)
+    checks.note_adapters(points, inputs, findings)
     checks.check_layers(base, findings)
     checks.check_configs(base, inputs.opened_agents, ties, recipe, findings)
     if not inputs.are_complete:

@@ -21,6 +21,8 @@ from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
 
 _MOST_SHARDS = 10_000
+# Methods that keep apart what only one agent moved.
+_FOR_SPARSE = ("ram", "ram+", "ram+s")
 
 
 def check_configs(
@@ -83,6 +85,17 @@ def note_one_agent(point: Point, findings: Findings) -> None:
     """Note what a merge of only one agent means."""
     if len(point.recipe.agents) == 1 and point.method.combines:
         findings.notes.append(f"{next(iter(point.recipe.agents))} is the only agent: {point.method.alone}")
+
+
+def note_adapters(points: Sequence[Point], inputs: Inputs, findings: Findings) -> None:
+    """Note what dense updates mean for methods that are made for sparse ones."""
+    if len(inputs.adapters) > 1 and any(point.method.name in _FOR_SPARSE for point in points):
+        findings.notes.append(
+            f"{', '.join(inputs.adapters)} are LoRA adapters: they move nearly every element of the matrices that they "
+            "change, while RAM is made for the sparse updates of full training with RL (section 3.2 of its paper). "
+            "Where several meet, nearly everything is shared and averaged, rho is large (equation 2), and lambda "
+            "stands at its limit (equation 6); `ramerge analyze` measures it"
+        )
 
 
 def check_layers(base: Checkpoint, findings: Findings) -> None:

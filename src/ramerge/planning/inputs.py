@@ -45,6 +45,11 @@ class Inputs:
         return [*base, *self.opened_agents.values(), *self.opened_importances.values()]
 
     @property
+    def adapters(self) -> tuple[str, ...]:
+        """The agents that are LoRA adapters."""
+        return tuple(name for name, agent in self.opened_agents.items() if agent.format == ADAPTER)
+
+    @property
     def are_complete(self) -> bool:
         """Whether all checkpoints could be opened."""
         agents = len(self.opened_agents) == len(self.agents)

@@ -271,6 +271,7 @@ class Plan(Contents):
         base: the base; if the recipe has no base, the first agent.
         agents: by name, in recipe order.
         importances: by the agent's name, for agents that have importances.
+        adapters: the agents that are LoRA adapters.
         resources: threads, blocks and memory.
         disk_free: free bytes of the output's disk.
         strict: whether warnings are problems, also those that come later, during the merge.
@@ -286,6 +287,7 @@ class Plan(Contents):
     base: Model
     agents: Mapping[str, Model]
     importances: Mapping[str, Model]
+    adapters: tuple[str, ...]
     resources: Resources
     disk_free: int | None = None
     strict: bool = False
