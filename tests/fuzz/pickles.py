@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import zipfile
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from random import Random
 
 from ramerge.checkpoint.formats.sharded import part_of
@@ -44,31 +46,31 @@ PARTS = (
 
 
 @cache
-def _good() -> tuple[bytes, bytes]:
-    pickled = state(
-        a=tensor(), b=tensor((3, 2), (1, 3)), c=STUB, d=SIZE + numbers(2, 3) + pickle.TUPLE1 + pickle.REDUCE
-    )
-    return pickled, archive(folder("pickles") / "good", pickled).read_bytes()
+def _good() -> tuple[tuple[bytes, ...], bytes]:
+    """The instructions of a pickle, and the file with them."""
+    pickled = state(a=tensor(), b=tensor((3, 2), (1, 3)))
+    places = [*(place for _, _, place in pickletools.genops(pickled) if place is not None), len(pickled)]
+    steps = tuple(pickled[begin:end] for begin, end in pairwise(places))
+    return steps, archive(folder("pickles") / "good", pickled).read_bytes()
 
 
 def cases(seed: int) -> Iterator[bytes]:
     """Whole files."""
     rng = Random(seed)
-    pickled, whole = _good()
+    good, whole = _good()
     for _ in range(BATCH):
         if rng.random() < 0.3:
             yield torn(rng, whole)
             continue
-        changed = pickled
+        steps = list(good)
         for _ in range(rng.choice((1, 1, 2, 5))):
-            place = rng.randrange(len(changed))
-            change = rng.choice(
-                (rng.choice(PARTS), bytes([rng.randrange(256)]), changed[place : place + rng.randrange(40)])
-            )
-            changed = changed[:place] + change + changed[place + rng.choice((0, 0, 1, len(change))) :]
+            place = rng.randrange(len(steps))
+            copied = steps[place : place + rng.randrange(10)]
+            steps[place : place + rng.choice((0, 1, 1, 5))] = rng.choice(([rng.choice(PARTS)], copied, []))
+        changed = b"".join(steps)
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as file:
-            file.writestr("archive/data.pkl", changed)
+            file.writestr("archive/data.pkl", torn(rng, changed) if rng.random() < 0.2 else changed)
             file.writestr("archive/data/0", bytes(24))
         yield buffer.getvalue()
 
