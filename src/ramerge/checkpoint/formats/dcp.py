@@ -15,6 +15,7 @@ from typing import Any
 
 from ramerge.checkpoint.formats.files import check_files, read_config
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.formats.unread import is_torch_dist
 from ramerge.checkpoint.formats.views import assembled, tensor_of, unwrapped, without_ties
 from ramerge.checkpoint.header import read_header
 from ramerge.checkpoint.identity import Identity, identify
@@ -40,6 +41,8 @@ _LIMITS = Limits(size=32_000_000, signs=1_700_000, depth=8)
 def find(folder: Path) -> Path | None:
     """The folder itself, or the one inside that trainers give the model, if it holds a distributed checkpoint."""
     for place in (folder, *(folder / name for name in _INNER)):
+        if is_torch_dist(place):
+            continue  # Megatron's names and layouts are not those of transformers
         if place.is_dir() and ((place / METADATA).is_file() or any(place.glob("*.distcp")) or any(_shards(place))):
             return place
     return None
