@@ -25,13 +25,12 @@ class _Kind:
 
 def _zero(folder: Path) -> str:
     """DeepSpeed puts its script into every checkpoint."""
-    root, tag = (
-        (folder, "") if (folder / "zero_to_fp32.py").is_file() else (folder.parent, f" --tag {quote(folder.name)}")
-    )
-    out = quote(f"{root}-fp32")
+    is_root = (folder / "zero_to_fp32.py").is_file()
+    root, tag = (folder, "") if is_root else (folder.parent, f" --tag {quote(folder.name)}")
+    script, out = quote(str(root / "zero_to_fp32.py")), quote(f"{root}-fp32")
     return (
-        f"python {quote(str(root / 'zero_to_fp32.py'))} {quote(str(root))} {out}{tag} --safe_serialization, which keeps "
-        f"float32; then copy config.json and the tokenizer to {out}"
+        f"python {script} {quote(str(root))} {out}{tag} --safe_serialization, which keeps float32; then copy config.json "
+        f"and the tokenizer to {out}"
     )
 
 
@@ -61,15 +60,15 @@ def _mp_rank(folder: Path) -> str:
 def _one_file(folder: Path) -> str:
     name = next(path.name for pattern in _STATE_DICTS for path in sorted(folder.glob(pattern)))
     return (
-        f"mv {quote(str(folder / name))} {quote(str(folder / 'pytorch_model.bin'))}, if the file is the state dict of a "
-        "model, with config.json beside it"
+        f"mv {quote(str(folder / name))} {quote(str(folder / 'pytorch_model.bin'))}, if the file is the state dict of "
+        "a model, with config.json beside it"
     )
 
 
 def _llama(folder: Path) -> str:
     return (
-        f"python -m transformers.models.llama.convert_llama_weights_to_hf --input_dir {quote(str(folder))} --model_size "
-        f"SIZE --output_dir {quote(f'{folder}-hf')}"
+        f"python -m transformers.models.llama.convert_llama_weights_to_hf --input_dir {quote(str(folder))} "
+        f"--model_size SIZE --output_dir {quote(f'{folder}-hf')}"
     )
 
 
