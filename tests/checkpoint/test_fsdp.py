@@ -122,6 +122,8 @@ def test_which_folder_a_user_names(actor: Path) -> None:
     check(run)
     (run / "latest_ckpt_global_step.txt").write_text("../../etc")
     assert find(run) is None
+    with pytest.raises(CheckpointError, match=f"give one of its steps, such as {step / 'policy'}"):
+        open_checkpoint(run)
 
 
 def rank(actor: Path, number: int, of: int = 3) -> Path:

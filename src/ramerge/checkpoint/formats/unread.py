@@ -29,8 +29,8 @@ def _zero(folder: Path) -> str:
     root, tag = (folder, "") if is_root else (folder.parent, f" --tag {quote(folder.name)}")
     script, out = quote(str(root / "zero_to_fp32.py")), quote(f"{root}-fp32")
     return (
-        f"python {script} {quote(str(root))} {out}{tag} --safe_serialization, which keeps float32; then copy config.json "
-        f"and the tokenizer to {out}"
+        f"python {script} {quote(str(root))} {out}{tag} --safe_serialization, which keeps float32; "
+        f"then copy config.json and the tokenizer to {out}"
     )
 
 
