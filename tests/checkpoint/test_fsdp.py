@@ -247,6 +247,12 @@ def test_links_that_lead_out_are_refused(actor: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="outside the checkpoint"):
         open_checkpoint(actor)
     open_checkpoint(actor, allow_outside_links=True)
+    (tmp_path / "elsewhere.pt").replace(rank(actor, 1))
+    config = actor / "huggingface" / "config.json"
+    config.rename(tmp_path / "config.json")
+    config.symlink_to(tmp_path / "config.json")
+    with pytest.raises(CheckpointError, match="outside the checkpoint"):
+        open_checkpoint(actor)
 
 
 def test_an_agent_in_float32_shards_moves_a_base_in_bf16(tmp_path: Path) -> None:

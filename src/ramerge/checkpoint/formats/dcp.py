@@ -49,7 +49,7 @@ def find(folder: Path) -> Path | None:
 
 
 def _shards(folder: Path) -> Iterator[str]:
-    return (path.name for path in sorted(folder.iterdir()) if _SAFETENSORS.fullmatch(path.name))
+    return (path.name for path in sorted(folder.glob("shard-*.safetensors")) if _SAFETENSORS.fullmatch(path.name))
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
