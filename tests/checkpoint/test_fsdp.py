@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 import ramerge
 from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.formats.fsdp import find, open_folder
+from ramerge.checkpoint.formats.sharded import part_of
 from ramerge.checkpoint.open import Checkpoint, open_checkpoint
 from ramerge.checkpoint.read import Files, Reader
+from ramerge.checkpoint.torchfile.load import Storage, View
+from ramerge.checkpoint.torchfile.machine import Name, RefusedError, Stub
 from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
 from tests.reference import Stored
@@ -122,6 +125,8 @@ def test_which_folder_a_user_names(actor: Path) -> None:
     check(run)
     (run / "latest_ckpt_global_step.txt").write_text("../../etc")
     assert find(run) is None
+    with pytest.raises(CheckpointError, match=f"give one of its steps, such as {step / 'policy'}"):
+        open_checkpoint(run)
 
 
 def rank(actor: Path, number: int, of: int = 3) -> Path:
@@ -245,6 +250,12 @@ def test_links_that_lead_out_are_refused(actor: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="outside the checkpoint"):
         open_checkpoint(actor)
     open_checkpoint(actor, allow_outside_links=True)
+    (tmp_path / "elsewhere.pt").replace(rank(actor, 1))
+    config = actor / "huggingface" / "config.json"
+    config.rename(tmp_path / "config.json")
+    config.symlink_to(tmp_path / "config.json")
+    with pytest.raises(CheckpointError, match="outside the checkpoint"):
+        open_checkpoint(actor)
 
 
 def test_an_agent_in_float32_shards_moves_a_base_in_bf16(tmp_path: Path) -> None:
@@ -259,3 +270,36 @@ def test_an_agent_in_float32_shards_moves_a_base_in_bf16(tmp_path: Path) -> None
         ramerge.merge({**recipe(tmp_path, [name]), "method": "task_arithmetic"}, tmp_path / f"out-{name}")
     expected, found = read_checkpoint(tmp_path / "out-plain"), read_checkpoint(tmp_path / "out-run")
     assert all(found[name].bits.tobytes() == expected[name].bits.tobytes() for name in expected)
+
+
+def dtensor(mesh: dict[str, object], package: str, offsets: list[int]) -> Stub:
+    """A DTensor as older versions of torch write it: by hand, from their sources."""
+    held = Storage(Path("x"), 0, 24, 0)
+    spec = {
+        "mesh": Stub("torch.distributed.device_mesh.DeviceMesh", (), {"_coordinate_on_dim": offsets, **mesh}),
+        "placements": (
+            Stub(f"{package}.placement_types.Replicate", ()),
+            Stub(f"{package}.placement_types.Shard", (), {"dim": 0}),
+        ),
+        "tensor_meta": Stub(f"{package}.placement_types.TensorMeta", ((7, 2), (2, 1), Name("torch.float32"))),
+    }
+    state = {"_local_tensor": View(held, "F32", (3, 2), (2, 1), 0), "_spec": Stub("spec", (), spec)}
+    return Stub(f"{package}.DTensor", (), state)
+
+
+@pytest.mark.parametrize("package", ["torch.distributed._tensor.api", "torch.distributed.tensor"])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        {"mesh": View(Storage(Path("x"), 0, 48, 0), "I64", (2, 3), (3, 1), 0)},
+        {"_layout": Stub("layout", (), {"shape": (2, 3), "stride": (3, 1)})},
+        {"_layout": Stub("layout", (), {"axes": tuple(Stub("axis", (), {"shape": (n,)}) for n in (2, 3))})},
+    ],
+)
+def test_meshes_of_older_versions_of_torch(mesh: dict[str, object], package: str) -> None:
+    part = part_of(dtensor(mesh, package, [1, 1]))
+    assert (part.shape, part.dtype, part.boxes[0][0]) == ((7, 2), "F32", (3, 0))
+    with pytest.raises(RefusedError, match=r"should have a shard of \[1, 2\] at \[6, 0\]"):
+        part_of(dtensor(mesh, package, [1, 2]))
+    with pytest.raises(RefusedError, match="in a mesh of"):
+        part_of(dtensor(mesh, package, [1, 3]))

@@ -144,7 +144,13 @@ def test_origins_of_origins(disk: Disk) -> None:
         ([((-1, 0), (4, 3))], "outside"),
         ([((0,), (12,))], "dimensions"),
         ([], "leave 12 of 12"),
+        ([((0, 0), (2, 2)), ((0, 2), (4, 1)), ((2, 0), (2, 2))], "None"),
     ],
 )
 def test_pieces_that_do_not_make_up_a_tensor(boxes: list, words: str) -> None:
     assert words in str(is_covered((4, 3), boxes))
+
+
+def test_pieces_without_order_take_no_time() -> None:
+    boxes = [((place, place), (1, 1)) for place in range(20_000)]
+    assert "in no order" in str(is_covered((20_000, 20_000), boxes))

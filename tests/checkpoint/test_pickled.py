@@ -1,12 +1,17 @@
+import json
 import pickle
 from pathlib import Path
 
 import pytest
 
 import ramerge
+from ramerge.checkpoint.open import open_checkpoint
+from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import read_checkpoint, recipe, simple, write_simple
 
 torch = pytest.importorskip("torch")
+
+from tests import trainers  # noqa: E402  (needs torch)
 
 
 def as_torch(tensors):
@@ -16,13 +21,12 @@ def as_torch(tensors):
     }
 
 
-@pytest.mark.parametrize("old_format", [False, True])
-def test_a_pickled_agent_merges_to_the_same_bytes(old_format: bool, tmp_path: Path) -> None:
+def test_a_pickled_agent_merges_to_the_same_bytes(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     ramerge.merge(recipe(tmp_path, names), tmp_path / "expected")
     (tmp_path / "tool" / "model.safetensors").unlink()
     state = as_torch(simple(2, moved=0.4))
-    torch.save(state, tmp_path / "tool" / "pytorch_model.bin", _use_new_zipfile_serialization=not old_format)
+    torch.save(state, tmp_path / "tool" / "pytorch_model.bin")
     ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
     expected, found = read_checkpoint(tmp_path / "expected"), read_checkpoint(tmp_path / "out")
     assert all(found[name].bits.tobytes() == expected[name].bits.tobytes() for name in expected)
@@ -35,6 +39,31 @@ def test_a_pickled_base_gives_safetensors(tmp_path: Path) -> None:
     ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
     assert (tmp_path / "out" / "model.safetensors").is_file()
     assert not list((tmp_path / "out").glob("*.bin"))
+
+
+def test_an_index_that_disagrees_with_the_files(tmp_path: Path) -> None:
+    folder = trainers.write_bin(tmp_path / "x", simple(0), shards=2)
+    index = folder / "pytorch_model.bin.index.json"
+    listed = json.loads(index.read_text())
+    listed["weight_map"]["model.layers.9.weight"] = "pytorch_model-00001-of-00002.bin"
+    del listed["weight_map"]["model.layers.2.weight"]
+    index.write_text(json.dumps(listed))
+    with pytest.raises(CheckpointError) as found:
+        open_checkpoint(folder)
+    assert "says it holds 'model.layers.9.weight', but it does not" in found.value.problems[0]
+    assert "holds 'model.layers.2.weight', which the index does not list" in found.value.problems[1]
+
+
+def test_tied_tensors_are_read_once_if_the_model_ties_them(tmp_path: Path) -> None:
+    embedding = torch.ones(4, 4)
+    state = {"embed_tokens.weight": embedding, "lm_head.weight": embedding, "turned.weight": embedding.t()}
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    assert list(open_checkpoint(tmp_path).tensors) == list(state)
+    (tmp_path / "config.json").write_text('{"text_config": {"tie_word_embeddings": true}}')
+    found = open_checkpoint(tmp_path)
+    assert list(found.tensors) == ["embed_tokens.weight", "turned.weight"]
+    assert found.shards == {"model.safetensors": ("embed_tokens.weight", "turned.weight")}
+    assert "'lm_head.weight' is tied to 'embed_tokens.weight'" in found.notes[0]
 
 
 class Attack:

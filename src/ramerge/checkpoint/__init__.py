@@ -1,9 +1,11 @@
 """Checkpoints on disk. Nothing here knows of merging.
 
 hub              from a model's name to its folder
-index, header    a folder's tensors; safetensors headers, which are not trusted
-pickled          `pytorch_model.bin`
-tensor, read     what a tensor is; how its bytes are read
+open, formats    from a folder in any format to its tensors
+header           safetensors headers, which are not trusted
+torchfile        what `torch.save` writes, without torch
+tensor, origins  what a tensor is; where its elements come from
+read, arena      how its blocks are read, and in which memory
 write, stage     the output's files; the output folder, which appears complete or not at all
 outputs, paths   where an output may be; checks that paths stay in their folder
 lowrank          origins that compute: LoRA and DoRA on a base

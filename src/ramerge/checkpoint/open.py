@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.encodings.decode import Quantised, decode
+from ramerge.checkpoint.formats import unread
 from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.formats.table import FORMATS
 from ramerge.checkpoint.identity import Identity
@@ -123,7 +124,15 @@ def _no_weights(directory: Path) -> str:
             f"{directory}: holds GGUF files only, which are quantised and cannot be merged; "
             "merge the original safetensors checkpoints and convert the result"
         )
+    if steps := sorted(directory.glob("global_step_*/*/model_world_size_*_rank_0.pt"), key=_age):
+        return f"{directory}: is the folder of a training run; give one of its steps, such as {steps[-1].parent}"
+    if text := unread.advice(directory):
+        return f"{directory}: {text}"
     inner = sorted({path.parent.name for path in directory.glob("*/*.safetensors")})
     hint = f"; there are some in {directory / inner[0]}" if inner else ""
     known = ", ".join(format.title for format in FORMATS)
     return f"{directory}: holds no weights in a format that is known ({known}){hint}"
+
+
+def _age(path: Path) -> float:
+    return path.stat().st_mtime

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -299,11 +298,32 @@ def is_covered(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequen
             return f"a piece has {len(sizes)} dimensions, the tensor {len(shape)}"
         if any(o < 0 or s < 0 or o + s > extent for o, s, extent in zip(offsets, sizes, shape, strict=True)):
             return f"the piece of {list(sizes)} at {list(offsets)} lies outside of {list(shape)}"
-    full = sorted((tuple(offsets), tuple(sizes)) for offsets, sizes in boxes if 0 not in sizes)
-    split = [place for place, extent in enumerate(shape) if any(sizes[place] != extent for _, sizes in full)]
-    pairs = pairwise(full) if len(split) < 2 else combinations(full, 2)
-    for (offsets, sizes), (others, extents) in pairs:  # sorted along a single dimension, neighbours are enough
-        if all(a < b + t and b < a + s for a, s, b, t in zip(offsets, sizes, others, extents, strict=True)):
-            return f"the pieces at {list(offsets)} and {list(others)} overlap"
+    full = [(tuple(offsets), tuple(sizes)) for offsets, sizes in boxes if 0 not in sizes]
+    if twins := _overlapping(shape, full):
+        return twins
     missing = math.prod(shape) - sum(math.prod(sizes) for _, sizes in full)
     return f"the pieces leave {missing:,} of {math.prod(shape):,} elements out" if missing else None
+
+
+def _overlapping(shape: Sequence[int], boxes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> str | None:
+    """Whether boxes overlap. All their faces cut the tensor into cells, and no cell may be in two boxes."""
+    if not shape:
+        return "a scalar is there twice" if len(boxes) > 1 else None
+    places = []
+    for dim, extent in enumerate(shape):
+        cuts = {0, extent, *(o[dim] for o, _ in boxes), *(o[dim] + s[dim] for o, s in boxes)}
+        places.append({cut: place for place, cut in enumerate(sorted(cuts))})
+    # shards of a training have as many cells as boxes; an attack has the square
+    if math.prod(map(len, places)) > _CELLS * (len(boxes) + _CELLS):
+        return f"{len(boxes):,} pieces lie in no order that a training makes"
+    cells = np.zeros([len(cuts) - 1 for cuts in places], np.int32)
+    for number, (offsets, sizes) in enumerate(boxes, 1):
+        inside = [slice(cuts[o], cuts[o + s]) for cuts, o, s in zip(places, offsets, sizes, strict=True)]
+        cell = cells[tuple(inside)]
+        if cell.any():
+            return f"the pieces at {list(boxes[int(cell.max()) - 1][0])} and {list(offsets)} overlap"
+        cell[...] = number
+    return None
+
+
+_CELLS = 64

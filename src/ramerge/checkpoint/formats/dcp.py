@@ -15,6 +15,7 @@ from typing import Any
 
 from ramerge.checkpoint.formats.files import check_files, read_config
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.formats.unread import is_torch_dist
 from ramerge.checkpoint.formats.views import assembled, tensor_of, unwrapped, without_ties
 from ramerge.checkpoint.header import read_header
 from ramerge.checkpoint.identity import Identity, identify
@@ -40,13 +41,15 @@ _LIMITS = Limits(size=32_000_000, signs=1_700_000, depth=8)
 def find(folder: Path) -> Path | None:
     """The folder itself, or the one inside that trainers give the model, if it holds a distributed checkpoint."""
     for place in (folder, *(folder / name for name in _INNER)):
+        if is_torch_dist(place):
+            continue  # Megatron's names and layouts are not those of transformers
         if place.is_dir() and ((place / METADATA).is_file() or any(place.glob("*.distcp")) or any(_shards(place))):
             return place
     return None
 
 
 def _shards(folder: Path) -> Iterator[str]:
-    return (path.name for path in sorted(folder.iterdir()) if _SAFETENSORS.fullmatch(path.name))
+    return (path.name for path in sorted(folder.glob("shard-*.safetensors")) if _SAFETENSORS.fullmatch(path.name))
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:

@@ -42,6 +42,8 @@ def find(folder: Path) -> Path | None:
 
 
 def _step(path: Path) -> str | None:
+    if not path.is_file():  # a pipe would never end
+        return None
     try:
         with path.open("rb") as file:
             text = file.read(32).decode("ascii", "replace").strip()
@@ -52,7 +54,8 @@ def _step(path: Path) -> str | None:
 
 def _shards(folder: Path) -> dict[tuple[int, int], str]:
     """World size and rank to file name."""
-    found = {(int(m[1]), int(m[2])): m[0] for path in folder.iterdir() if (m := _FILE.fullmatch(path.name))}
+    matches = (_FILE.fullmatch(path.name) for path in folder.glob("model_world_size_*_rank_*.pt"))
+    found = {(int(m[1]), int(m[2])): m[0] for m in matches if m}
     return dict(sorted(found.items()))
 
 
@@ -63,9 +66,10 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
         CheckpointError: a rank is missing, shards overlap or leave holes, ranks disagree; all problems are listed.
     """
     files = _of_one_world(folder)
-    check_files(folder, files, in_index=False, allow_outside_links=opening.allow_outside_links)
     beside = folder / "huggingface" if (folder / "huggingface").is_dir() else folder
     described = (folder / _CONFIG, beside / "config.json")
+    linked = [path.relative_to(folder).as_posix() for path in described if path.is_file()]
+    check_files(folder, [*files, *linked], in_index=False, allow_outside_links=opening.allow_outside_links)
     identities = identify([*(path for path in described if path.is_file()), *(folder / name for name in files)])
     problems: list[str] = []
     gathered: dict[str, _Gathered] = {}

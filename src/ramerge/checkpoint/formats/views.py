@@ -60,10 +60,6 @@ def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-_MOST_PIECES = 20_000
-_MOST_IN_A_GRID = 2048
-
-
 def assembled(name: str, dtype: str, shape: tuple[int, ...], pieces: Sequence[Piece]) -> Tensor:
     """A tensor that is made up of pieces.
 
@@ -74,9 +70,6 @@ def assembled(name: str, dtype: str, shape: tuple[int, ...], pieces: Sequence[Pi
     if others:
         raise ValueError(f"is {dtype}, but a piece of it is {others[0]}")
     boxes = [(piece.offsets, piece.tensor.shape) for piece in pieces]
-    is_split = [any(sizes[place : place + 1] != (extent,) for _, sizes in boxes) for place, extent in enumerate(shape)]
-    if len(boxes) > (_MOST_PIECES if sum(is_split) < 2 else _MOST_IN_A_GRID):
-        raise ValueError(f"is in {len(boxes):,} pieces, more than any training has")
     if wrong := is_covered(shape, boxes):
         raise ValueError(wrong)
     filled = tuple(piece for piece in pieces if piece.tensor.elements)
