@@ -53,18 +53,27 @@ def test_messages_are_brief_and_only_ours_begin_lines() -> None:
 def test_the_terminal_gets_nothing_to_obey(tmp_path: Path) -> None:
     names = write_simple(tmp_path, {"code": 0.1})
     write_checkpoint(tmp_path / "base", simple(0), config={"model_type": "a"})
-    config = {"model_type": f"b{CLEAR}", f"{CLEAR}\nnote: fine": 1, "quantization_config": {"quant_method": CLEAR}}
+    config = {"model_type": f"b{CLEAR}", f"{CLEAR}\nnote: fine": 1}
     write_checkpoint(tmp_path / "code", simple(1, moved=0.1), config=config)
     (tmp_path / f"base/{CLEAR}\nready to merge").write_text("x")
     agents = ["--base", tmp_path / "base", "--agent", f"code={tmp_path / names[0]}"]
     found = command("plan", *agents)
     assert found.returncode == 2
-    assert "\\x1b[2J" in found.stdout and "\\x1b[2J" in found.stderr
+    assert "\\x1b[2J" in found.stdout and "\\u001b[2J" in found.stderr
     for stream in (found.stdout, found.stderr):
         assert all(line.isprintable() for line in stream.splitlines())
         assert "ready to merge" not in stream.splitlines() and "note: fine" not in stream.splitlines()
     values = json.loads(command("plan", *agents, "--json").stdout)
     assert f"{CLEAR}\nready to merge" in values["companions"]
+
+
+def test_a_quantisation_of_any_name_in_an_error(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", simple(0))
+    declared = {"quantization_config": {"quant_method": f"{CLEAR}\nready to merge"}}
+    write_checkpoint(tmp_path / "code", simple(1, moved=0.1), config=declared)
+    found = command("plan", "--base", tmp_path / "base", "--agent", f"code={tmp_path / 'code'}")
+    assert found.returncode == 2 and "\\x1b[2J" in found.stderr
+    assert all(line.isprintable() and line != "ready to merge" for line in found.stderr.splitlines())
 
 
 def test_a_shard_of_any_name_in_an_error(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from ramerge.foundation.terminal import say
 from tests.checkpoints import recipe, simple, write_checkpoint
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
 from tests.fuzz.mutate import json_text
+from tests.quantised import SAMPLES, write_quantised
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -40,19 +41,23 @@ CONFIG = {
     "id2label": {"0": "A"},
 }
 
+_QUANTISATIONS = [dict(SAMPLES[name].config) for name in ("fp8 blocks", "compressed groups", "compressed blocks")]
+
 
 @cache
 def _models() -> Path:
     place = folder("configs")
     for name in ("base", "agent"):
         write_checkpoint(place / name, simple(0, shape=(2, 2), moved=0.5 * (name == "agent")), config=CONFIG)
+    write_quantised(place / "quantised", "compressed groups", simple(0, shape=(2, 2), moved=0.5))
     return place
 
 
 def cases(seed: int) -> Iterator[bytes]:
     """The text of an agent's config.json."""
     rng = Random(seed)
-    document = CONFIG | {"quantization_config": {"quant_method": "gptq", "bits": 4}} if rng.random() < 0.1 else CONFIG
+    declared = rng.choice([None] * 6 + [{"quant_method": "gptq", "bits": 4}, *_QUANTISATIONS])
+    document = CONFIG | {"quantization_config": declared}
     for _ in range(BATCH):
         yield json_text(rng, document)
 
@@ -60,8 +65,10 @@ def cases(seed: int) -> Iterator[bytes]:
 def check(case: bytes) -> bool:
     """A plan with problems or without, that can be shown; a companion that is a configuration still."""
     place = _models()
-    (place / "agent/config.json").write_bytes(case)
-    plan = api.plan(recipe(place, ["agent"]), cache=False)
+    agents = ["agent", "quantised"] if b"quant_method" in case else ["agent"]
+    for agent in agents:
+        (place / agent / "config.json").write_bytes(case)
+    plan = api.plan(recipe(place, agents), cache=False)
     check_shown([*plan.notes, *plan.problems, *plan.warnings])
     screen = io.StringIO()
     with redirect_stdout(screen):

@@ -2,6 +2,7 @@
 
 formats, convert, intrinsics     how numbers lie in words
 piece                            one block of all inputs, as methods see it
+dequantise, quantise             codes and scales of quantised weights
 ram, elementwise, wudi           the loops of methods; `threefry`: coins
 lowrank                          products of thin matrices, and norms: LoRA and DoRA
 anatomy, rounding                the loops of analyses, and what rounding erases

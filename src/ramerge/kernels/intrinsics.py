@@ -125,8 +125,9 @@ def f16_pack(b: Any, low: Any, high: Any) -> Any:
 # --- float8, float4 and powers of two: codes of quantised weights ---------------------------------------------------
 
 
-def _small_float(b: Any, code: Any, mantissa: int, bias: int, special: int) -> Any:
-    """Widen a code of 8 bits exactly: sign, exponent, `mantissa` bits. Magnitudes from `special` on are not finite.
+def _small_float(b: Any, code: Any, mantissa: int, bias: int, infinity: int | None) -> Any:
+    """Widen a code of 8 bits exactly: sign, exponent, `mantissa` bits. Magnitudes above `infinity` are NaN; without
+    infinity only the largest is.
 
     Subnormal codes are converted as integers, because arithmetic on subnormal float32 numbers is slow.
     """
@@ -136,17 +137,17 @@ def _small_float(b: Any, code: Any, mantissa: int, bias: int, special: int) -> A
     unit = ir.Constant(F32, 2.0 ** (1 - bias - mantissa))
     subnormal = b.bitcast(b.fmul(b.sitofp(magnitude, F32), unit), I32)
     finite = _select(b, b.icmp_unsigned("<", magnitude, _c(1 << mantissa)), subnormal, normal)
-    # exponents of all ones: infinity if the mantissa is 0 and codes have infinities, else a quiet NaN
-    payload = _select(b, b.icmp_unsigned("==", magnitude, _c(0x7C)), _c(0), _c(0x00400000))
-    infinite = b.or_(_c(0x7F800000), payload)
-    value = _select(b, b.icmp_unsigned(">=", magnitude, _c(special)), infinite, finite)
+    if infinity is not None:
+        finite = _select(b, b.icmp_unsigned("==", magnitude, _c(infinity)), _c(0x7F800000), finite)
+    largest = _c(0x7E if infinity is None else infinity)
+    value = _select(b, b.icmp_unsigned(">", magnitude, largest), _c(0x7FC00000), finite)
     return b.bitcast(b.or_(value, b.shl(b.and_(bits, _c(0x80)), _c(24))), F32)
 
 
 @_intrinsic(types.float32, types.uint8)
 def e4m3(b: Any, code: Any) -> Any:
     """F8_E4M3 without infinities: only 0x7F and 0xFF are not numbers."""
-    return _small_float(b, code, 3, 7, 0x7F)
+    return _small_float(b, code, 3, 7, None)
 
 
 @_intrinsic(types.float32, types.uint8)

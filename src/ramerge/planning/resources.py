@@ -19,6 +19,8 @@ from ramerge.recipe.points import Point
 _BASELINE_BYTES = 170_000_000
 _BYTES_PER_AGENT = 6_000_000
 _BYTES_PER_TENSOR = 700
+# The compilation of kernels that decode quantised weights, and write them.
+_BYTES_OF_CODES = 50_000_000
 
 # With blocks of this many elements, the buffers of all workers stay in the last level of cache. Smaller blocks cost
 # more in calls than they gain. Larger blocks do not fit.
@@ -88,6 +90,7 @@ def cut(
     whole = [tensor for tensor in tensors if tensor.whole]
     fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * models + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
     fixed += _scratch(points, whole, agents) + _kept(tensors, observed, agents)
+    fixed += _BYTES_OF_CODES if any(checkpoint.quantised for checkpoint in inputs.opened) else 0
     fixed += _collected(points, tensors) if in_memory else 0
     partials = _partials(contents, observed, agents)
     budget = limits.memory or fixed + _DEFAULT_BUFFERS
