@@ -1,9 +1,9 @@
-"""Names under which libraries store the same tensors: a table, and how an agent is fitted to its base.
+"""Finds an agent's tensors under other names and in other arrangements than the base's.
 
 A trainer stores the names of its modules, `save_pretrained` the names of files, a text model lacks the prefix that the
 same model has inside of a vision model, and experts are one tensor here and many there. Each of these conventions is a
-row of `RENAMINGS`, `FUSIONS` or `ABSENCES`. An agent's tensor is taken for a base's only where the whole name follows
-from rows of the table.
+row of a table: `checkpoint.spellings` has names, `FUSIONS` arrangements, `ABSENCES` what training does not load. An
+agent's tensor is taken for a base's only where the whole name follows from rows of the tables.
 """
 
 from __future__ import annotations
@@ -15,24 +15,10 @@ from dataclasses import dataclass, field, replace
 
 from ramerge.checkpoint.open import Checkpoint
 from ramerge.checkpoint.origins import Cut, Piece, Pieces, Transposed
+from ramerge.checkpoint.spellings import TOWERS, spellings
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.text import quoted
 from ramerge.recipe.layers import counts_of, layer_of
-
-
-@dataclass(frozen=True)
-class Renaming:
-    """Names of which a part, a regular expression, may be replaced.
-
-    Attributes:
-        pattern: what is replaced.
-        text: by what.
-        why: who writes such names.
-    """
-
-    pattern: str
-    text: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -71,31 +57,6 @@ class Absence:
     why: str
 
 
-_WRAPPED = "wrappers of torch and trainers"
-_VISION = "the text model in a model for images"
-_HEADLESS = "a model without its head"
-_MIXTRAL = "Mixtral in files and in memory"
-_TOWERS = "visual|vision_tower|vision_model|multi_modal_projector|audio_tower"
-
-RENAMINGS = (
-    Renaming(r"(^|\.)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.", r"\1", _WRAPPED),
-    Renaming(r"^(?:module|actor|policy|pretrained_model|_forward_module)\.", "", _WRAPPED),
-    Renaming(r"^model\.language_model\.", "model.", _VISION),
-    Renaming(rf"^model\.(?!language_model\.|(?:{_TOWERS})\.)", "model.language_model.", _VISION),
-    Renaming(r"^language_model\.model\.", "model.language_model.", _VISION),
-    Renaming(r"^model\.language_model\.", "language_model.model.", _VISION),
-    Renaming(r"^language_model\.lm_head\.", "lm_head.", _VISION),
-    Renaming(r"^lm_head\.", "language_model.lm_head.", _VISION),
-    Renaming(rf"^({_TOWERS})\.", r"model.\1.", _VISION),
-    Renaming(rf"^model\.({_TOWERS})\.", r"\1.", _VISION),
-    Renaming(r"^(?=(?:layers|embed_tokens|norm)\.)", "model.", _HEADLESS),
-    Renaming(r"^model\.(?=(?:layers|embed_tokens|norm)\.)", "", _HEADLESS),
-    Renaming(r"^(?=(?:h|wte|wpe|ln_f)\.)", "transformer.", _HEADLESS),
-    Renaming(r"^transformer\.(?=(?:h|wte|wpe|ln_f)\.)", "", _HEADLESS),
-    Renaming(r"\.mlp\.(?=gate\.|experts\.)", ".block_sparse_moe.", _MIXTRAL),
-    Renaming(r"\.block_sparse_moe\.", ".mlp.", _MIXTRAL),
-)
-
 _EXPERTS = "all experts in one tensor, as transformers 5 has them in memory, or each its own, as in files"
 _ROWS = "projections in one tensor, or each its own"
 _EXPERT = "{stem}.experts.{expert}"
@@ -114,13 +75,9 @@ FUSIONS = (
 
 ABSENCES = (
     Absence(r"(^|\.)mtp\.", "heads for several tokens at once, which transformers does not load"),
-    Absence(rf"^(?:model\.)?(?:{_TOWERS})\.", "the parts for images and sound, which a text model lacks"),
+    Absence(rf"^(?:model\.)?(?:{TOWERS})\.", "the parts for images and sound, which a text model lacks"),
 )
 _BEYOND = "layers beyond those that config.json counts, which transformers does not load"
-
-# Names that follow from a name by the table; real ones need two steps.
-_MOST_STEPS = 3
-_MOST_NAMES = 24
 
 
 @dataclass
@@ -183,7 +140,7 @@ class _Spelled:
         self._examples: dict[str, str] = {}
         self.used: dict[str, None] = {}
         for tensor in tensors:
-            for name, reasons in _spellings(tensor.name).items():
+            for name, reasons in spellings(tensor.name).items():
                 self._found.setdefault(name, {})[tensor.name] = tensor, reasons
 
     def get(self, name: str) -> list[Tensor]:
@@ -210,21 +167,6 @@ class _Spelled:
             f"{count:,} tensor{'s' if count > 1 else ''} under other names ({why}): {self._examples[why]}"
             for why, count in self._counts.items()
         ]
-
-
-def _spellings(name: str) -> dict[str, tuple[str, ...]]:
-    """All names that follow from a name by the table, each with the reasons of its steps."""
-    found: dict[str, tuple[str, ...]] = {name: ()}
-    new = [name]
-    for _ in range(_MOST_STEPS):
-        previous, new = new, []
-        for start in previous:
-            for row in RENAMINGS:
-                other = re.sub(row.pattern, row.text, start)
-                if other not in found and len(found) < _MOST_NAMES:
-                    found[other] = (*found[start], row.why)
-                    new.append(other)
-    return found
 
 
 def _fused(fusion: Fusion, wanted: Tensor, base: Checkpoint, spelled: _Spelled) -> Iterator[Tensor]:

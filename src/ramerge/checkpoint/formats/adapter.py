@@ -22,6 +22,7 @@ from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.formats.peft import CONFIG, Settings, model_name, read_settings
 from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.lowrank import WIDENED, Factor, LowRank, OtherRows
+from ramerge.checkpoint.spellings import spellings
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
@@ -50,16 +51,6 @@ _PARTS = {
     ("trainable_tokens_delta", None): "tokens",
 }
 _PAIRS = (("A", "B"), ("embedding A", "embedding B"))
-# Names of modules and the names that files may have instead. The first that the base has is meant.
-_RENAMED = (
-    ("", ""),
-    ("model.language_model.", "model."),
-    ("model.visual.", "visual."),
-    ("model.", "model.language_model."),
-    ("model.", "language_model.model."),
-    ("transformer.", ""),
-    ("model.", ""),
-)
 # A parameter of all experts, and the tensors that files may have instead for each expert, one below the other.
 _EXPERTS = {"gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")), "down_proj": (("down_proj",), ("w2",))}
 # In which order modules of transformers declare them. PEFT wraps the first of them first.
@@ -291,13 +282,7 @@ class _Agent:
 
     def _named(self, name: str) -> str | None:
         """The base's name of what a module calls `name`."""
-        for start, instead in _RENAMED:
-            if name.startswith(start):
-                other = instead + name.removeprefix(start)
-                for spelled in (other, other.replace(".mlp.", ".block_sparse_moe.")):  # Mixtral's files
-                    if spelled in self.base.tensors:
-                        return spelled
-        return None
+        return next((spelled for spelled in spellings(name) if spelled in self.base.tensors), None)
 
     def _tied(self, name: str) -> Tensor | None:
         """The input embeddings that the base uses as the output embeddings `name`."""

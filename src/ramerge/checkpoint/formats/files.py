@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ramerge.checkpoint.formats.format import Contents, Opening
+from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.paths import climbs_out, is_too_long, leads_outside, target
+from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import Limits, read
 from ramerge.foundation.text import quoted
@@ -64,6 +67,58 @@ def read_index(path: Path, suffix: str) -> tuple[list[str], Mapping[str, str]]:
     if others:
         raise CheckpointError(f"{path}: shard {quoted(name)} is not a {suffix} file" for name in others)
     return sorted(files), weight_map
+
+
+def open_files(
+    folder: Path,
+    index: str,
+    files: Sequence[str],
+    listed: Mapping[str, str] | None,
+    tensors_of: Callable[[Path], list[Tensor]],
+    opening: Opening,
+) -> Contents:
+    """The tensors of one file or several, each with all of its tensors.
+
+    Args:
+        folder: the folder.
+        index: name of the index.
+        files: names of the weight files.
+        listed: the index's map of tensors to files; None without an index.
+        tensors_of: the tensors of a file.
+        opening: whether links may lead outside.
+
+    Raises:
+        CheckpointError: a file is missing or wrong, or disagrees with the index; all problems are listed.
+    """
+    identities = identify(path for path in (folder / index, folder / "config.json") if path.is_file())
+    check_files(folder, files, in_index=listed is not None, allow_outside_links=opening.allow_outside_links)
+    identities |= identify(folder / name for name in files)
+    tensors: dict[str, Tensor] = {}
+    shards: dict[str, tuple[str, ...]] = {}
+    problems: list[str] = []
+    for name in files:
+        try:
+            found = tensors_of(folder / name)
+        except CheckpointError as error:
+            problems.extend(error.problems)
+            continue
+        problems += [
+            f"{folder / name}: tensor {quoted(tensor.name)} is also in {tensors[tensor.name].path.name}"
+            for tensor in found
+            if tensor.name in tensors
+        ]
+        shards[name] = tuple(tensor.name for tensor in found)
+        tensors.update({tensor.name: tensor for tensor in found})
+    if listed is not None and not problems:
+        problems += check_index(folder, listed, shards)
+    config: dict[str, Any] = {}
+    try:
+        config = read_config(folder)
+    except CheckpointError as error:
+        problems.extend(error.problems)
+    if problems:
+        raise CheckpointError(problems)
+    return Contents(tuple(tensors.values()), identities, config, folder, shards)
 
 
 def check_files(folder: Path, names: Iterable[str], *, in_index: bool, allow_outside_links: bool) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ramerge.checkpoint.formats.files import check_files, check_index, read_config, read_index
+from ramerge.checkpoint.formats.files import open_files, read_index
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.header import read_header
-from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.tensor import Stored, Tensor
-from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.text import quoted
 
 INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"
@@ -36,35 +33,8 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     Raises:
         CheckpointError: a file is missing or wrong; all problems are listed.
     """
-    identities = identify(path for path in (folder / INDEX, folder / "config.json") if path.is_file())
     files, listed = _weight_files(folder)
-    check_files(folder, files, in_index=listed is not None, allow_outside_links=opening.allow_outside_links)
-    identities |= identify(folder / name for name in files)
-    tensors: dict[str, Tensor] = {}
-    shards: dict[str, tuple[str, ...]] = {}
-    problems: list[str] = []
-    for name in files:
-        try:
-            found = tensors_of(folder / name)
-        except CheckpointError as error:
-            problems.extend(error.problems)
-            continue
-        problems += [
-            f"{folder / name}: tensor {quoted(tensor.name)} is also in {tensors[tensor.name].path.name}"
-            for tensor in found
-            if tensor.name in tensors
-        ]
-        shards[name] = tuple(tensor.name for tensor in found)
-        tensors.update({tensor.name: tensor for tensor in found})
-    if listed is not None and not problems:
-        problems += check_index(folder, listed, shards)
-    try:
-        config = read_config(folder)
-    except CheckpointError as error:
-        problems.extend(error.problems)
-    if problems:
-        raise CheckpointError(problems)
-    return Contents(tuple(tensors.values()), identities, config, folder, shards)
+    return open_files(folder, INDEX, files, listed, tensors_of, opening)
 
 
 def tensors_of(path: Path) -> list[Tensor]:

@@ -1,0 +1,66 @@
+"""Other names under which libraries store the same tensor: a table, and all names that follow from one by it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """Names of which a part, a regular expression, may be replaced.
+
+    Attributes:
+        pattern: what is replaced.
+        text: by what.
+        why: who writes such names.
+    """
+
+    pattern: str
+    text: str
+    why: str
+
+
+_WRAPPED = "wrappers of torch and trainers"
+_VISION = "the text model in a model for images"
+_HEADLESS = "a model without its head"
+_MIXTRAL = "Mixtral in files and in memory"
+TOWERS = "visual|vision_tower|vision_model|multi_modal_projector|audio_tower"
+
+RENAMINGS = (
+    Renaming(r"(^|\.)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.", r"\1", _WRAPPED),
+    Renaming(r"^(?:module|actor|policy|pretrained_model|_forward_module)\.", "", _WRAPPED),
+    Renaming(r"^model\.language_model\.", "model.", _VISION),
+    Renaming(rf"^model\.(?!language_model\.|(?:{TOWERS})\.)", "model.language_model.", _VISION),
+    Renaming(r"^language_model\.model\.", "model.language_model.", _VISION),
+    Renaming(r"^model\.language_model\.", "language_model.model.", _VISION),
+    Renaming(r"^language_model\.lm_head\.", "lm_head.", _VISION),
+    Renaming(r"^lm_head\.", "language_model.lm_head.", _VISION),
+    Renaming(rf"^({TOWERS})\.", r"model.\1.", _VISION),
+    Renaming(rf"^model\.({TOWERS})\.", r"\1.", _VISION),
+    Renaming(r"^(?=(?:layers|embed_tokens|norm)\.)", "model.", _HEADLESS),
+    Renaming(r"^model\.(?=(?:layers|embed_tokens|norm)\.)", "", _HEADLESS),
+    Renaming(r"^(?=(?:h|wte|wpe|ln_f)\.)", "transformer.", _HEADLESS),
+    Renaming(r"^transformer\.(?=(?:h|wte|wpe|ln_f)\.)", "", _HEADLESS),
+    Renaming(r"\.mlp\.(?=gate\.|experts\.)", ".block_sparse_moe.", _MIXTRAL),
+    Renaming(r"\.block_sparse_moe\.", ".mlp.", _MIXTRAL),
+)
+
+# Names that follow from a name by the table; real ones need two steps.
+_MOST_STEPS = 3
+_MOST_NAMES = 24
+
+
+def spellings(name: str) -> dict[str, tuple[str, ...]]:
+    """All names that follow from a name by the table, each with the reasons of its steps."""
+    found: dict[str, tuple[str, ...]] = {name: ()}
+    new = [name]
+    for _ in range(_MOST_STEPS):
+        previous, new = new, []
+        for start in previous:
+            for row in RENAMINGS:
+                other = re.sub(row.pattern, row.text, start)
+                if other not in found and len(found) < _MOST_NAMES:
+                    found[other] = (*found[start], row.why)
+                    new.append(other)
+    return found
