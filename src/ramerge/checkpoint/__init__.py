@@ -11,6 +11,7 @@ outputs, paths   where an output may be; checks that paths stay in their folder
 lowrank          origins that compute: LoRA and DoRA on a base
 scaled           origins that decode: codes and scales
 encodings        which tensors of a folder are codes and scales: one encoding a file
+spellings        other names of the same tensor
 embeddings       input and output embeddings, and which are tied
 companions       tokenizer, configuration and other files that are copied
 identity         whether files are unchanged since planning
