@@ -2,49 +2,79 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import ramerge
+from ramerge.checkpoint.arena import Arena
+from ramerge.checkpoint.formats.table import FORMATS
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.methods.table import METHODS
 from tests.checkpoints import read_checkpoint, recipe, simple, write_checkpoint
-from tests.conformance.formats import ROWS
+from tests.conformance.formats import ROWS, Row
 from tests.conformance.test_merge import same
 
-METHODS = ("ram+", "ties", "linear")
+# Every format with one method of each kind; a format of each kind with every method.
+SOME_METHODS = ("ram+", "ties", "linear")
+SOME_ROWS = ("fsdp, three ranks", "adapter", "quantised, fp8 blocks", "bin")
+EVERY_METHOD = [name for name, method in METHODS.items() if not method.needs_importance]
+PAIRS = [
+    *((row, method) for row in ROWS for method in SOME_METHODS),
+    *((row, method) for row in SOME_ROWS for method in EVERY_METHOD if method not in SOME_METHODS),
+]
 
 
-def run(source: dict, out: Path, block: int, workers: int) -> None:
+class Planned(Arena):
+    """An arena that gives no more than was planned."""
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        taken = super().take(size)
+        assert not self.exceeded
+        return taken
+
+
+@pytest.fixture(autouse=True)
+def _as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ramerge.engine.worker.Arena", Planned)
+
+
+def merged(source: dict[str, Any], out: Path, block: int, workers: int) -> dict[str, Any]:
+    """The tensors of a merge in blocks of a given size, however small, in no more memory than was planned."""
     plan = ramerge.plan(source, out)
     assert plan.problems == ()
     tight = replace(plan.resources, block_elements=block, buffer_bytes=max(t.buffer_bytes(block) for t in plan.tensors))
     execute(replace(plan, resources=tight), ThreadExecutor(workers))
+    return read_checkpoint(out)
 
 
-@pytest.mark.parametrize("row", list(ROWS))
-def test_bytes_of_the_merge_from_safetensors(row: str, tmp_path: Path) -> None:
-    format = ROWS[row]
+def written(format: Row, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Recipes for base and agents in a format, and for what ramerge must see in them, as safetensors."""
     dtype = format.dtypes[0]
-    models = {name: simple(seed, dtype, moved=0.3 * (seed > 0)) for seed, name in enumerate(("base", "a", "b"))}
-    plain, written = tmp_path / "plain", tmp_path / "written"
     given = {"dtype": format.dtype} if format.dtype else {}
-    source = {**recipe(written, ["a", "b"]), **given}
-    for name, tensors in models.items():
-        if name == "base" and not format.as_base:
-            write_checkpoint(written / name, tensors)
-            write_checkpoint(plain / name, tensors)
-            continue
-        named = str(format.write(written / name, tensors))
+    source, plain = ({**recipe(folder / kind, ["a", "b"]), **given} for kind in ("written", "plain"))
+    for seed, name in enumerate(("base", "a", "b")):
+        tensors, place = simple(seed, dtype, moved=0.3 * (seed > 0)), folder / "written" / name
+        is_own = name != "base" or format.as_base
+        named = str(format.write(place, tensors) if is_own else write_checkpoint(place, tensors))
+        write_checkpoint(folder / "plain" / name, format.expand(place, tensors) if is_own else tensors)
         if name == "base":
             source["base"] = named
         else:
             source["agents"][name] = named
-        write_checkpoint(plain / name, format.expand(written / name, tensors))
-    for method in METHODS:
-        run({**recipe(plain, ["a", "b"]), **given, "method": method}, tmp_path / method / "plain", 1 << 19, 1)
-        wanted = read_checkpoint(tmp_path / method / "plain")
-        for block, workers in ((100, 1), (7, 3), (1 << 19, 2)):
-            out = tmp_path / method / f"{block}"
-            run({**source, "method": method}, out, block, workers)
-            same(read_checkpoint(out), wanted)
+    return source, plain
+
+
+@pytest.mark.parametrize(("row", "method"), PAIRS)
+def test_bytes_of_the_merge_from_safetensors(row: str, method: str, tmp_path: Path) -> None:
+    source, plain = (recipe | {"method": method} for recipe in written(ROWS[row], tmp_path))
+    wanted = merged(plain, tmp_path / "wanted", 1 << 19, 1)
+    for block, workers in ((100, 1), (7, 3), (1 << 19, 2)):
+        same(merged(source, tmp_path / f"blocks of {block}", block, workers), wanted)
+
+
+def test_every_format_has_a_row() -> None:
+    assert {format.name for format in FORMATS} <= {row.partition(",")[0] for row in ROWS}
