@@ -142,7 +142,7 @@ class TensorPlan:
     def buffer_bytes(self, block: int) -> int:
         """Bytes that a worker needs for a block, given the size of blocks in general."""
         elements = min(self.block(block), self.base.elements)
-        arrays = room(0) * (len(self.sources) + 2) + 8 * (len(self.sources) + 1)
+        arrays = room(1) * (len(self.sources) + 2) + 8 * (len(self.sources) + 1)
         scratch = max((tensor.scratch(elements) for tensor in self._read), default=0)
         quantised = 0
         if self.quantised is not None:
