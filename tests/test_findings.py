@@ -27,7 +27,7 @@ SAID = {
     "dense": {DENSE, SHARED, UNKNOWN, WAYS, SAME},
     "dense and strong": {DENSE, SHARED, UNKNOWN, WAYS, SAME},
     "alike": {DENSE, SHARED, UNKNOWN, ONE_WAY, SAME},
-    "single": {SPARSE, SAME},
+    "single": {SPARSE},
     "foreign": {MIXED, SHARED, OWN, CHANCE, GAIN},
     "swapped, sparse": {SPARSE, SHARED, OWN, ALIKE, GAIN},
     "swapped, dense": {DENSE, SHARED, UNKNOWN, ONE_WAY, SAME},

@@ -107,6 +107,8 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
 
     model = part("model", tensors)
     lost = narrowed([result for (statistic, _), result in known.items() if statistic == narrowing], names)
+    stored = {name: plan.input_dtypes.get(name, "") for name in names}
+    wide = {name: figures for name, figures in lost.items() if stored[name].startswith(("float32", "float64"))}
     layers = _layers(tensors)
     return Analysis(
         ramerge_version=__version__,
@@ -118,12 +120,12 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         input_dtypes=plan.input_dtypes,
         dtype=plan.dtype,
         rounding=_rounding(plan, observed.rounding),
-        narrowing=lost,
+        narrowing=wide,
         model=model,
         layers=tuple(part(name, members) for name, members in layers.items()),
         roles=tuple(part(role, members) for role, members in _roles(tensors).items()),
         tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
-        findings=(*findings_of(model, plan.dtype, plan.adapters), *finding_of(lost, anatomy.epsilon)),
+        findings=(*findings_of(model, plan.dtype, plan.adapters), *finding_of(wide, anatomy.epsilon)),
         notes=plan.notes,
         warnings=warnings,
         recipe={

@@ -156,7 +156,8 @@ def findings_of(model: Part, dtype: str, adapters: Sequence[str] = ()) -> tuple[
             Finding("The agents equal the base: there is nothing to merge.", "No element moved by more than epsilon."),
         )
     low_rank = _low_rank(figures, adapters)
-    return (_sparsity(figures), *([low_rank] if low_rank else []), _overlap(figures), _dilution(figures, dtype))
+    several = [_dilution(figures, dtype)] if len(model.agents) > 1 else []
+    return (_sparsity(figures), *([low_rank] if low_rank else []), _overlap(figures), *several)
 
 
 def _said(table: Sequence[Row], figures: _Figures) -> str:

@@ -33,11 +33,33 @@ _NOT_COMPANIONS = (
     "*.onnx",
     "*.onnx_data",
     "*.pkl",
+    "*.distcp",
+    "*.npz",
+    "*.npy",
+    "*.nemo",
+    "*.pdparams",
+    "*.log",
+    "events.out.*",
+    "zero_to_fp32.py",
+    "latest",
+    "latest_*",
     "README.md",
     "ramerge.json",
     "ramerge.yaml",
     "trainer_state.json",
     ".*",
+)
+
+# Folders of other models and of a trainer's state inside of a model's folder.
+_NOT_COMPANION_FOLDERS = (
+    "checkpoint-*",
+    "global_step*",
+    "iter_*",
+    "lora_adapter",
+    "optimizer*",
+    "pytorch_model_fsdp*",
+    "runs",
+    "wandb",
 )
 
 # The files that `companions: AGENT` takes from that agent, not from the base.
@@ -106,7 +128,8 @@ def _companions(directory: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory)
         hidden = any(part.startswith(".") for part in name.parts)
-        if hidden or any(fnmatch(name.name, pattern) for pattern in _NOT_COMPANIONS):
+        elsewhere = any(fnmatch(part, pattern) for part in name.parts[:-1] for pattern in _NOT_COMPANION_FOLDERS)
+        if hidden or elsewhere or any(fnmatch(name.name, pattern) for pattern in _NOT_COMPANIONS):
             continue
         if path.is_symlink() and not path.exists():
             raise CheckpointError(f"{path}: is a broken link; download the file again, or remove the link")

@@ -140,6 +140,10 @@ class LowRank(Origin):
     magnitude: Tensor | None = None
     by_column: bool = False
 
+    def usual_dtype(self, tensor: Tensor) -> str:
+        """See `Origin`."""
+        return self.base.usual_dtype
+
     def leaves(self) -> Iterator[Stored]:
         """See `Origin`."""
         factors = [factor.tensor for factor in (self.left, self.right) if factor is not None]
@@ -323,6 +327,10 @@ class OtherRows(Origin):
     rows: tuple[int, ...]
     places: tuple[int, ...]
     values: Tensor
+
+    def usual_dtype(self, tensor: Tensor) -> str:
+        """See `Origin`."""
+        return self.base.usual_dtype
 
     def leaves(self) -> Iterator[Stored]:
         """See `Origin`."""

@@ -29,6 +29,7 @@ class Checkpoint:
     Attributes:
         directory: the folder that was named.
         format: the name of its format.
+        title: its format in words, with the quantisation of its weights.
         tensors: name to tensor, in the order in which an output shall have them.
         shards: safetensors files in order, each with the names of its tensors in the order of their bytes; empty if the
             format has no such files.
@@ -44,6 +45,7 @@ class Checkpoint:
 
     directory: Path
     format: str
+    title: str
     tensors: Mapping[str, Tensor]
     shards: Mapping[str, tuple[str, ...]]
     config: Mapping[str, Any]
@@ -92,6 +94,7 @@ def open_checkpoint(
     return Checkpoint(
         directory,
         format.name,
+        f"{format.title}, {quantised.title}" if quantised is not None else format.title,
         tensors,
         contents.shards,
         contents.config,

@@ -31,6 +31,10 @@ class Origin(ABC):
         """The format of the codes that the elements are decoded from, such as `F8_E4M3`; empty if there are none."""
         return ""
 
+    def usual_dtype(self, tensor: Tensor) -> str:
+        """The dtype in which the model has the tensor, where it is computed in a wider one."""
+        return tensor.dtype
+
     @abstractmethod
     def leaves(self) -> Iterator[Stored]:
         """The stored extents that a read of the whole tensor takes; at least one."""
@@ -116,6 +120,11 @@ class Tensor:
     def encoding(self) -> str:
         """The format of the codes that its elements are decoded from; empty if they are stored as they are."""
         return self.origin.encoding
+
+    @property
+    def usual_dtype(self) -> str:
+        """The dtype in which the model has it; that of the base for what an adapter changes."""
+        return self.origin.usual_dtype(self)
 
     def scratch(self, elements: int) -> int:
         """The most bytes of temporary memory that a read of so many elements takes."""

@@ -124,14 +124,13 @@ def convert(model: str, out: Path, quiet: bool, as_json: bool, **flags: Any) -> 
     MODEL is a folder or hub id: FSDP shards of verl, torch.distributed checkpoints, an adapter (with --base), quantised
     weights, or any other format that merging reads.
     """
-    from ramerge.api import convert as run
-    from ramerge.cli.flags import from_here
+    from ramerge.api import merge as run
+    from ramerge.cli.flags import read_model
     from ramerge.foundation.screen import shown, stage
 
-    base = from_here(flags["base"]) if flags["base"] else None
-    given = {key: flags[key] for key in ("dtype", "shard_size", "threads", "max_memory", "overwrite", "strict")}
+    limits = {key: flags[key] for key in ("threads", "max_memory", "overwrite", "strict")}
     with shown(stage, quiet=quiet or as_json) as listen:
-        record = run(from_here(model), out, base=base, on_progress=listen, **given)
+        record = run(read_model(model, flags), out, on_progress=listen, **limits)
     warn(record.warnings)
     if as_json:
         click.echo(record.to_json(), nl=False)

@@ -12,6 +12,17 @@ from ramerge.foundation.yamltext import parse_scalar
 from ramerge.recipe.document import Document, read_document
 
 
+def read_model(model: str, options: Mapping[str, Any]) -> Document:
+    """The document that writes one model anew, with the flags `base`, `dtype` and `shard_size`."""
+    document = Document({"method": "passthrough"})
+    document.set(("agents", "model"), from_here(model), "MODEL")
+    for key in ("base", "dtype", "shard_size"):
+        if options[key] is not None:
+            value = from_here(options[key]) if key == "base" else options[key]
+            document.set((key,), value, f"--{key.replace('_', '-')}")
+    return document
+
+
 def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
     """The document of `[RECIPE]` and flags, for commands that write no checkpoint.
 
@@ -31,8 +42,9 @@ def _read(path: str, options: Mapping[str, Any]) -> Document:
     """A recipe's document. The folder of a single model is taken for a recipe with only that agent."""
     if not Path(path).is_dir():
         return read_document(Path(path))
-    alone = {} if options["base"] or options["method"] else {"method": "passthrough"}
-    return Document({**alone, "agents": {"model": from_here(path)}})
+    document = Document({} if options["base"] or options["method"] else {"method": "passthrough"})
+    document.set(("agents", "model"), from_here(path), "MODEL")
+    return document
 
 
 def read_numbers(flag: str, text: str) -> list[float]:
@@ -60,6 +72,10 @@ def read_inputs(
     Raises:
         RecipeError: the words make no sense together, or the recipe cannot be read.
     """
+    if forgotten := [path for path in paths if "=" in path and not Path(path).exists()]:
+        raise RecipeError(
+            f"{path}: is neither a recipe nor a folder; did you mean --agent {path}?" for path in forgotten
+        )
     if len(paths) > 2:
         raise RecipeError(f"at most one recipe and one output folder are expected, got {', '.join(paths)}")
     by_flags = bool(options["base"] or options["agents"])

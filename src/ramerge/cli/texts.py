@@ -70,11 +70,20 @@ def points(records: Sequence[Record], out: Path) -> list[str]:
 def plan(made: Plan) -> list[str]:
     """A plan for people."""
     values = made.as_dict()
+
+    def place(name: str, folder: str) -> str:
+        return f"{folder} ({values['formats'][name]})" if name in values["formats"] else folder
+
     default = "" if "method" in made.recipe.model_fields_set else ", the default"
+    settings = ", ".join(f"{k} = {v}" for k, v in values["parameters"].items())
     rows = [
-        ("method", f"{values['method']}{default} ({', '.join(f'{k} = {v}' for k, v in values['parameters'].items())})"),
-        ("base", values["base"] if made.recipe.base is not None else "none needed"),
-        *[(f"agent {name}", folder) for name, folder in values["agents"].items()],
+        *([("method", f"{values['method']}{default} ({settings})")] if made.method.combines else []),
+        *([("base", place("base", values["base"]))] if made.recipe.base is not None else []),
+        *([("base", "none needed")] if made.recipe.base is None and made.method.combines else []),
+        *[
+            (f"agent {name}" if made.method.combines else name, place(name, folder))
+            for name, folder in values["agents"].items()
+        ],
     ]
     if made.tensors:
         dtypes = ", ".join(f"{count} {dtype}" for dtype, count in values["dtypes"].items())
@@ -98,7 +107,11 @@ def plan(made: Plan) -> list[str]:
     width = max(len(label) for label, _ in rows)
     lines = [f"{label:<{width}}  {text}" for label, text in rows]
     lines += [f"note: {note}" for note in made.notes]
-    lines.append(f"problems: {len(made.problems)}" if made.problems else "ready to merge")
+    lines.append(
+        f"problems: {len(made.problems)}"
+        if made.problems
+        else f"ready to {'merge' if made.method.combines else 'convert'}"
+    )
     return lines
 
 

@@ -24,8 +24,9 @@ def model_card(plan: Plan, point: Point, record: Record) -> str:
     """Markdown with YAML front matter: base models, tags and library; then method, inputs and statistics."""
     relation = {"base_model_relation": "merge"} if plan.method.combines else {}
     tags = ["merge", "model-merging", "ramerge", _tag(plan.method.name)] if plan.method.combines else ["ramerge"]
+    base = {"base_model": _base_models(plan)} if plan.method.combines or plan.base.hub_id else {}
     front: dict[str, Any] = {
-        "base_model": _base_models(plan),
+        **base,
         **relation,
         "library_name": "transformers",
         "tags": tags,
@@ -44,16 +45,21 @@ def model_card(plan: Plan, point: Point, record: Record) -> str:
 {_made(plan, record)}
 Inputs: {inputs}. Output: {record.dtype}.
 
-{_table(record)}
+{_table(record) if plan.method.combines else ""}
 {_warnings(record)}
-```python
+{_loading(literal) if "config.json" in plan.companions else ""}
+The recipe is in `ramerge.yaml`, counts and sizes are in `ramerge.json`.
+"""
+
+
+def _loading(literal: str) -> str:
+    """How to load the model; `literal` is its name as Python writes it."""
+    return f"""```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained({literal})
 tokenizer = AutoTokenizer.from_pretrained({literal})
 ```
-
-The recipe is in `ramerge.yaml`, counts and sizes are in `ramerge.json`.
 """
 
 

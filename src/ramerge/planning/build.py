@@ -75,6 +75,7 @@ def make_plan(
         base=inputs.base,
         agents=inputs.agents,
         importances=inputs.importances,
+        formats=inputs.formats,
         adapters=inputs.adapters,
         **vars(contents),
         resources=resources,

@@ -39,7 +39,7 @@ def check_configs(
         serious, harmless = compare_configs(base.config, agent.config)
         given = [canonical_key(key) for key in recipe.allow.config]
         allowed = {key for key in serious if any(f"{key}.".startswith(f"{start}.") for start in given)}
-        if recipe.allow.vocabulary is not None:
+        if recipe.allow.vocabulary is not None or recipe.allow.different_shapes:
             allowed |= {key for key in serious if key.rpartition(".")[2] == "vocab_size"}
         refused = {key: text for key, text in serious.items() if key not in allowed}
         if refused:
@@ -47,7 +47,7 @@ def check_configs(
             if tie := next((tie for tie in ties if tie.agent == name and _has_tie(refused)), None):
                 accept += f" if {tie.head.name!r} equals {tie.embedding.name!r}; if not, {tie.untie}"
             text = f"config.json differs from the base's in what the weights mean: {_pairs(refused)} ({accept})"
-            findings.problem(f"{agent.directory}/{text}", name)
+            findings.problem(f"{agent.beside}/{text}", name)
         accepted = harmless | {key: serious[key] for key in allowed}
         if accepted:
             findings.notes.append(f"{name}: config.json differs, which is accepted: {_pairs(accepted)}")

@@ -61,6 +61,13 @@ class Inputs:
         return {path: identity for checkpoint in self.opened for path, identity in checkpoint.files.items()}
 
     @property
+    def formats(self) -> dict[str, str]:
+        """How the models that could be opened are stored, by `base` or the agent's name."""
+        has_base = all(self.base is not agent for agent in self.agents.values())
+        base = {"base": self.opened_base.title} if self.opened_base is not None and has_base else {}
+        return base | {name: checkpoint.title for name, checkpoint in self.opened_agents.items()}
+
+    @property
     def folders(self) -> list[Path]:
         """The folders of base and agents that were found."""
         return [folder for model in (self.base, *self.agents.values()) for folder in model.folders]

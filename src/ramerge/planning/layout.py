@@ -161,7 +161,7 @@ def _dtype(wanted: str | None, tensor: Tensor, base: Checkpoint, matched: Matche
     if wanted in (None, LIKE_BASE) and tensor.encoding:
         return base.quantised.dtype if base.quantised is not None else "BF16"
     if wanted in (None, LIKE_BASE) or not tensor.is_float:
-        return tensor.dtype
+        return tensor.usual_dtype
     if wanted == "widest":
         return widest([tensor.dtype, *[agent[tensor.name].dtype for agent in matched.agents.values()]])
     return FROM_FULL_NAME[wanted]

@@ -272,6 +272,7 @@ class Plan(Contents):
         agents: by name, in recipe order.
         importances: by the agent's name, for agents that have importances.
         adapters: the agents that are LoRA adapters.
+        formats: how base and agents are stored, by name; those that could be opened.
         resources: threads, blocks and memory.
         disk_free: free bytes of the output's disk.
         strict: whether warnings are problems, also those that come later, during the merge.
@@ -288,6 +289,7 @@ class Plan(Contents):
     agents: Mapping[str, Model]
     importances: Mapping[str, Model]
     adapters: tuple[str, ...]
+    formats: Mapping[str, str]
     resources: Resources
     disk_free: int | None = None
     strict: bool = False
@@ -329,6 +331,11 @@ class Plan(Contents):
     def caught(self) -> list[int]:
         """How many tensors each rule of the recipe catches."""
         return caught(self.recipe, self.tensors)
+
+    @property
+    def _stored(self) -> dict[str, str]:
+        """The dtype of every tensor of the output's files, by name."""
+        return {part.name: part.dtype for tensor in self.tensors for part in tensor.parts}
 
     @property
     def tensors_count(self) -> int:
@@ -423,6 +430,7 @@ class Plan(Contents):
             "runs_on": self.method.runs_on(self.parameters),
             "base": self.base.location,
             "agents": {name: model.location for name, model in self.agents.items()},
+            "formats": dict(self.formats),
             "out": str(self.out) if self.out else None,
             "tensors": self.tensors_count,
             "merged_tensors": sum(tensor.merged for tensor in self.tensors),
@@ -433,7 +441,7 @@ class Plan(Contents):
             ],
             "parameters_count": self.parameters_count,
             "input_dtypes": self.input_dtypes,
-            "dtypes": dict(Counter(full_name(part.dtype) for tensor in self.tensors for part in tensor.parts)),
+            "dtypes": dict(Counter(full_name(dtype) for dtype in self._stored.values())),
             "shards": [shard.name for shard in self.shards],
             "companions": sorted(self.companions),
             "passes": self.passes,

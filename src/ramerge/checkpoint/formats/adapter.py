@@ -20,6 +20,7 @@ from ramerge.checkpoint.formats import pickled, safetensors
 from ramerge.checkpoint.formats.files import check_files
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.formats.peft import CONFIG, Settings, model_name, read_settings
+from ramerge.checkpoint.formats.runs import places
 from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.lowrank import WIDENED, Factor, LowRank, OtherRows
 from ramerge.checkpoint.spellings import spellings
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 NAME = "adapter"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # Where verl keeps it beside its checkpoints.
-_INSIDE = (".", "lora_adapter", "actor/lora_adapter")
 
 _PREFIX = "base_model.model."
 _WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module)(?=\.)")
@@ -61,8 +61,9 @@ _ZERO3 = "; it was saved without gathering what ZeRO-3 or FSDP had spread; save 
 
 
 def find(folder: Path) -> Path | None:
-    """The folder of an adapter: this one, or verl's inside of it."""
-    return next((folder / place for place in _INSIDE if (folder / place / CONFIG).exists()), None)
+    """The folder of an adapter: this one, or verl's inside of a step or a run."""
+    inside = (inner for place in places(folder) for inner in (place, place / "lora_adapter"))
+    return next((inner for inner in inside if (inner / CONFIG).exists()), None)
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
@@ -74,8 +75,8 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     base = opening.base
     if base is None:
         raise CheckpointError(
-            f"{folder}: is a LoRA adapter, which is nothing without its model: give the model as the base of the "
-            f"recipe, or write MODEL+{folder}"
+            f"{folder}: is a LoRA adapter, which is nothing without its model: give the model as the base "
+            f"(--base MODEL), or write MODEL+{folder}"
         )
     present = [name for name in _WEIGHTS if (folder / name).exists()] or [_WEIGHTS[0]]
     names = (present[0], CONFIG)

@@ -69,9 +69,10 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
 
 
 def beside_of(folder: Path) -> Path:
-    """The folder with the model's `config.json`."""
+    """The folder with the model's `config.json`, or at least with its tokenizer."""
     places = [folder, folder / "huggingface", *([folder.parent] if folder.name in _INNER else [])]
-    return next((place for place in places if (place / "config.json").is_file()), folder)
+    telling = ("config.json", "tokenizer_config.json", "tokenizer.json")
+    return next((place for name in telling for place in places if (place / name).is_file()), folder)
 
 
 @dataclass

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ramerge.checkpoint.formats.files import check_files, read_config, read_json
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.formats.runs import places
 from ramerge.checkpoint.formats.sharded import Part, part_of
 from ramerge.checkpoint.formats.views import assembled, tensor_of, unwrapped, without_ties
 from ramerge.checkpoint.identity import identify
@@ -24,8 +25,6 @@ from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 
 _FILE = re.compile(r"model_world_size_([1-9][0-9]{0,5})_rank_(0|[1-9][0-9]{0,5})\.pt")
-_ACTORS = ("actor", "policy")  # verl's name, SkyRL's
-_LATEST = ("latest_checkpointed_iteration.txt", "latest_ckpt_global_step.txt")
 _CONFIG = "fsdp_config.json"
 _LORA = re.compile(r"\.(base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector)\b")
 _MINUTES = 30
@@ -33,23 +32,7 @@ _MINUTES = 30
 
 def find(folder: Path) -> Path | None:
     """The folder with the shards: the one that is named, its `actor`, or that of the latest step of a run."""
-    steps = [folder / f"global_step_{step}" for name in _LATEST if (step := _step(folder / name)) is not None]
-    for place in (folder, *steps):
-        for inner in (place, *(place / name for name in _ACTORS)):
-            if inner.is_dir() and _shards(inner):
-                return inner
-    return None
-
-
-def _step(path: Path) -> str | None:
-    if not path.is_file():  # a pipe would never end
-        return None
-    try:
-        with path.open("rb") as file:
-            text = file.read(32).decode("ascii", "replace").strip()
-    except OSError:
-        return None
-    return text if text.isdecimal() else None
+    return next((place for place in places(folder) if place.is_dir() and _shards(place)), None)
 
 
 def _shards(folder: Path) -> dict[tuple[int, int], str]:

@@ -11,6 +11,7 @@ from ramerge.checkpoint.formats.views import tensor_of, without_ties
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.torchfile.load import View, load_file
 from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
 
 INDEX = "pytorch_model.bin.index.json"
 ONE_FILE = "pytorch_model.bin"
@@ -48,7 +49,10 @@ def tensors_of(path: Path) -> list[Tensor]:
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(value, View) for name, value in state.items()
     ):
-        raise CheckpointError(f"{path}: must hold a dictionary of tensors; save model.state_dict() as safetensors")
+        keys = ", ".join(quoted(key) for key in list(state)[:3]) if isinstance(state, dict) else "no keys"
+        raise CheckpointError(
+            f"{path}: must hold a dictionary of tensors, and has {keys}; save model.state_dict() with save_pretrained"
+        )
     problems: list[str] = []
     tensors = []
     for name, view in state.items():

@@ -1,0 +1,23 @@
+"""Where trainers put the policy inside of a run: verl's and SkyRL's steps and roles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_ROLES = ("actor", "policy")  # verl's name, SkyRL's
+_LATEST = ("latest_checkpointed_iteration.txt", "latest_ckpt_global_step.txt")
+
+
+def places(folder: Path) -> list[Path]:
+    """Folders that may hold the policy: the one that is named, the latest step of a run, and the policy in each."""
+    steps = [folder / f"global_step_{step}" for name in _LATEST if (step := _step(folder / name)) is not None]
+    return [inner for place in (folder, *steps) for inner in (place, *(place / role for role in _ROLES))]
+
+
+def _step(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            text = file.read(32).decode("ascii", "replace").strip()
+    except OSError:
+        return None
+    return text if text.isdecimal() else None
