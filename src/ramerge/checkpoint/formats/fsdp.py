@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ramerge.checkpoint.formats.files import check_files, read_config, read_json
+from ramerge.checkpoint.formats.files import check_files, read_config, read_json, tag_of
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.formats.sharded import Part, part_of
 from ramerge.checkpoint.formats.views import assembled, tensor_of, unwrapped, without_ties
@@ -33,23 +33,12 @@ _MINUTES = 30
 
 def find(folder: Path) -> Path | None:
     """The folder with the shards: the one that is named, its `actor`, or that of the latest step of a run."""
-    steps = [folder / f"global_step_{step}" for name in _LATEST if (step := _step(folder / name)) is not None]
+    steps = [folder / f"global_step_{step}" for name in _LATEST if (step := tag_of(folder / name)) is not None]
     for place in (folder, *steps):
         for inner in (place, *(place / name for name in _ACTORS)):
             if inner.is_dir() and _shards(inner):
                 return inner
     return None
-
-
-def _step(path: Path) -> str | None:
-    if not path.is_file():  # a pipe would never end
-        return None
-    try:
-        with path.open("rb") as file:
-            text = file.read(32).decode("ascii", "replace").strip()
-    except OSError:
-        return None
-    return text if text.isdecimal() else None
 
 
 def _shards(folder: Path) -> dict[tuple[int, int], str]:
