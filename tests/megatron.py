@@ -137,7 +137,7 @@ Pieces = dict[str, tuple[tuple[int, ...], list[tuple[tuple[int, ...], NDArray[An
 def _cuts(key: str, bits: NDArray[Any], parallel: int) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
     """The parts of a tensor on the ranks of tensor parallelism. Gate and up are cut each for itself."""
     columns = key.endswith(("linear_proj.weight", "linear_fc2.weight"))
-    if parallel == 1 or bits.ndim < 2 and not key.endswith("bias") or "router" in key:
+    if parallel == 1 or (bits.ndim < 2 and not key.endswith("bias")) or "router" in key:
         yield (0,) * bits.ndim, bits
         return
     halves = 2 if "linear_fc1.weight" in key and not key.endswith(("_w", "_v")) else 1

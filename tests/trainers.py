@@ -253,7 +253,7 @@ def _share(flat: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
 
 
 def _aligned(flat: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
-    """A rank's partition of a vector that is padded to a multiple of twice the ranks; the last one lacks the padding."""
+    """A rank's partition of a vector that is padded to a multiple of twice the ranks; the last lacks the padding."""
     unit = 2 * ranks
     share = -(-flat.numel() // unit) * unit // ranks
     return flat[rank * share : (rank + 1) * share].clone()

@@ -22,7 +22,7 @@ from tests.reference import Stored
 
 pytest.importorskip("torch")
 
-from tests import megatron  # noqa: E402  (needs torch)
+from tests import megatron  # needs torch
 
 NUMBERS = floats(np.random.default_rng(0).normal(size=4000), "BF16").bits
 
@@ -152,7 +152,7 @@ def renamed(model: Model) -> None:
 
 
 def shorter(model: Model, key: str, rows: int) -> None:
-    shape, parts = model.pieces[key]
+    shape, _ = model.pieces[key]
     bits = np.zeros((*shape[: len(shape) - 2], rows, shape[-1]), np.uint16)
     model.pieces[key] = bits.shape, [((0,) * bits.ndim, bits)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from math import prod
@@ -86,7 +86,7 @@ def _of_all(read: Callable[[Path], _Read], paths: Iterable[Path]) -> list[_Read]
     Raises:
         CheckpointError: with the problems of all of them.
     """
-    found, problems = [], []
+    found, problems = list[_Read](), list[str]()
     for path in paths:
         try:
             found.append(read(path))
@@ -178,8 +178,8 @@ def _check_world(parts: Sequence[_Part], model: Sequence[str]) -> None:
     """Refuse files of another number of ranks than there are, and of different steps or stages."""
     first, problems = parts[0], list[str]()
     problems += [
-        f"{part.path}: is one of {part.ranks} partitions, but there are files of {len(parts)} ranks; copy those that are "
-        "missing, or remove those that are left from an earlier run"
+        f"{part.path}: is one of {part.ranks} partitions, but there are files of {len(parts)} ranks; copy those that "
+        "are missing, or remove those that are left from an earlier run"
         for part in parts
         if part.ranks != len(parts)
     ]
@@ -284,10 +284,10 @@ def _tensors(parts: Sequence[_Part], states: Sequence[_State]) -> dict[str, Tens
     for name, tensor in whole:
         if unwrapped(name) in found:
             problems.append(f"{first.path}: holds tensor {quoted(name)} twice")
-        found[unwrapped(name)] = Tensor(unwrapped(name), tensor.dtype, tensor.shape, tensor.origin)
+        found[unwrapped(name)] = replace(tensor, name=unwrapped(name))
     for name, other in first.shared.items():
-        if (tensor := found.get(unwrapped(other))) is not None:
-            found[unwrapped(name)] = Tensor(unwrapped(name), tensor.dtype, tensor.shape, tensor.origin)
+        if (twin := found.get(unwrapped(other))) is not None:
+            found[unwrapped(name)] = replace(twin, name=unwrapped(name))
     if problems:
         raise CheckpointError(problems)
     return found

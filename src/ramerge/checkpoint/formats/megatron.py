@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -103,7 +104,7 @@ def _groups(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
         )
     ends = [0, queries * sizes.head, (queries + 1) * sizes.head, height]
     parts = []
-    for begin, end in zip(ends[:-1], ends[1:], strict=True):
+    for begin, end in pairwise(ends):
         starts = range(0, sizes.groups * height, height)
         parts.append(stacked(tensor.name, [_rows(tensor, start + begin, start + end) for start in starts]))
     return parts
@@ -144,7 +145,7 @@ _SHARED = f"{_LAYER}mlp.shared_expert."
 
 def _mlp(stem: str, prefix: str) -> dict[str, _Row]:
     """Two linear layers, the first of which is gate and up. With `singleton_local_shards` these are two tensors."""
-    found = {}
+    found: dict[str, _Row] = {}
     for kind in ("weight", "bias"):
         gate, up, down = (f"{prefix}{name}_proj.{kind}" for name in ("gate", "up", "down"))
         found |= {
@@ -274,8 +275,9 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     about = described(folder, (folder, *inner, folder.parent), opening)
     if not about.config:
         raise CheckpointError(
-            f"{folder}: is a checkpoint of Megatron, which cannot be read without the model's config.json, and there is "
-            "none; put config.json and the tokenizer of the model that was trained there, or give that model as the base"
+            f"{folder}: is a checkpoint of Megatron, which cannot be read without the model's config.json, and there "
+            "is none; put config.json and the tokenizer of the model that was trained there, or give that model as the "
+            "base"
         )
     with uncollected():
         metadata = dcp.read_metadata(folder, modules=("megatron",))
