@@ -17,7 +17,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
 
-from ramerge.checkpoint.formats.files import check_files, described, tag_of
+from ramerge.checkpoint.formats.files import about_model, check_files, tag_of
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.formats.views import tensor_of, unwrapped, without_ties
 from ramerge.checkpoint.identity import identify
@@ -66,7 +66,7 @@ def _opened(folder: Path, opening: Opening) -> Contents:
     optimizer, model = _files(folder)
     names = [*optimizer, *model]
     check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
-    about = described(folder, (folder, folder.parent, folder.parent / "huggingface"), opening)
+    about = about_model(folder, (folder, folder.parent, folder.parent / "huggingface"), opening)
     identities = identify(folder / name for name in names)
     with uncollected():
         parts = _of_all(_part, (folder / name for name in optimizer))

@@ -59,7 +59,7 @@ def tag_of(path: Path) -> str | None:
 
 
 @dataclass(frozen=True)
-class Described:
+class About:
     """What is known of a model whose trainer does not write a `config.json` beside its weights.
 
     Attributes:
@@ -75,7 +75,7 @@ class Described:
     notes: tuple[str, ...] = ()
 
 
-def described(folder: Path, places: Iterable[Path], opening: Opening) -> Described:
+def about_model(folder: Path, places: Iterable[Path], opening: Opening) -> About:
     """The `config.json` of the first of the places that has one, otherwise the base's.
 
     Raises:
@@ -85,12 +85,12 @@ def described(folder: Path, places: Iterable[Path], opening: Opening) -> Describ
         if (place / "config.json").is_file():
             check_files(place, ["config.json"], in_index=False, allow_outside_links=opening.allow_outside_links)
             files = identify([place / "config.json"])
-            return Described(read_config(place), place, files)
+            return About(read_config(place), place, files)
     if opening.base is None:
-        return Described({}, folder, {})
+        return About({}, folder, {})
     beside = opening.base.beside
     note = f"{folder}: there is no config.json; that of the base ({beside}) is used, and its tokenizer"
-    return Described(opening.base.config, beside, {}, (note,))
+    return About(opening.base.config, beside, {}, (note,))
 
 
 def read_index(path: Path, suffix: str) -> tuple[list[str], Mapping[str, str]]:

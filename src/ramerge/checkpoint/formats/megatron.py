@@ -17,7 +17,7 @@ from shlex import quote
 from typing import Any
 
 from ramerge.checkpoint.formats import dcp
-from ramerge.checkpoint.formats.files import described, tag_of
+from ramerge.checkpoint.formats.files import about_model, tag_of
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.origins import box_of, reshaped, rows_of, stacked
 from ramerge.checkpoint.tensor import Tensor
@@ -272,7 +272,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
             files are missing or wrong; all problems are listed.
     """
     inner = [place / "huggingface" for place in (folder, *folder.parents[:2])]
-    about = described(folder, (folder, *inner, folder.parent), opening)
+    about = about_model(folder, (folder, *inner, folder.parent), opening)
     if not about.config:
         raise CheckpointError(
             f"{folder}: is a checkpoint of Megatron, which cannot be read without the model's config.json, and there "
