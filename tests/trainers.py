@@ -171,3 +171,89 @@ def write_dcp(folder: Path, tensors: Tensors, *, root: Sequence[str] = ("model",
         dcp.save(whole, storage_writer=dcp.FileSystemWriter(folder, sync_files=False), no_dist=True)
     (folder / "config.json").write_text(json.dumps(CONFIG))
     return folder
+
+
+def write_zero(
+    folder: Path,
+    tensors: Tensors,
+    *,
+    stage: int,
+    ranks: int,
+    groups: Sequence[Sequence[str]] | None = None,
+    frozen: Sequence[str] = (),
+    buffers: Sequence[str] = (),
+    shared: Mapping[str, str] | None = None,
+    gap: int = 0,
+    parts: int = 1,
+    config: Mapping[str, Any] | None = None,
+) -> Path:
+    """A run of DeepSpeed, by hand from its source: `_get_fp32_state_dict_from_zero_checkpoint` in reverse.
+
+    Args:
+        folder: of the run.
+        tensors: all parameters and buffers, without those that are shared.
+        stage: of ZeRO.
+        ranks: how many partitions there are.
+        groups: names of the parameters of each group; by default one with all.
+        frozen: parameters that were not trained.
+        buffers: tensors that are no parameters.
+        shared: names of parameters that are another parameter.
+        gap: elements behind each parameter, in stages 1 and 2.
+        parts: vectors that a rank of stage 3 has.
+        config: `config.json`, beside the step.
+    """
+    step = folder / "global_step7"
+    step.mkdir(parents=True)
+    (folder / "latest").write_text("global_step7")
+    (folder / "zero_to_fp32.py").write_text("# never run")
+    (folder / "config.json").write_text(json.dumps(config or CONFIG))
+    whole = state_dict(tensors)
+    groups = groups or [[name for name in tensors if name not in (*frozen, *buffers)]]
+    names = [name for group in groups for name in group]
+    module = {name: whole[name] if name in buffers else whole[name].bfloat16() for name in whole}
+    module |= {name: module[other] for name, other in (shared or {}).items()}
+    if stage == 3:
+        module |= {name: torch.empty(0) for name in module if name not in buffers}
+    state: dict[str, Any] = {
+        "module": module,
+        "buffer_names": list(buffers),
+        "param_shapes": [{name: whole[name].shape for name in group} for group in groups],
+        "frozen_param_shapes": {name: whole[name].shape for name in frozen},
+        "shared_params": dict(shared or {}),
+        "ds_config": {"bf16": {"enabled": True}},
+    }
+    flats = {name: whole[name].reshape(-1).float() for name in names}
+    for rank in range(ranks):
+        if stage == 3:
+            state["frozen_param_fragments"] = {name: _share(whole[name].reshape(-1), rank, ranks) for name in frozen}
+            torch.save(state, step / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt")
+            one = torch.cat([_share(flats[name], rank, ranks) for name in names])
+            found: dict[str, Any] = {"fp32_flat_groups": list(one.tensor_split(parts)), "partition_count": ranks}
+        else:
+            behind = torch.zeros(gap)
+            vectors = [torch.cat([part for name in group for part in (flats[name], behind)]) for group in groups]
+            found = {
+                "single_partition_of_fp32_groups": [_aligned(vector, rank, ranks) for vector in vectors],
+                "partition_count": [ranks] * len(groups),
+                "param_alignment_paddings": [[gap] * len(group) for group in groups],
+            }
+        moments = {0: {"exp_avg": torch.zeros(3), "step": torch.zeros(())}}
+        found |= {"zero_stage": stage, "base_optimizer_state": {"state": moments}, "overflow": False}
+        torch.save({"optimizer_state_dict": found}, step / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+    if stage < 3:
+        torch.save(state, step / "mp_rank_00_model_states.pt")
+    return folder
+
+
+def _share(flat: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
+    """A rank's part of a parameter, with padding."""
+    share = -(-flat.numel() // ranks)
+    part = flat[rank * share : (rank + 1) * share].clone()
+    return torch.cat([part, torch.full((share - part.numel(),), 7, dtype=part.dtype)])
+
+
+def _aligned(flat: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
+    """A rank's partition of a vector that is padded to a multiple of twice the ranks; the last lacks the padding."""
+    unit = 2 * ranks
+    share = -(-flat.numel() // unit) * unit // ranks
+    return flat[rank * share : (rank + 1) * share].clone()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ramerge.checkpoint import origins
 from ramerge.checkpoint.arena import Arena
-from ramerge.checkpoint.origins import Cut, Piece, Pieces, Transposed, is_covered, rows_of, stacked
+from ramerge.checkpoint.origins import Cut, Piece, Pieces, Transposed, box_of, is_covered, reshaped, rows_of, stacked
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.tensor import Stored, Tensor
 
@@ -154,3 +154,36 @@ def test_pieces_that_do_not_make_up_a_tensor(boxes: list, words: str) -> None:
 def test_pieces_without_order_take_no_time() -> None:
     boxes = [((place, place), (1, 1)) for place in range(20_000)]
     assert "in no order" in str(is_covered((20_000, 20_000), boxes))
+
+
+@given(st.data())
+def test_a_box_of_pieces_is_made_of_those_that_hold_it(disk: Disk, data: st.DataObject) -> None:
+    layers, rows, columns = (data.draw(st.integers(1, 5)) for _ in range(3))
+    values = np.arange(layers * rows * columns, dtype=np.uint32).reshape(layers, rows, columns)
+    cuts = sorted(data.draw(st.sets(st.integers(1, rows))) | {0, rows})
+    pieces = [
+        Piece((layer, start, 0), disk.tensor(values[layer : layer + 1, start:stop]))
+        for layer in range(layers)
+        for start, stop in pairwise(cuts)
+    ]
+    tensor = Tensor("x", "F32", values.shape, Pieces(tuple(pieces)))
+    layer, top = data.draw(st.integers(0, layers - 1)), data.draw(st.integers(0, rows - 1))
+    bottom = data.draw(st.integers(top + 1, rows))
+    one = reshaped(box_of(tensor, (layer, 0, 0), (1, rows, columns)), (rows, columns))
+    holds(one, values[layer], data)
+    box = box_of(one, (top, 0), (bottom - top, columns))
+    holds(box, values[layer, top:bottom], data)
+    touched = sum(start < bottom and stop > top for start, stop in pairwise(cuts))
+    assert len(list(box.origin.leaves())) == touched
+    assert sum(leaf.nbytes for leaf in box.origin.leaves()) == box.nbytes
+    holds(reshaped(box, (box.elements,)), values[layer, top:bottom].reshape(-1), data)
+
+
+@given(st.data())
+def test_a_box_of_what_is_no_run_and_of_a_transposed_tensor(disk: Disk, data: st.DataObject) -> None:
+    values = np.arange(35, dtype=np.uint32).reshape(5, 7)
+    stored = disk.tensor(values)
+    holds(box_of(stored, (1, 2), (3, 4)), values[1:4, 2:6], data)
+    turned = Tensor("x", "F32", (7, 5), Transposed(stored))
+    holds(box_of(turned, (2, 0), (3, 5)), values.T[2:5], data)
+    holds(reshaped(turned, (35,)), values.T.reshape(-1), data)

@@ -111,6 +111,25 @@ def of_adapter(folder: Path, tensors: Tensors) -> Tensors:
     return {**base, first: Stored("F32", whole.view(np.uint32)), last: tensors[last]}
 
 
+def _in_megatron(**more: Any) -> Row:
+    """Megatron has only tensors that it knows, so the same elements become a small Qwen3-MoE."""
+
+    def shaped(tensors: Tensors) -> dict[str, Stored]:
+        pytest.importorskip("torch")
+        from tests import megatron
+
+        every = np.concatenate([tensor.bits.reshape(-1) for tensor in tensors.values()])
+        return megatron.model(megatron.MOE, np.tile(every, 2), next(iter(tensors.values())).dtype)
+
+    def write(folder: Path, tensors: Tensors) -> Path:
+        made = shaped(tensors)
+        from tests import megatron
+
+        return megatron.write_torch_dist(folder, megatron.MOE, made, **more)
+
+    return Row(write, lambda _folder, tensors: shaped(tensors))
+
+
 # By the name of the format, and what varies. Every format of `checkpoint.formats.table` needs a row.
 ROWS: dict[str, Row] = {
     "safetensors": Row(in_shards),
@@ -122,6 +141,10 @@ ROWS: dict[str, Row] = {
     "fsdp, second dimension": Row(trained("write_fsdp", ranks=3, dims=SECOND)),
     "dcp": Row(trained("write_dcp")),
     "dcp, no root": Row(trained("write_dcp", root=()), dtypes=("F32", "BF16", "F16", "F64")),
+    "deepspeed, stage 2": Row(trained("write_zero", stage=2, ranks=3), dtypes=("F32",)),
+    "deepspeed, stage 3": Row(trained("write_zero", stage=3, ranks=7, parts=2), dtypes=("F32",)),
+    "megatron": _in_megatron(parallel=2),
+    "megatron, a name for each layer": _in_megatron(stacked=False),
     **{f"quantised, {sample}": _quantised(sample) for sample in SAMPLES},
     "adapter": Row(as_adapter, of_adapter, ("BF16", "F32", "F16"), as_base=False),
 }

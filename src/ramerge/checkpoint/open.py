@@ -20,6 +20,8 @@ from ramerge.foundation.errors import CheckpointError
 
 # Planning takes a kilobyte of memory for each tensor.
 _MOST_TENSORS = 250_000
+# Files in the steps of a training run.
+_STEPS = ("global_step_*/*/model_world_size_*_rank_0.pt", "global_step*/*mp_rank_00_model_states.pt")
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _no_weights(directory: Path) -> str:
             f"{directory}: holds GGUF files only, which are quantised and cannot be merged; "
             "merge the original safetensors checkpoints and convert the result"
         )
-    if steps := sorted(directory.glob("global_step_*/*/model_world_size_*_rank_0.pt"), key=_age):
+    if steps := sorted((path for pattern in _STEPS for path in directory.glob(pattern)), key=_age):
         return f"{directory}: is the folder of a training run; give one of its steps, such as {steps[-1].parent}"
     if text := unread.advice(directory):
         return f"{directory}: {text}"

@@ -280,6 +280,45 @@ def rows_of(tensor: Tensor, start: int, stop: int) -> Tensor:
     return Tensor(tensor.name, tensor.dtype, sizes, Cut(tensor, (start, *(0 for _ in tensor.shape[1:])), sizes))
 
 
+def box_of(tensor: Tensor, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
+    """A box of a tensor, made of the pieces and the bytes that hold it, without those that hold nothing of it."""
+    if sizes == tensor.shape:
+        return tensor
+    origin = tensor.origin
+    if isinstance(origin, Pieces):
+        found = tuple(_inside(origin.pieces, offsets, sizes))
+        origin = found[0].tensor.origin if len(found) == 1 and found[0].tensor.shape == sizes else Pieces(found)
+        return Tensor(tensor.name, tensor.dtype, sizes, origin)
+    box = Box.of(tensor.shape, offsets, sizes)
+    if isinstance(origin, Stored) and box is not None and box.is_run:
+        size = itemsize(tensor.dtype)
+        begin = origin.offset + (box.row * box.width + box.column) * size
+        return Tensor(tensor.name, tensor.dtype, sizes, Stored(origin.path, begin, math.prod(sizes) * size))
+    return Tensor(tensor.name, tensor.dtype, sizes, Cut(tensor, offsets, sizes))
+
+
+def _inside(pieces: Sequence[Piece], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[Piece]:
+    """What pieces have of a box, at offsets in the box."""
+    begins = np.array([piece.offsets for piece in pieces])
+    lows = np.maximum(begins, offsets)
+    highs = np.minimum(begins + [piece.tensor.shape for piece in pieces], np.add(offsets, sizes))
+    for place in np.flatnonzero((lows < highs).all(axis=1)).tolist():
+        piece, low, high = pieces[place], lows[place], highs[place]
+        inner = box_of(piece.tensor, tuple((low - piece.offsets).tolist()), tuple((high - low).tolist()))
+        yield Piece(tuple((low - offsets).tolist()), inner)
+
+
+def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The same elements in the same order, in another shape."""
+    outer, origin = len(tensor.shape) - len(shape), tensor.origin
+    if isinstance(origin, Pieces) and outer >= 0 and tensor.shape == (1,) * outer + shape:
+        inner = (Piece(p.offsets[outer:], reshaped(p.tensor, p.tensor.shape[outer:])) for p in origin.pieces)
+        origin = Pieces(tuple(inner))
+    elif not isinstance(origin, Stored) and shape != tensor.shape:
+        origin = Cut(tensor, (0,) * len(tensor.shape), tensor.shape)
+    return Tensor(tensor.name, tensor.dtype, shape, origin)
+
+
 def stacked(name: str, tensors: Sequence[Tensor]) -> Tensor:
     """Tensors of one dtype, one below the other along the first dimension."""
     first, *_ = tensors

@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ramerge.checkpoint.open import Checkpoint
-from ramerge.checkpoint.origins import Cut, Piece, Pieces, Transposed
+from ramerge.checkpoint.origins import Cut, Piece, Pieces, Transposed, reshaped
 from ramerge.checkpoint.spellings import TOWERS, spellings
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.text import quoted
@@ -211,15 +211,10 @@ def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled) -> Ite
             size = used.shape[0]
             piece = Tensor(part.name, part.dtype, (*rest, size), Transposed(part)) if turned else part
             if front:
-                piece = replace(piece, shape=(1, *piece.shape), origin=_same(piece))
+                piece = reshaped(piece, (1, *piece.shape))
             pieces.append(Piece((expert, *place) if front else place, piece))
             start += size
     yield Tensor(wanted.name, dtypes.pop(), wanted.shape, Pieces(tuple(pieces)))
-
-
-def _same(tensor: Tensor) -> Cut:
-    """All of a tensor, for a tensor that has its elements in another shape."""
-    return Cut(tensor, (0,) * len(tensor.shape), tensor.shape)
 
 
 def _taken_out(

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.formats.files import check_files, read_config
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
-from ramerge.checkpoint.formats.unread import is_torch_dist
 from ramerge.checkpoint.formats.views import assembled, tensor_of, unwrapped, without_ties
 from ramerge.checkpoint.header import read_header
 from ramerge.checkpoint.identity import Identity, identify
@@ -41,8 +40,6 @@ _LIMITS = Limits(size=32_000_000, signs=1_700_000, depth=8)
 def find(folder: Path) -> Path | None:
     """The folder itself, or the one inside that trainers give the model, if it holds a distributed checkpoint."""
     for place in (folder, *(folder / name for name in _INNER)):
-        if is_torch_dist(place):
-            continue  # Megatron's names and layouts are not those of transformers
         if place.is_dir() and ((place / METADATA).is_file() or any(place.glob("*.distcp")) or any(_shards(place))):
             return place
     return None
@@ -131,8 +128,8 @@ class Metadata:
     places: Mapping[tuple[str, tuple[int, ...]], tuple[str, int, int]]
 
 
-def read_metadata(folder: Path) -> Metadata:
-    """Read `.metadata`.
+def read_metadata(folder: Path, modules: Collection[str] = ()) -> Metadata:
+    """Read `.metadata`. For `modules` see `torchfile.load`.
 
     Raises:
         CheckpointError: it is missing, damaged, or does not describe tensors.
@@ -143,7 +140,7 @@ def read_metadata(folder: Path) -> Metadata:
             f"{path}: is missing; it is written last, so the checkpoint is not complete, or it was copied without "
             "the files whose names begin with a dot"
         )
-    root = load_plain(path)
+    root = load_plain(path, modules)
     try:
         return _metadata(root)
     except RefusedError as error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.formats.format import Contents, Opening
-from ramerge.checkpoint.identity import identify
+from ramerge.checkpoint.identity import Identity, identify
 from ramerge.checkpoint.paths import climbs_out, is_too_long, leads_outside, target
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
@@ -42,6 +44,53 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     return read_json(path) if path.exists() else {}
+
+
+def tag_of(path: Path) -> str | None:
+    """What a trainer's small file says the latest step is; None if there is no such file, or it says no plain name."""
+    if not path.is_file():  # a pipe would never end
+        return None
+    try:
+        with path.open("rb") as file:
+            text = file.read(256).decode("ascii", "replace").strip()
+    except OSError:
+        return None
+    return text if re.fullmatch(r"\w[\w .-]*", text) else None
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of a model whose trainer does not write a `config.json` beside its weights.
+
+    Attributes:
+        config: `config.json`; empty if there is none.
+        beside: its folder, which has the tokenizer too.
+        files: the identity of `config.json`, if it was read here.
+        notes: where it is from.
+    """
+
+    config: Mapping[str, Any]
+    beside: Path
+    files: Mapping[Path, Identity]
+    notes: tuple[str, ...] = ()
+
+
+def about_model(folder: Path, places: Iterable[Path], opening: Opening) -> About:
+    """The `config.json` of the first of the places that has one, otherwise the base's.
+
+    Raises:
+        CheckpointError: as for `read_json`, and if it links to a file outside of its folder.
+    """
+    for place in places:
+        if (place / "config.json").is_file():
+            check_files(place, ["config.json"], in_index=False, allow_outside_links=opening.allow_outside_links)
+            files = identify([place / "config.json"])
+            return About(read_config(place), place, files)
+    if opening.base is None:
+        return About({}, folder, {})
+    beside = opening.base.beside
+    note = f"{folder}: there is no config.json; that of the base ({beside}) is used, and its tokenizer"
+    return About(opening.base.config, beside, {}, (note,))
 
 
 def read_index(path: Path, suffix: str) -> tuple[list[str], Mapping[str, str]]:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ramerge.checkpoint.formats.files import tag_of
+
 _ROLES = ("actor", "policy")  # verl's name, SkyRL's
 _LATEST = ("latest_checkpointed_iteration.txt", "latest_ckpt_global_step.txt")
 
 
 def places(folder: Path) -> list[Path]:
     """Folders that may hold the policy: the one that is named, the latest step of a run, and the policy in each."""
-    steps = [folder / f"global_step_{step}" for name in _LATEST if (step := _step(folder / name)) is not None]
+    steps = [folder / f"global_step_{step}" for name in _LATEST if (step := tag_of(folder / name)) is not None]
     return [inner for place in (folder, *steps) for inner in (place, *(place / role for role in _ROLES))]
-
-
-def _step(path: Path) -> str | None:
-    try:
-        with path.open("rb") as file:
-            text = file.read(32).decode("ascii", "replace").strip()
-    except OSError:
-        return None
-    return text if text.isdecimal() else None

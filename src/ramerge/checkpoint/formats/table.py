@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ramerge.checkpoint.formats import adapter, dcp, fsdp, pickled, safetensors
+from ramerge.checkpoint.formats import adapter, dcp, deepspeed, fsdp, megatron, pickled, safetensors
 from ramerge.checkpoint.formats.format import Format
 
-FORMATS: tuple[Format, ...] = (safetensors.FORMAT, adapter.FORMAT, pickled.FORMAT, fsdp.FORMAT, dcp.FORMAT)
+FORMATS: tuple[Format, ...] = (
+    safetensors.FORMAT,
+    adapter.FORMAT,
+    pickled.FORMAT,
+    fsdp.FORMAT,
+    megatron.FORMAT,  # before dcp, whose files it has
+    dcp.FORMAT,
+    deepspeed.FORMAT,
+)
