@@ -202,3 +202,53 @@ def test_two_tensors_that_may_be_the_same_one(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "a", written(agent))
     text = str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
     assert "both 'module.model.norm.weight' and 'actor.model.norm.weight'" in text and "rename" in text
+
+
+def square(seed: int) -> Model:
+    """Experts whose down projection is square, as in gpt-oss."""
+    rng = np.random.default_rng(seed)
+    return {
+        "model.layers.0.mlp.experts.gate_up_proj": rng.normal(0, 0.02, (2, 8, 4)),
+        "model.layers.0.mlp.experts.down_proj": rng.normal(0, 0.02, (2, 4, 4)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("of_base", "of_agent"), [(plain, turned_single), (turned_single, single), (single, turned_single), (plain, single)]
+)
+def test_square_experts_are_turned_with_their_gates(
+    of_base: Callable[[Model], Model], of_agent: Callable[[Model], Model], tmp_path: Path
+) -> None:
+    write_checkpoint(tmp_path / "base", written(of_base(square(0))))
+    write_checkpoint(tmp_path / "a", written(of_agent(square(1))))
+    write_checkpoint(tmp_path / "alike", written(of_base(square(1))))
+    ramerge.merge(recipe(tmp_path, ["a"], "linear"), tmp_path / "out")
+    same(read_checkpoint(tmp_path / "out"), read_checkpoint(tmp_path / "alike"))
+
+
+def test_what_is_not_clear_is_not_matched(tmp_path: Path) -> None:
+    model = single(sparse(0))
+    write_checkpoint(tmp_path / "base", written(model))
+    more = sparse(1)
+    gates = more["model.layers.0.mlp.experts.gate_up_proj"]
+    more["model.layers.0.mlp.experts.gate_up_proj"] = np.concatenate([gates, gates[:1]])
+    write_checkpoint(tmp_path / "a", written(more))  # more experts than the base has
+    assert "lacks" in str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
+    write_checkpoint(tmp_path / "base", written(dense(0)))
+    query = "model.layers.0.self_attn.q_proj.weight"
+    both = fused(dense(1)) | {query: dense(1)[query]}
+    write_checkpoint(tmp_path / "a", written(both))
+    assert "lacks 'model.layers.0.self_attn.k_proj.weight'" in str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
+    write_checkpoint(tmp_path / "base", written({"norm.weight": np.ones(4), "model.norm.weight": np.ones(4)}))
+    write_checkpoint(tmp_path / "a", written({"model.language_model.norm.weight": np.ones(4)}))
+    assert "may be the base's" in str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
+
+
+def test_a_renamed_tied_head(tmp_path: Path) -> None:
+    model = dense(0)
+    model["lm_head.weight"] = model["model.embed_tokens.weight"]
+    base = {name: values for name, values in model.items() if name != "lm_head.weight"}
+    write_checkpoint(tmp_path / "base", written(base), config={"tie_word_embeddings": True})
+    write_checkpoint(tmp_path / "a", written(renamed(lambda name: f"policy.inner.{name}")(model)))
+    made = ramerge.plan(recipe(tmp_path, ["a"], rename=[{"from": r"^policy\.inner\.", "to": ""}]))
+    assert made.problems == () and any("ties them" in note for note in made.notes)

@@ -44,7 +44,7 @@ def test_a_padded_base_and_an_agent_with_new_tokens(method: str, name: str, tmp_
     source = recipe(tmp_path, ["a", "b"], method, allow=COMMON)
     made = ramerge.plan(source)
     assert made.problems == ()
-    assert any("rows 12 to 13 come from b" in note for note in made.notes)
+    assert any("rows 12 to 13 are in b only" in note for note in made.notes)
     record = ramerge.merge(source, tmp_path / "out")
     assert record.tensors == 3
     found = numbers(tmp_path / "out", name)
@@ -100,6 +100,21 @@ def test_other_tokens_are_refused_by_name(tmp_path: Path) -> None:
         TOKENS[3] = "t3"
     (problem,) = ramerge.plan(recipe(tmp_path, ["a", "b"], allow=COMMON)).problems
     assert "3 is 'other', but 't3' in base" in problem
+
+
+def test_equal_numbers_of_rows_with_other_tokens(tmp_path: Path) -> None:
+    write(tmp_path / "base", 0, 10)
+    write(tmp_path / "a", 1, 10, ["<call>"])
+    write(tmp_path / "b", 2, 10, ["<think>"])
+    assert "8 is '<think>'" in str(ramerge.plan(recipe(tmp_path, ["a", "b"], allow=COMMON)).problems)
+
+
+def test_rules_choose_whose_rows(tmp_path: Path) -> None:
+    for name, seed, rows in (("base", 0, 4), ("a", 1, 6), ("b", 2, 8)):
+        write(tmp_path / name, seed, rows)
+    taken = recipe(tmp_path, ["a", "b"], allow=COMMON, rules=[{"match": "*", "take": "b"}])
+    ramerge.merge(taken, tmp_path / "out")
+    assert (numbers(tmp_path / "out", "lm_head.weight") == numbers(tmp_path / "b", "lm_head.weight")).all()
 
 
 def test_not_without_being_asked(tmp_path: Path) -> None:

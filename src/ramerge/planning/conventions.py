@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ramerge.checkpoint.open import Checkpoint
@@ -107,7 +107,7 @@ def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
     fitted = Fitted(dict(agent.tensors))
     _turn(base, fitted)
     if unknown:
-        spelled = _Spelled(unknown)
+        spelled = _Spelled(unknown, missing)
         for tensor in missing:
             _find(tensor, base, spelled, fitted)
         for used in spelled.used:
@@ -123,7 +123,11 @@ def _find(wanted: Tensor, base: Checkpoint, spelled: _Spelled, fitted: Fitted) -
     if len(found) > 1:
         names = " and ".join(quoted(tensor.name) for tensor in found)
         fitted.problems.append(f"both {names} may be the base's {quoted(wanted.name)}; say which one with rename")
+    elif found and (other := spelled.whole.get(found[0].name)) is not None:
+        text = f"{quoted(found[0].name)} may be the base's {quoted(other)} and its {quoted(wanted.name)}"
+        fitted.problems.append(f"{text}; say which one with rename")
     elif found:
+        spelled.whole[found[0].name] = wanted.name
         fitted.tensors[wanted.name] = spelled.use(found[0], wanted, spelled.reason(wanted.name, found[0]))
     else:
         made = (tensor for fusion in FUSIONS for tensor in _fused(fusion, wanted, base, spelled))
@@ -134,7 +138,9 @@ def _find(wanted: Tensor, base: Checkpoint, spelled: _Spelled, fitted: Fitted) -
 class _Spelled:
     """Tensors of an agent under all names that they may have by the table."""
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], missing: Iterable[Tensor]) -> None:
+        self.missing = {tensor.name for tensor in missing}
+        self.whole: dict[str, str] = {}  # the base's names of tensors that were used as they are
         self._found: dict[str, dict[str, tuple[Tensor, tuple[str, ...]]]] = {}
         self._counts: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
@@ -172,14 +178,17 @@ class _Spelled:
 def _fused(fusion: Fusion, wanted: Tensor, base: Checkpoint, spelled: _Spelled) -> Iterator[Tensor]:
     """The tensor as a part of a tensor of the agent, or made from several, by a row of the table."""
     if (found := re.fullmatch(_pattern(fusion.whole), wanted.name)) is not None:
-        yield from _joined(fusion, found["stem"], wanted, spelled)
+        turned = _is_square(wanted.shape[1:]) and _gates_are_turned(found["stem"], base, spelled)
+        yield from _joined(fusion, found["stem"], wanted, spelled, turned=turned)
     for place, part in enumerate(fusion.parts):
         if (found := re.fullmatch(_pattern(part), wanted.name)) is not None:
             expert = int(found["expert"]) if fusion.is_of_experts else 0
-            siblings = [base.tensors.get(name) for name in fusion.names(found["stem"], expert)]
-            if None not in siblings:
+            names = fusion.names(found["stem"], expert)
+            siblings = [base.tensors.get(name) for name in names]
+            if spelled.missing.issuperset(names):  # an agent that also has one of them alone is not clear
                 rows = [sibling.shape[0] if sibling and sibling.shape else 0 for sibling in siblings]
-                yield from _taken_out(fusion, found["stem"], expert, sum(rows[:place]), sum(rows), wanted, spelled)
+                span = _Span(found["stem"], expert, sum(rows[:place]), sum(rows))
+                yield from _taken_out(fusion, span, wanted, base, spelled)
 
 
 def _pattern(template: str) -> str:
@@ -187,8 +196,38 @@ def _pattern(template: str) -> str:
     return text.replace(re.escape("{stem}"), r"(?P<stem>.*)").replace(re.escape("{expert}"), r"(?P<expert>\d{1,6})")
 
 
-def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled) -> Iterator[Tensor]:
-    """The base's one tensor from the agent's parts."""
+def _is_square(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 and shape[0] == shape[1]
+
+
+def _experts(fusion: Fusion, stem: str, tensors: Mapping[str, Tensor]) -> int:
+    """How many experts have the first part."""
+    count = 0
+    while fusion.names(stem, count)[0] in tensors:
+        count += 1
+    return count
+
+
+def _gates_are_turned(stem: str, base: Checkpoint, spelled: _Spelled) -> bool:
+    """Whether rows and columns of the experts' gates are exchanged between base and agent.
+
+    The shapes of a square matrix do not say so; those of the other projection in the same experts do.
+    """
+    for fusion in FUSIONS:
+        if fusion.is_of_experts and len(fusion.parts) > 1:
+            name, part = fusion.whole.format(stem=stem), fusion.names(stem)[0]
+            for wholes, parts in (
+                ([base.tensors.get(name)], spelled.get(part)),
+                (spelled.get(name), [base.tensors.get(part)]),
+            ):
+                whole, single = next(iter(wholes), None), next(iter(parts), None)
+                if whole is not None and single is not None and len(single.shape) == 2:
+                    return whole.shape[1:] != (len(fusion.parts) * single.shape[0], single.shape[1])
+    return False
+
+
+def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled, *, turned: bool) -> Iterator[Tensor]:
+    """The base's one tensor from the agent's parts; `turned`: a square one has rows and columns exchanged."""
     experts = range(wanted.shape[0]) if fusion.is_of_experts and wanted.shape else range(1)
     parts = [[spelled.get(name) for name in fusion.names(stem, expert)] for expert in experts]
     if not parts or not all(len(found) == 1 and found[0].shape for row in parts for found in row):
@@ -196,7 +235,8 @@ def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled) -> Ite
     matrices = [[found[0] for found in row] for row in parts]
     front = (len(experts),) if fusion.is_of_experts else ()
     rows, rest = sum(part.shape[0] for part in matrices[0]), matrices[0][0].shape[1:]
-    turned = len(rest) == 1 and wanted.shape != (*front, rows, *rest) and wanted.shape == (*front, *rest, rows)
+    exchanged = len(rest) == 1 and wanted.shape == (*front, *rest, rows)
+    turned = exchanged and (turned or wanted.shape != (*front, rows, *rest))
     shapes = {tuple(part.shape for part in row) for row in matrices}
     dtypes = {part.dtype for row in matrices for part in row}
     fits = turned or wanted.shape == (*front, rows, *rest)
@@ -217,19 +257,30 @@ def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled) -> Ite
     yield Tensor(wanted.name, dtypes.pop(), wanted.shape, Pieces(tuple(pieces)))
 
 
-def _taken_out(
-    fusion: Fusion, stem: str, expert: int, start: int, rows: int, wanted: Tensor, spelled: _Spelled
-) -> Iterator[Tensor]:
-    """The base's part, out of the agent's one tensor that has so many rows of an expert."""
-    found = spelled.get(fusion.whole.format(stem=stem))
+@dataclass(frozen=True)
+class _Span:
+    """Where a part lies in a tensor of several: its expert, its first row, and how many rows an expert has."""
+
+    stem: str
+    expert: int
+    start: int
+    rows: int
+
+
+def _taken_out(fusion: Fusion, span: _Span, wanted: Tensor, base: Checkpoint, spelled: _Spelled) -> Iterator[Tensor]:
+    """The base's part, out of the agent's one tensor."""
+    found = spelled.get(fusion.whole.format(stem=span.stem))
     if len(found) != 1 or not wanted.shape:
         return
-    whole, front = found[0], (expert,) if fusion.is_of_experts else ()
+    whole, front = found[0], (span.expert,) if fusion.is_of_experts else ()
+    start, rows = span.start, span.rows
     height, *rest = wanted.shape
     inner, ones = whole.shape[len(front) :], (1,) * len(front)
-    if len(whole.shape) != len(front) + len(wanted.shape) or (front and expert >= whole.shape[0]):
+    if len(whole.shape) != len(front) + len(wanted.shape):
         return
-    if inner == (rows, *rest):
+    if front and _experts(fusion, span.stem, base.tensors) != whole.shape[0]:
+        return
+    if inner == (rows, *rest) and not (_is_square(inner) and _gates_are_turned(span.stem, base, spelled)):
         cut = Cut(whole, (*front, start, *(0 for _ in rest)), (*ones, height, *rest))
         spelled.use(whole, wanted, fusion.why)
         yield Tensor(wanted.name, whole.dtype, wanted.shape, cut)
@@ -245,16 +296,27 @@ _STACKED = re.compile(r".*\.experts\.(gate_up_proj|down_proj)")
 
 def _turn(base: Checkpoint, fitted: Fitted) -> None:
     """Turn experts that the agent stores with rows and columns exchanged, under the same name."""
-    turned = 0
-    for name, tensor in base.tensors.items():
-        other = fitted.tensors.get(name)
-        if other is None or len(tensor.shape) != 3 or other.shape == tensor.shape or not _STACKED.fullmatch(name):
-            continue
-        if other.shape == (tensor.shape[0], tensor.shape[2], tensor.shape[1]):
-            fitted.tensors[name] = Tensor(name, other.dtype, tensor.shape, Transposed(other))
-            turned += 1
-    if turned:
-        fitted.notes.append(f"{turned:,} tensors of experts are stored with rows and columns exchanged")
+    stacked = {
+        name: tensor
+        for name, tensor in base.tensors.items()
+        if len(tensor.shape) == 3 and _STACKED.fullmatch(name) and name in fitted.tensors
+    }
+    exchanged = {
+        name
+        for name, tensor in stacked.items()
+        if fitted.tensors[name].shape != tensor.shape
+        if fitted.tensors[name].shape == (tensor.shape[0], tensor.shape[2], tensor.shape[1])
+    }
+    # the shapes of a square one say nothing, those of the other one in the same experts do
+    modules = {name.rpartition(".")[0] for name in exchanged}
+    exchanged |= {
+        name for name, tensor in stacked.items() if name.rpartition(".")[0] in modules and _is_square(tensor.shape[1:])
+    }
+    for name in sorted(exchanged):
+        other = fitted.tensors[name]
+        fitted.tensors[name] = Tensor(name, other.dtype, stacked[name].shape, Transposed(other))
+    if exchanged:
+        fitted.notes.append(f"{len(exchanged):,} tensors of experts are stored with rows and columns exchanged")
 
 
 def _fill(base: Checkpoint, missing: Sequence[Tensor], fitted: Fitted) -> None:

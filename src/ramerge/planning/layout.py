@@ -104,7 +104,9 @@ def _plans(
             row = itemsize(output.dtype) * math.prod(tensor.shape[1:])
             parts = (replace(parts[0], begin=rows.start * row, size=(rows.stop - rows.start) * row),)
             if BASE not in rows.owners:
-                action, sources = "copy", (Source(rows.owners[0], piece),)
+                taken = rule.take if rule is not None and rule.take in rows.owners else None
+                owner = taken or rows.owners[0]
+                action, sources = "copy", (Source(owner, counterparts.agents[owner][piece.name]),)
         yield TensorPlan(
             base=piece,
             sources=sources,

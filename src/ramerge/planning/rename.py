@@ -57,4 +57,5 @@ def _renamed(
         text = f"{agent.directory}: rename gives several tensors the name {listed([quoted(new) for new in twice])}"
         findings.problem(text, name)
         return agent
-    return replace(agent, tensors={new: agent.tensors[old] for old, new in names.items()})
+    tensors = {new: agent.tensors[old] for old, new in names.items()}
+    return replace(agent, tensors={new: t if t.name == new else replace(t, name=new) for new, t in tensors.items()})

@@ -79,7 +79,7 @@ def check_tokens(
     Returns:
         The agent whose tokenizer the output needs, because it knows tokens that the base does not; None for the base's.
     """
-    if not rows:
+    if recipe.allow.vocabulary is None:
         return None
     for name, segments in rows.items():
         findings.notes += [f"{name}: {_said(segment)}" for segment in segments]
@@ -106,13 +106,10 @@ def check_tokens(
 
 
 def _said(rows: Rows) -> str:
-    which = f"rows {rows.start:,} to {rows.stop - 1:,}"
-    agents = [owner for owner in rows.owners if owner != BASE]
-    if not agents:
-        return f"{which} come from the base"
-    if BASE not in rows.owners:
-        return f"{which} come from {agents[0]}" + (", the first agent that has them" if agents[1:] else "")
-    return f"{which} are merged from {', '.join(agents)}"
+    which = f"rows {rows.start:,} to {rows.stop - 1:,} are in {', '.join(rows.owners)}"
+    if BASE not in rows.owners and len(rows.owners) > 1:
+        return f"{which}; those of the first are taken"
+    return which if len(rows.owners) > 1 else f"{which} only"
 
 
 def _tokens(model: str, checkpoint: Checkpoint, findings: Findings) -> dict[int, str]:
