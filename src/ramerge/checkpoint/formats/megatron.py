@@ -19,7 +19,7 @@ from typing import Any
 from ramerge.checkpoint.formats import dcp
 from ramerge.checkpoint.formats.files import about_model, tag_of
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
-from ramerge.checkpoint.origins import box_of, reshaped, rows_of, stacked
+from ramerge.checkpoint.origins import box_of, reshaped, stacked
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.torchfile.load import uncollected
 from ramerge.foundation.errors import CheckpointError
@@ -90,7 +90,7 @@ def _halves(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
     half, rest = divmod(tensor.shape[0] if tensor.shape else 1, 2)
     if rest:
         raise ValueError(f"should be gate and up, one below the other, but has shape {list(tensor.shape)}")
-    return [rows_of(tensor, 0, half), rows_of(tensor, half, 2 * half)]
+    return [_rows(tensor, 0, half), _rows(tensor, half, 2 * half)]
 
 
 def _groups(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
