@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramerge.kernels import ram
-from ramerge.kernels.formats import FORMATS, uniform
+from ramerge.kernels.formats import FORMATS, loop_of, uniform
+from ramerge.kernels.rounding import survey
 from tests import reference
 from tests.checkpoints import EPSILON, bit_patterns, floats
 from tests.reference import BITS, Stored
@@ -69,6 +70,43 @@ def test_counts_and_merges_as_the_reference(
 
     assert not ram.merge(uniform(dtype, len(stack)), stack, epsilon, scales, out, lenient=True)
     assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], rescaled.bits)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "output"),
+    [(("BF16", "F32", "BF16"), "BF16"), (("F32", "BF16", "F32"), "F32"), (("F32", "F32", "F32"), "F16")],
+)
+def test_formats_are_read_and_written_as_they_are(dtypes: tuple[str, ...], output: str) -> None:
+    rng, size = np.random.default_rng(0), 2 * (1 << 14) + 77  # counters are flushed on the way
+    values = rng.normal(0, 0.02, size)
+    moved = [np.where(rng.random(size) < 0.4, values * (1 + rng.normal(0, 2.0**-8, size)), values) for _ in dtypes]
+    base, *agents = [floats(array, dtype) for array, dtype in zip((values, *moved[1:]), dtypes, strict=True)]
+    loop = loop_of(dtypes, output)
+    assert loop is not None
+    inputs = loop.arrays([words(tensor) for tensor in (base, *agents)], size)
+
+    counts, rounding = np.zeros((2, 2), np.int64), np.zeros((2, 2), np.int64)
+    assert not ram.count(loop, inputs, EPSILON, counts)
+    assert np.array_equal(counts, reference.count(base, agents, EPSILON))
+
+    out = np.empty(size, BITS[output])
+    assert not ram.merge(loop, inputs, EPSILON, [1.1, 1.2], out, None, rounding=rounding if output != "F32" else None)
+    assert np.array_equal(out, reference.merge(base, agents, [1.1, 1.2], EPSILON, output).bits)
+    if output != "F32":
+        expected = np.zeros_like(rounding)
+        exact = reference.merge(base, agents, [1.1, 1.2], EPSILON, "F32").numbers(np.float32)
+        survey(uniform("F32", 3), [_wide(t) for t in (base, *agents)], exact.view(np.uint32), output, EPSILON, expected)
+        assert np.array_equal(rounding, expected) and rounding[1].any()
+
+    for place in range(3):
+        bad = [array.copy() for array in inputs]
+        bad[place].view(BITS[dtypes[place]])[size - 1] = floats([np.nan], dtypes[place]).bits[0]
+        assert ram.count(loop, bad, EPSILON, counts)
+        assert ram.merge(loop, bad, EPSILON, None, out)
+
+
+def _wide(tensor: Stored) -> np.ndarray:
+    return tensor.numbers(np.float32).view(np.uint32)
 
 
 def test_counters_do_not_overflow_on_long_arrays() -> None:
