@@ -133,11 +133,11 @@ def uniform(format: str, inputs: int) -> Loop:
 def loop_of(inputs: Sequence[str], out: str) -> Loop | None:
     """The loop that reads and writes keys of `FORMATS` as they are; None if they must be brought to one format first.
 
-    Each combination of formats is compiled by itself. So there are loops for those that are usual: one format, or two
-    that are computed with in float32.
+    Each combination of formats is compiled by itself. So there are loops for those that are usual: one format, or F32
+    and a 16-bit format.
     """
     formats = {*inputs, out}
-    if len(formats) > 1 and (len(formats) > 2 or "F64" in formats):
+    if len(formats) > 1 and formats not in ({"BF16", "F32"}, {"F16", "F32"}):
         return None
     table = FORMATS if len(formats) == 1 else ELEMENTS
     return Loop(tuple(table[format] for format in inputs), table[out])
