@@ -199,12 +199,13 @@ def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prep
 def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
     """Merge a piece (equation 7)."""
     if prepared.thresholds is None:
-        return piece.compute(
+        wrong = piece.compute(
             lambda loop, inputs, out, rounding: kernel.merge(
                 loop, inputs, prepared.epsilon, prepared.lambdas, out, counts, lenient, rounding
             ),
             beyond=prepared.epsilon,
         )
+        return wrong and not lenient
     n = len(prepared.thresholds)
     each = (prepared.lambdas or (1.0,) * n, prepared.thresholds)
     wrong = piece.compute(
