@@ -17,6 +17,7 @@ from benchmarks import checkpoints
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import Spread, ratios, seconds, spread, tell
 from ramerge.kernels import ram
+from ramerge.kernels.formats import uniform
 from ramerge.planning.model import room
 
 Words = NDArray[np.uint32]
@@ -88,14 +89,14 @@ def _inputs(rows: int) -> list[Words]:
 
 
 def _kernels(inputs: list[Words], out: Words) -> dict[str, Callable[[], object]]:
-    n = len(inputs) - 1
+    n, loop = len(inputs) - 1, uniform("BF16", len(inputs))
     counts = np.zeros((2, n), np.int64)
     lambdas = [_LAMBDAS[place % len(_LAMBDAS)] for place in range(n)]
     rounding = np.zeros((2, n), np.int64)
     return {
-        "count": partial(ram.count, "BF16", inputs, _EPSILON, counts),
-        "ram": partial(ram.merge, "BF16", inputs, _EPSILON, None, out, counts, rounding=rounding),
-        "ram+": partial(ram.merge, "BF16", inputs, _EPSILON, lambdas, out, rounding=rounding),
+        "count": partial(ram.count, loop, inputs, _EPSILON, counts),
+        "ram": partial(ram.merge, loop, inputs, _EPSILON, None, out, counts, rounding=rounding),
+        "ram+": partial(ram.merge, loop, inputs, _EPSILON, lambdas, out, rounding=rounding),
     }
 
 

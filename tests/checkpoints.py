@@ -143,8 +143,8 @@ def bit_patterns(draw: st.DrawFn, dtype: str, size: int) -> NDArray:
 
 
 # Numbers of agents, and the dtypes that each tensor draws from. A kernel is compiled for each format and number, which
-# takes longer than to run it. So usually: every format, one agent, an odd and an even number, and mixtures, which are
-# computed in the formats of F32 and F64.
+# takes longer than to run it. So usually: every format, one agent, an odd and an even number, and mixtures, most of
+# which are brought to F32 or F64 first.
 KINDS = ((1, ("F32",)), (2, ("BF16",)), (3, ("F16",)), (3, ("F64",)), *[(3, tuple(BITS))] * 3)
 EVERY_KIND = [(n, dtypes) for n in range(1, 6) for dtypes in (*((dtype,) for dtype in BITS), tuple(BITS))]
 

@@ -175,6 +175,19 @@ def test_every_dtype(method: str, dtype: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("method", list(ROWS))
+def test_float32_agents_of_a_bfloat16_base(method: str, tmp_path: Path) -> None:
+    base = simple(0)
+    agents = {f"a{place}": simple(place, "F32", moved=0.4) for place in (1, 2)}
+    for name, tensors in {"base": base, **agents}.items():
+        write_checkpoint(tmp_path / name, tensors)
+    source, beside = written(tmp_path, method, agents, dtype="bfloat16")
+    run(tmp_path, source, "out", block=100)
+    (same if ROWS[method].exact else close)(
+        read_checkpoint(tmp_path / "out"), ROWS[method].reference(base, agents, "BF16", **beside)
+    )
+
+
 @pytest.mark.parametrize("method", [name for name in ROWS if METHODS[name].symmetric])
 def test_the_order_of_agents_changes_rounding_alone(method: str, tmp_path: Path) -> None:
     source, _, _, _ = plain(tmp_path, method, "F32")

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramerge.kernels import ram
-from ramerge.kernels.formats import FORMATS
+from ramerge.kernels.formats import FORMATS, loop_of, uniform
+from ramerge.kernels.rounding import survey
 from tests import reference
 from tests.checkpoints import EPSILON, bit_patterns, floats
 from tests.reference import BITS, Stored
@@ -54,30 +55,67 @@ def test_counts_and_merges_as_the_reference(
 
     stack = [words(tensor) for tensor in (base, *agents)]
     counts = np.zeros((2, len(agents)), np.int64)
-    assert not ram.count(dtype, stack, epsilon, counts)
+    assert not ram.count(uniform(dtype, len(stack)), stack, epsilon, counts)
     assert np.array_equal(counts, expected)
 
     out, again = np.empty_like(stack[0]), np.zeros_like(counts)
-    assert not ram.merge(dtype, stack, epsilon, None, out, again)
+    assert not ram.merge(uniform(dtype, len(stack)), stack, epsilon, None, out, again)
     plain = reference.merge(base, agents, [1.0] * len(agents), epsilon, dtype)
     assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], plain.bits)
     assert np.array_equal(again, expected)
 
-    assert not ram.merge(dtype, stack, epsilon, scales, out)
+    assert not ram.merge(uniform(dtype, len(stack)), stack, epsilon, scales, out)
     rescaled = reference.merge(base, agents, scales, epsilon, dtype)
     assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], rescaled.bits)
 
-    assert not ram.merge(dtype, stack, epsilon, scales, out, lenient=True)
+    assert not ram.merge(uniform(dtype, len(stack)), stack, epsilon, scales, out, lenient=True)
     assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], rescaled.bits)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "output"),
+    [(("BF16", "F32", "BF16"), "BF16"), (("F32", "BF16", "F32"), "F32"), (("F32", "F32", "F32"), "F16")],
+)
+def test_formats_are_read_and_written_as_they_are(dtypes: tuple[str, ...], output: str) -> None:
+    rng, size = np.random.default_rng(0), 2 * (1 << 14) + 77  # counters are flushed on the way
+    values = rng.normal(0, 0.02, size)
+    moved = [np.where(rng.random(size) < 0.4, values * (1 + rng.normal(0, 2.0**-8, size)), values) for _ in dtypes]
+    base, *agents = [floats(array, dtype) for array, dtype in zip((values, *moved[1:]), dtypes, strict=True)]
+    loop = loop_of(dtypes, output)
+    assert loop is not None
+    inputs = loop.arrays([words(tensor) for tensor in (base, *agents)], size)
+
+    counts, rounding = np.zeros((2, 2), np.int64), np.zeros((2, 2), np.int64)
+    assert not ram.count(loop, inputs, EPSILON, counts)
+    assert np.array_equal(counts, reference.count(base, agents, EPSILON))
+
+    out = np.empty(size, BITS[output])
+    assert not ram.merge(loop, inputs, EPSILON, [1.1, 1.2], out, None, rounding=rounding if output != "F32" else None)
+    assert np.array_equal(out, reference.merge(base, agents, [1.1, 1.2], EPSILON, output).bits)
+    if output != "F32":
+        expected = np.zeros_like(rounding)
+        exact = reference.merge(base, agents, [1.1, 1.2], EPSILON, "F32").numbers(np.float32)
+        survey(uniform("F32", 3), [_wide(t) for t in (base, *agents)], exact.view(np.uint32), output, EPSILON, expected)
+        assert np.array_equal(rounding, expected) and rounding[1].any()
+
+    for place in range(3):
+        bad = [array.copy() for array in inputs]
+        bad[place].view(BITS[dtypes[place]])[size - 1] = floats([np.nan], dtypes[place]).bits[0]
+        assert ram.count(loop, bad, EPSILON, counts)
+        assert ram.merge(loop, bad, EPSILON, None, out)
+
+
+def _wide(tensor: Stored) -> np.ndarray:
+    return tensor.numbers(np.float32).view(np.uint32)
 
 
 def test_counters_do_not_overflow_on_long_arrays() -> None:
     size = 3 * (1 << 16) + 5
     zeros, ones = words(floats(np.zeros(size))), words(floats(np.ones(size)))
     counts = np.zeros((2, 3), np.int64)
-    ram.count("BF16", [zeros, ones, ones, zeros], EPSILON, counts)
+    ram.count(uniform("BF16", 4), [zeros, ones, ones, zeros], EPSILON, counts)
     assert counts.tolist() == [[size, size, 0], [0, 0, 0]]
-    ram.count("BF16", [zeros, zeros, zeros, ones], EPSILON, counts)
+    ram.count(uniform("BF16", 4), [zeros, zeros, zeros, ones], EPSILON, counts)
     assert counts.tolist() == [[size, size, size], [0, 0, size]]
 
 
@@ -90,7 +128,8 @@ def test_up_to_sixteen_agents(n: int) -> None:
     agents = [Stored("BF16", np.where(rng.random(501) < 0.2, base.bits + 1, base.bits)) for _ in range(n)]
     counts = np.zeros((2, n), np.int64)
     out = np.empty_like(words(base))
-    ram.merge("BF16", [words(t) for t in (base, *agents)], EPSILON, None, out, counts)
+    stack = [words(t) for t in (base, *agents)]
+    ram.merge(uniform("BF16", 1 + n), stack, EPSILON, None, out, counts)
     assert np.array_equal(counts, reference.count(base, agents, EPSILON))
     assert np.array_equal(out.view(np.uint16)[:501], reference.merge(base, agents, [1.0] * n, EPSILON, "BF16").bits)
 
@@ -103,15 +142,17 @@ def test_a_non_finite_value_anywhere_is_noticed(dtype: str, bad: float, place: i
     values[place][57] = bad
     stack = [words(floats(array, dtype)) for array in values]
     counts = np.zeros((2, 2), np.int64)
-    assert ram.count(dtype, stack, EPSILON, counts)
-    assert ram.merge(dtype, stack, EPSILON, None, np.empty_like(stack[0]), counts)
-    assert ram.merge(dtype, stack, EPSILON, [1.0, 1.0], np.empty_like(stack[0]))
-    assert not ram.merge(dtype, stack, EPSILON, [1.0, 1.0], np.empty_like(stack[0]), lenient=True)
+    assert ram.count(uniform(dtype, len(stack)), stack, EPSILON, counts)
+    assert ram.merge(uniform(dtype, len(stack)), stack, EPSILON, None, np.empty_like(stack[0]), counts)
+    assert ram.merge(uniform(dtype, len(stack)), stack, EPSILON, [1.0, 1.0], np.empty_like(stack[0]))
+    assert not ram.merge(uniform(dtype, len(stack)), stack, EPSILON, [1.0, 1.0], np.empty_like(stack[0]), lenient=True)
 
 
 def test_infinity_in_base_and_agents_alike_is_noticed() -> None:
     stack = [words(floats(np.full(8, np.inf)))] * 3
-    assert ram.merge("BF16", stack, EPSILON, None, np.empty_like(stack[0]), np.zeros((2, 2), np.int64))
+    assert ram.merge(
+        uniform("BF16", len(stack)), stack, EPSILON, None, np.empty_like(stack[0]), np.zeros((2, 2), np.int64)
+    )
 
 
 @pytest.mark.parametrize("dtype", list(BITS))
@@ -119,14 +160,14 @@ def test_a_result_that_overflows_is_noticed(dtype: str) -> None:
     largest = reference.LARGEST[dtype]
     stack = [words(floats(np.full(4, value), dtype)) for value in (largest * 0.5, largest)]
     out = np.empty_like(stack[0])
-    assert not ram.merge(dtype, stack, EPSILON, [1.0], out)
-    assert ram.merge(dtype, stack, EPSILON, [2.0], out)
+    assert not ram.merge(uniform(dtype, len(stack)), stack, EPSILON, [1.0], out)
+    assert ram.merge(uniform(dtype, len(stack)), stack, EPSILON, [2.0], out)
 
 
 def test_lenient_nan_does_not_count_as_moved() -> None:
     base = floats([1.0, 1.0, np.nan, 1.0])
     agent = floats([np.nan, 2.0, 3.0, np.inf])
     out, counts = np.empty_like(words(base)), np.zeros((2, 1), np.int64)
-    ram.merge("BF16", [words(base), words(agent)], EPSILON, None, out, counts, lenient=True)
+    ram.merge(uniform("BF16", 2), [words(base), words(agent)], EPSILON, None, out, counts, lenient=True)
     assert out.view(np.uint16).tolist() == floats([1.0, 2.0, np.nan, np.inf]).bits.tolist()
     assert counts.tolist() == [[2], [2]]

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ramerge.analysis import fixed
 from ramerge.kernels import anatomy as kernel
 from ramerge.kernels import ram
-from ramerge.kernels.piece import Piece, words_of
+from ramerge.kernels.formats import Loop
+from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Counts, Statistic
 
 Integers = NDArray[np.int64]
@@ -113,16 +114,15 @@ class Anatomy(Statistic):
         joint = kernel.joint_bins(agents)
         by_epsilon = counts[at.by_epsilon].reshape(len(self.epsilons), 2, agents)
 
-        def observe(format: str, inputs: list[Any], merged: Any) -> bool:
+        def observe(loop: Loop, inputs: list[Any], merged: Any) -> bool:
             flagged = False
-            size = words_of(format, piece.elements)
-            for start in range(0, size, _STRETCH_WORDS):
-                stretch = slice(start, min(start + _STRETCH_WORDS, size))
+            for start in range(0, merged.size, _STRETCH_WORDS):
+                stretch = slice(start, start + _STRETCH_WORDS)
                 part = [words[stretch] for words in inputs]
                 for epsilon, row in zip(self.epsilons, by_epsilon, strict=True):
-                    ram.count(format, part, epsilon, row)
+                    ram.count(loop, part, epsilon, row)
                 flagged |= kernel.survey(
-                    format, part, merged[stretch], self.epsilon, piece.out_format, joint, counts[at.integers], sums
+                    loop, part, merged[stretch], self.epsilon, piece.out_format, joint, counts[at.integers], sums
                 )
             return flagged
 

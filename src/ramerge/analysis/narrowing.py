@@ -10,6 +10,7 @@ import numpy as np
 
 from ramerge.analysis import fixed
 from ramerge.analysis.parts import Finding
+from ramerge.kernels.formats import Loop
 from ramerge.kernels.narrowing import COUNTS, SUMS, narrowing
 from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Counts, Statistic
@@ -39,11 +40,11 @@ class Narrowing(Statistic):
         """See `Statistic.count`."""
         wide = [t for t in range(self.agents) if piece.formats[1 + t] in _WIDE]
 
-        def observe(format: str, inputs: list[Any], _merged: Any) -> bool:
+        def observe(loop: Loop, inputs: list[Any], _merged: Any) -> bool:
             for t in wide:
                 sums = np.zeros(len(SUMS))
-                base, agent = (words[: piece.elements] for words in (inputs[0], inputs[1 + t]))
-                narrowing(format, base, agent, self.epsilon, counts[t, : len(COUNTS)], sums)
+                pair = Loop((loop.inputs[0], loop.inputs[1 + t]), loop.inputs[1 + t])
+                narrowing(pair, inputs[0], inputs[1 + t], self.epsilon, counts[t, : len(COUNTS)], sums)
                 fixed.encode(sums, counts[t, len(COUNTS) :].reshape(len(SUMS), fixed.LIMBS))
             return False
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from ramerge.checkpoint.arena import room
 from ramerge.checkpoint.read import Reader
 from ramerge.checkpoint.tensor import Origin, Stored, Tensor
-from ramerge.kernels.convert import widen
-from ramerge.kernels.formats import FORMATS
+from ramerge.kernels.convert import convert
 from ramerge.kernels.lowrank import TILE, add_product, add_squares, scale_columns, scale_rows
 
 Bytes = NDArray[np.uint8]
@@ -42,21 +41,14 @@ def _load(reader: Reader, tensor: Tensor, start: int, stop: int, out: Reals) -> 
         reader.read(tensor, start, stop, out.view(np.uint8))
         return
     with reader.arena.scratch():
-        raw = reader.arena.take(2 * (stop - start + 1))
-        reader.read(tensor, start, stop, raw[: 2 * (stop - start)])
-        even = (stop - start) & ~1  # a word holds two elements
-        form = FORMATS[tensor.dtype]
-        widen(tensor.dtype, raw[: 2 * even].view(form.word), "F32", out[:even].view(np.uint32))
-        if even < stop - start:
-            raw[2 * even + 2 : 2 * even + 4] = 0
-            pair = np.empty(2, np.uint32)
-            widen(tensor.dtype, raw[2 * even : 2 * even + 4].view(form.word), "F32", pair)
-            out[even:].view(np.uint32)[:] = pair[:1]
+        raw = reader.arena.take(2 * (stop - start))
+        reader.read(tensor, start, stop, raw)
+        convert(tensor.dtype, raw, "F32", out.view(np.uint32), stop - start)
 
 
 def _load_scratch(tensor: Tensor, elements: int) -> int:
     """Bytes that `_load` takes."""
-    return (0 if tensor.dtype == "F32" else room(2 * (elements + 2))) + tensor.scratch(elements)
+    return (0 if tensor.dtype == "F32" else room(2 * elements)) + tensor.scratch(elements)
 
 
 @dataclass(frozen=True)

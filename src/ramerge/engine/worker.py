@@ -15,12 +15,13 @@ from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.scaled import Scaled, decode_parts, requantise
 from ramerge.foundation.dtypes import FLOATS, itemsize
 from ramerge.kernels.convert import count_non_finite
-from ramerge.kernels.formats import FORMATS
+from ramerge.kernels.formats import FORMATS, Words
 from ramerge.kernels.native import told_of_compiling
-from ramerge.kernels.piece import Piece, Words, count_negative, words_of
+from ramerge.kernels.piece import Piece, count_negative, words_of
 from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Plan, TensorPlan
 
+_NOTHING = np.empty((0, 0), np.uint8)
 # A result of a statistic over one part of the model.
 Known = Mapping[tuple[Statistic, str], Any]
 
@@ -148,7 +149,7 @@ class Worker:
         piece, read = self._piece(tensor, block), share_of(tensor, block)
         lenient = self._plan.recipe.allow.non_finite
         if tensor.action == "copy":
-            flagged = piece.compute(_copy)
+            flagged = piece.copy()
             self._write(tensor, block, piece, range(len(self._plan.points)), sink)
             wrong = self._wrong(tensor, piece) if not lenient else ()
             return Outcome(block, read, wrong=wrong if any(wrong) or (flagged and not lenient) else None)
@@ -230,8 +231,8 @@ class Worker:
         words: list[Words] = [part.view(FORMATS[format].word) for part, format in zip(parts, formats, strict=True)]
         out_word = np.dtype(FORMATS[tensor.dtype].word)
         out = self._arena.take(words_of(tensor.dtype, elements) * out_word.itemsize).view(out_word)
-        rows = len(formats) + 1 if tensor.is_converted else 0
-        scratch = self._arena.take(rows * 8 * (elements + 1)).reshape(rows, 8 * (elements + 1))
+        rows = len(tensor.scratch)
+        scratch = self._arena.take(sum(tensor.scratch) * elements).reshape(rows, -1) if rows else _NOTHING
         return Piece(tensor.name, tensor.base.shape, block.start, elements, formats, words, tensor.dtype, out, scratch)
 
     def _read(self, tensor: TensorPlan, block: Block) -> list[NDArray[np.uint8]]:
@@ -257,8 +258,3 @@ class Worker:
                 count += count_negative(format, words, piece.elements)
             found.append(count)
         return tuple(found)
-
-
-def _copy(_format: str, inputs: list[Words], out: Words, _rounding: Counts | None) -> bool:
-    out[:] = inputs[0]
-    return False

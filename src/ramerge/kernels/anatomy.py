@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import FORMATS, Format
+from ramerge.kernels.formats import Loop
 from ramerge.kernels.rounding import rounded
 
 Words = NDArray[Any]
@@ -84,7 +84,7 @@ def slices(shapes: dict[str, tuple[int, ...]]) -> dict[str, slice]:
 
 
 def survey(
-    format: str,
+    loop: Loop,
     inputs: Sequence[Words],
     merged: Words,
     epsilon: float,
@@ -98,10 +98,10 @@ def survey(
     Words after the last element, which are zero in all inputs, are counted as elements that no agent moved.
 
     Args:
-        format: a key of `FORMATS`, the format of all inputs.
-        inputs: base and N agents, 1-D arrays of that format's words, of equal length.
-        merged: the merge that was asked for, rounded to `target` and widened to `format`; as long as the inputs.
-        epsilon: an element has moved where |agent - base| > epsilon, compared in the format's real type.
+        loop: formats of the inputs and of `merged`.
+        inputs: base and N agents, 1-D arrays of these formats' words, of equal length.
+        merged: the merge that was asked for, rounded to `target`; as long as the inputs.
+        epsilon: an element has moved where |agent - base| > epsilon, compared in the loop's real type.
         target: the format to which merges are rounded, whose last place is the unit of `ulps`.
         joint: of `joint_bins`, for fewer than 2^32 elements; `fold` adds it to `counts`.
         counts: int64, as `Layout.counts` lays it out.
@@ -110,12 +110,11 @@ def survey(
     Returns:
         True if an input or a task vector is not finite.
     """
-    form, n = FORMATS[format], len(inputs) - 1
-    lanes = len(form.lanes)
-    chunk = _CHUNK_WORDS * lanes
-    numbers = np.zeros((n + len(MERGES)) * chunk, form.real)
+    n = len(inputs) - 1
+    chunk = _CHUNK_WORDS * len(loop.parts)
+    numbers = np.zeros((n + len(MERGES)) * chunk, loop.out.real)
     marks = np.zeros((1 + n) * chunk, np.uint32)
-    kernel = _survey(form, n, target)
+    kernel = _survey(loop, target)
     return bool(kernel(*inputs, merged, epsilon, numbers, marks, joint.reshape(-1), counts, sums))
 
 
@@ -134,7 +133,7 @@ def fold(joint: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
 _SOURCE = """
 def survey({inputs}, merged, epsilon, numbers, marks, joint, counts, sums):
     ZERO, ONE, COUNT = {real}(0), {real}(1), {real}({n})
-    nothing, seen = np.uint32(0), {word}(0)
+    nothing, seen = np.uint32(0), np.{bits}(0)
     N, CHUNK = np.int64({n}), np.int64({chunk})
     words = np.int64({chunk_words})
     start, size = np.int64(0), np.int64(base.size)
@@ -191,7 +190,7 @@ def survey({inputs}, merged, epsilon, numbers, marks, joint, counts, sums):
                 counts[{agree} + s * N + t] += agree
                 counts[{agree} + t * N + s] += agree
         start += length
-    return np.uint32(1) if seen >= {word}({infinity}) else np.uint32(0)
+    return np.uint32(1) if seen >= np.{bits}({infinity}) else np.uint32(0)
 """
 
 # What merge number {r} leaves of an element: y. What is neither lost, flipped nor kept is diluted.
@@ -216,24 +215,25 @@ _FLUSH = """
 
 
 @cache
-def _survey(form: Format, n: int, target: str) -> Any:
-    """Write out and compile the loops for `n` agents."""
+def _survey(loop: Loop, target: str) -> Any:
+    """Write out and compile the loops for a base and agents."""
+    form, n = loop.out, len(loop.inputs) - 1
     layout = Layout(n)
     at = {name: part.start for name, part in (slices(layout.counts) | slices(layout.sums)).items()}
-    chunk = _CHUNK_WORDS * len(form.lanes)
+    chunk = _CHUNK_WORDS * len(loop.parts)
     body: list[str] = []
-    for lane, function in enumerate(form.lanes):
-        body += _widen(form, n, lane, function, target, chunk)
+    for part in loop.parts:
+        body += _widen(loop, part, target, chunk)
     counting = [
         f"joint[np.uint64({t * JOINT_BINS}) + np.uint64(marks[{(1 + t) * chunk} + k])] += np.uint32(1)"
         for t in range(n)
     ]
-    real, word = f"np.{np.dtype(form.real).name}", f"np.{np.dtype(form.word).name}"
+    real = f"np.{np.dtype(form.real).name}"
     merges = range(len(MERGES))
     source = _SOURCE.format(
         inputs=", ".join(["base", *[f"a{t}" for t in range(n)]]),
         real=real,
-        word=word,
+        bits=form.bits,
         n=n,
         chunk=chunk,
         chunk_words=_CHUNK_WORDS,
@@ -247,17 +247,18 @@ def _survey(form: Format, n: int, target: str) -> Any:
         infinity=form.infinity,
         **{name: at[name] for name in ("total", "dots", "moved", "agree", "active")},
     )
-    words = f"{form.word_code}[]"
-    arguments = (*[words] * (2 + n), form.real_code, f"{form.real_code}[]", "u32[]", "u32[]", "i64[]", "f64[]")
+    words = [f"{each.word_code}[]" for each in (*loop.inputs, form)]
+    arguments = (*words, form.real_code, f"{form.real_code}[]", "u32[]", "u32[]", "i64[]", "f64[]")
     return native.load("survey", source, arguments, "u32")
 
 
-def _widen(form: Format, n: int, lane: int, function: str, target: str, chunk: int) -> list[str]:
+def _widen(loop: Loop, part: int, target: str, chunk: int) -> list[str]:
     """One element of a word: task vectors, who moved it, the merges, and the bins of its magnitudes."""
+    form, n = loop.out, len(loop.inputs) - 1
     mantissa, least = _LAST_PLACE[target]
-    first = lane * _CHUNK_WORDS
+    first = part * _CHUNK_WORDS
     lines = [
-        f"b = {function}(base[j])",
+        f"b = {loop.element(0, part, 'base[j]')}",
         f"seen = {form.peak}(seen, b)",
         "mask, movers, total, moved = nothing, ZERO, ZERO, ZERO",
         "exponent = np.int32(peak_f32(nothing, np.float32(b)) >> np.uint32(23))",
@@ -265,7 +266,7 @@ def _widen(form: Format, n: int, lane: int, function: str, target: str, chunk: i
     ]
     for t in range(n):
         lines += [
-            f"tau = {function}(a{t}[j]) - b",
+            f"tau = {loop.element(1 + t, part, f'a{t}[j]')} - b",
             f"seen = {form.peak}(seen, tau)",
             f"numbers[{t * chunk + first} + i] = tau",
             "active = abs(tau) > epsilon",
@@ -282,7 +283,7 @@ def _widen(form: Format, n: int, lane: int, function: str, target: str, chunk: i
         ]
     lines.append(f"marks[{first} + i] = mask")
     computed = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
-    results = [*[rounded(form, target, f"({value})") for value in computed], f"{function}(merged[j])"]
+    results = [*[rounded(form, target, f"({value})") for value in computed], f"{form.lanes[part]}(merged[j])"]
     # what is stored where no agent moves anything: the base, rounded if the output's format is narrower
     lines.append(f"stays = {rounded(form, target, 'b')}")
     lines += [f"numbers[{(n + merge) * chunk + first} + i] = {result} - stays" for merge, result in enumerate(results)]

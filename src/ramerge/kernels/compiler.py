@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 from ramerge.kernels.intrinsics import INTRINSICS
 
 _SCALARS = {"f32": types.float32, "f64": types.float64, "u32": types.uint32, "u64": types.uint64, "i64": types.int64}
-_ELEMENTS = {**_SCALARS, "u8": types.uint8}
+_ELEMENTS = {**_SCALARS, "u8": types.uint8, "u16": types.uint16}
 _OPTIONS = {"error_model": "numpy", "boundscheck": False}
 
 

@@ -1,4 +1,4 @@
-"""Between formats: exact widening of inputs, one rounding of results. Only tensors of mixed dtypes come here."""
+"""From one format to another."""
 
 from __future__ import annotations
 
@@ -9,77 +9,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import FORMATS, Format
+from ramerge.kernels.formats import ELEMENTS, FORMATS, Format
 
 Words = NDArray[Any]
 
-_WIDEN = """
+_SOURCE = """
 def {name}(words, out):
-    for i in range(np.uint64(words.size)):
-        word = words[i]
-        {stores}
-    return 0
-"""
-
-_NARROW = """
-def {name}(values, out):
-    peak = np.{peak_type}(0)
+    peak = np.{bits}(0)
     for i in range(np.uint64(out.size)):
-        {loads}
-        out[i] = {pack}({names})
+        value = {via}({lane}(words[i]))
+        peak = {peak}(peak, value)
+        out[i] = {pack}(value)
     return peak
 """
 
 
-def _at(lane: int, lanes: int) -> str:
-    """Index of an element in a word, unsigned like `i`: signed indices become gathers."""
-    return f"np.uint64({lanes}) * i + np.uint64({lane})"
+def convert(source: str, words: Words, target: str, out: Words, elements: int) -> bool:
+    """Write numbers of one format in another one: exactly where that is wider, otherwise rounded to nearest even.
 
-
-@cache
-def _widen(source: Format, target: Format) -> Any:
-    name = f"widen_{source.name.lower()}_{target.name.lower()}"
-    width = len(source.lanes)
-    stores = "\n        ".join(f"out[{_at(k, width)}] = {lane}(word)" for k, lane in enumerate(source.lanes))
-    arguments = (f"{source.word_code}[]", f"{target.real_code}[]")
-    return native.load(name, _WIDEN.format(name=name, stores=stores), arguments, "i64")
-
-
-@cache
-def _narrow(source: Format, target: Format) -> Any:
-    name = f"narrow_{source.name.lower()}_{target.name.lower()}"
-    width = len(target.lanes)
-    # float64 to a 16-bit format goes through float32 rounded to odd, which keeps the last rounding the only one
-    via = "" if source.real is target.real else ("sticky_f32" if width == 2 else f"np.{target.real.__name__}")
-    loads = "\n        ".join(
-        f"value{k} = {via}(values[{_at(k, width)}]); peak = {target.peak}(peak, value{k})" for k in range(width)
-    )
-    names = ", ".join(f"value{k}" for k in range(width))
-    text = _NARROW.format(name=name, peak_type=target.word.__name__, loads=loads, pack=target.pack, names=names)
-    return native.load(name, text, (f"{source.real_code}[]", f"{target.word_code}[]"), target.word_code)
-
-
-def widen(source: str, words: Words, target: str, out: Words) -> None:
-    """Widen `words` of format `source` into `out`, words of the format `target` (F32 or F64); exact.
-
-    `out` holds at least as many words as `words` holds elements. F64 can only be widened to F64.
-    """
-    form = FORMATS[target]
-    if source == target:
-        out[: words.size] = words
-    else:
-        _widen(FORMATS[source], form)(words, out.view(form.real))
-
-
-def narrow(source: str, words: Words, target: str, out: Words) -> bool:
-    """Round `words` of format `source` (F32 or F64) into `out`, words of format `target`, to nearest even.
+    Args:
+        source: a key of `FORMATS`.
+        words: 1-D, of any type of integers: `elements` numbers, or more.
+        target: a key of `FORMATS`.
+        out: likewise.
+        elements: how many to write.
 
     Returns:
         True if a result is not finite.
     """
-    form = FORMATS[target]
-    peak = _narrow(FORMATS[source], form)(words.view(FORMATS[source].real), out)
-    return bool(peak >= form.overflow)
+    before, after = ELEMENTS[source], ELEMENTS[target]
+    peak = _kernel(before, after)(before.array(words, elements), after.array(out, elements))
+    return bool(peak >= after.overflow)
+
+
+@cache
+def _kernel(source: Format, target: Format) -> Any:
+    name = f"{source.name.lower()}_to_{target.name.lower()}"
+    # float64 to a 16-bit format goes through float32 rounded to odd, which keeps the last rounding the only one
+    via = "sticky_f32" if source.itemsize == 8 and target.itemsize == 2 else f"np.{target.real.__name__}"
+    text = _SOURCE.format(
+        name=name, bits=target.bits, via=via, lane=source.lanes[0], peak=target.peak, pack=target.pack
+    )
+    return native.load(name, text, (f"{source.word_code}[]", f"{target.word_code}[]"), target.bits_code)
 
 
 def count_non_finite(format: str, words: Words, elements: int) -> int:

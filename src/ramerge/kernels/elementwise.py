@@ -8,7 +8,7 @@ A method gives its formula as a plain function of one element, such as
             total = total + weights[t] * taus[t]
         return b + scale * total
 
-with tuples of one number for each agent. The loop around it is written out here for the format and the number of
+with tuples of one number for each agent. The loop around it is written out here for the formats and the number of
 agents, so that the tuples stay in registers and the loop over agents is unrolled; both are compiled together. One IEEE
 operation follows another, as in NumPy: nothing is contracted or reassociated.
 
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import FORMATS, Format
+from ramerge.kernels.formats import Format, Loop
 from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters
 from ramerge.kernels.threefry import threefry
 
@@ -79,7 +79,7 @@ class Inputs:
 
 def merge(
     element: Element,
-    format: str,
+    loop: Loop,
     inputs: Sequence[Words],
     out: Words,
     which: Inputs,
@@ -93,30 +93,29 @@ def merge(
 
     Args:
         element: a plain function; `b` is the base, 0 without one, and `taus` are then the agents themselves.
-        format: a key of `FORMATS`, the format of all inputs and of `out`.
-        inputs: 1-D arrays of that format's words, of equal length, as `which` says.
+        loop: formats of the inputs and of `out`.
+        inputs: 1-D arrays of these formats' words, of equal length, as `which` says.
         out: words, of the inputs' length.
         which: what the inputs are.
-        each: tuples of one number an agent, rounded here to the format's real type.
+        each: tuples of one number an agent, rounded here to the loop's real type.
         common: numbers, rounded alike.
-        drop: coins; `start` must be even for formats with two elements in a word.
-        rounding: int64, shape (2, N), for a 16-bit format and with the base: where to count what storing the result in
-            the format erases, as `kernels.rounding` has it.
+        drop: coins; `start` must be even where words hold two elements.
+        rounding: int64, shape (2, N), for a result of 16 bits and with the base: where to count what storing it
+            erases, as `kernels.rounding` has it.
         beyond: for that an agent has moved an element where |tau| > beyond.
 
     Returns:
         True if an input is not finite, an importance is negative, or a result overflows the format.
     """
-    form = FORMATS[format]
-    kernel = _merge(element, form, which, len(each), len(common), drop is not None, rounding is not None)
+    kernel = _merge(element, loop, which, len(each), len(common), drop is not None, rounding is not None)
     numbers = [*[number for row in each for number in row], *common, *(drop.scales if drop else ()), beyond]
     counts = rounding.reshape(-1) if rounding is not None else np.empty(0, np.int64)
-    return bool(kernel(*inputs, out, np.array(numbers, form.real), counts, *_coins(drop)))
+    return bool(kernel(*inputs, out, np.array(numbers, loop.out.real), counts, *_coins(drop)))
 
 
 def histogram(
     value: Element,
-    format: str,
+    loop: Loop,
     inputs: Sequence[Words],
     which: Inputs,
     counts: NDArray[np.uint32],
@@ -128,23 +127,22 @@ def histogram(
 
     Args:
         value: a plain function of an agent's task vector and of all.
-        format: as for `merge`.
+        loop: formats of the inputs.
         inputs: as for `merge`.
         which: what the inputs are.
         counts: uint32, shape (agents, COARSE_BINS), by the upper 15 bits of the magnitude as float32; with `bins`,
             of shape (agents, FINE_BINS), by the lower 16 bits of those magnitudes that lie in the agent's bin.
         bins: for each agent a bin of the first count.
-        common: numbers, rounded to the format's real type.
+        common: numbers, rounded to the loop's real type.
         drop: as for `merge`.
 
     Returns:
         True if an input or a task vector is not finite.
     """
-    form = FORMATS[format]
-    kernel = _histogram(value, form, which, len(common), bins is not None, drop is not None)
-    numbers = np.array([*common, *(drop.scales if drop else ())], form.real)
+    kernel = _histogram(value, loop, which, len(common), bins is not None, drop is not None)
+    numbers = np.array([*common, *(drop.scales if drop else ())], loop.out.real)
     wanted = np.array(bins if bins is not None else (0,) * which.agents, np.uint32)
-    magnitudes = np.empty(_CHUNK_WORDS * which.agents * len(form.lanes), np.uint32)
+    magnitudes = np.empty(_CHUNK_WORDS * which.agents * len(loop.parts), np.uint32)
     return bool(kernel(*inputs, numbers, wanted, counts.reshape(-1), magnitudes, *_coins(drop)))
 
 
@@ -164,25 +162,25 @@ def _coins(drop: Drop | None) -> tuple[Any, int]:
 
 
 @cache
-def _merge(element: Element, form: Format, which: Inputs, each: int, common: int, drops: bool, rounds: bool) -> Any:
-    agents, counters = range(which.agents), Counters(which.agents)
+def _merge(element: Element, loop: Loop, which: Inputs, each: int, common: int, drops: bool, rounds: bool) -> Any:
+    form, agents, counters = loop.out, range(which.agents), Counters(which.agents)
     arguments = ["b", _tuple("tau{t}", agents)]
     arguments += [_tuple("f{t}_i", agents)] if which.importances else []
     arguments += [_tuple(f"e{row}_{{t}}", agents) for row in range(each)]
     arguments += [f"c{index}" for index in range(common)]
-    body = _coin_words(form, agents) if drops else []
-    for part, lane in enumerate(form.lanes):
-        body += _task_vectors(form, which, part)
+    body = _coin_words(loop, agents) if drops else []
+    for part in loop.parts:
+        body += _task_vectors(loop, which, part)
         if rounds:
             body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > beyond") for t in agents]]
-        body += _dropped(form, agents, part) if drops else []
+        body += _dropped(loop, agents, part) if drops else []
         if which.importances:
             # a negative importance is reported like an infinite one
-            body += [f"f{t}_i = {lane}(f{t}[i])" for t in agents]
+            body += [f"f{t}_i = {_element(loop, which, f'f{t}', part)}" for t in agents]
             body += [f"seen = {form.peak}(seen, f{t}_i if f{t}_i >= ZERO else INFINITY)" for t in agents]
         body += [f"r{part} = element({', '.join(arguments)})", f"peak = {form.peak}(peak, r{part})"]
         body += counters.survey(form, form.name, f"r{part}") if rounds else []
-    body.append(f"out[i] = {form.pack}({', '.join(f'r{part}' for part in range(len(form.lanes)))})")
+    body.append(f"out[i] = {form.pack}({', '.join(f'r{part}' for part in loop.parts)})")
     source = _loop(
         form,
         [*which.names, "out", "numbers", "counts", "coins", "start"],
@@ -190,29 +188,29 @@ def _merge(element: Element, form: Format, which: Inputs, each: int, common: int
         counters.clear(ROWS) if rounds else [],
         body,
         counters.flush("counts", ROWS) if rounds else [],
-        f"seen >= {_unsigned(form)}({form.infinity}) or peak >= {_unsigned(form)}({form.overflow})",
+        f"seen >= np.{form.bits}({form.infinity}) or peak >= np.{form.bits}({form.overflow})",
     )
-    types = [*[_words(form)] * (len(which.names) + 1), _reals(form), "i64[]", "u32[]", "u64"]
+    types = [*map(_words, (*loop.inputs, form)), _reals(form), "i64[]", "u32[]", "u64"]
     scope = {"element": element, **({"threefry": threefry} if drops else {})}
     return native.load("loop", source, tuple(types), "u32", scope)
 
 
 @cache
-def _histogram(value: Element, form: Format, which: Inputs, common: int, fine: bool, drops: bool) -> Any:
-    agents, lanes = range(which.agents), range(len(form.lanes))
-    body = _coin_words(form, agents) if drops else []
-    for part in lanes:
-        body += _task_vectors(form, which, part)
-        body += _dropped(form, agents, part) if drops else []
+def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: bool, drops: bool) -> Any:
+    form, agents, parts = loop.out, range(which.agents), loop.parts
+    body = _coin_words(loop, agents) if drops else []
+    for part in parts:
+        body += _task_vectors(loop, which, part)
+        body += _dropped(loop, agents, part) if drops else []
         for t in agents:
             call = ", ".join([f"tau{t}", _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
             body.append(f"seen = {form.peak}(seen, tau{t})")
-            row = f"np.uint64({_CHUNK_WORDS * (t * len(lanes) + part)})"
+            row = f"np.uint64({_CHUNK_WORDS * (t * len(parts) + part)})"
             body.append(f"magnitudes[{row} + i - start_of_chunk] = peak_f32(nothing, np.float32(value({call})))")
     counting = []
     for t in agents:
-        for part in lanes:
-            row = f"np.uint64({_CHUNK_WORDS * (t * len(lanes) + part)})"
+        for part in parts:
+            row = f"np.uint64({_CHUNK_WORDS * (t * len(parts) + part)})"
             counting.append(f"m = np.uint64(magnitudes[{row} + j])")
             if fine:
                 counting += [
@@ -225,7 +223,7 @@ def _histogram(value: Element, form: Format, which: Inputs, common: int, fine: b
     source = _COUNTING.format(
         arguments=", ".join([*which.names, "numbers", "bins", "counts", "magnitudes", "coins", "start"]),
         real=_real(form),
-        unsigned=_unsigned(form),
+        bits=form.bits,
         before="\n    ".join(
             [*_numbers(agents, 0, common, drops), *(_keys(agents) if drops else []), *(bins if fine else [])]
         ),
@@ -235,7 +233,7 @@ def _histogram(value: Element, form: Format, which: Inputs, common: int, fine: b
         counting="\n            ".join(counting),
         infinity=form.infinity,
     )
-    types = [*[_words(form)] * len(which.names), _reals(form), *["u32[]"] * 4, "u64"]
+    types = [*map(_words, loop.inputs), _reals(form), *["u32[]"] * 4, "u64"]
     scope = {"value": value, **({"threefry": threefry} if drops else {})}
     return native.load("loop", source, tuple(types), "u32", scope)
 
@@ -246,7 +244,7 @@ _COUNTING = """
 def loop({arguments}):
     SIXTEEN, LOWER, ONE64, ONE32 = np.uint64(16), np.uint64(65535), np.uint64(1), np.uint32(1)
     ZERO = {real}(0)
-    nothing, seen = np.uint32(0), {unsigned}(0)
+    nothing, seen = np.uint32(0), np.{bits}(0)
     {before}
     size, chunk = np.uint64({first}.size), np.uint64({chunk})
     start_of_chunk = np.uint64(0)
@@ -257,14 +255,14 @@ def loop({arguments}):
         for j in range(end_of_chunk - start_of_chunk):
             {counting}
         start_of_chunk = end_of_chunk
-    return np.uint32(1) if seen >= {unsigned}({infinity}) else np.uint32(0)
+    return np.uint32(1) if seen >= np.{bits}({infinity}) else np.uint32(0)
 """
 
 _LOOP = """
 def loop({arguments}):
     SIXTEEN, LOWER, ONE64, ONE32 = np.uint64(16), np.uint64(65535), np.uint64(1), np.uint32(1)
     ZERO, INFINITY = {real}(0), {real}(np.inf)
-    nothing, seen, peak = np.uint32(0), {unsigned}(0), {unsigned}(0)
+    nothing, seen, peak = np.uint32(0), np.{bits}(0), np.{bits}(0)
     field0, field1 = np.uint32(1), np.uint32(1 << 16)
     {before}
     for first in range(0, {first}.size, {chunk}):
@@ -290,7 +288,7 @@ def _loop(
     return _LOOP.format(
         arguments=", ".join(arguments),
         real=_real(form),
-        unsigned=_unsigned(form),
+        bits=form.bits,
         before="\n    ".join(before) or "pass",
         first=arguments[0],
         chunk=CHUNK_WORDS,
@@ -301,23 +299,28 @@ def _loop(
     )
 
 
-def _task_vectors(form: Format, which: Inputs, part: int) -> list[str]:
+def _element(loop: Loop, which: Inputs, name: str, part: int) -> str:
+    """Element number `part` of an input's word."""
+    return loop.element(which.names.index(name), part, f"{name}[i]")
+
+
+def _task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
     """Element number `part` of the word: the base, and every agent's task vector."""
-    lane, agents = form.lanes[part], range(which.agents)
-    lines = [f"b = {lane}(base[i])" if which.base else "b = ZERO"]
-    lines += [f"seen = {form.peak}(seen, b)"] if which.base else []
+    peak, agents = loop.out.peak, range(which.agents)
+    lines = [f"b = {_element(loop, which, 'base', part)}" if which.base else "b = ZERO"]
+    lines += [f"seen = {peak}(seen, b)"] if which.base else []
     for t in agents:
         lines += [
-            f"x = {lane}(a{t}[i])",
-            f"seen = {form.peak}(seen, x)",
+            f"x = {_element(loop, which, f'a{t}', part)}",
+            f"seen = {peak}(seen, x)",
             f"tau{t} = x - b" if which.base else f"tau{t} = x",
         ]
     return lines
 
 
-def _dropped(form: Format, agents: range, part: int) -> list[str]:
+def _dropped(loop: Loop, agents: range, part: int) -> list[str]:
     """Task vectors of element number `part` of the word, after the coins."""
-    coins = f"word{part}_{{t}}" if len(form.lanes) == 2 else "(word1_{t} if odd else word0_{t})"
+    coins = f"word{part}_{{t}}" if len(loop.parts) == 2 else "(word1_{t} if odd else word0_{t})"
     return [f"tau{t} = tau{t} * stay{t} if {coins.format(t=t)} >= below{t} else ZERO" for t in agents]
 
 
@@ -335,9 +338,9 @@ def _keys(agents: range) -> list[str]:
     return lines
 
 
-def _coin_words(form: Format, agents: range) -> list[str]:
+def _coin_words(loop: Loop, agents: range) -> list[str]:
     """The two words of the block for this position, for every agent."""
-    if len(form.lanes) == 2:
+    if len(loop.parts) == 2:
         lines = ["counter = (start >> ONE64) + i"]
     else:
         lines = ["counter = (start + i) >> ONE64", "odd = ((start + i) & ONE64) == ONE64"]
@@ -352,10 +355,6 @@ def _tuple(name: str, agents: range) -> str:
 
 def _real(form: Format) -> str:
     return f"np.{np.dtype(form.real).name}"
-
-
-def _unsigned(form: Format) -> str:
-    return f"np.{np.dtype(form.word).name}"
 
 
 def _words(form: Format) -> str:

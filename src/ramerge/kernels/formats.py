@@ -1,14 +1,21 @@
 """How floating-point numbers lie in machine words.
 
-A kernel reads *words*. A 16-bit format packs two elements in a 32-bit word, the other formats one element a word, so
-that every lane of a vector register holds a 32-bit (or 64-bit) value from load to store and nothing is ever shuffled.
+A kernel reads *words*. Where all formats of a loop are the same, a 16-bit format packs two elements in a 32-bit word,
+and the other formats one element a word: every lane of a vector register holds a 32-bit (or 64-bit) value from load to
+store, and nothing is ever shuffled. Where they differ, a word is one element in all of them, and a loop widens 16 bits
+to 32 when it loads, and shortens them when it stores.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class Format:
 
     name: str
     itemsize: int
-    word: type[np.uint32] | type[np.uint64]
+    word: type[np.uint16] | type[np.uint32] | type[np.uint64]
     real: type[np.float32] | type[np.float64]
     lanes: tuple[str, ...]
     pack: str
@@ -47,17 +54,90 @@ class Format:
         """`real` as `native.load` names it."""
         return f"f{8 * np.dtype(self.real).itemsize}"
 
+    @property
+    def bits(self) -> str:
+        """The integer type that holds the bits of `real`, by name."""
+        return f"uint{8 * np.dtype(self.real).itemsize}"
+
+    @property
+    def bits_code(self) -> str:
+        """`bits` as `native.load` names it."""
+        return f"u{8 * np.dtype(self.real).itemsize}"
+
+    def array(self, words: Words, elements: int) -> Words:
+        """What a loop takes of an array that holds so many elements, with zeros up to a whole word."""
+        return words.view(self.word)[: -(-elements // len(self.lanes))]
+
 
 _INFINITY_32, _INFINITY_64 = 0x7F800000, 0x7FF0000000000000
 
 
-def _sixteen(name: str, lanes: tuple[str, str], pack: str, overflow: int) -> Format:
-    return Format(name, 2, np.uint32, np.float32, lanes, pack, "peak_f32", overflow, _INFINITY_32)
+def _sixteen(name: str, overflow: int) -> tuple[Format, Format]:
+    """A 16-bit format with two elements in a word, and with one."""
+    low = name.lower()
+    pair, one = ((f"{low}_low", f"{low}_high"), f"{low}_pack"), ((f"{low}_whole",), f"{low}_round")
+    return (
+        Format(name, 2, np.uint32, np.float32, *pair, "peak_f32", overflow, _INFINITY_32),
+        Format(name, 2, np.uint16, np.float32, *one, "peak_f32", overflow, _INFINITY_32),
+    )
 
 
-FORMATS = {
-    "BF16": _sixteen("BF16", ("bf16_low", "bf16_high"), "bf16_pack", 0x7F7F8000),
-    "F16": _sixteen("F16", ("f16_low", "f16_high"), "f16_pack", 0x477FF000),
-    "F32": Format("F32", 4, np.uint32, np.float32, ("f32_whole",), "f32_pack", "peak_f32", _INFINITY_32, _INFINITY_32),
-    "F64": Format("F64", 8, np.uint64, np.float64, ("f64_whole",), "f64_pack", "peak_f64", _INFINITY_64, _INFINITY_64),
-}
+_BF16, _F16 = _sixteen("BF16", 0x7F7F8000), _sixteen("F16", 0x477FF000)
+_F32 = Format("F32", 4, np.uint32, np.float32, ("f32_whole",), "f32_pack", "peak_f32", _INFINITY_32, _INFINITY_32)
+_F64 = Format("F64", 8, np.uint64, np.float64, ("f64_whole",), "f64_pack", "peak_f64", _INFINITY_64, _INFINITY_64)
+
+FORMATS = {"BF16": _BF16[0], "F16": _F16[0], "F32": _F32, "F64": _F64}
+"""For loops in which all formats are the same."""
+
+ELEMENTS = {"BF16": _BF16[1], "F16": _F16[1], "F32": _F32, "F64": _F64}
+"""For loops in which they differ: one element a word."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The formats that a loop reads and writes. All have as many lanes, and are computed with in the same real type.
+
+    Attributes:
+        inputs: of the inputs.
+        out: of the result. A loop that has none takes from it the type to compute in.
+    """
+
+    inputs: tuple[Format, ...]
+    out: Format
+
+    @property
+    def name(self) -> str:
+        """The formats, as a part of a function's name."""
+        names = [form.name.lower() for form in (*self.inputs, self.out)]
+        return names[0] if len(set(names)) == 1 else "_".join(names)
+
+    @property
+    def parts(self) -> range:
+        """Numbers of the elements of a word."""
+        return range(len(self.out.lanes))
+
+    def element(self, place: int, part: int, word: str) -> str:
+        """Source of an element of a word of the input at `place`."""
+        return f"{self.inputs[place].lanes[part]}({word})"
+
+    def arrays(self, inputs: Sequence[Words], elements: int) -> list[Words]:
+        """What the loop takes of arrays that hold so many elements."""
+        return [form.array(words, elements) for form, words in zip(self.inputs, inputs, strict=True)]
+
+
+def uniform(format: str, inputs: int) -> Loop:
+    """A loop over so many inputs in which all formats are the same."""
+    return Loop((FORMATS[format],) * inputs, FORMATS[format])
+
+
+def loop_of(inputs: Sequence[str], out: str) -> Loop | None:
+    """The loop that reads and writes keys of `FORMATS` as they are; None if they must be brought to one format first.
+
+    Each combination of formats is compiled by itself. So there are loops for those that are usual: one format, or F32
+    and a 16-bit format.
+    """
+    formats = {*inputs, out}
+    if len(formats) > 1 and formats not in ({"BF16", "F32"}, {"F16", "F32"}):
+        return None
+    table = FORMATS if len(formats) == 1 else ELEMENTS
+    return Loop(tuple(table[format] for format in inputs), table[out])

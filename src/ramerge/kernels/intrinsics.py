@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+I8, I16, I32, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 F32, F64 = ir.FloatType(), ir.DoubleType()
 
 Emit = Callable[..., Any]
@@ -75,6 +75,16 @@ def bf16_pack(b: Any, low: Any, high: Any) -> Any:
     return b.or_(low_bits, b.and_(_bf16_from_bits(b, b.bitcast(high, I32)), _c(0xFFFF0000)))
 
 
+@_intrinsic(types.float32, types.uint16)
+def bf16_whole(b: Any, word: Any) -> Any:
+    return b.bitcast(b.shl(b.zext(word, I32), _c(16)), F32)
+
+
+@_intrinsic(types.uint16, types.float32)
+def bf16_round(b: Any, value: Any) -> Any:
+    return b.trunc(b.lshr(_bf16_from_bits(b, b.bitcast(value, I32)), _c(16)), I16)
+
+
 # --- float16: by bit operations, since not every processor converts it ----------------------------------------------
 
 
@@ -120,6 +130,16 @@ def f16_high(b: Any, word: Any) -> Any:
 def f16_pack(b: Any, low: Any, high: Any) -> Any:
     high_bits = b.shl(_f16_from_bits(b, b.bitcast(high, I32)), _c(16))
     return b.or_(_f16_from_bits(b, b.bitcast(low, I32)), high_bits)
+
+
+@_intrinsic(types.float32, types.uint16)
+def f16_whole(b: Any, word: Any) -> Any:
+    return _f16_to_f32(b, b.zext(word, I32))
+
+
+@_intrinsic(types.uint16, types.float32)
+def f16_round(b: Any, value: Any) -> Any:
+    return b.trunc(_f16_from_bits(b, b.bitcast(value, I32)), I16)
 
 
 # --- float8, float4 and powers of two: codes of quantised weights ---------------------------------------------------

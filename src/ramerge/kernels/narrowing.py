@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import FORMATS
+from ramerge.kernels.formats import Loop
 from ramerge.kernels.rounding import rounded
 
 Words = NDArray[Any]
@@ -26,7 +26,7 @@ def narrowing(base, agent, epsilon, counts, sums):
         moved, moved_lost, changed, changed_lost = nothing, nothing, nothing, nothing
         update, update_lost = 0.0, 0.0
         for i in range(np.uint64(start), np.uint64(stop)):
-            b, a = {lane}(base[i]), {lane}(agent[i])
+            b, a = {base}, {agent}
             tau = a - b
             wide = np.float64(tau)
             gone = {round_a} == {round_b}
@@ -49,31 +49,31 @@ def narrowing(base, agent, epsilon, counts, sums):
 
 
 def narrowing(
-    format: str, base: Words, agent: Words, epsilon: float, counts: NDArray[np.int64], sums: NDArray[np.float64]
+    loop: Loop, base: Words, agent: Words, epsilon: float, counts: NDArray[np.int64], sums: NDArray[np.float64]
 ) -> None:
     """Count the elements of a task vector that rounding agent and base to bfloat16 would put to 0.
 
     Args:
-        format: F32 or F64, the format of both.
-        base, agent: 1-D arrays of that format's words, of equal length.
+        loop: formats of base and agent, one element a word.
+        base, agent: 1-D arrays of these formats' words, of equal length.
         epsilon: an element has moved where |agent - base| > epsilon.
         counts: int64, as `COUNTS`, added to: elements that moved, and those of them that are lost; elements that
             changed at all, and those of them that are lost.
         sums: float64, as `SUMS`, added to: squares of the task vector, and of its part that is lost; in an order of the
             processor's choice.
     """
-    form = FORMATS[format]
-    _narrowing(format)(base, agent, form.real(epsilon), counts, sums)
+    _narrowing(loop)(base, agent, epsilon, counts, sums)
 
 
 @cache
-def _narrowing(format: str) -> Any:
-    form = FORMATS[format]
+def _narrowing(loop: Loop) -> Any:
+    form = loop.out
     source = _SOURCE.format(
-        lane=form.lanes[0],
+        base=loop.element(0, 0, "base[i]"),
+        agent=loop.element(1, 0, "agent[i]"),
         real=f"np.{np.dtype(form.real).name}",
         round_a=rounded(form, "BF16", "a"),
         round_b=rounded(form, "BF16", "b"),
     )
-    words = f"{form.word_code}[]"
-    return native.load("narrowing", source, (words, words, form.real_code, "i64[]", "f64[]"), "u32")
+    words = [f"{each.word_code}[]" for each in loop.inputs]
+    return native.load("narrowing", source, (*words, form.real_code, "i64[]", "f64[]"), "u32")

@@ -38,7 +38,7 @@ _SCALARS: dict[str, Any] = {
     "u64": ctypes.c_uint64,
     "i64": ctypes.c_int64,
 }
-_DTYPES = {f"{code}[]": np.dtype(f"{code[0]}{int(code[1:]) // 8}") for code in (*_SCALARS, "u8")}
+_DTYPES = {f"{code}[]": np.dtype(f"{code[0]}{int(code[1:]) // 8}") for code in (*_SCALARS, "u8", "u16")}
 
 # The source of what makes machine code. It is read when this module is imported, so that it is the code that runs.
 _TOOLS = [(Path(__file__).parent / f"{name}.py").read_bytes() for name in ("native", "compiler", "intrinsics")]
@@ -63,8 +63,8 @@ def load(
         name: of the function.
         source: Python as numba compiles it. It sees `np`, everything in `intrinsics` and `scope`, and nothing else. It
             must not allocate and must not raise: it is called as a C function.
-        arguments: types of the arguments: `u8[]`, `u32[]`, `u64[]`, `i64[]`, `f32[]`, `f64[]` for contiguous arrays,
-            which the source sees with one dimension; `u32`, `u64`, `i64`, `f32`, `f64` for numbers.
+        arguments: types of the arguments: `u8[]`, `u16[]`, `u32[]`, `u64[]`, `i64[]`, `f32[]`, `f64[]` for contiguous
+            arrays, which the source sees with one dimension; `u32`, `u64`, `i64`, `f32`, `f64` for numbers.
         returns: type of the result, a number.
         scope: functions that the source may call, by name. They are compiled with it. They see the intrinsics, and
             modules, types, numbers and strings of their own module.

@@ -1,22 +1,21 @@
-"""A stretch of one tensor in all inputs, brought to one format so that a kernel can read it."""
+"""A stretch of one tensor in all inputs, as kernels read it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.kernels.convert import narrow, widen
-from ramerge.kernels.formats import FORMATS
+from ramerge.kernels.convert import convert
+from ramerge.kernels.formats import FORMATS, Loop, Words, loop_of, uniform
 from ramerge.kernels.rounding import loses, survey, survey_stored
 
-Words = NDArray[Any]
 Counts = NDArray[np.int64]
-# format, inputs, output, where to count what rounding erases -> whether something is not finite
-Kernel = Callable[[str, list[Words], Words, Counts | None], bool]
+# formats, inputs, output, where to count what rounding erases -> whether something is not finite
+Kernel = Callable[[Loop, list[Words], Words, Counts | None], bool]
 
 
 def words_of(format: str, elements: int) -> int:
@@ -24,10 +23,8 @@ def words_of(format: str, elements: int) -> int:
     return -(-elements // len(FORMATS[format].lanes))
 
 
-def common_format(formats: tuple[str, ...], out_format: str) -> str:
-    """The format to compute in: the inputs' and the output's own if all agree, else F64 if any input is, else F32."""
-    if set(formats) == {out_format}:
-        return out_format
+def arithmetic(formats: Collection[str]) -> str:
+    """The format to compute in what lies in several formats: F64 if any input is, else F32."""
     return "F64" if "F64" in formats else "F32"
 
 
@@ -55,8 +52,8 @@ class Piece:
         inputs: words of the inputs.
         out_format: format of the result.
         out: words of the result.
-        scratch: uint8, one row for each input and one for the result, of 8 bytes an element and 8 more; used where
-            formats differ, and empty where they do not.
+        scratch: uint8, one row for each input and one for the result, with room for the elements in `arithmetic`; used
+            where there is no loop for the formats, and for whole tensors. Otherwise it may be empty.
         counts: int64, shape (2, N), for N agents behind the base: where to count what rounding does to the result, as
             `kernels.rounding` has it; None if nobody asks, or if there is no base to compare with.
     """
@@ -71,11 +68,11 @@ class Piece:
     out: Words
     scratch: NDArray[np.uint8]
     counts: Counts | None = None
-    _widened: str = ""
+    _has_widened: bool = False
     _beyond: float = 0.0
 
     def compute(self, kernel: Kernel, beyond: float = 0.0) -> bool:
-        """Call `kernel(format, inputs, out, counts)` in the common format, and round what it gives.
+        """Call `kernel(loop, inputs, out, counts)`, and round what it gives if it could not.
 
         A kernel that rounds by itself, to a 16-bit format, is given `counts`.
 
@@ -86,15 +83,22 @@ class Piece:
         Returns:
             True if it or the last rounding met a result that is not finite.
         """
-        format = common_format(self.formats, self.out_format)
-        inputs = self.widened(format)
         self._beyond = beyond
-        if format == self.out_format:
-            return kernel(format, inputs, self.out, self.counts if loses(FORMATS[format].real, format) else None)
-        result = self._row(len(inputs), format)
-        result[self.elements :] = 0  # inputs that were not widened may end before it
-        flagged = kernel(format, inputs, result, None)
-        return self._narrow(format, inputs, result, beyond) or flagged
+        loop, inputs = self._taken(self.out_format)
+        form = loop.out
+        if form.name == self.out_format:
+            counts = self.counts if loses(form.real, form.name) else None
+            return kernel(loop, inputs, form.array(self.out, self.elements), counts)
+        result = self._row(len(inputs), form.name)
+        flagged = kernel(loop, inputs, result, None)
+        return self._round(loop, inputs, result) or flagged
+
+    def copy(self) -> bool:
+        """Store the first input, rounded if need be; True if that meets a number that is not finite."""
+        if self.formats[0] == self.out_format:
+            self.out[:] = self.inputs[0]
+            return False
+        return convert(self.formats[0], self.inputs[0], self.out_format, self.out, self.elements)
 
     def count_stored(self, stored: NDArray[np.float32]) -> None:
         """Count what became of a float32 result that is stored as other numbers; float64 inputs are not counted.
@@ -103,63 +107,70 @@ class Piece:
             stored: float32, 1-D: the numbers that are read back.
         """
         if self.counts is not None and "F64" not in self.formats:
-            inputs = self.widened("F32")[: 1 + self.counts.shape[1]]
-            survey_stored(inputs, self.out[: self.elements], stored, self._beyond, self.counts)
+            loop, inputs = self._compared(*self._taken("F32"), self.counts)
+            survey_stored(loop, inputs, self.out[: self.elements], stored, self._beyond, self.counts)
 
     def compute_numbers(self, function: Callable[..., NDArray[Any]]) -> bool:
         """Store `function(*inputs)` of arrays of the tensor's shape, in float32 or float64; for whole tensors.
 
         True if an input or a result is not finite.
         """
-        format = "F64" if "F64" in self.formats else "F32"
-        real = FORMATS[format].real
-        inputs = self.widened(format)
-        numbers = [words.view(real)[: self.elements].reshape(self.shape) for words in inputs]
-        result = np.ascontiguousarray(function(*numbers), real).reshape(-1)
-        if format != self.out_format:
-            row = self._row(len(inputs), format)
-            row[self.elements :] = 0
-            row[: self.elements] = result.view(row.dtype)
-            return self._narrow(format, inputs, row, 0.0)
+        self._beyond = 0.0
+        loop = uniform(arithmetic(self.formats), len(self.inputs))
+        inputs = self._widened(loop.out.name)
+        numbers = [words.view(loop.out.real)[: self.elements].reshape(self.shape) for words in inputs]
+        result = np.ascontiguousarray(function(*numbers), loop.out.real).reshape(-1)
+        if loop.out.name != self.out_format:
+            return self._round(loop, inputs, result.view(loop.out.word))
         self.out[:] = result.view(self.out.dtype)
         return not bool(np.isfinite(result).all())
 
-    def _narrow(self, format: str, inputs: list[Words], result: Words, beyond: float) -> bool:
-        """Round a result to the output, and count what that erases; True if something is not finite."""
-        if self.counts is not None and loses(FORMATS[format].real, self.out_format):
-            behind = 1 + self.counts.shape[1]
-            survey(format, inputs[:behind], result[: self.elements], self.out_format, beyond, self.counts)
-        return narrow(format, result, self.out_format, self.out)
+    def observe(self, kernel: Callable[[Loop, list[Words]], bool]) -> bool:
+        """Call `kernel(loop, inputs)`."""
+        return kernel(*self._taken(self.formats[0]))
 
-    def observe(self, kernel: Callable[[str, list[Words]], bool]) -> bool:
-        """Call `kernel(format, inputs)` in the inputs' common format."""
-        format = common_format(self.formats, self.formats[0])
-        return kernel(format, self.widened(format))
+    def compare(self, kernel: Callable[[Loop, list[Words], Words], bool]) -> bool:
+        """Call `kernel(loop, inputs, result)`, with the result that was computed before."""
+        loop, inputs = self._taken(self.out_format)
+        if loop.out.name == self.out_format:
+            return kernel(loop, inputs, loop.out.array(self.out, self.elements))
+        result = self._row(len(inputs), loop.out.name)
+        convert(self.out_format, self.out, loop.out.name, result, self.elements)
+        return kernel(loop, inputs, result)
 
-    def compare(self, kernel: Callable[[str, list[Words], Words], bool]) -> bool:
-        """Call `kernel(format, inputs, result)` in the common format, with the result that was computed before."""
-        format = common_format(self.formats, self.out_format)
-        inputs = self.widened(format)
-        if format == self.out_format:
-            return kernel(format, inputs, self.out)
-        result = self._row(len(inputs), format)
-        result[self.elements :] = 0
-        widen(self.out_format, self.out, format, result)
-        return kernel(format, inputs, result)
+    def _taken(self, out_format: str) -> tuple[Loop, list[Words]]:
+        """How a kernel reads the inputs: as they are, or widened."""
+        loop = loop_of(self.formats, out_format)
+        if loop is not None:
+            return loop, loop.arrays(self.inputs, self.elements)
+        format = arithmetic(self.formats)
+        return uniform(format, len(self.inputs)), self._widened(format)
 
-    def widened(self, format: str) -> list[Words]:
+    def _widened(self, format: str) -> list[Words]:
         """The inputs in one format, which several merges of one piece share."""
         if set(self.formats) == {format}:
             return self.inputs
         rows = [self._row(index, format) for index in range(len(self.inputs))]
-        if self._widened != format:
+        if not self._has_widened:
             for row, source, words in zip(rows, self.formats, self.inputs, strict=True):
-                row[self.elements :] = 0
-                widen(source, words, format, row)
-            self._widened = format
+                convert(source, words, format, row, self.elements)
+            self._has_widened = True
         return rows
 
     def _row(self, index: int, format: str) -> Words:
-        """A row of scratch, of an even number of elements because a word of a 16-bit format holds two."""
+        """A row of scratch."""
         form = FORMATS[format]
-        return self.scratch[index, : (self.elements + self.elements % 2) * form.itemsize].view(form.word)
+        return self.scratch[index, : self.elements * form.itemsize].view(form.word)
+
+    def _round(self, loop: Loop, inputs: list[Words], result: Words) -> bool:
+        """Round a result to the output, and count what that erases; True if something is not finite."""
+        if self.counts is not None and loses(loop.out.real, self.out_format):
+            compared = self._compared(loop, inputs, self.counts)
+            survey(*compared, result, self.out_format, self._beyond, self.counts)
+        return convert(loop.out.name, result, self.out_format, self.out, self.elements)
+
+    @staticmethod
+    def _compared(loop: Loop, inputs: list[Words], counts: Counts) -> tuple[Loop, list[Words]]:
+        """The base and the agents."""
+        behind = 1 + counts.shape[1]
+        return Loop(loop.inputs[:behind], loop.out), inputs[:behind]

@@ -1,6 +1,6 @@
 """Counting and merging for Reinforced Agent Merging (arXiv 2601.13572, equations 1, 2 and 7).
 
-One loop reads every input once and keeps everything else in registers. The number of agents, the format and what the
+One loop reads every input once and keeps everything else in registers. The number of agents, the formats and what the
 loop has to do are fixed when it is compiled, because a loop over agents inside the loop over elements is five times
 slower. So the source of each kernel is written out from the template below, one line an agent; `native` compiles it on
 first use and keeps it.
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import FORMATS, Format
+from ramerge.kernels.formats import Loop
 from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters
 
 Words = NDArray[Any]
@@ -26,14 +26,13 @@ Counts = NDArray[np.int64]
 
 _TEMPLATE = """
 def {name}(base, {agents}, {lambdas}, epsilon, out, counts, rounding):
-    nothing, one, zero, peak = np.uint32(0), np.{real}(1), np.{real}(0), np.{word}(0)
+    nothing, one, zero, peak = np.uint32(0), np.{real}(1), np.{real}(0), np.{bits}(0)
     field0, field1 = np.uint32(1), np.uint32(1 << 16)
     for start in range(0, base.size, {chunk}):
         stop = min(start + {chunk}, base.size)
         {reset}
         for i in range(np.uint64(start), np.uint64(stop)):
-            word = base[i]
-            {lanes}
+            {elements}
             {store}
         {flush}
     return peak
@@ -41,8 +40,8 @@ def {name}(base, {agents}, {lambdas}, epsilon, out, counts, rounding):
 
 # What happens to one element. `b` is the base, `tau` a task vector, `c` the number of agents that moved the element.
 # `active` holds one bit for each agent that moved it, in that agent's field.
-_LANE = """
-            b = {lane}(word)
+_ELEMENT = """
+            b = {base}
             total, scale, c = zero, one, zero
             {clear_active}
             {each_agent}
@@ -52,7 +51,7 @@ _LANE = """
 """
 
 _AGENT = """
-            tau = {lane}(a{t}[i]) - b
+            tau = {agent} - b
             {peak_of_tau}
             moved = {moved}
             total = total + tau if moved else total
@@ -66,19 +65,20 @@ _MERGE = """
             {rescale}
             result = b if c == zero else b + tau
             peak = {peak}(peak, result)
-            value_{lane} = result
+            value{part} = result
 """
 
 
 @cache
-def _kernel(format: Format, n: int, *, merges: bool, rescales: bool, counts: bool, rounds: bool, lenient: bool) -> Any:
-    """Write out and compile the loop for `n` agents.
+def _kernel(loop: Loop, *, merges: bool, rescales: bool, counts: bool, rounds: bool, lenient: bool) -> Any:
+    """Write out and compile the loop for a base and agents.
 
     merges: store the merged elements (else only count). rescales: unique elements times lambda. counts: count active
     and unique elements. rounds: count what storing them in the format erases. lenient: NaN counts as not moved, as IEEE
     comparison has it; otherwise a NaN counts as moved, so that it reaches `peak`, which is how non-finite values are
     noticed at no cost.
     """
+    n, form = len(loop.inputs) - 1, loop.out
     counters = Counters(n)
     marks = counts or rounds
     combined = "active0"
@@ -88,12 +88,11 @@ def _kernel(format: Format, n: int, *, merges: bool, rescales: bool, counts: boo
     def join(parts: Sequence[str], indent: int) -> str:
         return ("\n" + " " * indent).join(parts)
 
-    def lane_source(lane: str) -> str:
+    def element(part: int) -> str:
         agents = [
             _AGENT.format(
-                lane=lane,
-                t=t,
-                peak_of_tau="" if merges else f"peak = {format.peak}(peak, tau)",
+                agent=loop.element(1 + t, part, f"a{t}[i]"),
+                peak_of_tau="" if merges else f"peak = {form.peak}(peak, tau)",
                 moved="abs(tau) > epsilon" if lenient or not merges else "not (abs(tau) <= epsilon)",
                 scale=f"scale = lambda{t} if moved else scale" if rescales else "",
                 mark_active=counters.mark(t, "moved") if marks else "",
@@ -104,59 +103,57 @@ def _kernel(format: Format, n: int, *, merges: bool, rescales: bool, counts: boo
         alone = "alone = c == one" if merges else f"alone = without_lowest_bit({combined}) == nothing"
         count = [alone, *counters.count("moved"), *counters.count("unique", "alone")]
         rescale = "tau = scale * total if c == one else tau" if rescales else ""
-        return _LANE.format(
-            lane=lane,
+        return _ELEMENT.format(
+            base=loop.element(0, part, "base[i]"),
             clear_active=join(counters.clear(["active"]), 12) if marks else "",
             each_agent="".join(agents),
             count=join(count, 12) if counts else "",
-            merge=_MERGE.format(lane=lane, rescale=rescale, peak=format.peak) if merges else "",
-            survey=join(counters.survey(format, format.name, "result"), 12) if rounds else "",
+            merge=_MERGE.format(part=part, rescale=rescale, peak=form.peak) if merges else "",
+            survey=join(counters.survey(form, form.name, "result"), 12) if rounds else "",
         )
 
-    values = ", ".join(f"value_{lane}" for lane in format.lanes)
+    values = ", ".join(f"value{part}" for part in loop.parts)
     counted = {"counts": ("moved", "unique") if counts else (), "rounding": ROWS if rounds else ()}
     tasks = (("merge", merges), ("rescale", rescales), ("count", counts), ("survey", rounds))
     task = "_".join(word for word, wanted in tasks if wanted)
-    name = f"{task}_{format.name.lower()}_{n}" + ("_lenient" if lenient else "")
+    name = f"{task}_{loop.name}_{n}" + ("_lenient" if lenient else "")
     source = _TEMPLATE.format(
         name=name,
-        real=format.real.__name__,
-        word=format.word.__name__,
+        real=form.real.__name__,
+        bits=form.bits,
         chunk=CHUNK_WORDS,
         agents=", ".join(f"a{t}" for t in range(n)),
         lambdas=", ".join(f"lambda{t}" for t in range(n)),
         reset=join([line for totals in counted.values() for line in counters.clear(totals)], 8),
-        lanes="".join(lane_source(lane) for lane in format.lanes),
-        store=f"out[i] = {format.pack}({values})" if merges else "",
+        elements="".join(map(element, loop.parts)),
+        store=f"out[i] = {form.pack}({values})" if merges else "",
         flush=join([line for array, totals in counted.items() for line in counters.flush(array, totals)], 8),
     )
-    words, real = f"{format.word_code}[]", format.real_code
-    arguments = (*[words] * (1 + n), *[real] * (n + 1), words, "i64[]", "i64[]")
-    return native.load(
-        name, "\n".join(line for line in source.splitlines() if line.strip()), arguments, format.word_code
-    )
+    inputs = [f"{each.word_code}[]" for each in loop.inputs]
+    arguments = (*inputs, *[form.real_code] * (n + 1), f"{form.word_code}[]", "i64[]", "i64[]")
+    return native.load(name, "\n".join(line for line in source.splitlines() if line.strip()), arguments, form.bits_code)
 
 
-def count(format: str, inputs: Sequence[Words], epsilon: float, counts: Counts) -> bool:
+def count(loop: Loop, inputs: Sequence[Words], epsilon: float, counts: Counts) -> bool:
     """Add to `counts` how many elements each agent moved, and how many only it moved (equations 1 and 2).
 
     Args:
-        format: a key of `FORMATS`, the format of all inputs.
-        inputs: base and N agents, 1-D arrays of that format's words, of equal length.
-        epsilon: an element has moved where |agent - base| > epsilon, compared in the format's real type.
+        loop: formats of the inputs.
+        inputs: base and N agents, 1-D arrays of these formats' words, of equal length.
+        epsilon: an element has moved where |agent - base| > epsilon, compared in the loop's real type.
         counts: int64 array of shape (2, N): elements moved, elements that only this agent moved.
 
     Returns:
         True if a task vector holds NaN or Inf: an input is not finite, or the difference overflows.
     """
-    form, n = FORMATS[format], len(inputs) - 1
-    kernel = _kernel(form, n, merges=False, rescales=False, counts=True, rounds=False, lenient=False)
-    peak = kernel(*inputs, *[1.0] * n, epsilon, inputs[0], counts, counts)
-    return bool(peak >= form.infinity)
+    n, loop = len(inputs) - 1, Loop(loop.inputs, loop.inputs[0])
+    kernel = _kernel(loop, merges=False, rescales=False, counts=True, rounds=False, lenient=False)
+    peak = kernel(*inputs, *[1.0] * n, epsilon, np.empty(0, loop.out.word), counts, counts)
+    return bool(peak >= loop.out.infinity)
 
 
 def merge(
-    format: str,
+    loop: Loop,
     inputs: Sequence[Words],
     epsilon: float,
     lambdas: Sequence[float] | None,
@@ -168,23 +165,22 @@ def merge(
     """Write the merged elements to `out` (equation 7).
 
     Args:
-        format: a key of `FORMATS`, the format of all inputs and of `out`.
-        inputs: base and N agents, 1-D arrays of that format's words, of equal length.
+        loop: formats of the inputs and of `out`.
+        inputs: base and N agents, 1-D arrays of these formats' words, of equal length.
         epsilon: the threshold of `count`.
         lambdas: N scales of the unique elements, rounded here to the real type; None for plain RAM.
         out: words, of the inputs' length.
         counts: filled as by `count` where given.
         lenient: take NaN and Inf as they come instead of reporting them.
-        rounding: int64, shape (2, N), for a 16-bit format: where to count what storing the result in it erases, as
+        rounding: int64, shape (2, N), for a result of 16 bits: where to count what storing it erases, as
             `kernels.rounding` has it.
 
     Returns:
         True if a result is not finite: an input is not, or a finite result overflows the format. Never if lenient.
     """
-    form, n = FORMATS[format], len(inputs) - 1
+    n = len(inputs) - 1
     kernel = _kernel(
-        form,
-        n,
+        loop,
         merges=True,
         rescales=lambdas is not None,
         counts=counts is not None,
@@ -201,4 +197,4 @@ def merge(
         counts.reshape(-1) if counts is not None else nowhere,
         rounding.reshape(-1) if rounding is not None else nowhere,
     )
-    return bool(peak >= form.overflow) and not lenient
+    return bool(peak >= loop.out.overflow) and not lenient

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import FORMATS, Format
+from ramerge.kernels.formats import ELEMENTS, FORMATS, Format, Loop
 
 Words = NDArray[Any]
 
@@ -40,9 +40,14 @@ def rounded(form: Format, target: str, value: str) -> str:
     if target == "F32":
         return f"np.float64(np.float32({value}))"
     if form.real is np.float64:
-        narrow = f"sticky_f32({value})"
-        return f"np.float64({FORMATS[target].lanes[0]}({FORMATS[target].pack}({narrow}, {narrow})))"
-    return f"{FORMATS[target].lanes[0]}({FORMATS[target].pack}({value}, {value}))"
+        return f"np.float64({_stored(target, f'sticky_f32({value})')})"
+    return _stored(target, value)
+
+
+def _stored(target: str, value: str) -> str:
+    """Source of what is read back of a float32 value that is stored in a 16-bit format."""
+    form = ELEMENTS[target]
+    return f"{form.lanes[0]}({form.pack}({value}))"
 
 
 class Counters:
@@ -97,7 +102,7 @@ def survey({arrays}, result, stored, beyond, counts):
         stop = min(start + {chunk}, result.size)
         {clear}
         for i in range(np.uint64(start), np.uint64(stop)):
-            b, r = {lane}(base[i]), {lane}(result[i])
+            b, r = {base}, {result}
             {body}
         {flush}
     return nothing
@@ -105,50 +110,58 @@ def survey({arrays}, result, stored, beyond, counts):
 
 
 def survey(
-    format: str, inputs: Sequence[Words], result: Words, target: str, beyond: float, counts: NDArray[np.int64]
+    loop: Loop, inputs: Sequence[Words], result: Words, target: str, beyond: float, counts: NDArray[np.int64]
 ) -> None:
     """Count what rounding a result to a format will do to the updates of N agents.
 
     Args:
-        format: F32 or F64, the format of inputs and result.
-        inputs: base and N agents, 1-D arrays of that format's words.
+        loop: formats of the inputs, and of the result: F32 or F64.
+        inputs: base and N agents, 1-D arrays of these formats' words.
         result: words of the merge; the inputs are as long, or longer.
         target: the format that the result will be rounded to.
         beyond: an agent has moved an element where |agent - base| > beyond.
         counts: int64, shape (2, N), added to: updates, and those of them that rounding erases.
     """
-    _survey(FORMATS[format], target, len(inputs) - 1)(*inputs, result, _NOTHING, beyond, counts.reshape(-1))
+    _survey(loop, target)(*inputs, result, _NOTHING, beyond, counts.reshape(-1))
 
 
 _NOTHING = np.empty(0, np.float32)
 
 
 def survey_stored(
-    inputs: Sequence[Words], result: Words, stored: NDArray[np.float32], beyond: float, counts: NDArray[np.int64]
+    loop: Loop,
+    inputs: Sequence[Words],
+    result: Words,
+    stored: NDArray[np.float32],
+    beyond: float,
+    counts: NDArray[np.int64],
 ) -> None:
     """Count what storing a float32 result as other numbers did to the updates of N agents.
 
     Args:
-        inputs: base and N agents, 1-D arrays of words of F32.
+        loop: formats of the inputs, and of the result: F32.
+        inputs: base and N agents, 1-D arrays of these formats' words.
         result: words of the merge.
         stored: float32, 1-D: the numbers as they are read back. Where they are the base's, updates are erased.
         beyond: as for `survey`.
         counts: as for `survey`.
     """
-    _survey(FORMATS["F32"], None, len(inputs) - 1)(*inputs, result, stored, beyond, counts.reshape(-1))
+    _survey(loop, None)(*inputs, result, stored, beyond, counts.reshape(-1))
 
 
 @cache
-def _survey(form: Format, target: str | None, n: int) -> Any:
-    counters, lane = Counters(n), form.lanes[0]
-    moved = [counters.mark(t, f"abs({lane}(a{t}[i]) - b) > beyond") for t in range(n)]
+def _survey(loop: Loop, target: str | None) -> Any:
+    form, n = loop.out, len(loop.inputs) - 1
+    counters = Counters(n)
+    moved = [counters.mark(t, f"abs({loop.element(1 + t, 0, f'a{t}[i]')} - b) > beyond") for t in range(n)]
     source = _SURVEY.format(
         arrays=", ".join(["base", *[f"a{t}" for t in range(n)]]),
         chunk=CHUNK_WORDS,
-        lane=lane,
+        base=loop.element(0, 0, "base[i]"),
+        result=f"{form.lanes[0]}(result[i])",
         clear="\n        ".join(counters.clear(ROWS)),
         body="\n            ".join([*counters.clear(["active"]), *moved, *counters.survey(form, target, "r")]),
         flush="\n        ".join(counters.flush("counts", ROWS)),
     )
-    words = f"{form.word_code}[]"
-    return native.load("survey", source, (*[words] * (2 + n), "f32[]", form.real_code, "i64[]"), "u32")
+    words = [f"{each.word_code}[]" for each in (*loop.inputs, form)]
+    return native.load("survey", source, (*words, "f32[]", form.real_code, "i64[]"), "u32")

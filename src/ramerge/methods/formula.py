@@ -38,9 +38,9 @@ def merge(piece: Piece, prepared: Formula, _counts: Counts | None, lenient: bool
     which = Inputs(len(prepared.each[0]), base=prepared.base, importances=prepared.importances)
     drop = prepared.coins.drop(piece) if prepared.coins else None
     wrong = piece.compute(
-        lambda format, inputs, out, rounding: merge_elements(
+        lambda loop, inputs, out, rounding: merge_elements(
             prepared.element,
-            format,
+            loop,
             inputs,
             out,
             which,

@@ -138,7 +138,7 @@ class Moved(Statistic):
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
-        return piece.observe(lambda format, inputs: kernel.count(format, inputs, self.epsilon, counts))
+        return piece.observe(lambda loop, inputs: kernel.count(loop, inputs, self.epsilon, counts))
 
     @property
     def kept(self) -> str:
@@ -199,18 +199,19 @@ def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prep
 def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
     """Merge a piece (equation 7)."""
     if prepared.thresholds is None:
-        return piece.compute(
-            lambda format, inputs, out, rounding: kernel.merge(
-                format, inputs, prepared.epsilon, prepared.lambdas, out, counts, lenient, rounding
+        wrong = piece.compute(
+            lambda loop, inputs, out, rounding: kernel.merge(
+                loop, inputs, prepared.epsilon, prepared.lambdas, out, counts, lenient, rounding
             ),
             beyond=prepared.epsilon,
         )
+        return wrong and not lenient
     n = len(prepared.thresholds)
     each = (prepared.lambdas or (1.0,) * n, prepared.thresholds)
     wrong = piece.compute(
-        lambda format, inputs, out, rounding: merge_elements(
+        lambda loop, inputs, out, rounding: merge_elements(
             element,
-            format,
+            loop,
             inputs,
             out,
             Inputs(n),

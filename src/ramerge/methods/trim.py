@@ -81,7 +81,7 @@ class Coarse(Statistic):
         value = every if self.shared_beyond is None else shared
         common = () if self.shared_beyond is None else (self.shared_beyond,)
         which = Inputs(len(self.densities))
-        return piece.observe(lambda format, inputs: histogram(value, format, inputs, which, counts, bins, common, drop))
+        return piece.observe(lambda loop, inputs: histogram(value, loop, inputs, which, counts, bins, common, drop))
 
     def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[_Bin, ...]:
         """See `Statistic.finish`."""

@@ -18,6 +18,8 @@ from ramerge.checkpoint.scaled import Scaled
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize, widest
+from ramerge.kernels.formats import loop_of
+from ramerge.kernels.piece import arithmetic
 from ramerge.methods.base import Statistic
 from ramerge.methods.table import Method
 from ramerge.recipe.layers import layer_of
@@ -160,16 +162,17 @@ class TensorPlan:
 
     @property
     def buffer_bytes_per_element(self) -> int:
-        """Bytes that a worker holds for an element: inputs, output, and if dtypes differ widened copies of both."""
-        dtypes = [source.tensor.dtype for source in self.sources]
-        held = sum(map(itemsize, dtypes)) + itemsize(self.dtype)
-        return held + 8 * (len(dtypes) + 1) if self.is_converted else held
+        """Bytes that a worker holds for an element: inputs, output, and widened copies of both where they are made."""
+        held = sum(itemsize(source.tensor.dtype) for source in self.sources) + itemsize(self.dtype)
+        return held + sum(self.scratch)
 
     @property
-    def is_converted(self) -> bool:
-        """Whether inputs are widened into separate memory."""
-        uniform = {source.tensor.dtype for source in self.sources} == {self.dtype}
-        return self.action != "compare" and (self.whole or not uniform)
+    def scratch(self) -> tuple[int, ...]:
+        """Bytes of an element in each row of `kernels.piece.Piece.scratch`."""
+        formats = [source.tensor.dtype for source in self.sources]
+        if not self.merged or (loop_of(formats, self.dtype) is not None and not self.whole):
+            return ()
+        return (itemsize(arithmetic(formats)),) * (len(formats) + 1)
 
 
 def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
