@@ -21,6 +21,7 @@ from ramerge.checkpoint.formats.views import tensor_of
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.torchfile.archive import Archive, window
 from ramerge.checkpoint.torchfile.load import View, load_file, load_plain
+from ramerge.checkpoint.torchfile.machine import Stub
 from ramerge.foundation.errors import CheckpointError
 
 DATA = bytes(range(24))
@@ -204,7 +205,6 @@ PICKLES = {
     "a size of texts": (raw(SIZE, text("x"), pickle.TUPLE1, pickle.TUPLE1, pickle.REDUCE), "no list of up to"),
     "a size of negative numbers": (raw(SIZE, numbers(-1), pickle.TUPLE1, pickle.REDUCE), "no list of up to"),
     "a size of many dimensions": (raw(SIZE, numbers(*[1] * 40), pickle.TUPLE1, pickle.REDUCE), "no list of up to"),
-    "a path of numbers": (raw(name("pathlib", "PosixPath"), numbers(1), pickle.REDUCE), "not text"),
     "a tensor of nothing": (raw(name("torch._utils", "_rebuild_tensor_v2"), CALLED), "not a storage"),
     "a parameter of a text": (raw(name("torch._utils", "_rebuild_parameter"), CALLED), "not a tensor"),
     "a type of a text": (raw(name("torch._tensor", "_rebuild_from_type_v2"), CALLED), "that torch does not"),
@@ -238,6 +238,26 @@ def test_a_list_in_itself_and_shared_values_are_harmless(tmp_path: Path) -> None
     ring.append(ring)
     load_file(archive(tmp_path / "x", pickle.dumps(ring, 2)))
     load_file(archive(tmp_path / "y", raw(DEEP)))
+
+
+def test_a_path_of_a_path_does_not_grow(tmp_path: Path) -> None:
+    again = (pickle.BINGET + b"\0") * 2 + pickle.TUPLE2 + pickle.REDUCE + pickle.BINPUT + b"\0"
+    grown = text("x" * 200) + pickle.BINPUT + b"\0" + (name("pathlib", "PosixPath") + again) * 12
+    assert isinstance(load_file(archive(tmp_path / "x", raw(grown))), Stub)
+
+
+def test_numbered_keys_that_would_collide(tmp_path: Path) -> None:
+    colliding = [
+        pickle.LONG1 + b"\x10" + (turn * (2**61 - 1)).to_bytes(16, "little") + pickle.NONE for turn in range(50_000)
+    ]
+    load_file(archive(tmp_path / "x", raw(pickle.EMPTY_DICT, pickle.MARK, *colliding, pickle.SETITEMS)))
+
+
+def test_a_negated_view_is_refused(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"a": torch._neg_view(torch.ones(2))}, tmp_path / "x")
+    with pytest.raises(CheckpointError, match="negates or conjugates"):
+        load_file(tmp_path / "x")
 
 
 def test_too_many_objects_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,11 @@ _DCP = "torch.distributed.checkpoint"
 SHARDED_TENSOR = f"{_SHARDED}.sharded_tensor.api.ShardedTensor"
 _CLASSES = frozenset(
     {
+        # parts of paths are not joined: a path of a path of a path would be as long as memory
+        "pathlib.PosixPath",
+        "pathlib.PurePosixPath",
+        "pathlib._local.PosixPath",
+        "pathlib._local.PurePosixPath",
         "torch.device",
         "torch.Tensor",
         "torch.nn.parameter.Parameter",
@@ -159,7 +164,6 @@ _CLASSES = frozenset(
         *(f"{_DCP}.planner.{name}" for name in ("SavePlan", "TensorWriteData", "WriteItem", "WriteItemType")),
     }
 )
-_PATHS = ("pathlib.PosixPath", "pathlib._local.PosixPath", "pathlib.PurePosixPath", "pathlib._local.PurePosixPath")
 
 _Make = Callable[[Name, tuple[Any, ...]], Any]
 
@@ -249,12 +253,6 @@ def _size(name: Name, args: tuple[Any, ...]) -> tuple[int, ...]:
     return numbers(args[0] if len(args) == 1 else None, "a size")
 
 
-def _path(name: Name, args: tuple[Any, ...]) -> str:
-    if not all(type(part) is str for part in args):
-        raise RefusedError("its pickle holds a path that is not text")
-    return "/".join(args)
-
-
 def _attribute(name: Name, args: tuple[Any, ...]) -> Name:
     """The one attribute that torch's pickles ask for: a class inside of a class."""
     if args != (Name(SHARDED_TENSOR), "ProcessGroupState"):
@@ -263,15 +261,20 @@ def _attribute(name: Name, args: tuple[Any, ...]) -> Name:
 
 
 def _tensor(name: Name, args: tuple[Any, ...]) -> View:
-    """`_rebuild_tensor_v2(storage, start, shape, strides, ...)`, and v3, whose last argument is the dtype."""
+    """`_rebuild_tensor_v2(storage, start, shape, strides, requires_grad, hooks, more)`; v3 has the dtype before `more`.
+
+    `more` says that elements are negated or conjugated when they are read.
+    """
     if len(args) < 6 or type(args[0]) is not tuple or len(args[0]) != 2 or type(args[0][0]) is not Storage:
         raise RefusedError("its pickle makes a tensor from something that is not a storage")
-    (storage, dtype), start = args[0], args[1]
+    (storage, dtype), start, more = args[0], args[1], args[6:]
+    if name.path.endswith("_v3"):
+        dtype = DTYPES.get(more[0].path) if more and type(more[0]) is Name else None
+        more = more[1:]
     if dtype is None:
-        found = args[6] if len(args) > 6 else None
-        dtype = DTYPES.get(found.path) if type(found) is Name else None
-        if dtype is None:
-            raise RefusedError("its pickle holds a tensor without a dtype")
+        raise RefusedError("its pickle holds a tensor without a dtype")
+    if any(more):
+        raise RefusedError("a tensor is a view that negates or conjugates; save it again after .resolve_neg()")
     shape, strides = numbers(args[2], "a shape"), numbers(args[3], "strides")
     (start,) = numbers((start,), "an offset")
     if len(shape) != len(strides):
@@ -315,7 +318,6 @@ _MAKERS: dict[str, _Make] = {
     "torch._tensor._rebuild_from_type_v2": _typed,
     "__builtin__.getattr": _attribute,
     "builtins.getattr": _attribute,
-    **dict.fromkeys(_PATHS, _path),
 }
 
 

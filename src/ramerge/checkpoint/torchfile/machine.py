@@ -151,7 +151,7 @@ class Machine:
         return value
 
 
-_KEYS = (str, int, Stub)
+_KEYS = (str, int, Stub)  # the keys that are numbers become bytes, and nothing of ours asks for them
 # Each instruction gets the number that follows it in the pickle, or its own code if none follows.
 _Act = Callable[[Machine, Any], None]
 
@@ -238,7 +238,8 @@ def _set(machine: Machine, items: list[Any]) -> None:
         # what else can be hashed takes long to hash: a tuple of tuples of tuples
         if type(key) not in _KEYS:
             raise RefusedError(f"its pickle holds a dictionary with a key of type {type(key).__name__}")
-        into[key] = items[place + 1]
+        # a pickle can choose numbers that all have one hash, but not texts: Python's hash of these is random
+        into[b"%d" % key if type(key) is int else key] = items[place + 1]
 
 
 def _set_item(machine: Machine, _: int) -> None:
