@@ -22,12 +22,12 @@ torch = pytest.importorskip("torch")
 from tests import trainers  # noqa: E402  (needs torch)
 
 RNG = np.random.default_rng(0)
-SHAPES = {"embed.weight": (7, 6), "a.weight": (5, 3), "a.bias": (5,), "norm.weight": (1,), "b.weight": (2, 3, 4)}
+SHAPES = {"embed_tokens.weight": (7, 6), "a.weight": (5, 3), "a.bias": (5,), "norm.weight": (1,), "b.weight": (2, 3, 4)}
 MODEL = {name: floats(RNG.normal(size=shape), "F32") for name, shape in SHAPES.items()}
 FROZEN = {"frozen.weight": floats(RNG.normal(size=(3, 5)), "BF16")}
 BUFFERS = {"steps": floats(RNG.normal(size=(3,)), "F32")}
 ALL = {**MODEL, **FROZEN, **BUFFERS}
-GROUPS = (("embed.weight", "a.weight", "b.weight"), ("a.bias", "norm.weight"))
+GROUPS = (("embed_tokens.weight", "a.weight", "b.weight"), ("a.bias", "norm.weight"))
 MORE: dict[str, Any] = {"groups": GROUPS, "frozen": tuple(FROZEN), "buffers": tuple(BUFFERS)}
 
 
@@ -73,8 +73,8 @@ def test_parameters_over_several_vectors_of_a_rank(parts: int, tmp_path: Path) -
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_shared_parameters(stage: int, tmp_path: Path) -> None:
-    shared = {"lm_head.weight": "embed.weight"}
-    both = {**MODEL, "lm_head.weight": MODEL["embed.weight"]}
+    shared = {"lm_head.weight": "embed_tokens.weight"}
+    both = {**MODEL, "lm_head.weight": MODEL["embed_tokens.weight"]}
     check(open_checkpoint(trainers.write_zero(tmp_path / "x", MODEL, stage=stage, ranks=2, shared=shared)), both)
     config = {**trainers.CONFIG, "tie_word_embeddings": True}
     folder = trainers.write_zero(tmp_path / "tied", MODEL, stage=stage, ranks=2, shared=shared, config=config)
@@ -82,9 +82,11 @@ def test_shared_parameters(stage: int, tmp_path: Path) -> None:
 
 
 def test_shared_parameters_that_are_not_listed(tmp_path: Path) -> None:
-    folder = trainers.write_zero(tmp_path / "x", MODEL, stage=2, ranks=2, shared={"lm_head.weight": "embed.weight"})
+    folder = trainers.write_zero(
+        tmp_path / "x", MODEL, stage=2, ranks=2, shared={"lm_head.weight": "embed_tokens.weight"}
+    )
     change(folder, MODEL_FILE, lambda state: state.pop("shared_params"))
-    check(open_checkpoint(folder), {**MODEL, "lm_head.weight": MODEL["embed.weight"]})
+    check(open_checkpoint(folder), {**MODEL, "lm_head.weight": MODEL["embed_tokens.weight"]})
 
 
 def test_the_config_of_the_base_and_of_no_one(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def halved(state: Any) -> None:
 
 
 def enlarged(state: Any) -> None:
-    state["param_shapes"][0]["embed.weight"] = torch.Size((2**40, 2**20))
+    state["param_shapes"][0]["embed_tokens.weight"] = torch.Size((2**40, 2**20))
 
 
 CASES: dict[str, tuple[Callable[[Path], object], str]] = {

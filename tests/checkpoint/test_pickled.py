@@ -66,6 +66,14 @@ def test_tied_tensors_are_read_once_if_the_model_ties_them(tmp_path: Path) -> No
     assert "'lm_head.weight' is tied to 'embed_tokens.weight'" in found.notes[0]
 
 
+def test_other_tensors_of_shared_bytes_stay(tmp_path: Path) -> None:
+    both, other = torch.ones(4, 4), torch.zeros(4, 4)
+    state = {"lm_head.weight": both, "embed_tokens.weight": both, "layers.0.weight": other, "layers.1.weight": other}
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_text('{"tie_word_embeddings": true}')
+    assert list(open_checkpoint(tmp_path).tensors) == ["embed_tokens.weight", "layers.0.weight", "layers.1.weight"]
+
+
 class Attack:
     def __reduce__(self):
         return exec, ("raise SystemExit('code ran')",)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ramerge.checkpoint.embeddings import EMBEDDINGS, HEADS
 from ramerge.checkpoint.origins import Box, Piece, Pieces, Transposed, is_covered
 from ramerge.checkpoint.tensor import Stored, Tensor
 from ramerge.checkpoint.torchfile.load import View
@@ -83,18 +84,21 @@ def assembled(name: str, dtype: str, shape: tuple[int, ...], pieces: Sequence[Pi
 
 
 def without_ties(tensors: Iterable[Tensor], config: Mapping[str, Any]) -> tuple[list[Tensor], tuple[str, ...]]:
-    """Tensors without those that the model ties to an earlier one, as `save_pretrained` writes them, and notes on them.
+    """Tensors without an output embedding that the model ties to the input's, as `save_pretrained` writes them, and
+    notes on it.
 
-    Only tensors whose elements are the same bytes of the same file are left out, so nothing must be compared.
+    It is left out only if its elements are the same bytes of the same files, so nothing must be compared.
     """
-    parts = (config, config.get("text_config"))
+    found, parts = list(tensors), (config, config.get("text_config"))
     if not any(part.get("tie_word_embeddings") for part in parts if isinstance(part, Mapping)):
-        return list(tensors), ()
-    kept: dict[Any, Tensor] = {}
-    notes = []
-    for tensor in tensors:
-        key = (tensor.dtype, tensor.shape, tensor.origin if tensor.elements else tensor.name)
-        first = kept.setdefault(key, tensor)
-        if first is not tensor:
-            notes.append(f"{quoted(tensor.name)} is tied to {quoted(first.name)}: the same bytes; it is read once")
-    return list(kept.values()), tuple(notes)
+        return found, ()
+    inputs = [tensor for tensor in found if tensor.name.endswith(EMBEDDINGS)]
+    kept, notes = [], []
+    for tensor in found:
+        is_head = tensor.name.endswith(HEADS)
+        twin = next((one for one in inputs if replace(one, name=tensor.name) == tensor), None) if is_head else None
+        if twin is None:
+            kept.append(tensor)
+        else:
+            notes.append(f"{quoted(tensor.name)} is tied to {quoted(twin.name)}: the same bytes; it is read once")
+    return kept, tuple(notes)
