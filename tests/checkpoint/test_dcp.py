@@ -4,6 +4,7 @@ Those that several processes save are in `test_fsdp`.
 """
 
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -101,6 +102,10 @@ def larger(found: Any) -> None:
     found.state_dict_metadata[NAME].size = torch.Size((9, 6))
 
 
+def deep(depth: int) -> tuple[Any, ...]:
+    return (deep(depth - 1),) if depth else ()
+
+
 def another_dtype(found: Any) -> None:
     found.state_dict_metadata[NAME].properties.dtype = torch.float64
 
@@ -110,14 +115,23 @@ def no_dtype(found: Any) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
-    "a piece twice": (twice, "the pieces at [0, 0] and [0, 0] overlap"),
+    "a piece twice": (twice, "are in the same bytes of a file"),
+    "the same bytes for two": (
+        lambda found: vars(of(found)).update(vars(of(found, "model.model.layers.0.weight"))),
+        "are in the same bytes of a file",
+    ),
+    "a deep tuple": (lambda found: setattr(of(found), "transform_descriptors", deep(500)), "compressed or encrypted"),
+    "a file without a name": (lambda found: setattr(of(found), "relative_path", (1,)), "is a tuple, not a name"),
     "a hole": (larger, "the pieces leave 12 of 54 elements out"),
     "another piece": (moved, "holds F32 [7, 6] where .metadata says F32 [4, 6]"),
     "another dtype": (another_dtype, "holds F32 [7, 6] where .metadata says F64"),
     "no place": (lambda found: found.storage_data.pop(MetadataIndex(NAME, (0, 0))), "at [0, 0] is in no file"),
-    "a place beyond the end": (lambda found: setattr(of(found), "length", 10**9), "beyond its end"),
+    "a place beyond the end": (lambda found: setattr(of(found), "offset", 10**9), "beyond its end"),
     "a place of 65 bits": (lambda found: setattr(of(found), "offset", 2**64), "a place that is no list"),
-    "a place in another": (lambda found: setattr(of(found), "offset", of(found).offset + 1), "not a file of torch"),
+    "a place in another": (
+        lambda found: vars(of(found)).update(offset=of(found).offset + 1, length=of(found).length - 1),
+        "no file of torch",
+    ),
     "another file": (lambda found: setattr(of(found), "relative_path", "__9_9.distcp"), "it is missing"),
     "a file outside": (lambda found: setattr(of(found), "relative_path", "../x"), "leads out of the folder"),
     "compressed": (lambda found: setattr(of(found), "transform_descriptors", ["zstd"]), "compressed or encrypted"),
@@ -150,6 +164,22 @@ def test_writers_that_do_not_say_where_tensors_were(tmp_path: Path) -> None:
     inside = trainers.write_dcp(tmp_path / "x", MODEL, root=("state_dict",))
     metadata(inside, lambda found: setattr(found, "planner_data", None))
     check(inside)
+
+
+def test_only_whole_keys_are_a_trainers_state(tmp_path: Path) -> None:
+    more = {name: floats(np.zeros(3), "F32") for name in ("progress_head.weight", "scheduled.weight")}
+    state = {name: floats(np.zeros(3), "F32") for name in ("optimizer.step", "lr_scheduler.last", "rng_state.x")}
+    folder = trainers.write_dcp(tmp_path / "x", {**MODEL, **more, **state}, root=(), optimizer=False)
+    found = open_checkpoint(folder)
+    assert set(found.tensors) == {*MODEL, *more}
+    assert all(any(name in note and "left out" in note for note in found.notes) for name in state)
+
+
+def test_files_of_other_times_are_suspect(tmp_path: Path) -> None:
+    for number, offset in ((1, 0), (2, 2)):
+        safetensors(tmp_path / f"shard-{number:05}-model-00001-of-00001.safetensors", [offset, 0])
+    os.utime(tmp_path / "shard-00001-model-00001-of-00001.safetensors", (1e9, 1e9))
+    assert any("more than 30 minutes" in text for text in open_checkpoint(tmp_path).warnings)
 
 
 def test_a_checkpoint_without_metadata_is_not_complete(folder: Path) -> None:

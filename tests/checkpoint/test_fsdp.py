@@ -196,9 +196,10 @@ def test_ranks_of_another_step_show_where_they_hold_the_same(tmp_path: Path) -> 
     assert all("differ from those in the file of rank 0" in text and "different steps" in text for text in found)
 
 
-def test_files_that_were_written_at_other_times_are_noted(actor: Path) -> None:
+def test_files_that_were_written_at_other_times_are_suspect(actor: Path) -> None:
+    assert open_checkpoint(actor).warnings == ()
     os.utime(rank(actor, 1), (1e9, 1e9))
-    assert any("more than 30 minutes" in note for note in open_checkpoint(actor).notes)
+    assert any("more than 30 minutes" in text for text in open_checkpoint(actor).warnings)
 
 
 def test_all_problems_of_all_files_are_listed(actor: Path) -> None:

@@ -10,10 +10,11 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ramerge.checkpoint.formats.files import check_files, read_config
+from ramerge.checkpoint.formats.files import check_files, read_config, written_apart
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.formats.views import assembled, tensor_of, unwrapped, without_ties
 from ramerge.checkpoint.header import read_header
@@ -31,7 +32,11 @@ from ramerge.foundation.text import quoted
 METADATA = ".metadata"
 _INNER = ("pytorch_model_fsdp_0", "trainer")  # accelerate's name, prime-rl's
 _MODELS = (("model",), ("state_dict",), ("app", "model"), ("module",), ())
-_NO_MODEL = re.compile(r"optim|sched|rng|dataloader|extra_state|progress")
+# Whole keys of a trainer's state. Models have parts such as `progress_head`, which are not meant.
+_NO_MODEL = re.compile(
+    r"(\w+_)?(optim(izer)?s?|(lr_?)?sched(uler)?s?|rng|dataloader)(_states?)?(_dict)?(_\d+)?"
+    r"|_?extra_states?|(train_)?progress|train(er|ing)?_state"
+)
 _SAFETENSORS = re.compile(r"shard-([0-9]{5})-model-([0-9]{5})-of-([0-9]{5})\.safetensors")
 _SHARDING = "DCP_SHARDING_INFO"
 _LIMITS = Limits(size=32_000_000, signs=1_700_000, depth=8)
@@ -61,7 +66,9 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     else:
         with uncollected():
             metadata = read_metadata(folder)
-            found = in_distcp(folder, metadata, _model(folder, metadata), opening)
+            model, notes = _model(folder, metadata)
+            found = in_distcp(folder, metadata, model, opening)
+            found.notes += notes
     return contents(folder, found, beside_of(folder))
 
 
@@ -79,6 +86,8 @@ class Found:
     tensors: list[Tensor]
     files: dict[Path, Identity]
     problems: list[str]
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def contents(folder: Path, found: Found, beside: Path) -> Contents:
@@ -94,8 +103,10 @@ def contents(folder: Path, found: Found, beside: Path) -> Contents:
         found.problems.extend(error.problems)
     if found.problems:
         raise CheckpointError(found.problems)
-    kept, notes = without_ties(found.tensors, config)
-    return Contents(tuple(kept), files, config, beside, notes=notes)
+    kept, ties = without_ties(found.tensors, config)
+    apart = written_apart(folder, [identity for path, identity in found.files.items() if path.name != METADATA])
+    warnings = (*found.warnings, *apart)
+    return Contents(tuple(kept), files, config, beside, notes=(*found.notes, *ties), warnings=warnings)
 
 
 # --- .metadata and *.distcp ------------------------------------------------------------------------------------------
@@ -201,20 +212,21 @@ def _place(name: str, info: Any) -> tuple[str, int, int]:
         raise RefusedError(f"tensor {quoted(name)} has no place in a file")
     if info.get("transform_descriptors"):
         raise RefusedError(
-            f"tensor {quoted(name)} is stored compressed or encrypted ({quoted(info.get('transform_descriptors'))}); "
-            "save it again without extensions of the storage"
+            f"tensor {quoted(name)} is stored compressed or encrypted; save it again without extensions of the storage"
         )
     path, (offset, length) = info.get("relative_path"), numbers((info.get("offset"), info.get("length")), "a place")
-    if not isinstance(path, str) or climbs_out(path) or is_too_long(path):
+    if not isinstance(path, str):
+        raise RefusedError(f"the file of tensor {quoted(name)} is a {type(path).__name__}, not a name")
+    if climbs_out(path) or is_too_long(path):
         raise RefusedError(f"the file {quoted(path)} of tensor {quoted(name)} leads out of the folder")
     return path, offset, length
 
 
-def _model(folder: Path, metadata: Metadata) -> dict[str, Described]:
-    """The model's tensors, by their names in the model."""
+def _model(folder: Path, metadata: Metadata) -> tuple[dict[str, Described], tuple[str, ...]]:
+    """The model's tensors, by their names in the model, and a note on those that are left out."""
     roots: dict[tuple[str, ...], list[Described]] = defaultdict(list)
     for tensor in metadata.tensors:
-        if not any(map(_NO_MODEL.search, tensor.path[:-1] or tensor.key.split(".")[:1])):
+        if not any(map(_NO_MODEL.fullmatch, tensor.path[:-1] or tensor.key.split(".")[:1])):
             roots[tensor.path[:-1]].append(tensor)
     root = next((root for root in _MODELS if root in roots), next(iter(roots)) if len(roots) == 1 else None)
     if root is None:
@@ -229,7 +241,15 @@ def _model(folder: Path, metadata: Metadata) -> dict[str, Described]:
         if name in found:
             raise CheckpointError(f"{folder}: holds tensor {quoted(name)} twice")
         found[name] = tensor
-    return found
+    return found, tuple(_left_out(folder, metadata, found))
+
+
+def _left_out(folder: Path, metadata: Metadata, model: Mapping[str, Described]) -> Iterator[str]:
+    """A note on the tensors that are not the model's."""
+    kept = {tensor.key for tensor in model.values()}
+    if others := [tensor.key for tensor in metadata.tensors if tensor.key not in kept]:
+        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+        yield f"{folder}: left out as the trainer's state: {', '.join(map(quoted, others[:3]))}{more}"
 
 
 def in_distcp(folder: Path, metadata: Metadata, wanted: Mapping[str, Described], opening: Opening) -> Found:
@@ -250,6 +270,11 @@ def in_distcp(folder: Path, metadata: Metadata, wanted: Mapping[str, Described],
                 )
     check_files(folder, by_file, in_index=True, allow_outside_links=opening.allow_outside_links)
     files = identify([folder / METADATA, *(folder / name for name in by_file)])
+    held: dict[Identity, list[tuple[int, int, str]]] = defaultdict(list)
+    for name, items in by_file.items():
+        held[files[folder / name]] += ((begin, nbytes, tensor.key) for begin, nbytes, tensor, *_ in items)
+    if overlapping := [text for places in held.values() for text in _overlapping(places)]:
+        raise CheckpointError([*problems, *(f"{folder / METADATA}: {text}" for text in overlapping)])
     pieces: dict[str, list[Piece]] = defaultdict(list)
     for name, items in by_file.items():
         with window(folder / name) as file:
@@ -260,6 +285,16 @@ def in_distcp(folder: Path, metadata: Metadata, wanted: Mapping[str, Described],
                     problems.extend(f"{problem} (of tensor {quoted(tensor.key)})" for problem in error.problems)
     whole = ((name, t.dtype, t.shape, pieces[t.key]) for name, t in wanted.items())
     return Found([] if problems else list(_whole(folder, whole, problems)), files, problems)
+
+
+def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
+    """Pieces that share bytes of a file. To open one archive for many pieces would take any amount of time."""
+    for (begin, nbytes, name), (after, _, other) in pairwise(sorted(places)):
+        if begin + nbytes > after:
+            yield (
+                f"a piece of tensor {quoted(name)} and one of {quoted(other)} are in the same bytes of a file; no "
+                "writer does that, so it is damaged"
+            )
 
 
 def _piece(file: Window, tensor: Described, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Piece:

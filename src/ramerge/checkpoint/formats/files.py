@@ -20,6 +20,7 @@ from ramerge.foundation.text import quoted
 # Enough for a configuration, or an index of 150,000 tensors.
 _LIMITS = Limits(size=32_000_000, signs=1_000_000)
 _MOST_FILES = 10_000
+_MINUTES = 30
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -44,6 +45,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     return read_json(path) if path.exists() else {}
+
+
+def written_apart(folder: Path, identities: Iterable[Identity]) -> tuple[str, ...]:
+    """A warning if the files of a model's parts were written at very different times. Nothing else tells steps."""
+    times = sorted(identity.modified_ns for identity in identities)
+    if not times or times[-1] - times[0] <= _MINUTES * 60 * 10**9:
+        return ()
+    return (
+        f"{folder}: between the first and the last file that was written are more than {_MINUTES} minutes; make sure "
+        "that all are of one step",
+    )
 
 
 def tag_of(path: Path) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ramerge.checkpoint.formats.files import check_files, read_config, read_json
+from ramerge.checkpoint.formats.files import check_files, read_config, read_json, written_apart
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.formats.runs import places
 from ramerge.checkpoint.formats.sharded import Part, part_of
@@ -27,7 +27,6 @@ from ramerge.foundation.text import quoted
 _FILE = re.compile(r"model_world_size_([1-9][0-9]{0,5})_rank_(0|[1-9][0-9]{0,5})\.pt")
 _CONFIG = "fsdp_config.json"
 _LORA = re.compile(r"\.(base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector)\b")
-_MINUTES = 30
 
 
 def find(folder: Path) -> Path | None:
@@ -72,14 +71,9 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     if problems:
         raise CheckpointError(problems)
     kept, ties = without_ties(tensors, config)
-    latest = sorted(identity.modified_ns for path, identity in identities.items() if path.name in files)
-    notes = [f"{folder}: shards of {len(files)} ranks", *ties]
-    if latest[-1] - latest[0] > _MINUTES * 60 * 10**9:
-        notes.append(
-            f"{folder}: between the first and the last file of a rank that was written are more than {_MINUTES} "
-            "minutes; make sure that all are of one step"
-        )
-    return Contents(tuple(kept), identities, config, beside, notes=tuple(notes))
+    notes = (f"{folder}: shards of {len(files)} ranks", *ties)
+    warnings = written_apart(folder, (identities[folder / name] for name in files))
+    return Contents(tuple(kept), identities, config, beside, notes=notes, warnings=warnings)
 
 
 def _of_one_world(folder: Path) -> list[str]:
