@@ -259,6 +259,33 @@ def test_links_that_lead_out_are_refused(actor: Path, tmp_path: Path) -> None:
         open_checkpoint(actor)
 
 
+def test_folders_that_link_out_are_refused(actor: Path, tmp_path: Path) -> None:
+    inner = actor / "huggingface"
+    inner.rename(tmp_path / "secret")
+    (tmp_path / "secret" / "config.json").unlink()
+    inner.symlink_to(tmp_path / "secret")
+    for named in (actor, actor.parent):
+        with pytest.raises(CheckpointError, match=f"huggingface: links to {tmp_path / 'secret'}, outside"):
+            open_checkpoint(named)
+    assert open_checkpoint(actor, allow_outside_links=True).beside == inner
+    inner.unlink()
+    actor.rename(tmp_path / "moved")
+    actor.symlink_to(tmp_path / "moved")
+    open_checkpoint(actor)
+    with pytest.raises(CheckpointError, match="actor: links to .*, outside"):
+        open_checkpoint(actor.parent)
+
+
+def test_a_run_in_the_hubs_cache_is_made_of_links(actor: Path, tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "models--x" / "blobs", tmp_path / "models--x" / "snapshots" / "0123"
+    blobs.mkdir(parents=True)
+    for path in [path for path in actor.rglob("*") if path.is_file()]:
+        link = snapshot / "actor" / path.relative_to(actor)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path.rename(blobs / path.name))
+    check(snapshot)
+
+
 def test_an_agent_in_float32_shards_moves_a_base_in_bf16(tmp_path: Path) -> None:
     values = RNG.normal(size=(40, 16)) * 0.02
     base = {"model.layers.0.weight": floats(values, "BF16")}

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ramerge.checkpoint.formats import unread
 from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.formats.table import FORMATS
 from ramerge.checkpoint.identity import Identity
+from ramerge.checkpoint.paths import common_folder, leads_outside, target
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 
@@ -85,7 +87,11 @@ def open_checkpoint(
         raise CheckpointError(f"{directory}: no permission to read it; change its permissions")
     for format in FORMATS:
         if (folder := format.find(directory)) is not None:
+            inside = partial(_check_link, directory, allowed=allow_outside_links)
+            inside(folder)
             contents = format.open(folder, Opening(allow_outside_links, base))
+            if base is None or contents.beside != base.beside:
+                inside(contents.beside)
             break
     else:
         raise CheckpointError(_no_weights(directory))
@@ -107,6 +113,15 @@ def open_checkpoint(
         contents.warnings,
         contents.tokenizers,
     )
+
+
+def _check_link(directory: Path, found: Path, *, allowed: bool) -> None:
+    """Refuse a folder that was found by a link out of the one that was named, or out of the run that both are in."""
+    if not allowed and leads_outside(found, common_folder(directory, found)):
+        raise CheckpointError(
+            f"{found}: links to {target(found)}, outside the checkpoint; "
+            "set allow.outside_links: true in the recipe if you trust it"
+        )
 
 
 def _not_a_directory(directory: Path) -> str:

@@ -25,10 +25,14 @@ def target(path: Path) -> Path:
 def leads_outside(path: Path, directory: Path) -> bool:
     """Whether a link in `directory` points to a file outside of it.
 
-    The files in `snapshots/<revision>` of the hub's cache are links into its folder `blobs`. These count as inside.
+    The files in `snapshots/<revision>` of the hub's cache, and in folders there, are links into its folder `blobs`.
+    These count as inside.
     """
     resolved, home = target(path), target(directory)
-    if resolved.is_relative_to(home):
-        return False
-    cache = home.parent.parent / "blobs"
-    return not (home.parent.name == "snapshots" and resolved.is_relative_to(cache))
+    caches = (place.parent.parent / "blobs" for place in (home, *home.parents) if place.parent.name == "snapshots")
+    return not any(map(resolved.is_relative_to, (home, *caches)))
+
+
+def common_folder(*paths: Path) -> Path:
+    """The innermost folder that all of the paths are in, before links are followed."""
+    return Path(os.path.commonpath([os.path.abspath(path) for path in paths]))

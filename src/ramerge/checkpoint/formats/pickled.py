@@ -49,13 +49,10 @@ def tensors_of(path: Path) -> list[Tensor]:
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(value, View) for name, value in state.items()
     ):
-        keys = (
-            ", ".join(quoted(key) for key in list(state)[:3] if isinstance(key, str))
-            if isinstance(state, dict)
-            else "no keys"
-        )
+        keys = [quoted(key) for key in list(state)[:3] if isinstance(key, str)] if isinstance(state, dict) else []
         raise CheckpointError(
-            f"{path}: must hold a dictionary of tensors, and has {keys}; save model.state_dict() with save_pretrained"
+            f"{path}: must hold a dictionary of tensors, and has {', '.join(keys) or 'no names'}; save "
+            "model.state_dict() with save_pretrained"
         )
     problems: list[str] = []
     tensors = []
