@@ -202,10 +202,12 @@ def test_files_of_another_checkpoint_are_refused(folder: Path, tmp_path: Path) -
         open_checkpoint(folder)
 
 
-def safetensors(path: Path, offsets: Any, shape: tuple[int, ...] = (2, 3), text: str | None = None) -> None:
-    said = {} if offsets is None else {"DCP_SHARDING_INFO": text or json.dumps({"w": {"saved_offsets": offsets}})}
+def safetensors(
+    path: Path, offsets: Any, shape: tuple[int, ...] = (2, 3), text: str | None = None, name: str = "w"
+) -> None:
+    said = {} if offsets is None else {"DCP_SHARDING_INFO": text or json.dumps({name: {"saved_offsets": offsets}})}
     path.write_bytes(
-        encode_header([("w", "F32", shape, 4 * int(np.prod(shape)))], said) + bytes(4 * int(np.prod(shape)))
+        encode_header([(name, "F32", shape, 4 * int(np.prod(shape)))], said) + bytes(4 * int(np.prod(shape)))
     )
 
 
@@ -224,6 +226,27 @@ def test_safetensors_shards_that_lie(first: Any, second: Any, words: str, tmp_pa
     safetensors(tmp_path / "shard-00001-model-00001-of-00001.safetensors", first)
     safetensors(tmp_path / "shard-00002-model-00001-of-00001.safetensors", second)
     with pytest.raises(CheckpointError, match=words):
+        open_checkpoint(tmp_path)
+
+
+def test_last_ranks_that_are_missing(tmp_path: Path) -> None:
+    for number in range(3):
+        safetensors(
+            tmp_path / f"shard-{number + 1:05}-model-00001-of-00001.safetensors",
+            [2 * number, 0],
+            name="model.embed_tokens.weight",
+        )
+    assert any("how many ranks there were" in text for text in open_checkpoint(tmp_path).warnings)
+    (tmp_path / "config.json").write_text('{"vocab_size": 6}')
+    assert open_checkpoint(tmp_path).warnings == ()
+    (tmp_path / "shard-00003-model-00001-of-00001.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"has 4 rows, .* a vocabulary of 6; files of the last ranks"):
+        open_checkpoint(tmp_path)
+
+
+def test_parts_that_no_rank_has(tmp_path: Path) -> None:
+    safetensors(tmp_path / "shard-00001-model-00001-of-00002.safetensors", [0, 0])
+    with pytest.raises(CheckpointError, match=r"shard-\.\.\.-model-00002-.*: is missing"):
         open_checkpoint(tmp_path)
 
 

@@ -265,14 +265,14 @@ def test_folders_that_link_out_are_refused(actor: Path, tmp_path: Path) -> None:
     (tmp_path / "secret" / "config.json").unlink()
     inner.symlink_to(tmp_path / "secret")
     for named in (actor, actor.parent):
-        with pytest.raises(CheckpointError, match=f"huggingface: links to {tmp_path / 'secret'}, outside"):
+        with pytest.raises(CheckpointError, match=rf"huggingface: links to {tmp_path / 'secret'}, outside"):
             open_checkpoint(named)
     assert open_checkpoint(actor, allow_outside_links=True).beside == inner
     inner.unlink()
     actor.rename(tmp_path / "moved")
     actor.symlink_to(tmp_path / "moved")
     open_checkpoint(actor)
-    with pytest.raises(CheckpointError, match="actor: links to .*, outside"):
+    with pytest.raises(CheckpointError, match=r"actor: links to .*, outside"):
         open_checkpoint(actor.parent)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ramerge.checkpoint.embeddings import EMBEDDINGS
 from ramerge.checkpoint.formats.files import check_files, read_config, written_apart
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.formats.views import assembled, tensor_of, unwrapped, without_ties
@@ -38,6 +39,7 @@ _NO_MODEL = re.compile(
     r"|_?extra_states?|(train_)?progress|train(er|ing)?_state"
 )
 _SAFETENSORS = re.compile(r"shard-([0-9]{5})-model-([0-9]{5})-of-([0-9]{5})\.safetensors")
+_MOST_ABSENT = 20
 _SHARDING = "DCP_SHARDING_INFO"
 _LIMITS = Limits(size=32_000_000, signs=1_700_000, depth=8)
 
@@ -63,12 +65,12 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     shards = list(_shards(folder))
     if shards:
         found = _in_safetensors(folder, shards, opening)
-    else:
-        with uncollected():
-            metadata = read_metadata(folder)
-            model, notes = _model(folder, metadata)
-            found = in_distcp(folder, metadata, model, opening)
-            found.notes += notes
+        return _with_last_ranks(folder, contents(folder, found, beside_of(folder)))
+    with uncollected():
+        metadata = read_metadata(folder)
+        model, notes = _model(folder, metadata)
+        found = in_distcp(folder, metadata, model, opening)
+        found.notes += notes
     return contents(folder, found, beside_of(folder))
 
 
@@ -326,11 +328,14 @@ def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> Fou
     """Tensors of `HuggingFaceStorageWriter`. No file has their whole shapes, so these are what the pieces reach to."""
     check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
     files = identify(folder / name for name in names)
-    ranks = {int(found[1]) for name in names if (found := _SAFETENSORS.fullmatch(name))}
-    problems = [
-        f"{folder / f'shard-{rank:05}-model-...'}: is missing, so the model is not complete"
-        for rank in sorted(set(range(1, max(ranks))) - ranks)
-    ]
+    numbered = [tuple(map(int, found.groups())) for name in names if (found := _SAFETENSORS.fullmatch(name))]
+    ranks, parts = {rank for rank, _, _ in numbered}, {part for _, part, _ in numbered}
+    # a rank writes only the parts that it has something of
+    absent = [f"shard-{rank:05}-model-..." for rank in range(1, max(ranks)) if rank not in ranks]
+    absent += [f"shard-...-model-{n:05}-..." for n in range(1, max(of for *_, of in numbered) + 1) if n not in parts]
+    problems = [f"{folder / name}: is missing, so the model is not complete" for name in absent[:_MOST_ABSENT]]
+    if len(absent) > _MOST_ABSENT:
+        problems.append(f"{folder}: lacks {len(absent) - _MOST_ABSENT:,} more files")
     pieces: dict[str, list[Piece]] = defaultdict(list)
     for name in names:
         try:
@@ -340,6 +345,32 @@ def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> Fou
             problems.extend(error.problems)
     whole = ((unwrapped(name), found[0].tensor.dtype, _reached(found), found) for name, found in pieces.items())
     return Found([] if problems else list(_whole(folder, whole, problems)), files, problems)
+
+
+def _with_last_ranks(folder: Path, found: Contents) -> Contents:
+    """The contents, with a warning if nothing tells whether the last ranks are there: names of files do not.
+
+    Raises:
+        CheckpointError: the embeddings have fewer rows than `config.json` says.
+    """
+    texts = (found.config, found.config.get("text_config"))
+    counts = [text.get("vocab_size") for text in texts if isinstance(text, Mapping)]
+    tokens = next((count for count in counts if type(count) is int), None)
+    embeddings = [tensor for tensor in found.tensors if tensor.name.endswith(EMBEDDINGS) and tensor.shape]
+    largest = max(embeddings, key=lambda tensor: tensor.shape[0], default=None)
+    if largest is not None and tokens is not None and largest.shape[0] < tokens:
+        raise CheckpointError(
+            f"{folder}: tensor {quoted(largest.name)} has {largest.shape[0]:,} rows, but config.json says a vocabulary "
+            f"of {tokens:,}; files of the last ranks are missing, or config.json is of another model"
+        )
+    is_spread = largest is not None and len({leaf.path for leaf in largest.origin.leaves()}) > 1
+    if largest is not None and largest.shape[0] == tokens and is_spread:
+        return found
+    warning = (
+        f"{folder}: neither the names of its files nor config.json tell how many ranks there were; make sure that the "
+        "files of the last ones are there"
+    )
+    return replace(found, warnings=(*found.warnings, warning))
 
 
 def _reached(pieces: Sequence[Piece]) -> tuple[int, ...]:
