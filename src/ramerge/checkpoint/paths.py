@@ -35,4 +35,4 @@ def leads_outside(path: Path, directory: Path) -> bool:
 
 def common_folder(*paths: Path) -> Path:
     """The innermost folder that all of the paths are in, before links are followed."""
-    return Path(os.path.commonpath([os.path.abspath(path) for path in paths]))
+    return Path(os.path.commonpath([path.absolute() for path in paths]))
