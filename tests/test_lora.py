@@ -184,7 +184,7 @@ def test_embeddings_that_peft_saves_three_times(models: Path) -> None:
 @pytest.mark.parametrize("name", ["", " "])
 def test_a_model_without_a_name(name: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(models / "base")
-    with pytest.raises(PlanError, match="a model's name is empty"):
+    with pytest.raises(ramerge.RamergeError, match="empty"):
         ramerge.convert(name, models / "out")
 
 
