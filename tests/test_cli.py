@@ -423,3 +423,11 @@ def test_analyses_that_cannot_be_made(arguments: list[str], code: int, said: lis
     done = ramerge(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.splitlines() == [f"error: {line}" for line in said]
+
+
+def test_a_model_with_an_adapter_and_an_empty_name(tmp_path: Path) -> None:
+    done = ramerge("plan", f"{tmp_path / 'base'}+{tmp_path / 'lora'}")
+    assert done.returncode == 2 and "no such folder" in done.stderr
+    for command in ("plan", "convert"):
+        done = ramerge(command, "", *([tmp_path / "out"] if command == "convert" else []))
+        assert done.returncode == 2 and "MODEL: must not be empty" in done.stderr

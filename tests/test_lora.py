@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -152,6 +153,41 @@ def test_convert(models: Path) -> None:
     close(read_checkpoint(models / "other"), wanted)
 
 
+def test_resized_embeddings_set_the_vocabulary(tmp_path: Path) -> None:
+    write_base(tmp_path / "base", text_config={"vocab_size": 32}, vocab_size=32)
+    adapter = write_adapter(tmp_path / "more", {key("model.embed_tokens", "weight"): some(40, 16)})
+    ramerge.convert(f"{tmp_path / 'base'}+{adapter}", tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["vocab_size"] == config["text_config"]["vocab_size"] == 40
+    with pytest.raises(PlanError, match=re.escape(f"write {tmp_path / 'base'}+{adapter} as the model, without a base")):
+        ramerge.convert(adapter, tmp_path / "out 2", base=tmp_path / "base")
+
+
+def test_tensors_that_the_base_lacks_are_said_to_be_added(models: Path) -> None:
+    adapter = write_adapter(models / "scores", factors(Q) | {key("score", "weight"): some(2, 16)})
+    plan = ramerge.plan({"method": "passthrough", "agents": {"x": f"{models / 'base'}+{adapter}"}})
+    assert any("1 added that the base does not have: 'score.weight'" in note for note in plan.notes)
+
+
+def test_embeddings_that_peft_saves_three_times(models: Path) -> None:
+    """As `save_embedding_layers=True` saves those of `modules_to_save`."""
+    parts = {"weight": 2, "original_module.weight": 1, "modules_to_save.weight": 2}
+    tensors = {
+        key("model.embed_tokens", part): floats(np.full((32, 16), value), "F32") for part, value in parts.items()
+    }
+    ramerge.convert(f"{models / 'base'}+{write_adapter(models / 'saved', tensors)}", models / "out")
+    made = read_checkpoint(models / "out")
+    assert made.keys() == SHAPES.keys()
+    assert (made["model.embed_tokens.weight"].bits.view(np.float32) == 2).all()
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_model_without_a_name(name: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(models / "base")
+    with pytest.raises(ramerge.RamergeError, match="empty"):
+        ramerge.convert(name, models / "out")
+
+
 def test_a_plus_in_a_path_and_pluses_that_stand_alone(models: Path) -> None:
     (models / "code").rename(models / "a+b")
     plan = ramerge.plan({**recipe(models, []), "agents": {"x": str(models / "a+b")}})
@@ -285,6 +321,10 @@ def some(*shape: int, dtype: str = "F32") -> Stored:
             {"target_parameters": ["mlp.up_proj.weight", "mlp.gone"]},
             "of those that target_parameters names the base has none",
         ),
+        ({f"{Q}.weight": some(16, 16), key(Q, "weight"): some(16, 16)}, {}, f"replaces '{Q}.weight' twice, as"),
+        ({key(Q, "weight"): some(16, 16), key(Q, "modules_to_save.default.weight"): some(16, 16)}, {}, "twice, as"),
+        (factors(Q) | {k.replace("model.l", "model.language_model.l"): v for k, v in factors(Q).items()}, {}, "twice"),
+        (factors(Q, rank=1025), {}, "more than 1,024 add nothing to such a matrix"),
         ({}, {}, "holds no tensors"),
     ],
 )
@@ -327,6 +367,15 @@ def test_damaged_weights_are_refused_by_name(models: Path) -> None:
     write_adapter(models / "damaged", tensors)
     with pytest.raises(WeightsError, match=rf"damaged.*{UP[0]}|{UP[0]}.*damaged"):
         ramerge.merge(recipe(models, ["damaged"]), models / "out")
+
+
+def test_damaged_weights_of_a_model_with_an_adapter_name_both_files(models: Path) -> None:
+    tensors = factors(*UP)
+    tensors[key(UP[0], "lora_B.weight")].bits.reshape(-1)[3] = 0x7FC00000
+    write_adapter(models / "damaged", tensors)
+    files = f"{models / 'damaged/adapter_model.safetensors'} or {models / 'base/model.safetensors'}: model: tensor"
+    with pytest.raises(WeightsError, match=re.escape(files)):
+        ramerge.convert(f"{models / 'base'}+{models / 'damaged'}", models / "out")
 
 
 def test_another_base_is_a_warning(models: Path) -> None:

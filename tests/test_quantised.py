@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import ramerge
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
-from tests.checkpoints import read_checkpoint, recipe, write_checkpoint
+from tests.checkpoints import read_checkpoint, recipe, write_checkpoint, write_safetensors
 from tests.quantised import SAMPLES, dequantised, expanded, quantise_model, write_quantised
 from tests.reference import Stored, encode
 
@@ -236,6 +236,64 @@ def test_like_base_of_a_base_that_is_not_quantised_is_its_dtype(tmp_path: Path) 
     ramerge.merge({**recipe(tmp_path, ["a"]), "dtype": "like base"}, tmp_path / "like")
     plain, like = (tmp_path / name / "model.safetensors" for name in ("plain", "like"))
     assert plain.read_bytes() == like.read_bytes()
+
+
+def write_lora(folder: Path, module: str, height: int, width: int) -> Path:
+    folder.mkdir()
+    rng = np.random.default_rng(5)
+    made = {
+        f"base_model.model.{module}.lora_{part}.weight": encode(rng.normal(0, 0.1, shape).astype(np.float32), "F32")
+        for part, shape in (("A", (2, width)), ("B", (height, 2)))
+    }
+    write_safetensors(folder / "adapter_model.safetensors", made)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 2}))
+    return folder
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+@pytest.mark.parametrize("method", ["passthrough", "linear"])
+def test_a_quantised_model_with_an_adapter_is_written_without_quantisation(
+    method: str, dtype: str | None, tmp_path: Path
+) -> None:
+    write_quantised(tmp_path / "base", "fp8 blocks", model(0))
+    both = f"{tmp_path / 'base'}+{write_lora(tmp_path / 'lora', 'model.layers.0.q_proj', 50, 40)}"
+    agents = {"x": both} if method == "passthrough" else {"x": both, "y": str(tmp_path / "base")}
+    source = {"method": method, "agents": agents, **({"dtype": dtype} if dtype else {})}
+    ramerge.merge(source, tmp_path / "out")
+    config = config_of(tmp_path / "out")
+    assert "quantization_config" not in config and config["torch_dtype"] == (dtype or "bfloat16")
+    made = read_checkpoint(tmp_path / "out")
+    assert {tensor.dtype for tensor in made.values()} == {"F32" if dtype else "BF16"}
+    (problem,) = ramerge.plan({**source, "dtype": "like base"}).problems
+    assert "an adapter changes 'model.layers.0.q_proj.weight'" in problem and "write bfloat16" in problem
+
+
+def test_like_base_keeps_codes_where_an_adapter_changes_other_tensors(tmp_path: Path) -> None:
+    stored = model(0) | {"model.up.weight": encode(np.ones((4, 6), np.float32), "BF16")}
+    codes = quantise_model("fp8 blocks", model(0))[0]
+    config = {"torch_dtype": "bfloat16", "quantization_config": SAMPLES["fp8 blocks"].config}
+    write_checkpoint(tmp_path / "base", codes | {"model.up.weight": stored["model.up.weight"]}, config=config)
+    both = f"{tmp_path / 'base'}+{write_lora(tmp_path / 'lora', 'model.up', 4, 6)}"
+    ramerge.convert(both, tmp_path / "out", dtype="like base")
+    made = read_checkpoint(tmp_path / "out")
+    assert all(made[name].bits.tobytes() == tensor.bits.tobytes() for name, tensor in codes.items())
+    assert config_of(tmp_path / "out") == config_of(tmp_path / "base")
+    assert made["model.up.weight"].bits.tobytes() != stored["model.up.weight"].bits.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2), (2,)])
+def test_scales_of_two_grids_are_told_by_their_shape(shape: tuple[int, ...], tmp_path: Path) -> None:
+    codes = Stored("F8_E4M3", np.full((2, 32), 0x38, np.uint8))  # ones
+    scales = encode(np.array([1, 2], np.float32).reshape(shape), "F32")
+    config = {"torch_dtype": "bfloat16", "quantization_config": {**SAMPLES["fp8 blocks"].config}}
+    write_checkpoint(tmp_path / "m", {"w.weight": codes, "w.weight_scale_inv": scales}, config=config)
+    if len(shape) == 1:
+        with pytest.raises(ramerge.RamergeError, match="may be those of blocks of 2 x 16 or 1 x 32"):
+            ramerge.convert(tmp_path / "m", tmp_path / "out")
+        return
+    ramerge.convert(tmp_path / "m", tmp_path / "out", dtype="float32")
+    wanted = np.repeat([1, 2], 32).reshape(2, 32) if shape == (2, 1) else np.repeat([[1, 2]], 16, 1).repeat(2, 0)
+    assert (read_checkpoint(tmp_path / "out")["w.weight"].numbers(np.float32) == wanted.reshape(2, 32)).all()
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from ramerge.checkpoint.embeddings import set_vocabulary
 from ramerge.checkpoint.encodings.decode import KEYS, without_declaration
 from ramerge.checkpoint.formats.files import read_json
 from ramerge.checkpoint.paths import leads_outside, target
@@ -166,7 +167,7 @@ def copy_companions(
         if name == "config.json" and (dtype is not None or vocabulary is not None):
             config = read_json(source)
             changed = dtype is not None and _set_dtype(config, full_name(dtype))
-            changed |= vocabulary is not None and _set_vocabulary(config, vocabulary)
+            changed |= vocabulary is not None and set_vocabulary(config, vocabulary)
             if dequantised and dtype is not None:
                 config, changed = without_declaration(config), True
                 if not any(isinstance(config.get(key), str) for key in _DTYPE_KEYS):
@@ -175,15 +176,6 @@ def copy_companions(
                 stage.write(f"{folder}{name}", dumped(config, constants=True))
                 continue
         stage.copy(f"{folder}{name}", source)
-
-
-def _set_vocabulary(config: dict[str, Any], rows: int) -> bool:
-    """Set the number of tokens that a configuration states, also of its text model. Return whether anything changed."""
-    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict) and "vocab_size" in part]
-    changed = any(part["vocab_size"] != rows for part in parts)
-    for part in parts:
-        part["vocab_size"] = rows
-    return changed
 
 
 def _set_dtype(config: dict[str, Any], dtype: str) -> bool:

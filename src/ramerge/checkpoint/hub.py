@@ -85,8 +85,11 @@ def resolve(text: str, folder: Path) -> Model:
     With `HF_HUB_OFFLINE=1`, only the hub's cache is used.
 
     Raises:
-        CheckpointError: the hub does not know the model; or the hub cannot be reached and its cache lacks the model.
+        CheckpointError: the name is empty; the hub does not know the model; or the hub cannot be reached and its cache
+            lacks the model.
     """
+    if not text.strip():
+        raise CheckpointError("a model's name is empty; give a folder or a hub id")
     try:
         path = folder / Path(text).expanduser()
         str(path).encode()  # recipe and record are written as UTF-8 and must name it

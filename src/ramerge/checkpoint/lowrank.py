@@ -139,7 +139,7 @@ class LowRank(Origin):
     def leaves(self) -> Iterator[Stored]:
         """See `Origin`."""
         factors = [factor.tensor for factor in (self.left, self.right) if factor is not None]
-        for tensor in (self.base, *factors, *([self.magnitude] if self.magnitude is not None else [])):
+        for tensor in (*factors, *([self.magnitude] if self.magnitude is not None else []), self.base):
             yield from tensor.origin.leaves()
 
     # --- memory ------------------------------------------------------------------------------------------------------
@@ -326,8 +326,8 @@ class OtherRows(Origin):
 
     def leaves(self) -> Iterator[Stored]:
         """See `Origin`."""
-        yield from self.base.origin.leaves()
         yield from self.values.origin.leaves()
+        yield from self.base.origin.leaves()
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
         """See `Origin`."""

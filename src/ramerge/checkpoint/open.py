@@ -41,10 +41,11 @@ class Checkpoint:
         beside: the folder with `config.json`, tokenizer and other files that belong to the model.
         files: the identity of every file before it was read.
         notes: what a user should know about how the folder is read.
-        quantised: how the weights are stored if they are quantised; `tensors`, `shards` and `config` are then those of
-            the model without quantisation.
+        quantised: how the weights are stored if they, or those that an adapter changes, are quantised; `tensors`,
+            `shards` and `config` are then those of the model without quantisation.
         warnings: what is probably not what a user wants.
         tokenizers: folders whose tokenizer files come instead of those of `beside`, the later before the earlier.
+        vocabulary: rows of the embeddings if there are not as many as `config.json` in `beside` says.
     """
 
     directory: Path
@@ -59,6 +60,7 @@ class Checkpoint:
     quantised: Quantised | None = None
     warnings: tuple[str, ...] = ()
     tokenizers: tuple[Path, ...] = ()
+    vocabulary: int | None = None
 
 
 def open_checkpoint(
@@ -109,9 +111,10 @@ def open_checkpoint(
         contents.beside,
         contents.files,
         contents.notes,
-        quantised,
+        quantised or contents.quantised,
         contents.warnings,
         contents.tokenizers,
+        contents.vocabulary,
     )
 
 

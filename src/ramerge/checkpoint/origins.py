@@ -105,6 +105,10 @@ class Pieces(Origin):
         """See `Origin`. Pieces that are decoded come from one checkpoint, which has one encoding."""
         return next((piece.tensor.encoding for piece in self.pieces if piece.tensor.encoding), "")
 
+    def usual_dtype(self, tensor: Tensor) -> str:
+        """See `Origin`."""
+        return next((piece.tensor.usual_dtype for piece in self.pieces), tensor.dtype)
+
     def leaves(self) -> Iterator[Stored]:
         """See `Origin`."""
         for piece in self.pieces:
@@ -175,6 +179,10 @@ class Cut(Origin):
         """See `Origin`."""
         return self.whole.encoding
 
+    def usual_dtype(self, tensor: Tensor) -> str:
+        """See `Origin`."""
+        return self.whole.usual_dtype
+
     def leaves(self) -> Iterator[Stored]:
         """See `Origin`. The other tensor's extents, although only a part of them is read."""
         yield from self.whole.origin.leaves()
@@ -229,6 +237,10 @@ class Transposed(Origin):
     def encoding(self) -> str:
         """See `Origin`."""
         return self.other.encoding
+
+    def usual_dtype(self, tensor: Tensor) -> str:
+        """See `Origin`."""
+        return self.other.usual_dtype
 
     def leaves(self) -> Iterator[Stored]:
         """See `Origin`."""

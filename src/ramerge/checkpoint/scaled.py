@@ -29,6 +29,7 @@ class Scaled(Origin):
         scale_format: format of the scales, a key of `kernels.dequantise.SCALES`.
         grid: where scales belong.
         divisor: a tensor of one float32 number; every scale is divided by it first.
+        dtype: in which the model had the tensor before it was quantised.
     """
 
     codes: Tensor
@@ -37,11 +38,16 @@ class Scaled(Origin):
     scale_format: str
     grid: Grid
     divisor: Tensor | None = None
+    dtype: str = "F32"
 
     @property
     def encoding(self) -> str:
         """See `Origin`."""
         return self.format
+
+    def usual_dtype(self, tensor: Tensor) -> str:
+        """See `Origin`."""
+        return self.dtype
 
     def leaves(self) -> Iterator[Stored]:
         """See `Origin`."""

@@ -113,8 +113,15 @@ class Tensor:
 
     @property
     def path(self) -> Path:
-        """A file that holds it, or a part of it."""
+        """A file that holds it, or a part of it; the adapter's for what an adapter changes."""
         return next(self.origin.leaves()).path
+
+    @property
+    def place(self) -> str:
+        """The files that its elements come from, for messages."""
+        first, *others = dict.fromkeys(leaf.path for leaf in self.origin.leaves())
+        more = f" or {others[0]}" if len(others) == 1 else f" or one of {len(others)} other files" if others else ""
+        return f"{first}{more}"
 
     @property
     def encoding(self) -> str:

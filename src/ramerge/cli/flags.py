@@ -39,8 +39,8 @@ def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
 
 
 def _read(path: str, options: Mapping[str, Any]) -> Document:
-    """A recipe's document. The folder of a single model is taken for a recipe with only that agent."""
-    if not Path(path).is_dir():
+    """A recipe's document. A single model is taken for a recipe with only that agent."""
+    if not _is_model(path):
         return read_document(Path(path))
     document = Document({} if options["base"] or options["method"] else {"method": "passthrough"})
     document.set(("agents", "model"), from_here(path), "MODEL")
@@ -79,7 +79,7 @@ def read_inputs(
     if len(paths) > 2:
         raise RecipeError(f"at most one recipe and one output folder are expected, got {', '.join(paths)}")
     by_flags = bool(options["base"] or options["agents"])
-    if or_model and paths and not options["agents"] and Path(paths[0]).is_dir():
+    if or_model and paths and not options["agents"] and _is_model(paths[0]):
         document, rest = _read(paths[0], options), paths[1:]
     elif len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
         document, rest = read_document(Path(paths[0])), paths[1:]
@@ -110,6 +110,11 @@ def read_varied(texts: Iterable[str]) -> dict[str, list[Any]]:
             raise RecipeError(f"--vary {key}={text}: a value is missing between commas")
         varied[key] = values if isinstance(values, list) else [parse_scalar(part) for part in parts]
     return varied
+
+
+def _is_model(path: str) -> bool:
+    """Whether a word is a model's folder, or a model with adapters (`checkpoint.hub`)."""
+    return Path(path).is_dir() or ("+" in path and not _is_recipe(path))
 
 
 def _is_recipe(path: str) -> bool:
@@ -162,6 +167,6 @@ def from_here(model: str) -> str:
     """A path given as a flag is relative to the working directory, also where the recipe's file is elsewhere."""
     try:
         path = Path(model).expanduser()
-        return str(path.absolute()) if path.exists() else model
+        return str(path.absolute()) if model and path.exists() else model
     except (ValueError, RuntimeError, OSError):
         return model  # planning reports what is wrong with it

@@ -103,7 +103,7 @@ class Refusals:
                 if not count or id(source.tensor) in seen:
                     continue
                 seen.add(id(source.tensor))
-                what = f"{source.tensor.path}: {source.owner}: tensor {source.tensor.name!r} holds {count:,}"
+                what = f"{source.tensor.place}: {source.owner}: tensor {source.tensor.name!r} holds {count:,}"
                 problems.append(
                     f"{what} importances that are negative, NaN or Inf; they must be squared gradients or similar"
                     if source.is_importance

@@ -117,7 +117,7 @@ def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, ca
         files={**identify(companions.values()), **inputs.files},
         rounds=tuple(counted),
         digest=digest,
-        vocabulary=max((rows[-1].stop for rows in matched.rows.values()), default=None),
+        vocabulary=max((rows[-1].stop for rows in matched.rows.values()), default=base.vocabulary),
         remembered=known,
         bytes_read=sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
         + sum(tensor.bytes_read for read in reads for tensor in read),

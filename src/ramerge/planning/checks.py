@@ -122,7 +122,14 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
     """Refuse to quantise like the base where no rule says how. Note what is kept."""
     if recipe.dtype != LIKE_BASE or base.quantised is None:
         return
-    if others := unlike_base(base):
+    others = unlike_base(base)
+    if changed := [repr(tensor.name) for tensor in others if not tensor.encoding]:
+        text = (
+            f"like base: an adapter changes {listed(changed)}, and codes and scales are those of the model without it; "
+            f"write {full_name(base.quantised.dtype)}, and quantise the result with the base's own tool"
+        )
+        findings.problems.append(findings.document.where(("dtype",), text))
+    elif others:
         names = listed([repr(tensor.name) for tensor in others])
         text = (
             f"like base: cannot quantise {names} to {full_name(others[0].encoding)}: only float8 has a rule for scales "

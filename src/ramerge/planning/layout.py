@@ -64,7 +64,7 @@ def plan_tensors(base: Checkpoint, matched: Matched, points: Sequence[Point]) ->
     recipe = points[0].recipe
     stored = base.quantised if recipe.dtype == LIKE_BASE and not unlike_base(base) else None
     outputs = [
-        _quantised(tensor, base, matched) if stored is not None else _output(tensor, recipe.dtype, base, matched)
+        _quantised(tensor, matched) if stored is not None else _output(tensor, recipe.dtype, matched)
         for tensor in base.tensors.values()
     ]
     if stored is not None:
@@ -143,25 +143,24 @@ class _Output:
 
 def unlike_base(base: Checkpoint) -> list[Tensor]:
     """Tensors of a quantised base that results cannot be quantised like."""
-    return [tensor for tensor in base.tensors.values() if tensor.encoding and requantisable(tensor) is None]
+    names = base.quantised.names if base.quantised is not None else frozenset[str]()
+    return [tensor for name, tensor in base.tensors.items() if name in names and requantisable(tensor) is None]
 
 
-def _output(tensor: Tensor, wanted: str | None, base: Checkpoint, matched: Matched) -> _Output:
+def _output(tensor: Tensor, wanted: str | None, matched: Matched) -> _Output:
     whole = replace(tensor, shape=matched.height(tensor))
-    return _Output(tensor, (_entry(whole, _dtype(wanted, tensor, base, matched)),))
+    return _Output(tensor, (_entry(whole, _dtype(wanted, tensor, matched)),))
 
 
-def _quantised(tensor: Tensor, base: Checkpoint, matched: Matched) -> _Output:
+def _quantised(tensor: Tensor, matched: Matched) -> _Output:
     quantised = requantisable(tensor) if tensor.name not in matched.rows else None
     if quantised is None:
-        return _output(tensor, None, base, matched)
+        return _output(tensor, None, matched)
     return _Output(tensor, tuple(_entry(part, part.dtype) for part in (quantised.codes, quantised.scales)), quantised)
 
 
-def _dtype(wanted: str | None, tensor: Tensor, base: Checkpoint, matched: Matched) -> str:
+def _dtype(wanted: str | None, tensor: Tensor, matched: Matched) -> str:
     """A tensor's dtype in the output."""
-    if wanted in (None, LIKE_BASE) and tensor.encoding:
-        return base.quantised.dtype if base.quantised is not None else "BF16"
     if wanted in (None, LIKE_BASE) or not tensor.is_float:
         return tensor.usual_dtype
     if wanted == "widest":

@@ -16,6 +16,7 @@ from ramerge.recipe.model import Allow
 
 # If less than this share of an agent's elements is used, the agent adds almost nothing.
 _LITTLE = 0.01
+_KEEP = "allow.vocabulary: common in the recipe merges the common rows and keeps the others"
 
 
 def match(
@@ -135,6 +136,10 @@ def _compare(
     policy = "different_shapes: true keeps the base's"
     if shapes and allow.different_shapes:
         findings.notes.append(f"{name}: {len(shapes)} tensors of another shape ({policy})")
+    elif shapes and agent.vocabulary is not None and 0 not in rows:
+        both = f"{base.directory}+{agent.directory}"
+        advice = f"to keep the adapter's rows, write {both} as the model, without a base; in a recipe, {_KEEP}"
+        findings.problem(f"{agent.directory}: shapes differ: {listed(shapes)} ({advice})", name)
     elif shapes:
         advice = f"{_resize(rows.pop())}; or allow.{policy}" if len(rows) == 1 and 0 not in rows else f"allow.{policy}"
         findings.problem(f"{agent.directory}: shapes differ: {listed(shapes)} ({advice})", name)
@@ -174,9 +179,8 @@ def _rows(base: Tensor, agent: Tensor) -> int:
 
 def _resize(rows: int) -> str:
     """Advice about vocabularies of different sizes."""
-    keep = "allow.vocabulary: common in the recipe merges the common rows and keeps the others"
     if rows > 0:
         cut = f"cut the last {rows:,} rows from these tensors of the agent, and set vocab_size as the base has it"
-        return f"{keep}; or {cut}"
+        return f"{_KEEP}; or {cut}"
     more = f"add the base's last {-rows:,} rows to these tensors of the agent, and set vocab_size as the base has it"
-    return f"{keep}; or {more}"
+    return f"{_KEEP}; or {more}"

@@ -35,12 +35,14 @@ class Quantised:
 
     Attributes:
         title: the encoding, in words.
+        names: of the decoded tensors.
         dtype: dtype of the decoded tensors in an output that states none: that of the model before it was quantised.
         extras: what belongs to the stored checkpoint and not to the model: scales of activations, by name.
         shards: safetensors files in order, each with the names of the stored tensors.
     """
 
     title: str
+    names: frozenset[str]
     dtype: str
     extras: Mapping[str, Tensor]
     shards: Mapping[str, tuple[str, ...]]
@@ -88,7 +90,7 @@ def decode(directory: Path, contents: Contents, *, ignore: bool) -> tuple[Conten
             what = method or f"tensors named {', '.join(packed)}"
             raise CheckpointError(f"{directory}: quantised weights ({what}) cannot be merged; {ADVICE}")
         return contents, None
-    decoding = Decoding({tensor.name: tensor for tensor in contents.tensors}, found)
+    decoding = Decoding({tensor.name: tensor for tensor in contents.tensors}, found, _dtype(contents.config))
     encoding.decode(decoding)
     if not decoding.problems and not decoding.tensors:
         if ignore:
@@ -133,7 +135,6 @@ def _decoded(
     tensors = tuple(
         decoding.tensors.get(tensor.name, tensor) for tensor in contents.tensors if tensor.name not in dropped
     )
-    dtype = _dtype(contents.config)
     title = brief(encoding.title(config), 200)
     note = f"{len(decoding.tensors):,} quantised tensors ({title}) are dequantised as they are read, in float32"
     if extras:
@@ -147,7 +148,8 @@ def _decoded(
         config=without_declaration(contents.config),
         notes=(*contents.notes, note),
     )
-    return made, Quantised(title, dtype, extras, contents.shards)
+    names_of_decoded = frozenset(tensor.name for tensor in decoding.tensors.values())
+    return made, Quantised(title, names_of_decoded, decoding.dtype, extras, contents.shards)
 
 
 def _dtype(config: Mapping[str, Any]) -> str:

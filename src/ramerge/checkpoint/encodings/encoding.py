@@ -27,6 +27,7 @@ class Decoding:
     Attributes:
         stored: the stored tensors by name.
         config: what `config.json` says about the quantisation.
+        dtype: of the model before it was quantised.
         tensors: by the name of the stored tensor in whose place it stands: the tensor of the model.
         hidden: names of stored tensors that are no tensors of the model: scales, and what is for activations.
         problems: what is wrong.
@@ -34,6 +35,7 @@ class Decoding:
 
     stored: Tensors
     config: Config
+    dtype: str
     tensors: dict[str, Tensor] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
@@ -64,7 +66,7 @@ class Decoding:
             format: their format.
             shape: of the decoded tensor.
             scales: name of the scales.
-            grids: where scales may belong; the first one that has as many scales as are stored is taken.
+            grids: where scales may belong; the only one whose scales have the stored shape is taken.
             divisor: name of the number by which scales are divided.
 
         Returns:
@@ -84,7 +86,14 @@ class Decoding:
         if 0 in shape:
             self.problem(codes, f"has no elements: {list(shape)}")
             return None
-        fitting = [grid for grid in grids if _fits(stored.shape, shape, grid)]
+        fitting = _fitting(stored.shape, shape, grids)
+        if len(fitting) > 1:
+            blocks = " or ".join(f"{grid.block_rows} x {grid.block_columns}" for grid in fitting)
+            text = (
+                f"scales of shape {list(stored.shape)} may be those of blocks of {blocks} in weights of {list(shape)}"
+            )
+            self.problem(stored, f"{text}; store them with one dimension for each of the weights'")
+            return None
         if not fitting:
             wanted = (
                 " or ".join(dict.fromkeys(str(list(_grid_shape(shape, grid))) for grid in grids)) or "another shape"
@@ -95,7 +104,8 @@ class Decoding:
         by = self._divisor(codes, divisor)
         if divisor is not None and by is None:
             return None
-        decoded = Tensor(name, "F32", shape, Scaled(codes, format, stored, scale_format, fitting[0], by))
+        origin = Scaled(codes, format, stored, scale_format, fitting[0], by, self.dtype)
+        decoded = Tensor(name, "F32", shape, origin)
         self.tensors[codes.name] = decoded
         return decoded
 
@@ -127,6 +137,12 @@ def row(shape: Sequence[int]) -> Grid:
 
 def _grid_shape(shape: Sequence[int], grid: Grid) -> tuple[int, ...]:
     return (*shape[:-2], grid.down, grid.across)
+
+
+def _fitting(scales: Sequence[int], shape: Sequence[int], grids: Sequence[Grid]) -> list[Grid]:
+    """The grids whose scales have this shape, or that have it without dimensions of one if none has it."""
+    fitting = list(dict.fromkeys(grid for grid in grids if _fits(scales, shape, grid)))
+    return [grid for grid in fitting if tuple(scales) == _grid_shape(shape, grid)] or fitting
 
 
 def _fits(scales: Sequence[int], shape: Sequence[int], grid: Grid) -> bool:

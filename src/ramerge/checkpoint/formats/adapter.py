@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramerge.checkpoint.embeddings import HEADS, embedding_of
+from ramerge.checkpoint.embeddings import EMBEDDINGS, HEADS, embedding_of, set_vocabulary
 from ramerge.checkpoint.formats import pickled, safetensors
 from ramerge.checkpoint.formats.files import check_files
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
@@ -37,6 +38,12 @@ _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 
 _PREFIX = "base_model.model."
 _WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module)(?=\.)")
+# Which copy of a layer it is. PEFT saves embeddings that were resized and trained three times: as they are, with what
+# they were before, and once more under the wrapper's name.
+_BASE_LAYER, _BEFORE = ".base_layer.", ".original_module."
+_SAVED = re.compile(r"\.modules_to_save(\.default)?(?=\.)")
+# Ranks that are read for any matrix. A larger one is useful only up to the larger side of the matrix.
+_ANY_RANK = 1024
 _PART = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_[A-Za-z_]+|trainable_tokens_delta)(?:\.default)?(?:\.(?P<leaf>weight|bias))?"
 )
@@ -99,15 +106,24 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     if agent.problems:
         raise CheckpointError(f"{path}: {text}" for text in agent.problems)
     same_names = agent.tensors.keys() == base.tensors.keys()
+    vocabulary = agent.vocabulary
+    config = deepcopy(dict(base.config))
+    if vocabulary is not None:
+        set_vocabulary(config, vocabulary)
+    quantised = base.quantised
+    if quantised is not None and not same_names:
+        quantised = replace(quantised, shards={})
     return Contents(
         tensors=tuple(agent.tensors.values()),
         files={**base.files, **files},
-        config=base.config,
+        config=config,
         beside=base.beside,
         shards=base.shards if same_names else {},
         notes=(f"{folder} is a LoRA adapter: {agent.told()}", *agent.notes),
         warnings=tuple(f"{path}: {text}" for text in (*agent.warnings, *_other_base(settings, base))),
         tokenizers=(*base.tokenizers, folder),
+        quantised=quantised,
+        vocabulary=vocabulary,
     )
 
 
@@ -197,6 +213,8 @@ class _Agent:
     products: int = 0
     ranks: set[int] = field(default_factory=set)
     others: int = 0
+    added: list[str] = field(default_factory=list)
+    done: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tensors = dict(self.base.tensors)
@@ -207,13 +225,32 @@ class _Agent:
         of_rank = f" of rank {ranks[0]}" if len(ranks) == 1 else f" of ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
         kind = "DoRA" if self.settings.has_magnitudes else "LoRA"
         more = f", {self.others} others replaced" if self.others else ""
+        names = ", ".join(map(quoted, self.added[:10])) + (" and others" if len(self.added) > 10 else "")
+        more += f", {len(self.added)} added that the base does not have: {names}" if self.added else ""
         return f"{self.products} tensors changed by {kind}{of_rank}, computed in float32{more}"
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Rows of the embeddings if they are not as many as the base's configuration says."""
+        for name, tensor in self.base.tensors.items():
+            if name.endswith(EMBEDDINGS) and self.tensors[name].shape[:1] != tensor.shape[:1]:
+                return self.tensors[name].shape[0]
+        return self.base.vocabulary
+
+    def _is_first(self, kind: str, name: str, what: str) -> bool:
+        """Whether nothing of this kind was done to a tensor of the base before; a problem if so."""
+        if (before := self.done.get((kind, name))) is not None:
+            both = f"as {quoted(before)} and as {quoted(what)}"
+            self.problems.append(f"{kind} {quoted(name)} twice, {both}; only one of them can be meant")
+            return False
+        self.done[kind, name] = what
+        return True
 
     def add(self, stored: Sequence[Tensor]) -> None:
         """Put everything on the base that the adapter's file holds."""
         modules, others = self._sorted(stored)
-        for tensor in others:
-            self._replace(tensor)
+        for key, tensor in others.items():
+            self._replace(key, tensor)
         pairs = []
         for module, parts in modules.items():
             if (pair := self._pair(module, parts)) is not None:
@@ -235,18 +272,19 @@ class _Agent:
 
     # --- what the file holds -----------------------------------------------------------------------------------------
 
-    def _sorted(self, stored: Sequence[Tensor]) -> tuple[dict[str, dict[str, Tensor]], list[Tensor]]:
-        """Parts of LoRA by module, and tensors that replace others."""
+    def _sorted(self, stored: Sequence[Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+        """Parts of LoRA by module, and tensors that replace others by their names in the file."""
         modules: dict[str, dict[str, Tensor]] = {}
-        others = []
+        others: dict[str, Tensor] = {}
+        before = set()
         for tensor in stored:
             key = _WRAPPERS.sub("", tensor.name).lstrip(".").removeprefix(_PREFIX)
             found = _PART.fullmatch(key)
             if found is None:
-                name = key.replace(".base_layer.", ".").replace(".modules_to_save.default.", ".")
-                if name != key and (embedding := self._tied(name)) is not None:
-                    name = embedding.name  # the base layer of an adapter of tied output embeddings
-                others.append(Tensor(name, tensor.dtype, tensor.shape, tensor.origin))
+                if _BEFORE in key:
+                    before.add(key.replace(_BEFORE, "."))
+                else:
+                    others[tensor.name] = Tensor(key, tensor.dtype, tensor.shape, tensor.origin)
                 continue
             part = _PARTS.get((found["part"], found["leaf"]))
             if part is None:
@@ -259,7 +297,9 @@ class _Agent:
                 )
             else:
                 modules[found["module"]][part] = tensor
-        return modules, others
+        keys = {tensor.name for tensor in others.values()}
+        again = {key for key in keys if (name := _SAVED.sub("", key)) != key and name in keys & before}
+        return modules, {name: tensor for name, tensor in others.items() if tensor.name not in again}
 
     def _pair(self, module: str, parts: Mapping[str, Tensor]) -> _Pair | None:
         """A and B of a module, of shapes that fit each other; None if it has none, which is a problem if one lacks."""
@@ -299,10 +339,19 @@ class _Agent:
 
     # --- what replaces -----------------------------------------------------------------------------------------------
 
-    def _replace(self, tensor: Tensor) -> None:
-        name = self._named(tensor.name) or tensor.name
+    def _replace(self, key: str, tensor: Tensor) -> None:
+        plain = _SAVED.sub("", tensor.name.replace(_BASE_LAYER, "."))
+        name = self._named(plain) or plain
+        if not self._is_first("replaces", name, key):
+            return
+        tied = self._tied(name)
+        if tied is not None and _BASE_LAYER in tensor.name:
+            name = tied.name  # the base layer of an adapter of tied output embeddings
+        if name in self.base.tensors:
+            self.others += 1
+        else:
+            self.added.append(name)
         self.tensors[name] = Tensor(name, tensor.dtype, tensor.shape, tensor.origin)
-        self.others += 1
 
     def _replace_rows(self, module: str, values: Tensor) -> None:
         rows = self.settings.tokens_of(module)
@@ -321,6 +370,8 @@ class _Agent:
             self.problems.append(f"{what}: trainable_token_indices names rows that {list(tensor.shape)} does not have")
         elif self._is_wide(name):
             places = sorted(range(len(rows)), key=rows.__getitem__)
+            if not self._is_first("replaces rows of", name, module):
+                return
             origin = OtherRows(tensor, tuple(rows[place] for place in places), tuple(places), values)
             self.tensors[name] = Tensor(name, "F32", tensor.shape, origin)
             self.others += 1
@@ -337,7 +388,14 @@ class _Agent:
         )
         return False
 
-    def _put(self, name: str, origin: LowRank) -> None:
+    def _put(self, name: str, origin: LowRank, module: str) -> None:
+        most = max(_ANY_RANK, *origin.base.shape[-2:])
+        if origin.ranks > most:
+            self.problems.append(
+                f"{quoted(module)}: has the rank {origin.ranks:,} for {quoted(name)} of {list(origin.base.shape)}; "
+                f"more than {most:,} add nothing to such a matrix, and no training makes them with PEFT; is it damaged?"
+            )
+            return
         self.tensors[name] = Tensor(name, "F32", origin.base.shape, origin)
         self.products += 1
         self.ranks.add(origin.ranks)
@@ -348,6 +406,8 @@ class _Agent:
         embedding = self._tied(f"{pair.plain}.weight")
         if embedding is not None and self.settings.ties:
             return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
+        if not self._is_first("changes", name or f"{pair.plain}.weight", pair.module):
+            return
         if embedding is not None:
             name = embedding.name
         if name is None:
@@ -379,7 +439,7 @@ class _Agent:
             return
         left, right, rank = pair.factors(1, transposed=transposed)
         scaling = self.settings.scaling(pair.plain, rank)
-        self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed))
+        self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed), pair.module)
         if "bias" in parts:
             self._add_to_bias(pair.plain, parts["bias"], scaling)
 
@@ -402,7 +462,7 @@ class _Agent:
             self.problems.append(f"{quoted(module)}: changes a bias of {list(bias.shape)}, but the base's {what}")
         elif self._is_wide(name):
             factor = Factor(bias, index=1, rank=bias.elements)
-            self._put(name, LowRank(self.tensors[name], None, factor, 1, scaling))
+            self._put(name, LowRank(self.tensors[name], None, factor, 1, scaling), module)
 
     # --- parameters by name ------------------------------------------------------------------------------------------
 
@@ -515,10 +575,10 @@ class _Agent:
         experts = parameter.experts
         scaling = self.settings.scaling(f"{pair.plain}.{parameter.name}", pair.a.shape[0] // experts)
         for name, expert, row in parameter.parts:
-            if not self._is_wide(name):
+            if not self._is_wide(name) or not self._is_first("changes", name, pair.module):
                 return
             left, right, rank = pair.factors(experts, transposed=transposed, expert=max(expert, 0), row=row)
-            self._put(name, LowRank(self.tensors[name], left, right, rank, scaling))
+            self._put(name, LowRank(self.tensors[name], left, right, rank, scaling), pair.module)
 
 
 def _only(found: set[bool]) -> set[bool]:

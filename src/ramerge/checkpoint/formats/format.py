@@ -11,6 +11,7 @@ from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.tensor import Tensor
 
 if TYPE_CHECKING:
+    from ramerge.checkpoint.encodings.decode import Quantised
     from ramerge.checkpoint.open import Checkpoint
 
 
@@ -40,6 +41,8 @@ class Contents:
         notes: what a user should know about how the folder is read.
         warnings: what is probably not what a user wants.
         tokenizers: folders whose tokenizer files come instead of those of `beside`, the later before the earlier.
+        quantised: how the model is stored that an adapter changes, if it is quantised.
+        vocabulary: rows of the embeddings if there are not as many as `config.json` in `beside` says.
     """
 
     tensors: tuple[Tensor, ...]
@@ -50,6 +53,8 @@ class Contents:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     tokenizers: tuple[Path, ...] = ()
+    quantised: Quantised | None = None
+    vocabulary: int | None = None
 
 
 @dataclass(frozen=True)
