@@ -14,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.arena import Arena
-from ramerge.checkpoint.open import Checkpoint, open_checkpoint
+from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from tests.checkpoints import read_checkpoint
 from tests.reference import NUMBERS

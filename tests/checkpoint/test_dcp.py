@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from ramerge.checkpoint.header import encode_header
-from ramerge.checkpoint.open import Checkpoint, open_checkpoint
+from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import floats

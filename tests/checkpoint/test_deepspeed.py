@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ramerge.checkpoint.open import Checkpoint, open_checkpoint
+from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import floats, write_checkpoint

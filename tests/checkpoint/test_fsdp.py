@@ -16,7 +16,8 @@ import ramerge
 from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.formats.fsdp import find, open_folder
 from ramerge.checkpoint.formats.sharded import part_of
-from ramerge.checkpoint.open import Checkpoint, open_checkpoint
+from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.torchfile.load import Storage, View
 from ramerge.checkpoint.torchfile.machine import Name, RefusedError, Stub

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.checkpoint.open import Checkpoint, open_checkpoint
+from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import floats, read_checkpoint, write_checkpoint

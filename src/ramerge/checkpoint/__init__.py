@@ -2,6 +2,7 @@
 
 hub              from a model's name to its folder
 open, formats    from a folder in any format to its tensors
+model            a model that was opened
 header           safetensors headers, which are not trusted
 torchfile        what `torch.save` writes, without torch
 tensor, origins  what a tensor is; where its elements come from

@@ -3,64 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from ramerge.checkpoint.encodings.decode import Quantised, decode
+from ramerge.checkpoint.encodings.decode import decode
 from ramerge.checkpoint.formats import unread
 from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.formats.table import FORMATS
-from ramerge.checkpoint.identity import Identity
+from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.paths import common_folder, leads_outside, target
-from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 
 # Planning takes a kilobyte of memory for each tensor.
 _MOST_TENSORS = 250_000
 # Files in the steps of a training run.
 _STEPS = ("global_step_*/*/model_world_size_*_rank_0.pt", "global_step*/*mp_rank_00_model_states.pt")
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A model that was opened.
-
-    Attributes:
-        directory: the folder that was named.
-        format: the name of its format.
-        title: its format in words, with the quantisation of its weights.
-        tensors: name to tensor, in the order in which an output shall have them.
-        shards: safetensors files in order, each with the names of its tensors in the order of their bytes; empty if the
-            format has no such files.
-        config: `config.json`; empty if there is none.
-        beside: the folder with `config.json`, tokenizer and other files that belong to the model.
-        files: the identity of every file before it was read.
-        notes: what a user should know about how the folder is read.
-        quantised: how the weights are stored if they, or those that an adapter changes, are quantised; `tensors`,
-            `shards` and `config` are then those of the model without quantisation.
-        warnings: what is probably not what a user wants.
-        tokenizers: folders whose tokenizer files come instead of those of `beside`, the later before the earlier.
-        vocabulary: rows of the embeddings if there are not as many as `config.json` in `beside` says.
-    """
-
-    directory: Path
-    format: str
-    title: str
-    tensors: Mapping[str, Tensor]
-    shards: Mapping[str, tuple[str, ...]]
-    config: Mapping[str, Any]
-    beside: Path
-    files: Mapping[Path, Identity]
-    notes: tuple[str, ...] = ()
-    quantised: Quantised | None = None
-    warnings: tuple[str, ...] = ()
-    tokenizers: tuple[Path, ...] = ()
-    vocabulary: int | None = None
 
 
 def open_checkpoint(

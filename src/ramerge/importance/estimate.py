@@ -23,7 +23,8 @@ from typing import Literal
 from ramerge.checkpoint.companions import companion_files
 from ramerge.checkpoint.hub import resolve
 from ramerge.checkpoint.identity import check_unchanged, identify
-from ramerge.checkpoint.open import Checkpoint, open_checkpoint
+from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.outputs import path_of, problems_of
 from ramerge.checkpoint.stage import staged
 from ramerge.checkpoint.write import Writer

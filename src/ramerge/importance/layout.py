@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.formats.safetensors import INDEX
-from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, Writer, lay_out

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import itemsize, torch_dtypes

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.model import Checkpoint
 from ramerge.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, WeightsError
 from ramerge.importance.encode import Encoded, Encoder
 from ramerge.importance.jsonl import Example

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ramerge.checkpoint.identity import identify
-from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.outputs import free_bytes, problems_of
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.text import message

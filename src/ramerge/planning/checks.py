@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ramerge.checkpoint.companions import canonical_key, companion_files, compare_configs
 from ramerge.checkpoint.formats.safetensors import INDEX
-from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.origins import Cut, Piece, Pieces, Transposed, reshaped
 from ramerge.checkpoint.spellings import TOWERS, spellings
 from ramerge.checkpoint.tensor import Tensor

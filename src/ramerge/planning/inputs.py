@@ -10,7 +10,8 @@ from ramerge.checkpoint.encodings.decode import ADVICE
 from ramerge.checkpoint.formats.adapter import NAME as ADAPTER
 from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.identity import Identity
-from ramerge.checkpoint.open import Checkpoint, open_checkpoint
+from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.foundation.errors import CheckpointError

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.origins import rows_of
 from ramerge.checkpoint.scaled import Scaled, requantisable
 from ramerge.checkpoint.tensor import Tensor

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.model import Checkpoint
 from ramerge.foundation.text import quoted
 from ramerge.planning.conventions import fit
 from ramerge.planning.findings import Findings, listed

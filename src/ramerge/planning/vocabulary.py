@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.embeddings import EMBEDDINGS, HEADS
-from ramerge.checkpoint.open import Checkpoint
+from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import Limits, read

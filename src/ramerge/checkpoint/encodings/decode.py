@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.encodings.encoding import Decoding, Encoding
 from ramerge.checkpoint.encodings.table import ENCODINGS
 from ramerge.checkpoint.formats.format import Contents
-from ramerge.checkpoint.tensor import Tensor
+from ramerge.checkpoint.model import Quantised
 from ramerge.foundation.dtypes import FROM_FULL_NAME, full_dtype
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, quoted
@@ -27,25 +27,6 @@ _SCALES = re.compile(r"(_scale_inv|\bweight_scale|\bweight_global_scale|_blocks|
 _OF_ACTIVATIONS = re.compile(
     r"\.(input|activation|output|q|k|v|kv)_(scale|global_scale|zero_point)(_ub)?$|_proj_(input|activation)_scale$"
 )
-
-
-@dataclass(frozen=True)
-class Quantised:
-    """How a checkpoint whose weights are decoded is stored.
-
-    Attributes:
-        title: the encoding, in words.
-        names: of the decoded tensors.
-        dtype: dtype of the decoded tensors in an output that states none: that of the model before it was quantised.
-        extras: what belongs to the stored checkpoint and not to the model: scales of activations, by name.
-        shards: safetensors files in order, each with the names of the stored tensors.
-    """
-
-    title: str
-    names: frozenset[str]
-    dtype: str
-    extras: Mapping[str, Tensor]
-    shards: Mapping[str, tuple[str, ...]]
 
 
 def declared(config: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -30,7 +30,7 @@ from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 
 if TYPE_CHECKING:
-    from ramerge.checkpoint.open import Checkpoint
+    from ramerge.checkpoint.model import Checkpoint
 
 NAME = "adapter"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ramerge.checkpoint.identity import Identity
+from ramerge.checkpoint.model import Checkpoint, Quantised
 from ramerge.checkpoint.tensor import Tensor
-
-if TYPE_CHECKING:
-    from ramerge.checkpoint.encodings.decode import Quantised
-    from ramerge.checkpoint.open import Checkpoint
 
 
 @dataclass(frozen=True)
