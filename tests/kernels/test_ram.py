@@ -74,7 +74,7 @@ def test_counts_and_merges_as_the_reference(
 
 @pytest.mark.parametrize(
     ("dtypes", "output"),
-    [(("BF16", "F32", "BF16"), "BF16"), (("F32", "BF16", "F32"), "F32"), (("F32", "F32", "F32"), "F16")],
+    [(("BF16", "F32", "F32"), "BF16"), (("F32", "BF16", "BF16"), "F32"), (("F32", "F32", "F32"), "F16")],
 )
 def test_formats_are_read_and_written_as_they_are(dtypes: tuple[str, ...], output: str) -> None:
     rng, size = np.random.default_rng(0), 2 * (1 << 14) + 77  # counters are flushed on the way

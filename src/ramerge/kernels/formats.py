@@ -134,10 +134,11 @@ def loop_of(inputs: Sequence[str], out: str) -> Loop | None:
     """The loop that reads and writes keys of `FORMATS` as they are; None if they must be brought to one format first.
 
     Each combination of formats is compiled by itself. So there are loops for those that are usual: one format, or F32
-    and a 16-bit format.
+    and a 16-bit format where all inputs after the first, which is the base, are alike.
     """
     formats = {*inputs, out}
-    if len(formats) > 1 and formats not in ({"BF16", "F32"}, {"F16", "F32"}):
+    usual = formats in ({"BF16", "F32"}, {"F16", "F32"}) and len(set(inputs[1:])) <= 1
+    if len(formats) > 1 and not usual:
         return None
     table = FORMATS if len(formats) == 1 else ELEMENTS
     return Loop(tuple(table[format] for format in inputs), table[out])
