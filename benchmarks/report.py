@@ -28,16 +28,16 @@ _IN_TURNS = (
 )
 REASONS: dict[str, str] = {
     "lora.0.5B.warm": (
-        "with warm caches reading whole agents costs next to nothing, and the products of rank 64 are 46 GFLOP for each "
-        "agent and pass, of which RAM+ has two; the kernel does 35 to 40 GFLOP/s on a core"
+        "with warm caches reading whole agents costs next to nothing, and the products of rank 64 are 46 GFLOP for "
+        "each agent and pass, of which RAM+ has two; the kernel does 35 to 40 GFLOP/s on a core"
     ),
     "sharded.0.5B.warm.ram": (
         "to read what four ranks say of 290 tensors each takes three quarters of a second for three agents, while the "
         "merge from warm caches takes less than three"
     ),
     "quantised.0.5B": (
-        "a float8 element is decoded in two operations more than a bfloat16 one is widened, and merges from warm caches "
-        "wait for nothing else; over the float32 expansion of the same weights the bar is met"
+        "codes and scales become float32 in memory of their own before the merge reads them, in every pass; with warm "
+        "caches nothing hides that. Fewer bytes are read, which counts only where the disk is slow"
     ),
     "peers.0.5B": f"{_FIXED_COSTS}; and {_IN_TURNS}",
     "peers.1.5B": _IN_TURNS,
