@@ -19,6 +19,7 @@ from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.events import Listener, silence
 from ramerge.planning.build import make_plan
 from ramerge.planning.model import Plan
+from ramerge.recipe.document import document_of
 from ramerge.recipe.points import make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
@@ -230,15 +231,9 @@ def convert(
     Raises:
         RecipeError, PlanError, WeightsError, CheckpointError, OutputError: as for `merge`.
     """
-    recipe = {
-        "method": "passthrough",
-        "base": base,
-        "agents": {"model": model},
-        "dtype": dtype,
-        "shard_size": shard_size,
-    }
+    asked = {"base": str(base) if base is not None else None, "dtype": dtype, "shard_size": shard_size}
     return merge(
-        {key: value for key, value in recipe.items() if value is not None},
+        document_of(str(model), "model").with_values(asked),
         out,
         threads=threads,
         max_memory=max_memory,

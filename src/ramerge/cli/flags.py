@@ -9,13 +9,12 @@ from typing import Any
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import unknown
 from ramerge.foundation.yamltext import parse_scalar
-from ramerge.recipe.document import Document, read_document
+from ramerge.recipe.document import Document, document_of, read_document
 
 
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
     """The document that writes one model anew, with the flags `base`, `dtype` and `shard_size`."""
-    document = Document({"method": "passthrough"})
-    document.set(("agents", "model"), from_here(model), "MODEL")
+    document = document_of(from_here(model), "MODEL")
     for key in ("base", "dtype", "shard_size"):
         if options[key] is not None:
             value = from_here(options[key]) if key == "base" else options[key]
@@ -42,9 +41,7 @@ def _read(path: str, options: Mapping[str, Any]) -> Document:
     """A recipe's document. A single model is taken for a recipe with only that agent."""
     if not _is_model(path):
         return read_document(Path(path))
-    document = Document({} if options["base"] or options["method"] else {"method": "passthrough"})
-    document.set(("agents", "model"), from_here(path), "MODEL")
-    return document
+    return document_of(from_here(path), "MODEL", None if options["base"] or options["method"] else "passthrough")
 
 
 def read_numbers(flag: str, text: str) -> list[float]:

@@ -2,7 +2,10 @@
 
 build            from a checked recipe to a plan
 inputs           finds and opens the models
-match, names     compares agents with the base: missing, extra, tied and renamed tensors
+rename           gives agents' tensors the base's names, by the recipe's rules
+conventions      and by what libraries usually do
+match, names     compares agents with the base: missing, extra and tied tensors, and why names differ
+vocabulary       embeddings with different numbers of rows
 layout           the tensors and files of the output
 rounds           reads before the merging pass
 remembered       counts of earlier reads

@@ -102,6 +102,19 @@ class Document:
         return changed
 
 
+def document_of(model: str, label: str, method: str | None = "passthrough") -> Document:
+    """The recipe of a single model, which by default writes it anew.
+
+    Args:
+        model: a folder or hub id.
+        label: what messages call it.
+        method: the method; None for the default.
+    """
+    document = Document({"method": method} if method is not None else {})
+    document.set(("agents", "model"), model, label)
+    return document
+
+
 def read_document(path: Path) -> Document:
     """Read a recipe's file.
 

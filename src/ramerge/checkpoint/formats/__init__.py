@@ -6,6 +6,7 @@ files                   what formats share: files that must be there, links that
 safetensors             safetensors files, as `save_pretrained` writes them
 adapter, peft           LoRA adapters of PEFT over their base, and what their configuration says
 pickled                 `pytorch_model.bin`
+runs                    where trainers put the policy inside of a run
 fsdp                    shards of FSDP, a file for each rank, as verl and SkyRL save them
 megatron                torch_dist of Megatron: the files of dcp, with names and layouts of its own
 dcp                     folders of torch.distributed.checkpoint

@@ -14,7 +14,6 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ramerge.checkpoint.embeddings import EMBEDDINGS, HEADS, embedding_of, set_vocabulary
 from ramerge.checkpoint.formats import pickled, safetensors
@@ -24,13 +23,11 @@ from ramerge.checkpoint.formats.peft import CONFIG, Settings, model_name, read_s
 from ramerge.checkpoint.formats.runs import places
 from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.lowrank import WIDENED, Factor, LowRank, OtherRows
+from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.spellings import spellings
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
-
-if TYPE_CHECKING:
-    from ramerge.checkpoint.model import Checkpoint
 
 NAME = "adapter"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
