@@ -99,7 +99,9 @@ def lambdas(counts: NDArray, method: str, r: float = 0.1, alpha: float = 2.0) ->
     return result
 
 
-def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsilon: float, dtype: str) -> Stored:
+def merge(
+    base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsilon: float, dtype: str, shared: str = "mean"
+) -> Stored:
     """Equation 7, element by element in a Python loop, so that there is nothing to get wrong."""
     taus = task_vectors(base, agents)
     moved = masks(taus, epsilon)
@@ -118,7 +120,13 @@ def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsil
                 tau = taus[active[0]].reshape(-1)[i]
                 for t in active[1:]:
                     tau = tau + taus[t].reshape(-1)[i]
-                tau = tau / real(len(active))
+                own = [taus[t].reshape(-1)[i] for t in active]
+                if shared == "agree_max" and (min(own) > 0 or max(own) < 0):
+                    tau = max(own, key=abs)
+                elif shared in ("mean", "agree_max"):
+                    tau = tau / real(len(active))
+                elif shared == "rms":
+                    tau = tau / np.sqrt(real(len(active)))
             out[i] = b[i] + tau
     result = encode(out, dtype)
     if dtype == base.dtype:
@@ -386,8 +394,9 @@ def ram_family(
             merged[name] = tensor
             continue
         scales = lambdas(counts[group(name, scope)], method, **rescale)
-        merged[name] = merge(tensor, [a[name] for a in agents.values()], scales, epsilon, dtype or tensor.dtype)
-        if shared == "mean":
+        rule = "mean" if shared == "ties" else shared
+        merged[name] = merge(tensor, [a[name] for a in agents.values()], scales, epsilon, dtype or tensor.dtype, rule)
+        if shared != "ties":
             continue
         least = limits([other for other in floats if group(other, trim) == group(name, trim)])
         taus, moved, c = in_shared(name)

@@ -35,7 +35,7 @@ class Row:
 
 _RAM = {
     "epsilon": st.sampled_from([1e-5, 0.0, 1e-3]),
-    "shared": st.sampled_from(["mean", "mean", "ties"]),
+    "shared": st.sampled_from(["mean", "mean", "agree_max", "ties"]),
     "density": st.sampled_from([0.1, 0.5, 1.0]),
     "trim": st.sampled_from(["tensor", "layer", "model"]),
 }

@@ -72,6 +72,51 @@ def test_counts_and_merges_as_the_reference(
     assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], rescaled.bits)
 
 
+@pytest.mark.parametrize("shared", [rule for rule in ram.SHARED if rule != "mean"])
+@pytest.mark.parametrize("dtype", ["BF16", "F64"])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_other_rules_for_shared_elements(shared: str, dtype: str, data: st.DataObject) -> None:
+    base, *agents = data.draw(inputs(dtype, (3,) if dtype == "BF16" else (2,)))
+    stack, scales = [words(tensor) for tensor in (base, *agents)], [1.1, 1.2, 1.3][: len(agents)]
+    out, counts = np.empty_like(stack[0]), np.zeros((2, len(agents)), np.int64)
+    wrong = ram.merge(uniform(dtype, len(stack)), stack, EPSILON, scales, out, counts, shared=shared)
+    wanted = reference.merge(base, agents, scales, EPSILON, dtype, shared)
+    assert wrong == (not np.isfinite(wanted.numbers(np.float64)).all())
+    assert np.array_equal(counts, reference.count(base, agents, EPSILON))
+    if not wrong:
+        assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], wanted.bits)
+
+
+@pytest.mark.parametrize("shared", list(ram.SHARED))
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_reaches_the_result_of_every_rule(shared: str, place: int, bad: float) -> None:
+    values = [np.zeros(8), *(np.full(8, step) for step in (1.0, 2.0, -1.0))]
+    values[place][5] = bad
+    stack = [words(floats(array)) for array in values]
+    out, counts = np.empty_like(stack[0]), np.zeros((2, 3), np.int64)
+    assert ram.merge(uniform("BF16", 4), stack, EPSILON, [1.0] * 3, out, counts, shared=shared)
+
+
+@pytest.mark.parametrize(
+    ("moved", "wanted"),
+    [
+        ((1.0, 3.0, 2.0), {"mean": 2.0, "agree_max": 3.0, "sum": 6.0, "rms": 6 / 3**0.5}),
+        ((-1.0, -3.0, 0.0), {"mean": -2.0, "agree_max": -3.0, "sum": -4.0, "rms": -4 / 2**0.5}),
+        ((1.0, -3.0, 0.0), {"mean": -1.0, "agree_max": -1.0, "sum": -2.0, "rms": -2 / 2**0.5}),
+        ((0.0, -3.0, 0.0), dict.fromkeys(ram.SHARED, -3.0)),
+    ],
+)
+def test_known_answers_of_every_rule(moved: Sequence[float], wanted: Mapping[str, float]) -> None:
+    stack = [words(floats([value])) for value in (0.5, *(0.5 + step for step in moved))]
+    for shared, tau in wanted.items():
+        out, counts = np.empty_like(stack[0]), np.zeros((2, 3), np.int64)
+        ram.merge(uniform("BF16", 4), stack, EPSILON, [1.0] * 3, out, counts, shared=shared)
+        found = Stored("BF16", out.view(np.uint16)[:1]).numbers(np.float64)[0]
+        assert found == (pytest.approx(0.5 + tau, rel=2**-8) if shared == "rms" else 0.5 + tau), shared
+
+
 @pytest.mark.parametrize(
     ("dtypes", "output"),
     [(("BF16", "F32", "F32"), "BF16"), (("F32", "BF16", "BF16"), "F32"), (("F32", "F32", "F32"), "F16")],

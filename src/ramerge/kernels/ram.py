@@ -43,6 +43,7 @@ def {name}(base, {agents}, {lambdas}, epsilon, out, counts, rounding):
 _ELEMENT = """
             b = {base}
             total, scale, c = zero, one, zero
+            {clear_extremes}
             {clear_active}
             {each_agent}
             {count}
@@ -56,31 +57,45 @@ _AGENT = """
             moved = {moved}
             total = total + tau if moved else total
             c = c + one if moved else c
+            {extremes}
             {scale}
             {mark_active}
 """
 
+# What several agents moved becomes, from the sum of their task vectors and their number. One that a single agent moved
+# stays as it is in all of them. `high` and `low` are the extremes of the movers and 0, so where all agree in sign, one
+# of them is 0. A NaN is in `total`, but not in the extremes.
+SHARED = {
+    "mean": "total / c",
+    "agree_max": "total / c if (low < zero and high > zero) or total != total else low + high",
+    "sum": "total",
+    "rms": "total / {root}(c)",
+}
+
 _MERGE = """
-            tau = total / c
+            tau = {shared}
             {rescale}
             result = b if c == zero else b + tau
             peak = {peak}(peak, result)
             value{part} = result
 """
 
+_EXTREMES = ("high = tau if moved and tau > high else high", "low = tau if moved and tau < low else low")
+
 
 @cache
-def _kernel(loop: Loop, *, merges: bool, rescales: bool, counts: bool, rounds: bool, lenient: bool) -> Any:
+def _kernel(loop: Loop, *, merges: str, rescales: bool, counts: bool, rounds: bool, lenient: bool) -> Any:
     """Write out and compile the loop for a base and agents.
 
-    merges: store the merged elements (else only count). rescales: unique elements times lambda. counts: count active
-    and unique elements. rounds: count what storing them in the format erases. lenient: NaN counts as not moved, as IEEE
-    comparison has it; otherwise a NaN counts as moved, so that it reaches `peak`, which is how non-finite values are
-    noticed at no cost.
+    merges: a key of `SHARED`, to store the merged elements (if empty, only count). rescales: unique elements times
+    lambda. counts: count active and unique elements. rounds: count what storing them in the format erases. lenient: NaN
+    counts as not moved, as IEEE comparison has it; otherwise a NaN counts as moved, so that it reaches `peak`, which is
+    how non-finite values are noticed at no cost.
     """
     n, form = len(loop.inputs) - 1, loop.out
     counters = Counters(n)
     marks = counts or rounds
+    shared = SHARED[merges].format(root=form.root) if merges else ""
     combined = "active0"
     for p in counters.pairs[1:]:
         combined = f"or32(double32({combined}), active{p})"
@@ -94,6 +109,7 @@ def _kernel(loop: Loop, *, merges: bool, rescales: bool, counts: bool, rounds: b
                 agent=loop.element(1 + t, part, f"a{t}[i]"),
                 peak_of_tau="" if merges else f"peak = {form.peak}(peak, tau)",
                 moved="abs(tau) > epsilon" if lenient or not merges else "not (abs(tau) <= epsilon)",
+                extremes=join(_EXTREMES, 12) if merges == "agree_max" else "",
                 scale=f"scale = lambda{t} if moved else scale" if rescales else "",
                 mark_active=counters.mark(t, "moved") if marks else "",
             )
@@ -105,16 +121,18 @@ def _kernel(loop: Loop, *, merges: bool, rescales: bool, counts: bool, rounds: b
         rescale = "tau = scale * total if c == one else tau" if rescales else ""
         return _ELEMENT.format(
             base=loop.element(0, part, "base[i]"),
+            clear_extremes="high, low = zero, zero" if merges == "agree_max" else "",
             clear_active=join(counters.clear(["active"]), 12) if marks else "",
             each_agent="".join(agents),
             count=join(count, 12) if counts else "",
-            merge=_MERGE.format(part=part, rescale=rescale, peak=form.peak) if merges else "",
+            merge=_MERGE.format(part=part, shared=shared, rescale=rescale, peak=form.peak) if merges else "",
             survey=join(counters.survey(form, form.name, "result"), 12) if rounds else "",
         )
 
     values = ", ".join(f"value{part}" for part in loop.parts)
     counted = {"counts": ("moved", "unique") if counts else (), "rounding": ROWS if rounds else ()}
-    tasks = (("merge", merges), ("rescale", rescales), ("count", counts), ("survey", rounds))
+    rule = f"merge_{merges}".removesuffix("_mean")
+    tasks = ((rule, merges), ("rescale", rescales), ("count", counts), ("survey", rounds))
     task = "_".join(word for word, wanted in tasks if wanted)
     name = f"{task}_{loop.name}_{n}" + ("_lenient" if lenient else "")
     source = _TEMPLATE.format(
@@ -147,7 +165,7 @@ def count(loop: Loop, inputs: Sequence[Words], epsilon: float, counts: Counts) -
         True if a task vector holds NaN or Inf: an input is not finite, or the difference overflows.
     """
     n, loop = len(inputs) - 1, Loop(loop.inputs, loop.inputs[0])
-    kernel = _kernel(loop, merges=False, rescales=False, counts=True, rounds=False, lenient=False)
+    kernel = _kernel(loop, merges="", rescales=False, counts=True, rounds=False, lenient=False)
     peak = kernel(*inputs, *[1.0] * n, epsilon, np.empty(0, loop.out.word), counts, counts)
     return bool(peak >= loop.out.infinity)
 
@@ -161,6 +179,7 @@ def merge(
     counts: Counts | None = None,
     lenient: bool = False,
     rounding: Counts | None = None,
+    shared: str = "mean",
 ) -> bool:
     """Write the merged elements to `out` (equation 7).
 
@@ -174,6 +193,7 @@ def merge(
         lenient: take NaN and Inf as they come instead of reporting them.
         rounding: int64, shape (2, N), for a result of 16 bits: where to count what storing it erases, as
             `kernels.rounding` has it.
+        shared: what becomes of elements that several agents moved, a key of `SHARED`.
 
     Returns:
         True if a result is not finite: an input is not, or a finite result overflows the format. Never if lenient.
@@ -181,7 +201,7 @@ def merge(
     n = len(inputs) - 1
     kernel = _kernel(
         loop,
-        merges=True,
+        merges=shared,
         rescales=lambdas is not None,
         counts=counts is not None,
         rounds=rounding is not None,

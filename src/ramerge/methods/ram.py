@@ -4,8 +4,13 @@ tau = 0                              nobody moved the element
     = lambda_t * tau_t               only agent t moved it
     = mean of tau_t over the movers  several did                                            (equation 7)
 
-With `shared: ties` (the authors' script calls it arm-ties) the last line is TIES within the shared region: each agent
-is trimmed to its largest entries there, the sign of what is left is elected, and the mean runs over those that agree.
+`shared` says what stands in the last line instead of the mean:
+
+    agree_max   the tau_t of largest magnitude where all movers agree in sign, else their mean
+    sum         sum of tau_t over the movers
+    rms         sum of tau_t over the movers / square root of their number
+    ties        TIES within the shared region (the authors' script calls it arm-ties): each agent is trimmed to its
+                largest entries there, the sign of what is left is elected, and the mean runs over those that agree
 """
 
 from __future__ import annotations
@@ -72,8 +77,10 @@ class RamParameters(Parameters):
     rescales: ClassVar[bool] = False
 
     epsilon: float = Field(1e-5, ge=0, allow_inf_nan=False, description="an element moved if |agent - base| > epsilon")
-    shared: Literal["mean", "ties"] = Field(
-        "mean", description="what becomes of shared elements: their mean (the paper), or TIES among them"
+    shared: Literal["mean", "agree_max", "sum", "rms", "ties"] = Field(
+        "mean",
+        description="what becomes of elements that several agents moved: their mean (the paper); the largest where all "
+        "agree in sign, else the mean; their sum; the sum over the square root of the count; or TIES among them",
     )
     density: float = Field(
         0.1,
@@ -158,11 +165,13 @@ class Prepared:
         epsilon: an element moved if |agent - base| > epsilon.
         lambdas: factors of unique elements, one for each agent; None for plain RAM.
         thresholds: the least magnitude that each agent keeps of shared elements; None unless TIES merges them.
+        shared: what becomes of shared elements, a key of `kernels.ram.SHARED`; of no meaning if TIES merges them.
     """
 
     epsilon: float
     lambdas: tuple[float, ...] | None
     thresholds: tuple[float, ...] | None
+    shared: str
 
 
 def moved(parameters: RamParameters, _agents: Agents) -> Moved:
@@ -172,7 +181,7 @@ def moved(parameters: RamParameters, _agents: Agents) -> Moved:
 
 def trimmed(parameters: RamParameters, agents: Agents) -> Fine | None:
     """The thresholds of `shared: ties`, if it is asked for and trims anything."""
-    if parameters.shared == "mean":
+    if parameters.shared != "ties":
         return None
     return trimming(parameters.trim, (parameters.density,) * len(agents), shared_beyond=parameters.epsilon)
 
@@ -193,7 +202,7 @@ def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prep
     if parameters.shared == "ties":
         fine = trimmed(parameters, agents)
         thresholds = results[fine].thresholds if fine else (0.0,) * len(agents)
-    return Prepared(parameters.epsilon, lambdas, thresholds)
+    return Prepared(parameters.epsilon, lambdas, thresholds, parameters.shared)
 
 
 def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
@@ -201,7 +210,7 @@ def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool
     if prepared.thresholds is None:
         wrong = piece.compute(
             lambda loop, inputs, out, rounding: kernel.merge(
-                loop, inputs, prepared.epsilon, prepared.lambdas, out, counts, lenient, rounding
+                loop, inputs, prepared.epsilon, prepared.lambdas, out, counts, lenient, rounding, prepared.shared
             ),
             beyond=prepared.epsilon,
         )
