@@ -12,6 +12,7 @@ share of the curvature is below it keep the value of the sum. At 1e-10 it is the
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -57,13 +58,20 @@ class Prepared:
     formula: Formula
 
 
-def whole(layer: Layer, _parameters: WudiParameters) -> bool:
+def is_linear(layer: Layer) -> bool:
     """Whether a tensor is a linear weight."""
     return len(layer.shape) == 2 and min(layer.shape) > 0 and _LINEAR.search(layer.name) is not None
 
 
+def unit(layer: Layer, _parameters: WudiParameters) -> int:
+    """All of a linear weight."""
+    return math.prod(layer.shape) if is_linear(layer) else 1
+
+
 def scratch(layer: Layer, parameters: WudiParameters, agents: int) -> int:
     """Bytes for a linear weight: task vectors in the arithmetic's type, the result, and what the solver takes."""
+    if not is_linear(layer):
+        return 0
     out, width = layer.shape
     held = (agents + 2) * out * width * 8
     return held + kernel.scratch_bytes((out, width), agents, parameters.solver, "float64")
@@ -76,7 +84,7 @@ def prepare(parameters: WudiParameters, agents: Agents, _results: Results) -> Pr
 
 def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
     """Merge a piece: a whole linear weight, or elements of another tensor."""
-    if not whole(Layer(piece.tensor, piece.shape), prepared.parameters):
+    if not is_linear(Layer(piece.tensor, piece.shape)):
         return merge_formula(piece, prepared.formula, counts, lenient)
     return piece.compute_numbers(lambda base, *agents: base + _solve(base, agents, prepared.parameters)) and not lenient
 
@@ -99,7 +107,7 @@ WUDI = Method(
     formula="linear weights: tau of least sum_t ||(tau - tau_t) tau_t^T||^2 / ||tau_t||^2; others: scale * sum_t tau_t",
     differs="has no such method",
     parameters=WudiParameters,
-    whole=whole,
+    unit=unit,
     scratch=scratch,
     runs_on=lambda _parameters: kernel.device(),
     prepare=prepare,
