@@ -6,6 +6,7 @@ Tensors are arrays of bits; `decode` and `encode` go between bits and numbers.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -73,11 +74,29 @@ def task_vectors(base: Stored, agents: Sequence[Stored]) -> list[NDArray]:
         return [agent.numbers(real) - base.numbers(real) for agent in agents]
 
 
-def masks(taus: Sequence[NDArray], epsilon: float) -> list[NDArray]:
-    return [np.abs(tau) > tau.dtype.type(epsilon) for tau in taus]
+def masks(taus: Sequence[NDArray], epsilon: float | Sequence[float]) -> list[NDArray]:
+    each = [epsilon] * len(taus) if isinstance(epsilon, float) else epsilon
+    return [np.abs(tau) > tau.dtype.type(one) for tau, one in zip(taus, each, strict=True)]
 
 
-def count(base: Stored, agents: Sequence[Stored], epsilon: float) -> NDArray:
+def sum_of_squares(taus: Sequence[NDArray]) -> float:
+    """Over tensors: chunks of 65,536 elements in 1024 lanes, which are halved; and the exact sum of the chunks."""
+    sums = [0.0]
+    for tau in taus:
+        square = tau.reshape(-1).astype(np.float64) ** 2
+        for start in range(0, square.size, 65536):
+            chunk = np.zeros(65536)
+            chunk[: square[start : start + 65536].size] = square[start : start + 65536]
+            lanes = np.zeros(1024)
+            for row in chunk.reshape(-1, 1024):
+                lanes = lanes + row
+            while lanes.size > 1:
+                lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
+            sums.append(lanes[0])
+    return math.fsum(sums)
+
+
+def count(base: Stored, agents: Sequence[Stored], epsilon: float | Sequence[float]) -> NDArray:
     """Active and unique elements of each agent: int64, shape (2, N)."""
     moved = masks(task_vectors(base, agents), epsilon)
     c = sum(m.astype(np.int64) for m in moved)
@@ -100,7 +119,12 @@ def lambdas(counts: NDArray, method: str, r: float = 0.1, alpha: float = 2.0) ->
 
 
 def merge(
-    base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsilon: float, dtype: str, shared: str = "mean"
+    base: Stored,
+    agents: Sequence[Stored],
+    scales: Sequence[float],
+    epsilon: float | Sequence[float],
+    dtype: str,
+    shared: str = "mean",
 ) -> Stored:
     """Equation 7, element by element in a Python loop, so that there is nothing to get wrong."""
     taus = task_vectors(base, agents)
@@ -141,6 +165,19 @@ def merge(
 # of the arithmetic. Integer tensors are the base's.
 
 Tensors = Mapping[str, Stored]
+
+
+def thresholds(base: Tensors, agents: Mapping[str, Tensors], epsilon: float | Mapping[str, float]) -> list[float]:
+    """Of each agent; a relative one is a multiple of the root mean square of its task vector over the whole model."""
+    if not isinstance(epsilon, Mapping):
+        return [float(epsilon)] * len(agents)
+    names = [name for name, tensor in base.items() if tensor.is_float]
+    elements = sum(base[name].bits.size for name in names)
+    found = []
+    for agent in agents.values():
+        taus = [task_vectors(base[name], [agent[name]])[0] for name in names]
+        found.append(epsilon["relative"] * math.sqrt(sum_of_squares(taus) / elements) if elements else 0.0)
+    return found
 
 
 def weights_of(value: float | Mapping[str, float], agents: Mapping[str, Tensors]) -> list[float]:
@@ -227,10 +264,11 @@ def fisher(base, agents, dtype=None, real=None, *, importances, scale=1.0, weigh
 
 def isolate(base, agents, dtype=None, real=None, *, agent=None, region="unique", scale=1.0, epsilon=1e-5):
     chosen = list(agents).index(agent) if agent else 0
+    epsilons = thresholds(base, agents, epsilon)
 
     def formula(name, b, taus):
         kind = b.dtype.type
-        moved = [np.abs(tau) > kind(epsilon) for tau in taus]
+        moved = masks(taus, epsilons)
         alone = sum(moved) == 1
         inside = moved[chosen] & {"unique": alone, "shared": ~alone, "active": np.ones_like(alone)}[region]
         return np.where(inside, b + kind(scale) * taus[chosen], b)
@@ -363,6 +401,7 @@ def ram_family(
     **rescale,
 ):
     """RAM, RAM+ and RAM+s over all tensors."""
+    epsilon = thresholds(base, agents, epsilon)
 
     def group(name: str, over: str) -> str:
         return {"model": "", "layer": name.rsplit(".", 1)[0], "tensor": name}[over]

@@ -82,7 +82,11 @@ def _tag(method: str) -> str:
 
 def columns_of(record: Record) -> tuple[Column, ...]:
     """The figures of each agent: the method's, and the share that rounding to the output's dtype erases."""
-    columns = METHODS[record.method].columns
+    columns = tuple(
+        column
+        for column in METHODS[record.method].columns
+        if not column.optional or any(column.key in agent.values for agent in record.statistics)
+    )
     if not any("erased_share" in agent.values for agent in record.statistics):
         return columns
     dtype = "the output's dtypes" if record.dtype == "mixed" else record.dtype

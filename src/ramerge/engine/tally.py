@@ -25,9 +25,9 @@ class Statistics:
     def __init__(self, plan: Plan, wanted: Mapping[int, Sequence[Statistic]], known: Known) -> None:
         """Prepare to count. `wanted`: statistics by the tensor's index. `known`: results that they may need."""
         self._plan = plan
-        self._known = known
         self._totals: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
         self._elements: dict[tuple[Statistic, str], int] = {}
+        self._before: dict[tuple[Statistic, str], Any] = {}
         self.results: dict[tuple[Statistic, str], Any] = {}
         self.by_tensor: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
         for index, statistics in wanted.items():
@@ -35,6 +35,8 @@ class Statistics:
             for statistic in statistics:
                 key = statistic, tensor.part(statistic.scope)
                 self._elements[key] = self._elements.get(key, 0) + tensor.base.elements
+                if statistic.after is not None:
+                    self._before[key] = known[statistic.after, tensor.part(statistic.after.scope)]
                 if statistic.kept is not None:
                     self.by_tensor[statistic, tensor.name] = statistic.blank(len(plan.agents))
         self._missing = dict(self._elements)
@@ -59,10 +61,9 @@ class Statistics:
         return self._totals[key]
 
     def _finish(self, key: tuple[Statistic, str]) -> None:
-        statistic, part = key
+        statistic, _ = key
         total = self._total(key, statistic.blank(len(self._plan.agents)))
-        before = self._known[statistic.after, part] if statistic.after is not None else None
-        self.results[key] = statistic.finish(total, self._elements[key], before)
+        self.results[key] = statistic.finish(total, self._elements[key], self._before.get(key))
         del self._totals[key]
 
 

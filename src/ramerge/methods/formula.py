@@ -21,7 +21,8 @@ class Formula:
         common: numbers.
         inputs: what it reads beside the agents.
         coins: drops elements of task vectors first.
-        beyond: an agent has moved an element where |agent - base| > beyond; for what is counted of rounding.
+        beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond; for what is
+            counted of rounding.
     """
 
     element: Element
@@ -30,7 +31,7 @@ class Formula:
     base: bool = True
     importances: bool = False
     coins: Coins | None = None
-    beyond: float = 0.0
+    beyond: tuple[float, ...] = (0.0,)
 
 
 def merge(piece: Piece, prepared: Formula, _counts: Counts | None, lenient: bool) -> bool:

@@ -62,7 +62,7 @@ def make_plan(
     findings = Findings(recipe.document)
     checks.note_methods(points, findings)
     inputs = open_inputs(recipe, findings, needs_base=points[0].method.needs_base)
-    contents = _contents(points, inputs, findings, cache=cache)
+    contents = _contents(points, inputs, findings, observed, cache=cache)
     resources = cut(points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed)
     if out is not None:
         for text in problems_of(out, inputs.folders, contents.bytes_written, overwrite=overwrite):
@@ -87,7 +87,9 @@ def make_plan(
     )
 
 
-def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, cache: bool) -> Contents:
+def _contents(
+    points: Sequence[Point], inputs: Inputs, findings: Findings, observed: Sequence[Statistic], *, cache: bool
+) -> Contents:
     """The tensors of the output, and what is read for them. Empty if an input could not be opened."""
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
@@ -100,7 +102,7 @@ def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, ca
     checks.check_configs(base, inputs.opened_agents, ties, recipe, findings)
     if not inputs.are_complete:
         return Contents()
-    shards, tensors = plan_tensors(base, matched, points)
+    shards, tensors = plan_tensors(base, matched, points, observed)
     checks.check_like_base(base, recipe, findings)
     checks.check_rules(recipe, tensors, inputs.base.folder, findings)
     checks.check_shards(recipe, tensors, findings)

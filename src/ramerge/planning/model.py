@@ -82,6 +82,7 @@ class TensorPlan:
         parts: what is written: the tensor itself, or its codes and its scales.
         rule: the rule of the recipe that catches it, counted from 1; 0 if no rule does.
         unit: how many elements that follow one another the method needs in one block.
+        chunk: blocks begin at multiples of so many elements too, for statistics that add floats.
         quantised: the base's codes and scales if the result is stored like them.
     """
 
@@ -92,6 +93,7 @@ class TensorPlan:
     parts: tuple[Part, ...]
     rule: int = 0
     unit: int = 1
+    chunk: int = 1
     quantised: Scaled | None = None
 
     @property
@@ -140,7 +142,7 @@ class TensorPlan:
     def block(self, size: int) -> int:
         """The number of elements of its blocks, given the size of blocks in general."""
         # blocks begin at even elements, because two elements of a 16-bit format share a word
-        unit = math.lcm(2, self.unit, scaled.unit_of(self.quantised) if self.quantised is not None else 1)
+        unit = math.lcm(2, self.unit, self.chunk, scaled.unit_of(self.quantised) if self.quantised is not None else 1)
         return max(size // unit, 1) * unit
 
     def buffer_bytes(self, block: int) -> int:
