@@ -47,7 +47,7 @@ def make_records(plan: Plan, known: Known, rounding: Counts, seen: Sequence[str]
             rules=tuple(rules),
             counts=plan.counts,
             notes=(*plan.notes, *_remarks(point, agents)),
-            warnings=warnings_of(plan, seen, counts),
+            warnings=warnings_of(plan, seen, counts, point.parameters[0], _densities(agents)),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
             runs_on=point.method.runs_on(point.parameters[0]),
@@ -75,6 +75,11 @@ def _statistics(plan: Plan, point: Point, known: Known, rounding: Counts) -> tup
         AgentStatistics(name, plan.recipe.agents[name].model, {**figures, **lost})
         for name, figures, lost in zip(agents, values, erased, strict=True)
     )
+
+
+def _densities(statistics: Sequence[AgentStatistics]) -> dict[str, float]:
+    """The share that each agent moved, if the method reports it."""
+    return {agent.name: agent.density for agent in statistics if "density" in agent.values}
 
 
 def _remarks(point: Point, statistics: Sequence[AgentStatistics]) -> list[str]:

@@ -97,6 +97,20 @@ class RootMeanSquare(Statistic):
         return tuple(math.sqrt(value / elements) if elements else 0.0 for value in fixed.decode(total).tolist())
 
 
+# What is advised where an absolute threshold does not tell what moved from what did not.
+ADVICE = (
+    "`epsilon: {relative: 1}` under `parameters` in the recipe, or `--set parameters.epsilon.relative=1`, counts what "
+    "an agent moved by more than the root mean square of its task vector; compare a few values with "
+    "`ramerge sweep --vary parameters.epsilon.relative=0.5,1,2`"
+)
+
+
+def absolute(parameters: Any) -> float | None:
+    """The threshold of a method's parameters if it is a number; None if it is relative, or if there is none."""
+    epsilon = getattr(parameters, "epsilon", None)
+    return epsilon if isinstance(epsilon, float) else None
+
+
 def measured(epsilon: Epsilon) -> RootMeanSquare | None:
     """What must be known of the agents before a threshold is."""
     return RootMeanSquare("model") if isinstance(epsilon, Relative) else None
@@ -105,6 +119,11 @@ def measured(epsilon: Epsilon) -> RootMeanSquare | None:
 def factor(epsilon: Epsilon) -> float:
     """The number of a threshold, whatever its unit."""
     return epsilon.relative if isinstance(epsilon, Relative) else epsilon
+
+
+def in_words(epsilon: Epsilon) -> str:
+    """A threshold as reports show it."""
+    return f"{epsilon.relative:g} x rms" if isinstance(epsilon, Relative) else f"{epsilon:g}"
 
 
 def thresholds(factor: float, sizes: tuple[float, ...] | None) -> tuple[float, ...]:

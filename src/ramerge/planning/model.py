@@ -21,6 +21,7 @@ from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic
 from ramerge.methods.base import Statistic
+from ramerge.methods.moved import ADVICE, absolute
 from ramerge.methods.table import Method
 from ramerge.recipe.layers import layer_of
 from ramerge.recipe.model import LIKE_BASE, Recipe
@@ -405,7 +406,31 @@ class Plan(Contents):
 
     @property
     def forecast(self) -> tuple[str, ...]:
-        """A warning, from headers, that rounding will lose updates. A merge that counts them warns only of many."""
+        """Warnings, from headers, of what a merge may count. A merge that counts it warns only of much."""
+        return (*self.forecast_of_rounding, *self.forecast_of_density)
+
+    @property
+    def fine(self) -> dict[str, str]:
+        """Agents whose steps are so fine that training leaves hardly an element where it was, with the reason."""
+        dtypes = self.input_dtypes
+        wide = {name: dtypes[name] for name in self.agents if dtypes.get(name, "").startswith(("float32", "float64"))}
+        return wide | dict.fromkeys(self.adapters, "a LoRA adapter")
+
+    @property
+    def forecast_of_density(self) -> tuple[str, ...]:
+        """A warning, from headers, that a threshold may not tell what moved from what did not."""
+        epsilon = absolute(self.parameters)
+        if epsilon is None or not self.fine or len(self.agents) == 1:
+            return ()
+        each = ", ".join(f"{name} is {why}" for name, why in self.fine.items())
+        return (
+            f"{each}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then nearly all is "
+            f"shared, and {self.method.name} is hardly more than averaging; `ramerge analyze` counts it. {ADVICE}",
+        )
+
+    @property
+    def forecast_of_rounding(self) -> tuple[str, ...]:
+        """A warning, from headers, that rounding will lose updates."""
         wide = {owner for tensor in self.tensors for owner in tensor.narrowed}
         if not wide:
             return ()
