@@ -28,7 +28,7 @@ def make_records(plan: Plan, known: Known, rounding: Counts, seen: Sequence[str]
     Args:
         plan: the plan that was carried out.
         known: results of statistics.
-        rounding: int64, shape (points, 2, N), as in `kernels.rounding`.
+        rounding: int64: for each point counts of rounding, as in `kernels.piece.no_counts`.
         seen: warnings from a sample of the weights.
         began: `time.monotonic` at the beginning.
     """

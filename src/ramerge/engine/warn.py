@@ -30,7 +30,7 @@ def erasures(rounding: Counts) -> list[dict[str, Any]]:
     """How much of each agent's updates rounding erases, for the record.
 
     Args:
-        rounding: int64, shape (2, N), as in `kernels.rounding`.
+        rounding: int64, as in `kernels.piece.no_counts`.
 
     Returns:
         For each agent `updates` and `erased`, in elements, and `erased_share`, erased / updates.
@@ -47,7 +47,7 @@ def warnings_of(plan: Plan, seen: Sequence[str], rounding: Counts) -> tuple[str,
     Args:
         plan: its own come first.
         seen: what `inspect` found.
-        rounding: int64, shape (2, N): counts of rounding; if they are not counted, the forecast from headers is used.
+        rounding: int64: counts of rounding, likewise; if they are not counted, the forecast from headers is used.
     """
     return (*plan.warnings, *seen, *(_erased(plan, rounding) if plan.rounds_updates else plan.forecast))
 
