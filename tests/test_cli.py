@@ -39,7 +39,8 @@ def test_recipe_and_flags_give_the_same_bytes_and_record(tmp_path: Path) -> None
     record = json.loads(by_recipe.stdout)
     assert record == json.loads((tmp_path / "a/ramerge.json").read_text())
     assert list(record) == [
-        "ramerge_version", "method", "parameters", "base", "counts", "input_dtypes", "dtype", "runs_on", "statistics",
+        "ramerge_version", "method", "parameters", "base", "counts", "input_dtypes", "dtype", "rounding", "runs_on",
+        "statistics",
         "tensors",
         "merged_tensors", "parameters_count", "bytes_read", "bytes_written", "seconds", "peak_memory_bytes",
     ]  # fmt: skip

@@ -409,7 +409,7 @@ class Plan(Contents):
     @property
     def forecast(self) -> tuple[str, ...]:
         """A warning, from headers, that rounding will lose updates. A merge that counts them warns only of many."""
-        wide = {owner for tensor in self.tensors for owner in tensor.narrowed}
+        wide = {owner for tensor in self.tensors if tensor.seed is None for owner in tensor.narrowed}
         if not wide:
             return ()
         names = [name for name in self.agents if name in wide]
@@ -423,7 +423,7 @@ class Plan(Contents):
             f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {' and '.join(dtypes)}, the output is "
             f"{self.dtype}: updates smaller than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) "
             f"are lost. {counted}; `dtype: {self.exact_dtype}` in the recipe, or `--dtype {self.exact_dtype}`, keeps "
-            "them",
+            "them; `rounding: stochastic` keeps them on average",
         )
 
     @property
@@ -451,6 +451,8 @@ class Plan(Contents):
             ],
             "parameters_count": self.parameters_count,
             "input_dtypes": self.input_dtypes,
+            "rounding": self.recipe.rounding,
+            "rounding_seed": self.recipe.seed,
             "dtypes": dict(Counter(full_name(dtype) for dtype in self._stored.values())),
             "shards": [shard.name for shard in self.shards],
             "companions": sorted(self.companions),
