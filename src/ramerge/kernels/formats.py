@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 Words = NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Format:
     """A floating-point format as kernels see it. Functions are named, as `intrinsics` defines them.
+
+    There is one object of each. So they are compared as objects, which makes keys of caches of kernels cheap.
 
     Attributes:
         name: the dtype in safetensors' spelling.
