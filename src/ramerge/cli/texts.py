@@ -90,6 +90,7 @@ def plan(made: Plan) -> list[str]:
         shards = values["shards"]
         rows += [
             ("dtypes", _dtypes(values["input_dtypes"], made.dtype)),
+            *([("rounding", f"stochastic, seed {made.recipe.seed}")] if made.recipe.seed is not None else []),
             ("tensors", f"{values['tensors']:,} ({dtypes}), {values['parameters_count']:,} parameters"),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
             ("companions", brief(", ".join(values["companions"]), 500) or "none"),

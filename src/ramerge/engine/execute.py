@@ -20,7 +20,7 @@ from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor, Shards, Whole, all_shards
 from ramerge.engine.tally import Refusals, Statistics
 from ramerge.engine.warn import inspect, refuse
-from ramerge.engine.worker import Compiling, Known, Outcome, Sink, Task, Worker, worker
+from ramerge.engine.worker import Compiling, Known, Outcome, Sink, Task, Worker, blank, worker
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import PlanError, WeightsError
 from ramerge.foundation.events import Listener, Progress, silence
@@ -88,7 +88,7 @@ class Observed:
 
     Attributes:
         known: results of statistics, by statistic and part of the model.
-        rounding: int64, shape (2, N): what rounding does to updates, as `kernels.rounding` has it.
+        rounding: int64: what rounding does to updates, as `kernels.piece.no_counts` has it.
     """
 
     known: Known
@@ -121,13 +121,13 @@ class _Passes:
 
     Attributes:
         known: results of statistics.
-        rounding: int64, shape (points, 2, N): what rounding does to updates, as `kernels.rounding` has it.
+        rounding: int64: for each point what rounding does to updates, as `kernels.piece.no_counts` has it.
         bytes_read: bytes of weights that were read.
     """
 
     def __init__(self, plan: Plan, executor: Executor, listen: Listener) -> None:
         self.known: dict[tuple[Statistic, str], Any] = dict(plan.remembered)
-        self.rounding = np.zeros((len(plan.points), 2, len(plan.agents)), np.int64)
+        self.rounding = blank(plan)
         self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self._plan = plan
         self._executor = executor

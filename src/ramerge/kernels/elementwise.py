@@ -155,11 +155,6 @@ def histogram(
     return bool(kernel(*inputs, numbers, wanted, counts.reshape(-1), magnitudes, *_coins(drop)))
 
 
-def key_words(digest: bytes) -> tuple[int, int]:
-    """A Threefry key from the first 8 bytes of a digest, little end first."""
-    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
-
-
 def _coins(drop: Drop | None) -> tuple[Any, int]:
     if drop is None:
         return np.zeros(0, np.uint32), 0

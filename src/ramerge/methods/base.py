@@ -174,12 +174,13 @@ Results = Mapping[Statistic, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A figure that a method reports of each agent: its key in the record, its heading, its format."""
+    """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means."""
 
     key: str
     title: str
     format: str
     meaning: str
+    none: str = "by part"
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,7 @@ def _contents(
         return Contents()
     shards, tensors = plan_tensors(base, matched, points)
     checks.check_like_base(base, recipe, findings)
+    checks.note_rounding(recipe, tensors, findings)
     checks.check_rules(recipe, tensors, inputs.base.folder, findings)
     checks.check_shards(recipe, tensors, findings)
     companions = checks.find_companions(inputs, recipe, shards, findings, recipe.companions or speaker)

@@ -19,7 +19,7 @@ from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.kernels.formats import loop_of
-from ramerge.kernels.piece import arithmetic
+from ramerge.kernels.piece import arithmetic, computed
 from ramerge.methods.base import Statistic
 from ramerge.methods.table import Method
 from ramerge.recipe.layers import layer_of
@@ -83,6 +83,7 @@ class TensorPlan:
         rule: the rule of the recipe that catches it, counted from 1; 0 if no rule does.
         unit: how many elements that follow one another the method needs in one block.
         quantised: the base's codes and scales if the result is stored like them.
+        seed: of the coins that round the method's result; None to round to nearest.
     """
 
     base: Tensor
@@ -93,6 +94,7 @@ class TensorPlan:
     rule: int = 0
     unit: int = 1
     quantised: Scaled | None = None
+    seed: int | None = None
 
     @property
     def name(self) -> str:
@@ -171,10 +173,13 @@ class TensorPlan:
     @property
     def scratch(self) -> tuple[int, ...]:
         """Bytes of an element in each row of `kernels.piece.Piece.scratch`."""
-        formats = [source.tensor.dtype for source in self.sources]
-        if not self.merged or (loop_of(formats, self.dtype) is not None and self.unit == 1):
+        if not self.merged:
             return ()
-        return (itemsize(arithmetic(formats)),) * (len(formats) + 1)
+        formats = [source.tensor.dtype for source in self.sources]
+        written, element = computed(formats, self.dtype, tossed=self.seed is not None), itemsize(arithmetic(formats))
+        if self.unit == 1 and loop_of(formats, written) is not None:
+            return () if written == self.dtype else (element,)
+        return (element,) * (len(formats) + 1)
 
 
 @dataclass(frozen=True)
@@ -422,7 +427,7 @@ class Plan(Contents):
     @property
     def forecast(self) -> tuple[str, ...]:
         """A warning, from headers, that rounding will lose updates. A merge that counts them warns only of many."""
-        wide = {owner for tensor in self.tensors for owner in tensor.narrowed}
+        wide = {owner for tensor in self.tensors if tensor.seed is None for owner in tensor.narrowed}
         if not wide:
             return ()
         names = [name for name in self.agents if name in wide]
@@ -436,7 +441,7 @@ class Plan(Contents):
             f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {' and '.join(dtypes)}, the output is "
             f"{self.dtype}: updates smaller than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) "
             f"are lost. {counted}; `dtype: {self.exact_dtype}` in the recipe, or `--dtype {self.exact_dtype}`, keeps "
-            "them",
+            "them; `rounding: stochastic` keeps them on average",
         )
 
     @property
@@ -464,6 +469,8 @@ class Plan(Contents):
             ],
             "parameters_count": self.parameters_count,
             "input_dtypes": self.input_dtypes,
+            "rounding": self.recipe.rounding,
+            "rounding_seed": self.recipe.seed,
             "dtypes": dict(Counter(full_name(dtype) for dtype in self._stored.values())),
             "shards": [shard.name for shard in self.shards],
             "companions": sorted(self.companions),
