@@ -6,6 +6,7 @@ Tensors are arrays of bits; `decode` and `encode` go between bits and numbers.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -134,11 +135,29 @@ def task_vectors(base: Stored, agents: Sequence[Stored]) -> list[NDArray]:
         return [agent.numbers(real) - base.numbers(real) for agent in agents]
 
 
-def masks(taus: Sequence[NDArray], epsilon: float) -> list[NDArray]:
-    return [np.abs(tau) > tau.dtype.type(epsilon) for tau in taus]
+def masks(taus: Sequence[NDArray], epsilon: float | Sequence[float]) -> list[NDArray]:
+    each = [epsilon] * len(taus) if isinstance(epsilon, float) else epsilon
+    return [np.abs(tau) > tau.dtype.type(one) for tau, one in zip(taus, each, strict=True)]
 
 
-def count(base: Stored, agents: Sequence[Stored], epsilon: float) -> NDArray:
+def sum_of_squares(taus: Sequence[NDArray]) -> float:
+    """Over tensors: chunks of 65,536 elements in 1024 lanes, which are halved; and the exact sum of the chunks."""
+    sums = [0.0]
+    for tau in taus:
+        square = tau.reshape(-1).astype(np.float64) ** 2
+        for start in range(0, square.size, 65536):
+            chunk = np.zeros(65536)
+            chunk[: square[start : start + 65536].size] = square[start : start + 65536]
+            lanes = np.zeros(1024)
+            for row in chunk.reshape(-1, 1024):
+                lanes = lanes + row
+            while lanes.size > 1:
+                lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
+            sums.append(lanes[0])
+    return math.fsum(sums)
+
+
+def count(base: Stored, agents: Sequence[Stored], epsilon: float | Sequence[float]) -> NDArray:
     """Active and unique elements of each agent: int64, shape (2, N)."""
     moved = masks(task_vectors(base, agents), epsilon)
     c = sum(m.astype(np.int64) for m in moved)
@@ -160,7 +179,14 @@ def lambdas(counts: NDArray, method: str, r: float = 0.1, alpha: float = 2.0) ->
     return result
 
 
-def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsilon: float, dtype: str) -> Stored:
+def merge(
+    base: Stored,
+    agents: Sequence[Stored],
+    scales: Sequence[float],
+    epsilon: float | Sequence[float],
+    dtype: str,
+    shared: str = "mean",
+) -> Stored:
     """Equation 7, element by element in a Python loop, so that there is nothing to get wrong."""
     taus = task_vectors(base, agents)
     moved = masks(taus, epsilon)
@@ -179,7 +205,13 @@ def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsil
                 tau = taus[active[0]].reshape(-1)[i]
                 for t in active[1:]:
                     tau = tau + taus[t].reshape(-1)[i]
-                tau = tau / real(len(active))
+                own = [taus[t].reshape(-1)[i] for t in active]
+                if shared == "agree_max" and (min(own) > 0 or max(own) < 0):
+                    tau = max(own, key=abs)
+                elif shared in ("mean", "agree_max"):
+                    tau = tau / real(len(active))
+                elif shared == "rms":
+                    tau = tau / np.sqrt(real(len(active)))
             out[i] = b[i] + tau
     result = encode(out, dtype)
     if dtype == base.dtype:
@@ -192,6 +224,20 @@ def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsil
 #
 # Each takes a base and agents as mappings of names to tensors, and gives the merged tensors. `real` overrides the type
 # of the arithmetic. Integer tensors are the base's.
+
+
+def thresholds(base: Tensors, agents: Mapping[str, Tensors], epsilon: float | Mapping[str, float]) -> list[float]:
+    """Of each agent; a relative one is a multiple of the root mean square of its task vector over the whole model."""
+    if not isinstance(epsilon, Mapping):
+        return [float(epsilon)] * len(agents)
+    names = [name for name, tensor in base.items() if tensor.is_float]
+    elements = sum(base[name].bits.size for name in names)
+    found = []
+    for agent in agents.values():
+        taus = [task_vectors(base[name], [agent[name]])[0] for name in names]
+        found.append(epsilon["relative"] * math.sqrt(sum_of_squares(taus) / elements) if elements else 0.0)
+    return found
+
 
 def weights_of(value: float | Mapping[str, float], agents: Mapping[str, Tensors]) -> list[float]:
     return [value[name] if isinstance(value, Mapping) else value for name in agents]
@@ -277,10 +323,11 @@ def fisher(base, agents, dtype=None, real=None, *, importances, scale=1.0, weigh
 
 def isolate(base, agents, dtype=None, real=None, *, agent=None, region="unique", scale=1.0, epsilon=1e-5):
     chosen = list(agents).index(agent) if agent else 0
+    epsilons = thresholds(base, agents, epsilon)
 
     def formula(name, b, taus):
         kind = b.dtype.type
-        moved = [np.abs(tau) > kind(epsilon) for tau in taus]
+        moved = masks(taus, epsilons)
         alone = sum(moved) == 1
         inside = moved[chosen] & {"unique": alone, "shared": ~alone, "active": np.ones_like(alone)}[region]
         return np.where(inside, b + kind(scale) * taus[chosen], b)
@@ -413,6 +460,7 @@ def ram_family(
     **rescale,
 ):
     """RAM, RAM+ and RAM+s over all tensors."""
+    epsilon = thresholds(base, agents, epsilon)
 
     def group(name: str, over: str) -> str:
         return {"model": "", "layer": name.rsplit(".", 1)[0], "tensor": name}[over]
@@ -444,8 +492,9 @@ def ram_family(
             merged[name] = tensor
             continue
         scales = lambdas(counts[group(name, scope)], method, **rescale)
-        merged[name] = merge(tensor, [a[name] for a in agents.values()], scales, epsilon, dtype or tensor.dtype)
-        if shared == "mean":
+        rule = "mean" if shared == "ties" else shared
+        merged[name] = merge(tensor, [a[name] for a in agents.values()], scales, epsilon, dtype or tensor.dtype, rule)
+        if shared != "ties":
             continue
         least = limits([other for other in floats if group(other, trim) == group(name, trim)])
         taus, moved, c = in_shared(name)

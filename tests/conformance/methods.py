@@ -33,9 +33,10 @@ class Row:
     exact: bool = True
 
 
+_EPSILON = st.sampled_from([1e-5, 0.0, 1e-3, {"relative": 0.5}])
 _RAM = {
-    "epsilon": st.sampled_from([1e-5, 0.0, 1e-3]),
-    "shared": st.sampled_from(["mean", "mean", "ties"]),
+    "epsilon": _EPSILON,
+    "shared": st.sampled_from(["mean", "mean", "agree_max", "ties"]),
     "density": st.sampled_from([0.1, 0.5, 1.0]),
     "trim": st.sampled_from(["tensor", "layer", "model"]),
 }
@@ -59,7 +60,7 @@ ROWS: dict[str, Row] = {
             "agent": st.sampled_from(["a0", None]),
             "region": st.sampled_from(["unique", "shared", "active"]),
             "scale": NUMBERS,
-            "epsilon": st.sampled_from([1e-5, 0.0, 1e-3]),
+            "epsilon": _EPSILON,
         },
     ),
     "passthrough": Row(reference.passthrough, {"agent": st.sampled_from(["a0", None])}),

@@ -88,17 +88,17 @@ class Piece:
     has_base: bool = True
     counts: Counts | None = None
     _has_widened: bool = False
-    _beyond: float = 0.0
+    _beyond: tuple[float, ...] = (0.0,)
     _rounded_by_kernel: bool = False
 
-    def compute(self, kernel: Kernel, beyond: float = 0.0) -> bool:
+    def compute(self, kernel: Kernel, beyond: tuple[float, ...] = (0.0,)) -> bool:
         """Call `kernel(loop, inputs, out, counts)`, and round what it gives if it could not.
 
         A kernel that rounds by itself, to a 16-bit format, is given `counts`.
 
         Args:
             kernel: as above.
-            beyond: an agent has moved an element where |agent - base| > beyond.
+            beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond.
 
         Returns:
             True if it or the last rounding met a result that is not finite.
@@ -146,7 +146,7 @@ class Piece:
 
         True if an input or a result is not finite.
         """
-        self._beyond = 0.0
+        self._beyond = (0.0,)
         loop = uniform(arithmetic(self.formats), len(self.inputs))
         inputs = self._widened(loop.out.name)
         numbers = [words.view(loop.out.real)[: self.elements].reshape(self.shape) for words in inputs]

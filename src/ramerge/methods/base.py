@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,8 @@ class Statistic(ABC):
 
     scope: str
     after: Statistic | None = None
+    # sums of floats run over so many elements that follow one another, and blocks begin at multiples of it
+    chunk: ClassVar[int] = 1
 
     @abstractmethod
     def blank(self, agents: int) -> Counts:
@@ -174,13 +176,17 @@ Results = Mapping[Statistic, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means."""
+    """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means.
+
+    One that is `optional` is shown where it is reported.
+    """
 
     key: str
     title: str
     format: str
     meaning: str
     none: str = "by part"
+    optional: bool = False
 
 
 @dataclass(frozen=True)
