@@ -157,7 +157,7 @@ def test_formats_are_read_and_written_as_they_are(dtypes: tuple[str, ...], outpu
         expected = np.zeros_like(rounding)
         exact = reference.merge(base, agents, [1.1, 1.2], EPSILON, "F32").numbers(np.float32)
         wide = [_wide(tensor) for tensor in (base, *agents)]
-        survey(uniform("F32", 3), wide, exact.view(np.uint32), output, (EPSILON,), expected)
+        survey(uniform("F32", 3), wide, exact.view(np.uint32), output, out, (EPSILON,), expected)
         assert np.array_equal(rounding, expected) and rounding[1].any()
 
     for place in range(3):

@@ -126,6 +126,7 @@ def _plans(
             unit=_unit(piece, points, number) if action == "merge" else 1,
             chunk=chunks[number] if action == "merge" else 1,
             quantised=output.quantised,
+            seed=recipe.seed if action == "merge" else None,
         )
 
 
