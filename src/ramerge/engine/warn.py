@@ -19,7 +19,7 @@ _MUCH = 0.1
 # on so many elements that coins or ties cannot be the reason.
 _FAR, _ENOUGH = 0.05, 1000
 # If an agent has moved a larger share of all elements than this, its threshold does not tell what moved from what not.
-_DENSE = 0.5
+_DENSE = 2 / 3
 
 
 def inspect(plan: Plan) -> tuple[str, ...]:
