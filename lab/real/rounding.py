@@ -2,9 +2,10 @@
 
     python lab/real/rounding.py --base .real/base --agent fact=.real/agents/fact --agent sum=.real/agents/sum --out DIR
 
-merges (what is there already is kept), prints what the records say of rounding, scores every merge on the tasks that the
-agents are named after, and prints the scores with paired differences against rounding to nearest. Results are written to
-DIR/scores.json after every model, so that a run that was stopped goes on. A seed is one more column: --seeds 0 1 2.
+merges (what is there already is kept), prints what the records say of rounding, scores every merge on the tasks that
+the agents are named after, and prints the scores with paired differences against rounding to nearest. Results are
+written to DIR/scores.json after every model, so that a run that was stopped goes on. A seed is one more column:
+--seeds 0 1 2.
 """
 
 from __future__ import annotations

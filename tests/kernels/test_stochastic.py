@@ -1,4 +1,4 @@
-"""Stochastic rounding against the reference with exact fractions, and what it promises: the mean, the sign, the ends."""
+"""Stochastic rounding against a reference with exact fractions, and what it promises: mean, signs, ends."""
 
 import numpy as np
 import pytest

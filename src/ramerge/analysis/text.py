@@ -59,7 +59,7 @@ def _meaning(analysis: Analysis) -> str:
     if analysis.rounding:
         texts += [
             f"erased: of what {analysis.method} changes of the agent, share that rounding puts back to the base",
-            f"effective: where no other agent moved an element, part of the update that {analysis.method} leaves in the "
-            "output, of what it is before rounding (in a sample)",
+            f"effective: where no other agent moved an element, part of the update that {analysis.method} leaves in "
+            "the output, of what it is before rounding (in a sample)",
         ]
     return "; ".join(texts)

@@ -38,8 +38,8 @@ def effects(rounding: Counts) -> list[dict[str, Any]]:
         rounding: int64, as in `kernels.piece.no_counts`.
 
     Returns:
-        For each agent `updates` and `erased`, in elements; `erased_share`, erased / updates; and figures of a sample, as
-        `kernels.effect.figures` has them.
+        For each agent `updates` and `erased`, in elements; `erased_share`, erased / updates; and figures of a sample,
+        as `kernels.effect.figures` has them.
     """
     exact = [
         {"updates": updates, "erased": erased, "erased_share": erased / updates if updates else 0.0}

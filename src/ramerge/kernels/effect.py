@@ -1,8 +1,8 @@
 """What rounding leaves of an agent's update, measured on a sample.
 
 The elements of a tensor lie in chunks of 4,096. Chunk j is in the sample if j * 2654435769 mod 2^32 < 2^22: one chunk
-in 1,024, evenly spread, and always a tensor's first one. Which elements are measured depends on nothing else. Each stretch
-takes some 0.1 ms, most of it for calls: more chunks would cost more than they tell.
+in 1,024, evenly spread, and always a tensor's first one. Which elements are measured depends on nothing else. A chunk
+takes some 0.1 ms, most of it for calls, so more chunks would cost more than they tell.
 
 With the unrounded result r, what is stored of it s, the base b, and what would be stored of it b' (which is b where the
 output has the base's dtype), for each agent t with its task vector tau_t, over elements of the sample:

@@ -32,7 +32,7 @@ def arithmetic(formats: Collection[str]) -> str:
 
 
 def computed(formats: Collection[str], out_format: str, *, tossed: bool) -> str:
-    """The format in which a kernel writes a result: that of the output, or if coins round it, that of the arithmetic."""
+    """The format in which a kernel writes a result: that of the output, or of the arithmetic if coins round it."""
     wide = arithmetic(formats)
     return wide if tossed and loses(FORMATS[wide].real, out_format) else out_format
 
