@@ -63,7 +63,8 @@ def rounding_table(merges: Mapping[tuple[str, str], Path]) -> str:
         for agent in json.loads((folder / "ramerge.json").read_text())["statistics"]["agents"]:
             if "sampled" in agent:
                 shares = f"{agent['erased_share']:.1%} | {agent['grown_share']:.1%}"
-                lambdas = f"{agent['nominal_lambda']:.3f} | {agent['effective_lambda']:.3f}"
+                effective = f"{agent['effective_lambda']:.3f} ± {agent['effective_error']:.3f}"
+                lambdas = f"{agent['nominal_lambda']:.3f} | {effective}"
                 lines.append(f"| {method} | {output} | {agent['name']} | {shares} | {lambdas} |")
     return "\n".join(lines)
 

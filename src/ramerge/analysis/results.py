@@ -137,7 +137,7 @@ def read_analysis(path: Path) -> Analysis:
 
 
 _ERASED = {"updates", "erased", "erased_share"}
-_SAMPLED = {"sampled", "grown_share", "alone", "nominal_lambda", "effective_lambda"}
+_SAMPLED = {"sampled", "grown_share", "alone", "nominal_lambda", "effective_lambda", "effective_error"}
 
 
 def _checked(values: Any) -> Any:

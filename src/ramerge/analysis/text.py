@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.filesize import decimal
 
 from ramerge.analysis.parts import AgentPart
@@ -44,9 +46,14 @@ def _figures(agent: AgentPart, analysis: Analysis) -> dict[str, str]:
     if analysis.rounding:
         rounded = analysis.rounding[agent.name]
         figures["erased"] = f"{rounded['erased_share']:.1%}"
-        nominal, effective = rounded.get("nominal_lambda"), rounded.get("effective_lambda")
-        figures["effective"] = "-" if nominal is None or effective is None else f"{effective:.3f} of {nominal:.3f}"
+        figures["effective"] = _effective(rounded)
     return figures
+
+
+def _effective(rounded: Mapping[str, float | None]) -> str:
+    """Effective lambda with its error, beside the nominal one; nothing where no element says it."""
+    values = [rounded.get(key) for key in ("effective_lambda", "effective_error", "nominal_lambda")]
+    return "-" if None in values else "{:.3f} ± {:.3f} of {:.3f}".format(*values)
 
 
 def _meaning(analysis: Analysis) -> str:

@@ -14,9 +14,8 @@ from ramerge.planning.model import Plan
 
 # If a larger share of an agent's updates than this is lost, the user is warned.
 _MUCH = 0.1
-# Users are told of an effective lambda that is further from the nominal one than this share of it, if that was measured
-# on so many elements that coins or ties cannot be the reason.
-_FAR, _ENOUGH = 0.05, 1000
+# Users are told of an effective lambda that is further from the nominal one than this share of it and so many errors.
+_FAR, _ERRORS = 0.05, 4
 
 
 def inspect(plan: Plan) -> tuple[str, ...]:
@@ -66,8 +65,9 @@ def advice(plan: Plan, rounding: Counts) -> list[str]:
     far = [
         f"{name} {figures['effective_lambda']:.3f} instead of {figures['nominal_lambda']:.3f}"
         for name, figures in zip(plan.agents, effects(rounding), strict=True)
-        if figures["alone"] >= _ENOUGH
-        if abs(figures["effective_lambda"] - figures["nominal_lambda"]) > _FAR * abs(figures["nominal_lambda"])
+        if figures["alone"]
+        if abs(figures["effective_lambda"] - figures["nominal_lambda"])
+        > _FAR * abs(figures["nominal_lambda"]) + _ERRORS * figures["effective_error"]
     ]
     if not far:
         return []
