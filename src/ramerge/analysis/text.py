@@ -53,7 +53,8 @@ def _figures(agent: AgentPart, analysis: Analysis) -> dict[str, str]:
 def _effective(rounded: Mapping[str, float | None]) -> str:
     """Effective lambda with its error, beside the nominal one; nothing where no element says it."""
     values = [rounded.get(key) for key in ("effective_lambda", "effective_error", "nominal_lambda")]
-    return "-" if None in values else "{:.3f} ± {:.3f} of {:.3f}".format(*values)
+    effective, error, nominal = (f"{value:.3f}" if value is not None else "-" for value in values)
+    return f"{effective} ± {error} of {nominal}" if None not in values else "-"
 
 
 def _meaning(analysis: Analysis) -> str:
