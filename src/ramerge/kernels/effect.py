@@ -10,7 +10,7 @@ output has the base's dtype), for each agent t with its task vector tau_t, over 
     an update grew      where t moved the element, r is not b, and |s - b'| > |r - b|
     nominal lambda      sum of sign(tau_t) * (r - b) over sum of |tau_t|, over elements that only t moved
     effective lambda    sum of sign(tau_t) * (s - b') over sum of |tau_t|, over these elements
-    its error           root of sum of ((s - b') - (r - b))^2 over sum of |tau_t|: its standard error if roundings up and
+    its error           root of sum of ((s - b') - (r - b))^2 over sum of |tau_t|: standard error if roundings up and
                         down are a matter of chance; large where few elements moved, or all by little
 
 Each number is added as two integers, so that no order of additions changes a digit: its multiples of 2^-17, and what is
