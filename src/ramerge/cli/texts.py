@@ -96,7 +96,8 @@ def plan(made: Plan) -> list[str]:
             ("companions", brief(", ".join(values["companions"]), 500) or "none"),
             (
                 "read",
-                f"{values['bytes_read']:,} bytes in {_many(values['passes'], 'pass', 'es')}",
+                f"{values['bytes_read']:,} bytes in {_many(values['passes'], 'pass', 'es')}"
+                + (" and a sample" if made.guessed else ""),
             ),
             ("write", f"{values['bytes_written']:,} bytes"),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),

@@ -22,13 +22,16 @@ from ramerge.recipe.model import Agent, Recipe
 from ramerge.recipe.points import Point
 
 
-def make_records(plan: Plan, known: Known, rounding: Counts, seen: Sequence[str], began: float) -> tuple[Record, ...]:
+def make_records(
+    plan: Plan, known: Known, rounding: Counts, bytes_read: int, seen: Sequence[str], began: float
+) -> tuple[Record, ...]:
     """A record for each point, from the counts.
 
     Args:
         plan: the plan that was carried out.
         known: results of statistics.
         rounding: int64: for each point counts of rounding, as in `kernels.piece.no_counts`.
+        bytes_read: bytes of weights that were read.
         seen: warnings from a sample of the weights.
         began: `time.monotonic` at the beginning.
     """
@@ -58,7 +61,7 @@ def make_records(plan: Plan, known: Known, rounding: Counts, seen: Sequence[str]
             tensors=plan.tensors_count,
             merged_tensors=sum(tensor.merged for tensor in plan.tensors),
             parameters_count=plan.parameters_count,
-            bytes_read=plan.bytes_read,
+            bytes_read=bytes_read,
             bytes_written=plan.bytes_written // len(plan.points),
             seconds=round(time.monotonic() - began, 3),
             peak_memory_bytes=peak_memory(),

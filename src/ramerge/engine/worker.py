@@ -19,20 +19,11 @@ from ramerge.kernels.formats import FORMATS, Words
 from ramerge.kernels.native import told_of_compiling
 from ramerge.kernels.piece import Piece, count_negative, no_counts, words_of
 from ramerge.methods.base import Counts, Statistic
-from ramerge.planning.model import Plan, TensorPlan
+from ramerge.planning.model import Block, Plan, TensorPlan, share_of
 
 _NOTHING = np.empty((0, 0), np.uint8)
 # A result of a statistic over one part of the model.
 Known = Mapping[tuple[Statistic, str], Any]
-
-
-@dataclass(frozen=True)
-class Block:
-    """Elements `start:stop` of the plan's tensor number `tensor`."""
-
-    tensor: int
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True)
@@ -58,12 +49,6 @@ class Outcome:
     unequal: tuple[int, ...] = ()
 
 
-def share_of(tensor: TensorPlan, block: Block) -> int:
-    """The block's share of the bytes that a read of all sources takes; those of all blocks add up to these bytes."""
-    total, elements = tensor.bytes_read, tensor.base.elements
-    return total * block.stop // elements - total * block.start // elements
-
-
 class Sink(Protocol):
     """Where merged bytes go."""
 
@@ -86,7 +71,8 @@ class Task:
 
     Attributes:
         prepared: the method's prepared values for `merge`.
-        on_the_way: the statistic that is counted during merging.
+        on_the_way: the statistic that is counted during merging: what the method reports, or what tells whether
+            `prepared` was guessed well.
     """
 
     prepared: Any

@@ -65,15 +65,15 @@ class Counters:
         """Set registers to zero."""
         return [f"{name}{pair} = nothing" for name in names for pair in self.pairs]
 
-    def mark(self, agent: int, moved: str) -> str:
-        """Enter in `active` that an agent moved the element."""
-        pair = agent // 2
-        return f"active{pair} = or32(active{pair}, field{agent % 2}) if {moved} else active{pair}"
+    def mark(self, agent: int, moved: str, flags: str = "active") -> str:
+        """Enter in `flags` that something holds for an agent, such as that it moved the element."""
+        flag = f"{flags}{agent // 2}"
+        return f"{flag} = or32({flag}, field{agent % 2}) if {moved} else {flag}"
 
-    def count(self, name: str, where: str = "") -> list[str]:
-        """Add `active` to counters, everywhere or where a condition holds."""
+    def count(self, name: str, where: str = "", flags: str = "active") -> list[str]:
+        """Add `flags` to counters, everywhere or where a condition holds."""
         condition = f" if {where} else {name}{{pair}}" if where else ""
-        line = f"{name}{{pair}} = add32({name}{{pair}}, active{{pair}}){condition}"
+        line = f"{name}{{pair}} = add32({name}{{pair}}, {flags}{{pair}}){condition}"
         return [line.format(pair=pair) for pair in self.pairs]
 
     def flush(self, array: str, names: Sequence[str]) -> list[str]:

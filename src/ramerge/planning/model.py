@@ -182,6 +182,21 @@ class TensorPlan:
         return (element,) * (len(formats) + 1)
 
 
+@dataclass(frozen=True)
+class Block:
+    """Elements `start:stop` of the plan's tensor number `tensor`."""
+
+    tensor: int
+    start: int
+    stop: int
+
+
+def share_of(tensor: TensorPlan, block: Block) -> int:
+    """The block's share of the bytes that a read of all sources takes; those of all blocks add up to these bytes."""
+    total, elements = tensor.bytes_read, tensor.base.elements
+    return total * block.stop // elements - total * block.start // elements
+
+
 def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
     """How many tensors each rule of a recipe catches."""
     counts = Counter(tensor.rule for tensor in tensors)
@@ -246,10 +261,12 @@ class Contents:
         companions: relative name to source of the files that are copied.
         files: the identities of all input files before they were read.
         rounds: for each read before the merging pass: the statistics to count, by the tensor's index.
+        guessed: whether the merging pass comes first, with what a sample says that they will count; they are only
+            counted if that proves wrong.
         digest: the key for storing counts of these inputs; None if counts are not stored.
         vocabulary: rows of the embeddings if models have different numbers of them.
         remembered: stored results of earlier reads of the same files, by statistic and part of the model.
-        bytes_read: bytes of weights that are read, in all passes together.
+        bytes_read: bytes of weights that are read, in all passes together; of a `guessed` plan, if the guess is right.
         bytes_written: bytes of the output's safetensors files, of all points.
         dequantised_to: dtype of a quantised base's tensors in the output; None if the base is not quantised, or if the
             output is quantised like it.
@@ -261,6 +278,7 @@ class Contents:
     companions: Mapping[str, Path] = field(default_factory=dict, repr=False)
     files: Mapping[Path, Identity] = field(default_factory=dict, repr=False)
     rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
+    guessed: bool = False
     digest: bytes | None = field(default=None, repr=False)
     vocabulary: int | None = None
     remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
@@ -325,7 +343,7 @@ class Plan(Contents):
     @property
     def passes(self) -> int:
         """Number of reads of the inputs: one for each round of counting, and one for merging."""
-        return len(self.rounds) + 1
+        return 1 if self.guessed else len(self.rounds) + 1
 
     @property
     def counts(self) -> str:
