@@ -91,15 +91,16 @@ def toss(values: NDArray, base: NDArray | None, words: Sequence[int], bits: int,
     return Stored(dtype, found.reshape(values.shape))
 
 
-def rounding_coins(seed: int, tensor: str, size: int, bits: int) -> list[int]:
-    """The coins of a tensor's elements: the blocks of 64 bits, cut from the lowest bits up."""
+def rounding_coins(seed: int, tensor: str, size: int, bits: int, start: int = 0) -> list[int]:
+    """The coins of a tensor's elements from `start` on: the blocks of 64 bits, cut from the lowest bits up."""
     digest = hashlib.sha256(f"ramerge rounding\n{seed}\n{tensor}".encode()).digest()
     key = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
     each = 64 // bits
-    counter = np.arange(-(-size // each), dtype=np.uint64)
+    first = start // each
+    counter = np.arange(first, -(-(start + size) // each), dtype=np.uint64)
     x, y = threefry(counter & np.uint64(0xFFFFFFFF), counter >> np.uint64(32), key)
     blocks = [first | second << 32 for first, second in zip(x.tolist(), y.tolist(), strict=True)]
-    return [blocks[i // each] >> (bits * (i % each)) & (2**bits - 1) for i in range(size)]
+    return [blocks[i // each - first] >> (bits * (i % each)) & (2**bits - 1) for i in range(start, start + size)]
 
 
 def stochastic(

@@ -108,7 +108,6 @@ def test_sums_do_not_depend_on_their_order() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(0, 1, (5, 4000)) * 10.0 ** rng.integers(-12, 3, (5, 4000))
     base, agent, result, stored, kept = values
-    arrays = base, kept, [agent], result, stored
 
     def counted(order: np.ndarray, size: int) -> list[dict[str, float | int | None]]:
         counts = np.zeros((effect.ROWS, 1), np.int64)
@@ -118,7 +117,6 @@ def test_sums_do_not_depend_on_their_order() -> None:
             effect.measure("F64", b, k, [a], r, s, 0.0, counts)
         return effect.figures(counts)
 
-    assert len(arrays) == 5
     wanted = counted(np.arange(4000), 4000)
     assert counted(rng.permutation(4000), 7) == wanted == counted(np.arange(4000)[::-1], 1)
     tau = agent - base
@@ -248,7 +246,7 @@ def test_a_lambda_that_rounding_undoes_is_noted(tmp_path: Path) -> None:
     tossed = ramerge.merge(source, tmp_path / "tossed", rounding="stochastic")
     assert not [note for note in tossed.notes if "effective lambda" in note]
     for agent in tossed.statistics:
-        assert abs(agent.effective_lambda - agent.nominal_lambda) <= 4 * agent.effective_error < 0.02
+        assert abs(agent.effective_lambda - agent.nominal_lambda) <= 4 * agent.effective_error < 0.1
     analysis = ramerge.analyze(source)
     assert note in analysis.notes
     assert analysis.rounding["code"]["effective_lambda"] == record.statistics[0].effective_lambda
