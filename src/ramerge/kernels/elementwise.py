@@ -170,7 +170,7 @@ def _merge(element: Element, loop: Loop, which: Inputs, each: int, common: int, 
     arguments += [f"c{index}" for index in range(common)]
     body = _coin_words(loop, agents) if drops else []
     for part in loop.parts:
-        body += _task_vectors(loop, which, part)
+        body += task_vectors(loop, which, part)
         if rounds:
             body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > beyond") for t in agents]]
         body += _dropped(loop, agents, part) if drops else []
@@ -200,7 +200,7 @@ def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: boo
     form, agents, parts = loop.out, range(which.agents), loop.parts
     body = _coin_words(loop, agents) if drops else []
     for part in parts:
-        body += _task_vectors(loop, which, part)
+        body += task_vectors(loop, which, part)
         body += _dropped(loop, agents, part) if drops else []
         for t in agents:
             call = ", ".join([f"tau{t}", _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
@@ -304,7 +304,7 @@ def _element(loop: Loop, which: Inputs, name: str, part: int) -> str:
     return loop.element(which.names.index(name), part, f"{name}[i]")
 
 
-def _task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
+def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
     """Element number `part` of the word: the base, and every agent's task vector."""
     peak, agents = loop.out.peak, range(which.agents)
     lines = [f"b = {_element(loop, which, 'base', part)}" if which.base else "b = ZERO"]
