@@ -435,3 +435,118 @@ def wudi(base, agents, dtype=None, real=None, *, solver="closed_form", proximity
         return b + tau.astype(kind)
 
     return _each(base, agents, dtype, real, formula)
+
+
+# --- lengths and angles ----------------------------------------------------------------------------------------------
+#
+# Directions are of whole tensors, or of their rows or columns, computed in float64.
+
+
+def _combined(base, agents, dtype, real, based, per, combine):
+    """`combine(vectors)`, of float64 vectors, for every tensor, row or column: of task vectors, or of the agents."""
+
+    def formula(name, b, taus):
+        taus = taus if based else [agent[name].numbers(b.dtype.type) for agent in agents.values()]
+        vectors = np.stack([tau.astype(np.float64) for tau in taus])
+        if per == "tensor" or b.ndim < 2:
+            merged = combine(vectors.reshape(len(taus), -1)).reshape(b.shape)
+        else:
+            axis = {"row": -1, "column": 0}[per]
+            lines = np.moveaxis(vectors, (0, axis if axis < 0 else 1), (-2, -1))
+            merged = np.empty(lines.shape[:-2] + lines.shape[-1:])
+            for place in np.ndindex(lines.shape[:-2]):
+                merged[place] = combine(lines[place])
+            merged = np.moveaxis(merged, -1, axis)
+        return (b.astype(np.float64) + merged if based else merged).astype(b.dtype)
+
+    owns = None if based else (lambda name: [agent[name] for agent in agents.values()])
+    return _each(base, agents, dtype, real, formula, owns)
+
+
+def _unit(vector: NDArray) -> NDArray:
+    length = np.linalg.norm(vector)
+    return vector / length if length else vector
+
+
+def _arc(first: NDArray, second: NDArray, t: float, is_parallel) -> NDArray:
+    cosine = np.clip(_unit(first) @ _unit(second), -1, 1)
+    if is_parallel(cosine):
+        return (1 - t) * first + t * second
+    theta = np.arccos(cosine)
+    return (np.sin((1 - t) * theta) * first + np.sin(t * theta) * second) / np.sin(theta)
+
+
+def slerp(base, agents, dtype=None, real=None, *, t=0.5):
+    return _combined(
+        base, agents, dtype, real, False, "tensor", lambda v: _arc(v[0], v[1], t, lambda cosine: abs(cosine) > 0.9995)
+    )
+
+
+def nuslerp(base, agents, dtype=None, real=None, *, weights=1.0, per="tensor", based=True):
+    w = weights_of(weights, agents)
+    t = 0.5 if abs(sum(w)) < 1e-6 else w[1] / sum(w)
+    return _combined(
+        base,
+        agents,
+        dtype,
+        real,
+        based,
+        per,
+        lambda v: _arc(v[0], v[1], t, lambda cosine: np.sin(np.arccos(cosine)) < 1e-8),
+    )
+
+
+def multislerp(base, agents, dtype=None, real=None, *, weights=1.0, normalize=True, eps=1e-8, based=True):
+    """The way through the tangent space that mergekit goes."""
+    w = np.array(weights_of(weights, agents))
+    w = w / sum(w) if normalize else w
+
+    def combine(vectors):
+        if len(vectors) == 1 or not vectors.any():
+            return vectors[0]
+        units = np.stack([_unit(vector) for vector in vectors])
+        mean = w @ units
+        if np.linalg.norm(mean) < eps:
+            return w @ vectors if len(vectors) == 2 else np.full_like(mean, np.nan)
+        mean = _unit(mean)
+        tangent = w @ (units - np.outer(units @ mean, mean))
+        far = np.linalg.norm(tangent)
+        result = mean * np.cos(far) + (tangent * np.sin(far) / far if far else 0)
+        return result * (w @ np.linalg.norm(vectors, axis=1))
+
+    return _combined(base, agents, dtype, real, based, "tensor", combine)
+
+
+def karcher(base, agents, dtype=None, real=None, *, max_iter=10, tol=1e-5):
+    def combine(vectors):
+        lengths = np.linalg.norm(vectors, axis=1)
+        units = [vector / length for vector, length in zip(vectors, lengths, strict=True) if length > 0]
+        if not units:
+            return vectors[0]
+        place = sum(units) / len(units)
+        place = _unit(place) if np.linalg.norm(place) >= tol else units[0]
+        for _ in range(max_iter):
+            step = np.zeros_like(place)
+            for unit in units:
+                theta = 2 * np.arcsin(min(np.linalg.norm(unit - place) / 2, 1))
+                direction = unit - (unit @ place) * place
+                if theta >= tol and direction.any():
+                    step = step + theta * _unit(direction) / len(units)
+            far = np.linalg.norm(step)
+            if far < tol:
+                break
+            place = _unit(np.cos(far) * place + np.sin(far) * step / far)
+        return lengths.mean() * place
+
+    return _combined(base, agents, dtype, real, False, "tensor", combine)
+
+
+def model_stock(base, agents, dtype=None, real=None, *, per="tensor"):
+    n = len(agents)
+
+    def combine(vectors):
+        cosine = np.mean([_unit(vectors[i]) @ _unit(vectors[j]) for i in range(n) for j in range(i)])
+        below = 1 + (n - 1) * cosine
+        return vectors.mean(0) * (n * cosine / below if abs(below) > 1e-12 else 0.0)
+
+    return _combined(base, agents, dtype, real, True, per, combine)

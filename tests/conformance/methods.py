@@ -63,6 +63,23 @@ ROWS: dict[str, Row] = {
         },
     ),
     "passthrough": Row(reference.passthrough, {"agent": st.sampled_from(["a0", None])}),
+    "slerp": Row(reference.slerp, {"t": st.sampled_from([0.5, 0.0, 0.3, 1.0])}, exact=False),
+    "nuslerp": Row(
+        reference.nuslerp,
+        {"weights": NUMBERS, "per": st.sampled_from(["tensor", "row", "column"])},
+        each=("weights",),
+        exact=False,
+    ),
+    "multislerp": Row(
+        reference.multislerp,
+        {"weights": st.sampled_from([1.0, 0.3, 0.7]), "normalize": st.booleans()},
+        each=("weights",),
+        exact=False,
+    ),
+    "karcher": Row(
+        reference.karcher, {"max_iter": st.sampled_from([10, 0, 1]), "tol": st.sampled_from([1e-5, 1e-3])}, exact=False
+    ),
+    "model_stock": Row(reference.model_stock, {"per": st.sampled_from(["tensor", "row"])}, exact=False),
     "wudi": Row(
         reference.wudi,
         {

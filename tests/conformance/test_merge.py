@@ -89,10 +89,16 @@ def plain(
     folder: Path, method: str, dtype: str = "BF16", **more: Any
 ) -> tuple[dict, Tensors, dict[str, Tensors], dict]:
     """A recipe for three ordinary agents, the base, the agents, and what the reference takes beside."""
-    names = write_simple(folder, dtype=dtype)
+    names = write_simple(folder, dtype=dtype)[: METHODS[method].most]
     agents = {name: read_checkpoint(folder / name) for name in names}
     source, beside = written(folder, method, agents, **more)
     return source, read_checkpoint(folder / "base"), agents, beside
+
+
+def as_many_as_it_takes(method: str, agents: list[Any]) -> list[Any]:
+    """So many of the agents as the method takes; the first one again if there are too few."""
+    fewest, most = METHODS[method].fewest, METHODS[method].most
+    return [*agents, *agents[:1] * (fewest - len(agents))][:most]
 
 
 def test_every_method_has_a_row() -> None:
@@ -106,7 +112,7 @@ def test_every_method_has_a_row() -> None:
 def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.DataObject) -> None:
     row = ROWS[method]
     base, listed = data.draw(families(kinds))
-    agents = {f"a{place}": agent for place, agent in enumerate(listed)}
+    agents = {f"a{place}": agent for place, agent in enumerate(as_many_as_it_takes(method, listed))}
     dtype = data.draw(st.sampled_from([None, None, *FULL]))
     parameters: dict[str, Any] = {}
     for key, values in row.parameters.items():
@@ -200,7 +206,7 @@ def test_the_order_of_agents_changes_rounding_alone(method: str, tmp_path: Path)
 @pytest.mark.parametrize("copies", [1, 3])
 def test_identical_agents_and_one_agent(method: str, copies: int, tmp_path: Path) -> None:
     base, agent = simple(0, "F32"), simple(1, "F32", moved=0.4)
-    agents = {f"a{place}": agent for place in range(copies)}
+    agents = {f"a{place}": agent for place, agent in enumerate(as_many_as_it_takes(method, [agent] * copies))}
     write_checkpoint(tmp_path / "base", base)
     for name in agents:
         write_checkpoint(tmp_path / name, agent)

@@ -166,9 +166,9 @@ class Worker:
 
     def _merge(self, point: int, piece: Piece, task: Task, counts: Counts | None, rounding: Counts) -> bool:
         """Merge a piece for a point; True if something is not finite."""
-        method = self._plan.points[point].method
-        piece.counts = rounding if method.needs_base else None
-        return method.merge(piece, task.prepared, counts, self._plan.recipe.allow.non_finite)
+        merged = self._plan.points[point]
+        piece.counts = rounding if merged.uses_base else None
+        return merged.method.merge(piece, task.prepared, counts, self._plan.recipe.allow.non_finite)
 
     def _write(
         self,

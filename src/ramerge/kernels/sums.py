@@ -1,7 +1,7 @@
 """Sums over segments of a tensor of what formulas give, and of products of that: norms and dot products.
 
-Terms are float64. The order in which a segment's are added depends on the processor and on the formats of the inputs, so
-that the loop can be vectorised; it depends on neither blocks nor threads.
+Terms are float64. The order in which a segment's are added depends on the processor and on the formats of the inputs,
+so that the loop can be vectorised; it depends on neither blocks nor threads.
 """
 
 from __future__ import annotations
@@ -127,4 +127,3 @@ def _sums(value: Element, loop: Loop, which: Inputs, each: int, common: int) -> 
     )
     types = [*[f"{each.word_code}[]" for each in loop.inputs], f"{form.real_code}[]", *["i64[]"] * 2, *["f64[]"] * 2]
     return native.load("sums", source, (*types, "i64"), "u32", {"value": value})
-
