@@ -6,6 +6,7 @@ Tensors are arrays of bits; `decode` and `encode` go between bits and numbers.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -550,3 +551,159 @@ def model_stock(base, agents, dtype=None, real=None, *, per="tensor"):
         return vectors.mean(0) * (n * cosine / below if abs(below) > 1e-12 else 0.0)
 
     return _combined(base, agents, dtype, real, True, per, combine)
+
+
+# --- what is kept of task vectors ------------------------------------------------------------------------------------
+
+
+def _linear(b, terms, w, scale, normalize):
+    kind = b.dtype.type
+    total = _summed(terms)
+    return np.where(total == 0, b, b + kind(scale) * (total / kind(_divisor(w) if normalize else 1)))
+
+
+def _elected(b, terms, w, scale, normalize):
+    kind = b.dtype.type
+    mass = _summed(terms)
+    agree = [np.sign(term) * np.sign(mass) > 0 for term in terms]
+    total = _summed([np.where(yes, term, kind(0)) for yes, term in zip(agree, terms, strict=True)])
+    voices = _summed([np.where(yes, kind(one), kind(0)) for yes, one in zip(agree, w, strict=True)])
+    return np.where(total == 0, b, b + kind(scale) * (total / np.where(normalize & (voices != 0), voices, kind(1))))
+
+
+def _grown(tau: NDArray, kept: NDArray, rescale: bool) -> NDArray:
+    """What is kept, with the sum of magnitudes of the whole."""
+    whole, left = (np.abs(each.astype(np.float64)).sum() for each in (tau, kept))
+    return kept * tau.dtype.type(whole / left if rescale and left else 1)
+
+
+def breadcrumbs(
+    base,
+    agents,
+    dtype=None,
+    real=None,
+    *,
+    combine=_linear,
+    scale=1.0,
+    weights=1.0,
+    normalize=False,
+    density=0.1,
+    gamma=0.01,
+    rescale=False,
+):
+    w, densities, gammas = (weights_of(value, agents) for value in (weights, density, gamma))
+
+    def crumbs(tau, density, gamma):
+        if density >= 1 or not tau.size:
+            return tau
+        sizes = np.abs(tau).astype(np.float32)
+        inside = np.sort(sizes.reshape(-1)[np.isfinite(sizes.reshape(-1))])
+        n = inside.size
+        top = min(int(gamma * n), n - int(density * n))
+        inside = inside[n - int(density * n) - top : n - top]
+        kept = (sizes >= inside[0]) & (sizes <= inside[-1]) if inside.size else np.zeros(tau.shape, bool)
+        return _grown(tau, np.where(kept, tau, tau.dtype.type(0)), rescale)
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        terms = [kind(one) * crumbs(tau, d, g) for one, tau, d, g in zip(w, taus, densities, gammas, strict=True)]
+        return combine(b, terms, w, scale, normalize)
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def breadcrumbs_ties(*models, **parameters):
+    return breadcrumbs(*models, combine=_elected, **parameters)
+
+
+def della_linear(
+    base,
+    agents,
+    dtype=None,
+    real=None,
+    *,
+    combine=_linear,
+    scale=1.0,
+    weights=1.0,
+    normalize=False,
+    density=0.5,
+    epsilon=0.15,
+    rescale="l1",
+    seed=0,
+):
+    w, densities, epsilons = (weights_of(value, agents) for value in (weights, density, epsilon))
+
+    def sampled(tau, name, agent, density, epsilon):
+        if density in (0, 1) or not tau.size:
+            return tau * tau.dtype.type(density)
+        rows = tau.reshape(-1, tau.shape[-1] if tau.ndim else 1)
+        n = rows.shape[1]
+        kept = np.zeros_like(rows)
+        dice = coins(seed, agent, name, tau.size).reshape(rows.shape)
+        for row, values in enumerate(rows):
+            for rank, column in enumerate(sorted(range(n), key=lambda place: (abs(values[place]), place))):
+                p = density - epsilon + 2 * epsilon * (rank / (n - 1)) if n > 1 else density
+                if dice[row, column] >= math.floor((1 - p) * 2**32):
+                    kept[row, column] = values[column] * tau.dtype.type(1 / p if rescale == "probability" else 1)
+        return _grown(tau, kept.reshape(tau.shape), rescale == "l1")
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        terms = [
+            kind(one) * sampled(tau, name, agent, d, e)
+            for one, tau, agent, d, e in zip(w, taus, agents, densities, epsilons, strict=True)
+        ]
+        return combine(b, terms, w, scale, normalize)
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def della(*models, normalize=True, **parameters):
+    return della_linear(*models, combine=_elected, normalize=normalize, **parameters)
+
+
+def sce(base, agents, dtype=None, real=None, *, select_topk=1.0):
+    n = len(agents)
+
+    def formula(_name, b, taus):
+        kind = b.dtype.type
+        mean = _summed(taus) / kind(n)
+        variance = (_summed([(tau - mean) * (tau - mean) for tau in taus]) / kind(n)).astype(np.float32)
+        chosen = np.ones(b.shape, bool)
+        if select_topk < 1:
+            some = np.sort(variance[(variance > 0) & np.isfinite(variance)])[::-1]
+            k = int(select_topk * some.size)
+            chosen = variance >= (some[k - 1] if k else np.inf)
+        taus = [np.where(chosen, tau, kind(0)) for tau in taus]
+        squares = np.array([np.sum(tau.astype(np.float64) ** 2) for tau in taus])
+        s = squares / squares.sum() if squares.sum() else np.full(n, 1 / n)
+        positive = _summed(taus) >= 0
+        agree = [np.where(positive, tau > 0, tau < 0) for tau in taus]
+        total = _summed([np.where(yes, kind(one) * tau, kind(0)) for yes, one, tau in zip(agree, s, taus, strict=True)])
+        voices = _summed([np.where(yes, kind(one), kind(0)) for yes, one in zip(agree, s, strict=True)])
+        return np.where(total == 0, b, b + total / np.maximum(voices, kind(np.float32(1e-6))))
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def arcee_fusion(base, agents, dtype=None, real=None):
+    (agent,) = agents.values()
+
+    def chances(row):
+        powers = np.exp(row.astype(np.float64) - row.max())
+        return powers / powers.sum() + 1e-8
+
+    def formula(name, b, taus):
+        a, width = agent[name].numbers(b.dtype.type), b.shape[-1] if b.ndim else 1
+        if not b.size:
+            return b
+        importance = []
+        for before, after, tau in zip(*(each.reshape(-1, width) for each in (b, a, taus[0])), strict=True):
+            p, q = chances(after), chances(before)
+            importance.append(np.abs(tau) * max(np.sum(p * np.log(p / q)), 0))
+        importance = np.array(importance).astype(np.float32).reshape(b.shape)
+        ordered = np.sort(importance.reshape(-1))
+        lower, median, upper = (float(ordered[int(part * (ordered.size - 1))]) for part in (0.25, 0.5, 0.75))
+        return np.where(importance >= np.float32(median + 1.5 * (upper - lower)), a, b)
+
+    return _each(base, agents, dtype, real, formula)

@@ -233,7 +233,9 @@ def test_every_bound_of_every_parameter(method: str, tmp_path: Path) -> None:
 def _bounds(name: str, field: FieldInfo) -> tuple[list[Any], list[Any]]:
     """Values at the bounds of a parameter, and just beyond."""
     by_agent = {
-        "density": ([0, 1, {"code": 0.1, "tool": 1.0, "memory": 0.2}], [-0.1, 1.1]),
+        "density": ([0, 1, {"code": 0.2, "tool": 1.0, "memory": 0.3}], [-0.1, 1.1]),
+        "gamma": ([0, 1, {"code": 0.1, "tool": 1.0, "memory": 0.2}], [-0.1, 1.1]),
+        "epsilon": ([0, 0.49, {"code": 0.1, "tool": 0.0, "memory": 0.2}], [-0.1, 1.1]),
         "p": ([0, 0.99], [1, -0.1]),
     }
     if name == "agent":

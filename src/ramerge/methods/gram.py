@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -38,7 +38,7 @@ Solve = Callable[[Floats], Floats]
 class Sums(Statistic):
     """Sums of float64 over each chunk of a tensor. Their last row counts chunks whose sums are out of range."""
 
-    agents: int = 0
+    agents: int = field(kw_only=True)
 
     @abstractmethod
     def terms(self) -> Sequence[tuple[int, int]]:
