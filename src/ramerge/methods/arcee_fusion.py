@@ -94,8 +94,8 @@ ARCEE_FUSION = Method(
     name="arcee_fusion",
     title="Arcee Fusion of one agent",
     source="mergekit's method of this name",
-    formula="the agent where |tau| * KL(softmax of its row, of the base's) is at least median + 1.5 * interquartile range, "
-    "else the base",
+    formula="the agent where |tau| * KL(softmax of its row, of the base's) is at least median + 1.5 * interquartile "
+    "range, else the base",
     alone="only what matters most of its task vector is merged",
     differs="takes quartiles of a random million of elements, and softmaxes in the dtype of the merge",
     parameters=ArceeFusionParameters,

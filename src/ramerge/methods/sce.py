@@ -87,14 +87,14 @@ def _bound(known: Any) -> float:
 
 
 def variance(_tau: Any, taus: Any) -> Any:
-    """The variance of an element over agents; infinite where it is 0, which is not counted."""
+    """The variance of an element over agents as float32; infinite where that is 0, which is not counted."""
     count, total, squares = np.float32(len(taus)), ZERO, ZERO
     for t in range(len(taus)):
         total = total + taus[t]
     mean = total / count
     for t in range(len(taus)):
         squares = squares + (taus[t] - mean) * (taus[t] - mean)
-    found = squares / count
+    found = np.float32(squares / count)
     return found if found > ZERO else INFINITY
 
 
