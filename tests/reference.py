@@ -190,14 +190,14 @@ def linear(base, agents, dtype=None, real=None, *, weights=1.0, normalize=True):
     return _each(base, agents, dtype, real, formula, owns=lambda name: [agent[name] for agent in agents.values()])
 
 
-def passthrough(base, agents, dtype=None, real=None, *, agent=None):
+def passthrough(base, agents, dtype=None, real=None, *, agent=None, scale=1.0):
     chosen = agents[agent or next(iter(agents))]
     return _each(
         base,
         agents,
         dtype,
         real,
-        lambda name, b, _taus: chosen[name].numbers(b.dtype.type),
+        lambda name, b, _taus: b.dtype.type(scale) * chosen[name].numbers(b.dtype.type),
         owns=lambda name: [agent[name] for agent in agents.values()],
     )
 

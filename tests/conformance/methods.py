@@ -70,7 +70,7 @@ ROWS: dict[str, Row] = {
             "epsilon": st.sampled_from([1e-5, 0.0, 1e-3]),
         },
     ),
-    "passthrough": Row(reference.passthrough, {"agent": st.sampled_from(["a0", None])}),
+    "passthrough": Row(reference.passthrough, {"agent": st.sampled_from(["a0", None]), "scale": NUMBERS}),
     "della": Row(reference.della, _DELLA, each=("weights", "density", "epsilon"), exact=False),
     "della_linear": Row(reference.della_linear, _DELLA, each=("weights", "density", "epsilon"), exact=False),
     "breadcrumbs": Row(reference.breadcrumbs, _CRUMBS, each=("weights", "density", "gamma")),

@@ -184,7 +184,7 @@ def test_every_dtype(method: str, dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", list(ROWS))
 def test_float32_agents_of_a_bfloat16_base(method: str, tmp_path: Path) -> None:
     base = simple(0)
-    agents = {f"a{place}": simple(place, "F32", moved=0.4) for place in (1, 2)}
+    agents = {f"a{place}": simple(place, "F32", moved=0.4) for place in (1, 2)[: METHODS[method].most]}
     for name, tensors in {"base": base, **agents}.items():
         write_checkpoint(tmp_path / name, tensors)
     source, beside = written(tmp_path, method, agents, dtype="bfloat16")

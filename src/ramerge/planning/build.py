@@ -61,6 +61,7 @@ def make_plan(
     recipe, limits = points[0].recipe, read_limits(threads, max_memory)
     findings = Findings(recipe.document)
     checks.note_methods(points, findings)
+    findings.warnings += recipe.document.warnings
     inputs = open_inputs(recipe, findings, needs_base=points[0].uses_base)
     contents = _contents(points, inputs, findings, cache=cache)
     resources = cut(points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed)
