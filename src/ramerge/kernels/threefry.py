@@ -36,6 +36,11 @@ def threefry(low: Any, high: Any, key0: Any, key1: Any) -> Any:
     return x, y
 
 
+def key_words(digest: bytes) -> tuple[int, int]:
+    """A key from the first 8 bytes of a digest, little end first."""
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
+
+
 def words(key: tuple[int, int], start: int, count: int) -> NDArray[np.uint32]:
     """Words `start` to `start + count` under a key: word i is word i % 2 of the block of the 64-bit counter i // 2.
 
