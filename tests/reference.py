@@ -293,14 +293,14 @@ def linear(base, agents, dtype=None, real=None, *, weights=1.0, normalize=True):
     return _each(base, agents, dtype, real, formula, owns=lambda name: [agent[name] for agent in agents.values()])
 
 
-def passthrough(base, agents, dtype=None, real=None, *, agent=None):
+def passthrough(base, agents, dtype=None, real=None, *, agent=None, scale=1.0):
     chosen = agents[agent or next(iter(agents))]
     return _each(
         base,
         agents,
         dtype,
         real,
-        lambda name, b, _taus: chosen[name].numbers(b.dtype.type),
+        lambda name, b, _taus: b.dtype.type(scale) * chosen[name].numbers(b.dtype.type),
         owns=lambda name: [agent[name] for agent in agents.values()],
     )
 
@@ -540,5 +540,276 @@ def wudi(base, agents, dtype=None, real=None, *, solver="closed_form", proximity
             m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
             tau = tau - rate * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-8)
         return b + tau.astype(kind)
+
+    return _each(base, agents, dtype, real, formula)
+
+
+# --- lengths and angles ----------------------------------------------------------------------------------------------
+#
+# Directions are of whole tensors, or of their rows or columns, computed in float64.
+
+
+def _combined(base, agents, dtype, real, based, per, combine):
+    """`combine(vectors)`, of float64 vectors, for every tensor, row or column: of task vectors, or of the agents."""
+
+    def formula(name, b, taus):
+        taus = taus if based else [agent[name].numbers(b.dtype.type) for agent in agents.values()]
+        vectors = np.stack([tau.astype(np.float64) for tau in taus])
+        if per == "tensor" or b.ndim < 2:
+            merged = combine(vectors.reshape(len(taus), -1)).reshape(b.shape)
+        else:
+            axis = {"row": -1, "column": 0}[per]
+            lines = np.moveaxis(vectors, (0, axis if axis < 0 else 1), (-2, -1))
+            merged = np.empty(lines.shape[:-2] + lines.shape[-1:])
+            for place in np.ndindex(lines.shape[:-2]):
+                merged[place] = combine(lines[place])
+            merged = np.moveaxis(merged, -1, axis)
+        return (b.astype(np.float64) + merged if based else merged).astype(b.dtype)
+
+    owns = None if based else (lambda name: [agent[name] for agent in agents.values()])
+    return _each(base, agents, dtype, real, formula, owns)
+
+
+def _unit(vector: NDArray) -> NDArray:
+    length = np.linalg.norm(vector)
+    return vector / length if length else vector
+
+
+def _arc(first: NDArray, second: NDArray, t: float, is_parallel) -> NDArray:
+    cosine = np.clip(_unit(first) @ _unit(second), -1, 1)
+    if is_parallel(cosine):
+        return (1 - t) * first + t * second
+    theta = np.arccos(cosine)
+    return (np.sin((1 - t) * theta) * first + np.sin(t * theta) * second) / np.sin(theta)
+
+
+def slerp(base, agents, dtype=None, real=None, *, t=0.5):
+    return _combined(
+        base, agents, dtype, real, False, "tensor", lambda v: _arc(v[0], v[1], t, lambda cosine: abs(cosine) > 0.9995)
+    )
+
+
+def nuslerp(base, agents, dtype=None, real=None, *, weights=1.0, per="tensor", based=True):
+    w = weights_of(weights, agents)
+    t = 0.5 if abs(sum(w)) < 1e-6 else w[1] / sum(w)
+    return _combined(
+        base,
+        agents,
+        dtype,
+        real,
+        based,
+        per,
+        lambda v: _arc(v[0], v[1], t, lambda cosine: np.sin(np.arccos(cosine)) < 1e-8),
+    )
+
+
+def multislerp(base, agents, dtype=None, real=None, *, weights=1.0, normalize=True, eps=1e-8, based=True):
+    """The way through the tangent space that mergekit goes."""
+    w = np.array(weights_of(weights, agents))
+    w = w / sum(w) if normalize else w
+
+    def combine(vectors):
+        if len(vectors) == 1 or not vectors.any():
+            return vectors[0]
+        units = np.stack([_unit(vector) for vector in vectors])
+        mean = w @ units
+        if np.linalg.norm(mean) < eps:
+            return w @ vectors if len(vectors) == 2 else np.full_like(mean, np.nan)
+        mean = _unit(mean)
+        tangent = w @ (units - np.outer(units @ mean, mean))
+        far = np.linalg.norm(tangent)
+        result = mean * np.cos(far) + (tangent * np.sin(far) / far if far else 0)
+        return result * (w @ np.linalg.norm(vectors, axis=1))
+
+    return _combined(base, agents, dtype, real, based, "tensor", combine)
+
+
+def karcher(base, agents, dtype=None, real=None, *, max_iter=10, tol=1e-5):
+    def combine(vectors):
+        lengths = np.linalg.norm(vectors, axis=1)
+        units = [vector / length for vector, length in zip(vectors, lengths, strict=True) if length > 0]
+        if not units:
+            return vectors[0]
+        place = sum(units) / len(units)
+        place = _unit(place) if np.linalg.norm(place) >= tol else units[0]
+        for _ in range(max_iter):
+            step = np.zeros_like(place)
+            for unit in units:
+                theta = 2 * np.arcsin(min(np.linalg.norm(unit - place) / 2, 1))
+                direction = unit - (unit @ place) * place
+                if theta >= tol and direction.any():
+                    step = step + theta * _unit(direction) / len(units)
+            far = np.linalg.norm(step)
+            if far < tol:
+                break
+            place = _unit(np.cos(far) * place + np.sin(far) * step / far)
+        return lengths.mean() * place
+
+    return _combined(base, agents, dtype, real, False, "tensor", combine)
+
+
+def model_stock(base, agents, dtype=None, real=None, *, per="tensor"):
+    n = len(agents)
+
+    def combine(vectors):
+        cosine = np.mean([_unit(vectors[i]) @ _unit(vectors[j]) for i in range(n) for j in range(i)])
+        below = 1 + (n - 1) * cosine
+        return vectors.mean(0) * (n * cosine / below if abs(below) > 1e-12 else 0.0)
+
+    return _combined(base, agents, dtype, real, True, per, combine)
+
+
+# --- what is kept of task vectors ------------------------------------------------------------------------------------
+
+
+def _linear(b, terms, w, scale, normalize):
+    kind = b.dtype.type
+    total = _summed(terms)
+    return np.where(total == 0, b, b + kind(scale) * (total / kind(_divisor(w) if normalize else 1)))
+
+
+def _elected(b, terms, w, scale, normalize):
+    kind = b.dtype.type
+    mass = _summed(terms)
+    agree = [np.sign(term) * np.sign(mass) > 0 for term in terms]
+    total = _summed([np.where(yes, term, kind(0)) for yes, term in zip(agree, terms, strict=True)])
+    voices = _summed([np.where(yes, kind(one), kind(0)) for yes, one in zip(agree, w, strict=True)])
+    return np.where(total == 0, b, b + kind(scale) * (total / np.where(normalize & (voices != 0), voices, kind(1))))
+
+
+def _grown(tau: NDArray, kept: NDArray, rescale: bool) -> NDArray:
+    """What is kept, with the sum of magnitudes of the whole."""
+    whole, left = (np.abs(each.astype(np.float64)).sum() for each in (tau, kept))
+    return kept * tau.dtype.type(whole / left if rescale and left else 1)
+
+
+def breadcrumbs(
+    base,
+    agents,
+    dtype=None,
+    real=None,
+    *,
+    combine=_linear,
+    scale=1.0,
+    weights=1.0,
+    normalize=False,
+    density=0.1,
+    gamma=0.01,
+    rescale=False,
+):
+    w, densities, gammas = (weights_of(value, agents) for value in (weights, density, gamma))
+
+    def crumbs(tau, density, gamma):
+        if density >= 1 or not tau.size:
+            return tau
+        sizes = np.abs(tau).astype(np.float32)
+        inside = np.sort(sizes.reshape(-1)[np.isfinite(sizes.reshape(-1))])
+        n = inside.size
+        top = min(int(gamma * n), n - int(density * n))
+        inside = inside[n - int(density * n) - top : n - top]
+        kept = (sizes >= inside[0]) & (sizes <= inside[-1]) if inside.size else np.zeros(tau.shape, bool)
+        return _grown(tau, np.where(kept, tau, tau.dtype.type(0)), rescale)
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        terms = [kind(one) * crumbs(tau, d, g) for one, tau, d, g in zip(w, taus, densities, gammas, strict=True)]
+        return combine(b, terms, w, scale, normalize)
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def breadcrumbs_ties(*models, **parameters):
+    return breadcrumbs(*models, combine=_elected, **parameters)
+
+
+def della_linear(
+    base,
+    agents,
+    dtype=None,
+    real=None,
+    *,
+    combine=_linear,
+    scale=1.0,
+    weights=1.0,
+    normalize=False,
+    density=0.5,
+    epsilon=0.15,
+    rescale="l1",
+    seed=0,
+):
+    w, densities, epsilons = (weights_of(value, agents) for value in (weights, density, epsilon))
+
+    def sampled(tau, name, agent, density, epsilon):
+        if density in (0, 1) or not tau.size:
+            return tau * tau.dtype.type(density)
+        rows = tau.reshape(-1, tau.shape[-1] if tau.ndim else 1)
+        n = rows.shape[1]
+        kept = np.zeros_like(rows)
+        dice = coins(seed, agent, name, tau.size).reshape(rows.shape)
+        for row, values in enumerate(rows):
+            for rank, column in enumerate(sorted(range(n), key=lambda place: (abs(values[place]), place))):
+                p = density - epsilon + 2 * epsilon * (rank / (n - 1)) if n > 1 else density
+                if dice[row, column] >= math.floor((1 - p) * 2**32):
+                    kept[row, column] = values[column] * tau.dtype.type(1 / p if rescale == "probability" else 1)
+        return _grown(tau, kept.reshape(tau.shape), rescale == "l1")
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        terms = [
+            kind(one) * sampled(tau, name, agent, d, e)
+            for one, tau, agent, d, e in zip(w, taus, agents, densities, epsilons, strict=True)
+        ]
+        return combine(b, terms, w, scale, normalize)
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def della(*models, normalize=True, **parameters):
+    return della_linear(*models, combine=_elected, normalize=normalize, **parameters)
+
+
+def sce(base, agents, dtype=None, real=None, *, select_topk=1.0):
+    n = len(agents)
+
+    def formula(_name, b, taus):
+        kind = b.dtype.type
+        mean = _summed(taus) / kind(n)
+        variance = (_summed([(tau - mean) * (tau - mean) for tau in taus]) / kind(n)).astype(np.float32)
+        chosen = np.ones(b.shape, bool)
+        if select_topk < 1:
+            some = np.sort(variance[(variance > 0) & np.isfinite(variance)])[::-1]
+            k = int(select_topk * some.size)
+            chosen = variance >= (some[k - 1] if k else np.inf)
+        taus = [np.where(chosen, tau, kind(0)) for tau in taus]
+        squares = np.array([np.sum(tau.astype(np.float64) ** 2) for tau in taus])
+        s = squares / squares.sum() if squares.sum() else np.full(n, 1 / n)
+        positive = _summed(taus) >= 0
+        agree = [np.where(positive, tau > 0, tau < 0) for tau in taus]
+        total = _summed([np.where(yes, kind(one) * tau, kind(0)) for yes, one, tau in zip(agree, s, taus, strict=True)])
+        voices = _summed([np.where(yes, kind(one), kind(0)) for yes, one in zip(agree, s, strict=True)])
+        return np.where(total == 0, b, b + total / np.maximum(voices, kind(np.float32(1e-6))))
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def arcee_fusion(base, agents, dtype=None, real=None):
+    (agent,) = agents.values()
+
+    def chances(row):
+        powers = np.exp(row.astype(np.float64) - row.max())
+        return powers / powers.sum() + 1e-8
+
+    def formula(name, b, taus):
+        a, width = agent[name].numbers(b.dtype.type), b.shape[-1] if b.ndim else 1
+        if not b.size:
+            return b
+        importance = []
+        for before, after, tau in zip(*(each.reshape(-1, width) for each in (b, a, taus[0])), strict=True):
+            p, q = chances(after), chances(before)
+            importance.append(np.abs(tau) * max(np.sum(p * np.log(p / q)), 0))
+        importance = np.array(importance).astype(np.float32).reshape(b.shape)
+        ordered = np.sort(importance.reshape(-1))
+        lower, median, upper = (float(ordered[int(part * (ordered.size - 1))]) for part in (0.25, 0.5, 0.75))
+        return np.where(importance >= np.float32(median + 1.5 * (upper - lower)), a, b)
 
     return _each(base, agents, dtype, real, formula)

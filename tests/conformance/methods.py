@@ -44,6 +44,14 @@ _PLUS_S = {**_RAM, "r": st.sampled_from([0.0, 0.1, 0.37]), "scope": st.sampled_f
 _SUM = {"scale": NUMBERS, "weights": NUMBERS, "normalize": st.booleans()}
 _TIES = {**_SUM, "density": FRACTIONS, "trim": st.sampled_from(["model", "tensor"])}
 _DROP = {"p": RATES, "seed": st.integers(-3, 3), "rescale": st.booleans()}
+_CRUMBS = {**_SUM, "density": FRACTIONS, "gamma": st.sampled_from([0.01, 0.2, 0.0, 1.0])}
+_DELLA = {
+    **_SUM,
+    "density": st.sampled_from([0.5, 0.2, 1.0, 0.0]),
+    "epsilon": st.sampled_from([0.15, 0.0, 0.4]),
+    "rescale": st.sampled_from(["l1", "probability", "none"]),
+    "seed": st.integers(-3, 3),
+}
 
 ROWS: dict[str, Row] = {
     "ram": Row(partial(reference.ram_family, method="ram"), _RAM),
@@ -63,7 +71,30 @@ ROWS: dict[str, Row] = {
             "epsilon": _EPSILON,
         },
     ),
-    "passthrough": Row(reference.passthrough, {"agent": st.sampled_from(["a0", None])}),
+    "passthrough": Row(reference.passthrough, {"agent": st.sampled_from(["a0", None]), "scale": NUMBERS}),
+    "della": Row(reference.della, _DELLA, each=("weights", "density", "epsilon"), exact=False),
+    "della_linear": Row(reference.della_linear, _DELLA, each=("weights", "density", "epsilon"), exact=False),
+    "breadcrumbs": Row(reference.breadcrumbs, _CRUMBS, each=("weights", "density", "gamma")),
+    "breadcrumbs_ties": Row(reference.breadcrumbs_ties, _CRUMBS, each=("weights", "density", "gamma")),
+    "sce": Row(reference.sce, {"select_topk": FRACTIONS}, exact=False),
+    "arcee_fusion": Row(reference.arcee_fusion, {}, exact=False),
+    "slerp": Row(reference.slerp, {"t": st.sampled_from([0.5, 0.0, 0.3, 1.0])}, exact=False),
+    "nuslerp": Row(
+        reference.nuslerp,
+        {"weights": NUMBERS, "per": st.sampled_from(["tensor", "row", "column"])},
+        each=("weights",),
+        exact=False,
+    ),
+    "multislerp": Row(
+        reference.multislerp,
+        {"weights": st.sampled_from([1.0, 0.3, 0.7]), "normalize": st.booleans()},
+        each=("weights",),
+        exact=False,
+    ),
+    "karcher": Row(
+        reference.karcher, {"max_iter": st.sampled_from([10, 0, 1]), "tol": st.sampled_from([1e-5, 1e-3])}, exact=False
+    ),
+    "model_stock": Row(reference.model_stock, {"per": st.sampled_from(["tensor", "row"])}, exact=False),
     "wudi": Row(
         reference.wudi,
         {

@@ -62,7 +62,8 @@ def make_plan(
     recipe, limits = points[0].recipe, read_limits(threads, max_memory)
     findings = Findings(recipe.document)
     checks.note_methods(points, findings)
-    inputs = open_inputs(recipe, findings, needs_base=points[0].method.needs_base)
+    findings.warnings += recipe.document.warnings
+    inputs = open_inputs(recipe, findings, needs_base=points[0].uses_base)
     can_repeat = not in_memory and not observed
     contents = _contents(points, inputs, findings, observed, cache=cache, can_repeat=can_repeat)
     resources = cut(points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed)

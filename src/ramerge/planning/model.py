@@ -419,7 +419,7 @@ class Plan(Contents):
     @property
     def rounds_updates(self) -> bool:
         """Whether rounding to the output's dtype can lose updates of agents, so that the losses are counted."""
-        return self.method.needs_base and any(tensor.rounds_updates for tensor in self.tensors)
+        return self.points[0].uses_base and any(tensor.rounds_updates for tensor in self.tensors)
 
     @property
     def exact_dtype(self) -> str:
