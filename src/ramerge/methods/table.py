@@ -8,12 +8,19 @@ from typing import Any
 from ramerge.methods.base import Method, Parameters, conditions
 from ramerge.methods.dare import DARE, DARE_TIES
 from ramerge.methods.fisher import FISHER
+from ramerge.methods.iso_c import ISO_C
+from ramerge.methods.iso_cts import ISO_CTS
 from ramerge.methods.isolate import ISOLATE
+from ramerge.methods.knots import KNOTS
 from ramerge.methods.linear import LINEAR
 from ramerge.methods.passthrough import PASSTHROUGH
+from ramerge.methods.psa import PSA
 from ramerge.methods.ram import RAM, RAM_PLUS, RAM_PLUS_S
+from ramerge.methods.resmerge import RESMERGE
+from ramerge.methods.swudi import ASWUDI, SWUDI
 from ramerge.methods.task_arithmetic import TASK_ARITHMETIC
 from ramerge.methods.ties import TIES
+from ramerge.methods.tsvm import TSVM
 from ramerge.methods.wudi import WUDI
 
 METHODS: Mapping[str, Method] = {
@@ -29,6 +36,14 @@ METHODS: Mapping[str, Method] = {
         DARE,
         DARE_TIES,
         WUDI,
+        TSVM,
+        ISO_C,
+        SWUDI,
+        ASWUDI,
+        RESMERGE,
+        PSA,
+        ISO_CTS,
+        KNOTS,
         ISOLATE,
         PASSTHROUGH,
     )

@@ -12,21 +12,17 @@ share of the curvature is below it keep the value of the sum. At 1e-10 it is the
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
 from ramerge.kernels import wudi as kernel
-from ramerge.kernels.piece import Piece
+from ramerge.kernels.wudi import Array
 from ramerge.methods import task_arithmetic
-from ramerge.methods.base import Agents, Counts, Layer, Method, Parameters, Results, only
+from ramerge.methods.base import Agents, Layer, Method, Parameters, Results, only
 from ramerge.methods.formula import Formula
-from ramerge.methods.formula import merge as merge_formula
-
-_LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv)).*\.?(weight|in_proj_weight)$")
+from ramerge.methods.matrices import Prepared, is_matrix, merge
 
 
 class WudiParameters(Parameters):
@@ -49,19 +45,6 @@ class WudiParameters(Parameters):
     )
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What merging takes: for linear weights, and for all others."""
-
-    parameters: WudiParameters
-    formula: Formula
-
-
-def whole(layer: Layer, _parameters: WudiParameters) -> bool:
-    """Whether a tensor is a linear weight."""
-    return len(layer.shape) == 2 and min(layer.shape) > 0 and _LINEAR.search(layer.name) is not None
-
-
 def scratch(layer: Layer, parameters: WudiParameters, agents: int) -> int:
     """Bytes for a linear weight: task vectors in the arithmetic's type, the result, and what the solver takes."""
     out, width = layer.shape
@@ -71,22 +54,12 @@ def scratch(layer: Layer, parameters: WudiParameters, agents: int) -> int:
 
 def prepare(parameters: WudiParameters, agents: Agents, _results: Results) -> Prepared:
     """Task Arithmetic of the sum, for other tensors."""
-    return Prepared(parameters, Formula(task_arithmetic.element, ((1.0,) * len(agents),), (parameters.scale,)))
+    others = Formula(task_arithmetic.element, ((1.0,) * len(agents),), (parameters.scale,))
+    return Prepared(lambda _tensor, taus: solve(taus, parameters), others)
 
 
-def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
-    """Merge a piece: a whole linear weight, or elements of another tensor."""
-    if not whole(Layer(piece.tensor, piece.shape), prepared.parameters):
-        return merge_formula(piece, prepared.formula, counts, lenient)
-    return piece.compute_numbers(lambda base, *agents: base + _solve(base, agents, prepared.parameters)) and not lenient
-
-
-def _solve(base: Any, agents: tuple[Any, ...], parameters: WudiParameters) -> Any:
+def solve(taus: Sequence[Array], parameters: WudiParameters) -> Array:
     """The merged task vector of a linear weight."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        taus = [agent - base for agent in agents]
-    if not all(np.isfinite(tau).all() for tau in taus):
-        return np.full_like(base, np.nan)
     if parameters.solver == "adam":
         return kernel.adam(taus, parameters.steps, parameters.rate)
     return kernel.closed_form(taus, parameters.proximity)
@@ -99,7 +72,7 @@ WUDI = Method(
     formula="linear weights: tau of least sum_t ||(tau - tau_t) tau_t^T||^2 / ||tau_t||^2; others: scale * sum_t tau_t",
     differs="has no such method",
     parameters=WudiParameters,
-    whole=whole,
+    whole=is_matrix,
     scratch=scratch,
     runs_on=lambda _parameters: kernel.device(),
     prepare=prepare,

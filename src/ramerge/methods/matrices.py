@@ -1,0 +1,179 @@
+"""Methods that work on linear weights as whole matrices, and take the mean task vector of all other tensors.
+
+Linear weights are the matrices named `....weight` inside the numbered layers of a model.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ramerge.kernels.piece import Piece
+from ramerge.kernels.spectral import Array
+from ramerge.methods import task_arithmetic
+from ramerge.methods.base import (
+    WEIGHTS,
+    Agents,
+    Counts,
+    Layer,
+    Method,
+    Parameters,
+    Results,
+    for_each,
+    scale_field,
+    weights_field,
+)
+from ramerge.methods.formula import Formula
+from ramerge.methods.formula import merge as merge_formula
+
+_WIDENED = 1 << 24  # blocks that are widened, and small things
+_LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv)).*\.?(weight|in_proj_weight)$")
+
+Shape = tuple[int, ...]
+# tensor, task vectors of shape (out, in) -> the merged one
+Solve = Callable[[str, list[Array]], Array]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a matrix takes.
+
+    Attributes:
+        products: floating-point operations of matrix products, in float64.
+        decompositions: sum of the cubes of the sides of what is decomposed into eigenvectors.
+        numbers: float64 numbers that are held beside the task vectors and the result.
+    """
+
+    products: float
+    decompositions: float
+    numbers: float
+
+
+class ScaledParameters(Parameters):
+    """What all spectral methods have in common."""
+
+    scale: float = scale_field()
+
+
+class WeightedParameters(ScaledParameters):
+    """Parameters of a method in which agents have weights."""
+
+    weights: WEIGHTS = weights_field()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What merging takes: for linear weights, and for all others."""
+
+    solve: Solve
+    formula: Formula
+
+
+def is_matrix(layer: Layer, _parameters: Any = None) -> bool:
+    """Whether a tensor is a linear weight."""
+    return len(layer.shape) == 2 and min(layer.shape) > 0 and _LINEAR.search(layer.name) is not None
+
+
+def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
+    """Merge a piece: a whole linear weight, or elements of another tensor."""
+    if not is_matrix(Layer(piece.tensor, piece.shape)):
+        return merge_formula(piece, prepared.formula, counts, lenient)
+
+    def function(base: Array, *agents: Array) -> Array:
+        return _merged(piece.tensor, base, agents, prepared.solve)
+
+    return piece.compute_numbers(function) and not lenient
+
+
+def _merged(tensor: str, base: Array, agents: Sequence[Array], solve: Solve) -> Array:
+    """The merged linear weight; not finite if an input is not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        taus = [agent - base for agent in agents]
+        if not all(np.isfinite(tau).all() for tau in taus):
+            return np.full_like(base, np.nan)
+        tau = solve(tensor, taus)
+        tau += base
+    return tau
+
+
+def mean(parameters: Any, agents: Agents) -> Formula:
+    """The mean of the weighted task vectors, times the scale."""
+    weights = for_each(getattr(parameters, "weights", 1.0), agents)
+    return Formula(task_arithmetic.mean_element, (weights,), (parameters.scale, float(len(agents))))
+
+
+def spectral_method(
+    *,
+    name: str,
+    title: str,
+    source: str,
+    formula: str,
+    parameters: type[Any],
+    solve: Callable[[str, Sequence[Array], Any], Array],
+    cost: Callable[[Shape, int, Any], Cost],
+    differs: str = "has no such method",
+) -> Method:
+    """A method that takes matrices apart.
+
+    Args:
+        name: see `Method`, also of what is not said here.
+        title: see there.
+        source: see there.
+        formula: see there.
+        parameters: see there.
+        solve: `solve(tensor, taus, parameters)` merges task vectors of shape (out, in), of which at least one is not
+            0, and the largest element lies between 1/2 and 1; the result is not scaled yet.
+        cost: `cost(shape, agents, parameters)`.
+        differs: see `Method`.
+    """
+
+    def prepare(given: Any, agents: Agents, _results: Results) -> Prepared:
+        weights = for_each(getattr(given, "weights", 1.0), agents)
+        return Prepared(
+            lambda tensor, taus: _scaled(taus, weights, given.scale, lambda ones: solve(tensor, ones, given)),
+            mean(given, agents),
+        )
+
+    def scratch(layer: Layer, given: Any, agents: int) -> int:
+        held = (agents + 2) * math.prod(layer.shape) * 8
+        return held + int(cost(layer.shape, agents, given).numbers) * 8 + _WIDENED
+
+    return Method(
+        name=name,
+        title=title,
+        source=source,
+        formula=formula,
+        differs=differs,
+        parameters=parameters,
+        whole=is_matrix,
+        scratch=scratch,
+        prepare=prepare,
+        merge=merge,
+    )
+
+
+def _scaled(taus: list[Array], weights: Sequence[float], scale: float, solve: Callable[[list[Array]], Array]) -> Array:
+    """The result of `solve`, in the dtype of the task vectors, which are overwritten.
+
+    Squares of numbers of any size neither overflow nor vanish, because what is solved has a largest element of about 1.
+    Factors of powers of 2 change no digit.
+    """
+    real = taus[0].dtype
+    for tau, weight in zip(taus, weights, strict=True):
+        if weight != 1:
+            tau *= real.type(weight)
+    peak = max(max(float(tau.max()), -float(tau.min())) for tau in taus)
+    if not peak or not math.isfinite(peak):
+        return np.full_like(taus[0], math.nan if peak else -0.0)  # -0 added to any number leaves its bits
+    exponent = math.frexp(peak)[1]
+    for tau in taus:
+        np.ldexp(tau, -exponent, out=tau)
+    result = np.ascontiguousarray(solve(taus), real)
+    result *= real.type(scale)
+    np.ldexp(result, exponent, out=result)
+    return result
