@@ -459,7 +459,7 @@ def _aligned(found: Sequence[tuple[NDArray, NDArray, NDArray]]) -> NDArray:
 
 
 def _spectral(solve):
-    """A reference of a method that merges linear weights by `solve(taus, **parameters)`, and takes the mean of others."""
+    """A reference that merges linear weights by `solve(taus, **parameters)`, and takes the mean of others."""
 
     def merge(base, agents, dtype=None, real=None, *, scale=1.0, weights=1.0, **parameters):
         w = weights_of(weights, agents)
@@ -557,7 +557,8 @@ def resmerge(taus, rank_topk=1, src_beta_min=0.7, src_beta_max=1.0, head_ratio_b
     heads = [u @ np.diag(s) @ v.T for u, s, v in split]
     rest = [tau - head for tau, head in zip(taus, heads, strict=True)]
     norms = [np.linalg.norm(one) for one in rest]
-    units = [one / norm if norm > 1e-9 * np.linalg.norm(t) else 0 * one for one, norm, t in zip(rest, norms, taus)]
+    is_rounding = [norm <= 1e-9 * np.linalg.norm(tau) for norm, tau in zip(norms, taus, strict=True)]
+    units = [0 * one if no else one / norm for one, norm, no in zip(rest, norms, is_rounding, strict=True)]
     c = np.linalg.norm(sum(units)) / n
     merged = sum(rest) / n
     if c > (1 + 1e-9) / np.sqrt(n):
