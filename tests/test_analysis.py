@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.analysis import fixed
 from ramerge.analysis.analyze import analyze, plan_analysis
 from ramerge.analysis.anatomy import Tally
 from ramerge.analysis.parts import EXPONENTS, ULPS
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.engine.execute import observe
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.kernels import fixed
 from ramerge.recipe.layers import layer_of
 from ramerge.recipe.read import open_recipe
 from tests.checkpoints import families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple

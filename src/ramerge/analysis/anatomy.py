@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.analysis import fixed
 from ramerge.kernels import anatomy as kernel
-from ramerge.kernels import ram
+from ramerge.kernels import fixed, ram
 from ramerge.kernels.formats import Loop
 from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Counts, Statistic

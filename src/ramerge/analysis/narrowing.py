@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ramerge.analysis import fixed
 from ramerge.analysis.parts import Finding
+from ramerge.kernels import fixed
 from ramerge.kernels.formats import Loop
 from ramerge.kernels.narrowing import COUNTS, SUMS, narrowing
 from ramerge.kernels.piece import Piece

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -154,7 +154,8 @@ class _Passes:
         def work(own: Worker, block: Block) -> Outcome:
             return own.observe(block, statistics, known, tasks[block.tensor][0])
 
-        self._read("reading", blocks, work, wanted)
+        with _blas(plan):
+            self._read("reading", blocks, work, wanted)
 
     def _count(self, stage: str, wanted: Wanted, number: int) -> None:
         known = dict(self.known)
@@ -165,7 +166,8 @@ class _Passes:
         """Run the merging pass, which also counts some statistics."""
         tasks, wanted = _tasks(self._plan, self.known)
         blocks = _in_order(self._plan, range(len(self._plan.tensors)), len(self._plan.rounds))
-        self._read("merging", blocks, lambda own, block: own.merge(block, tasks[block.tensor], sink), wanted, sink)
+        with _blas(self._plan):
+            self._read("merging", blocks, lambda own, block: own.merge(block, tasks[block.tensor], sink), wanted, sink)
 
     def keep(self) -> None:
         """Store counts for later runs on the same files."""
@@ -216,6 +218,18 @@ class _Passes:
         self._kernels_begun += not kernel.done
         self._kernels_done += kernel.done
         self._listen(Progress("compiling kernels", self._kernels_done, self._kernels_begun, "kernels"))
+
+
+def _blas(plan: Plan) -> AbstractContextManager[object]:
+    """Holds BLAS to one thread where workers solve for whole matrices.
+
+    Workers are already as many as processors, and so the bytes of a result do not depend on the number of threads.
+    """
+    if not any(tensor.whole for tensor in plan.tensors):
+        return nullcontext()
+    import threadpoolctl  # looks at all loaded libraries, which other merges need not wait for
+
+    return cast(AbstractContextManager[object], threadpoolctl.threadpool_limits(1, "blas"))
 
 
 def _in_order(plan: Plan, tensors: Sequence[int] | Mapping[int, object], number: int) -> list[Block]:

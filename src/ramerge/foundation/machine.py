@@ -42,6 +42,15 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
+def memory() -> int:
+    """The memory that this process may use, in bytes: the machine's, or less in a container."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            found = min(found, int(Path(limit).read_text()))
+    return found
+
+
 def peak_memory() -> int:
     """The largest resident memory of this process so far, in bytes.
 

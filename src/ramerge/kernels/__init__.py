@@ -6,5 +6,6 @@ dequantise, quantise             codes and scales of quantised weights
 ram, elementwise, wudi           the loops of methods; `threefry`: coins
 lowrank                          products of thin matrices, and norms: LoRA and DoRA
 anatomy, rounding                the loops of analyses, and what rounding erases
+fixed                            sums of floats that no order of adding changes
 native, compiler                 machine code, compiled once and kept
 """

@@ -197,8 +197,8 @@ def _not_noted(_parameters: Any) -> bool:
     return False
 
 
-def _elementwise(_layer: Layer, _parameters: Any) -> bool:
-    return False
+def _elementwise(_layer: Layer, _parameters: Any) -> int:
+    return 1
 
 
 def _no_scratch(_layer: Layer, _parameters: Any, _agents: int) -> int:
@@ -235,8 +235,9 @@ class Method:
         report: from results of `reported`, one for each part of the model, to each agent's figures.
         remarks: from an agent's figures what is worth a note in the record; empty for nothing.
         columns: the figures of `report`.
-        whole: whether it works on a tensor as a whole, and not on elements by themselves.
-        scratch: bytes that it takes for a tensor that it works on as a whole.
+        unit: how many elements that follow one another it needs at once: blocks begin at multiples of that. 1: it works
+            on elements by themselves; all of a tensor's: on the tensor as a whole.
+        scratch: bytes that it takes for a tensor beside inputs and result; not 0 where it solves for a whole matrix.
         runs_on: what it computes with.
     """
 
@@ -260,11 +261,11 @@ class Method:
     report: Callable[[Any, Sequence[Any], Agents], list[dict[str, Any]]] = _no_report
     remarks: Callable[[Mapping[str, Any]], str] = _no_remarks
     columns: tuple[Column, ...] = ()
-    whole: Callable[[Layer, Any], bool] = _elementwise
+    unit: Callable[[Layer, Any], int] = _elementwise
     scratch: Callable[[Layer, Any, int], int] = _no_scratch
     runs_on: Callable[[Any], str] = _processors
 
     @property
     def elementwise(self) -> bool:
         """Whether every element is merged by itself, in any block."""
-        return self.whole is _elementwise
+        return self.unit is _elementwise

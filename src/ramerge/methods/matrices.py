@@ -74,9 +74,14 @@ class Prepared:
     formula: Formula
 
 
-def is_matrix(layer: Layer, _parameters: Any = None) -> bool:
+def is_matrix(layer: Layer) -> bool:
     """Whether a tensor is a linear weight."""
     return len(layer.shape) == 2 and min(layer.shape) > 0 and _LINEAR.search(layer.name) is not None
+
+
+def unit(layer: Layer, _parameters: Any) -> int:
+    """All of a linear weight; more than one element, so that it is not taken for an element-wise merge."""
+    return max(math.prod(layer.shape), 2) if is_matrix(layer) else 1
 
 
 def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
@@ -140,6 +145,8 @@ def spectral_method(
         )
 
     def scratch(layer: Layer, given: Any, agents: int) -> int:
+        if not is_matrix(layer):
+            return 0
         held = (agents + 2) * math.prod(layer.shape) * 8
         return held + int(cost(layer.shape, agents, given).numbers) * 8 + _WIDENED
 
@@ -150,7 +157,7 @@ def spectral_method(
         formula=formula,
         differs=differs,
         parameters=parameters,
-        whole=is_matrix,
+        unit=unit,
         scratch=scratch,
         prepare=prepare,
         merge=merge,

@@ -22,7 +22,7 @@ from ramerge.kernels.wudi import Array
 from ramerge.methods import task_arithmetic
 from ramerge.methods.base import Agents, Layer, Method, Parameters, Results, only
 from ramerge.methods.formula import Formula
-from ramerge.methods.matrices import Prepared, is_matrix, merge
+from ramerge.methods.matrices import Prepared, is_matrix, merge, unit
 
 
 class WudiParameters(Parameters):
@@ -47,6 +47,8 @@ class WudiParameters(Parameters):
 
 def scratch(layer: Layer, parameters: WudiParameters, agents: int) -> int:
     """Bytes for a linear weight: task vectors in the arithmetic's type, the result, and what the solver takes."""
+    if not is_matrix(layer):
+        return 0
     out, width = layer.shape
     held = (agents + 2) * out * width * 8
     return held + kernel.scratch_bytes((out, width), agents, parameters.solver, "float64")
@@ -72,7 +74,7 @@ WUDI = Method(
     formula="linear weights: tau of least sum_t ||(tau - tau_t) tau_t^T||^2 / ||tau_t||^2; others: scale * sum_t tau_t",
     differs="has no such method",
     parameters=WudiParameters,
-    whole=is_matrix,
+    unit=unit,
     scratch=scratch,
     runs_on=lambda _parameters: kernel.device(),
     prepare=prepare,

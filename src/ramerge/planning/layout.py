@@ -114,7 +114,7 @@ def _plans(
             dtype=output.dtype,
             parts=parts,
             rule=number,
-            whole=action == "merge" and any(_is_whole(piece, point, number) for point in points),
+            unit=_unit(piece, points, number) if action == "merge" else 1,
             quantised=output.quantised,
         )
 
@@ -187,8 +187,10 @@ def _treatment(
     return "merge", (base, *agents, *weighted)
 
 
-def _is_whole(tensor: Tensor, point: Point, rule: int) -> bool:
-    return point.method.whole(Layer(tensor.name, tensor.shape), point.parameters[rule])
+def _unit(tensor: Tensor, points: Sequence[Point], rule: int) -> int:
+    """How many elements of a tensor must lie in one block, for all points."""
+    layer = Layer(tensor.name, tensor.shape)
+    return math.lcm(*(max(point.method.unit(layer, point.parameters[rule]), 1) for point in points))
 
 
 def _entry(tensor: Tensor, dtype: str) -> Entry:

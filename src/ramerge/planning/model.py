@@ -81,7 +81,7 @@ class TensorPlan:
         dtype: safetensors dtype of the result; F32 if it is quantised before it is written.
         parts: what is written: the tensor itself, or its codes and its scales.
         rule: the rule of the recipe that catches it, counted from 1; 0 if no rule does.
-        whole: whether the method needs the whole tensor at once.
+        unit: how many elements that follow one another the method needs in one block.
         quantised: the base's codes and scales if the result is stored like them.
     """
 
@@ -91,7 +91,7 @@ class TensorPlan:
     dtype: str
     parts: tuple[Part, ...]
     rule: int = 0
-    whole: bool = False
+    unit: int = 1
     quantised: Scaled | None = None
 
     @property
@@ -103,6 +103,11 @@ class TensorPlan:
     def merged(self) -> bool:
         """Whether the method computes the tensor."""
         return self.action == "merge"
+
+    @property
+    def whole(self) -> bool:
+        """Whether the method needs the whole tensor at once."""
+        return 1 < self.unit == self.base.elements
 
     @property
     def narrowed(self) -> tuple[str, ...]:
@@ -134,11 +139,8 @@ class TensorPlan:
 
     def block(self, size: int) -> int:
         """The number of elements of its blocks, given the size of blocks in general."""
-        if self.whole:
-            return max(self.base.elements, 2)
         # blocks begin at even elements, because two elements of a 16-bit format share a word
-        unit = scaled.unit_of(self.quantised) if self.quantised is not None else 2
-        unit += unit * (unit % 2)
+        unit = math.lcm(2, self.unit, scaled.unit_of(self.quantised) if self.quantised is not None else 1)
         return max(size // unit, 1) * unit
 
     def buffer_bytes(self, block: int) -> int:
@@ -170,7 +172,7 @@ class TensorPlan:
     def scratch(self) -> tuple[int, ...]:
         """Bytes of an element in each row of `kernels.piece.Piece.scratch`."""
         formats = [source.tensor.dtype for source in self.sources]
-        if not self.merged or (loop_of(formats, self.dtype) is not None and not self.whole):
+        if not self.merged or (loop_of(formats, self.dtype) is not None and self.unit == 1):
             return ()
         return (itemsize(arithmetic(formats)),) * (len(formats) + 1)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.machine import processors
+from ramerge.foundation.machine import memory, processors
 from ramerge.methods.base import Layer, Statistic
 from ramerge.planning.findings import Findings
 from ramerge.planning.inputs import Inputs
@@ -28,6 +28,8 @@ _LARGEST_BLOCK = 1 << 19
 _SMALLEST_BLOCK = 1 << 12
 _DEFAULT_BUFFERS = 150_000_000
 _MOST_THREADS = 1024
+# What several whole matrices may take of the machine's memory if the user sets no limit.
+_SHARE_OF_MEMORY = 0.5
 
 
 @dataclass(frozen=True)
@@ -87,19 +89,20 @@ def cut(
     agents = len(inputs.agents)
     models = 1 + agents + len(inputs.importances)
     tensors = contents.tensors
-    whole = [tensor for tensor in tensors if tensor.whole]
     fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * models + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
-    fixed += _scratch(points, whole, agents) + _kept(tensors, observed, agents)
+    fixed += _kept(tensors, observed, agents)
     fixed += _BYTES_OF_CODES if any(checkpoint.quantised for checkpoint in inputs.opened) else 0
     fixed += _collected(points, tensors) if in_memory else 0
-    partials = _partials(contents, observed, agents)
+    partials, scratch = _partials(contents, observed, agents), _scratch(points, tensors, agents)
     budget = limits.memory or fixed + _DEFAULT_BUFFERS
-    # a method that works on whole matrices uses all processors itself
-    workers = 1 if whole else limits.threads or processors() + 2
+    if scratch and not limits.memory:
+        # one whole matrix must be possible; several at a time are faster, if they leave room for others
+        budget = max(budget, int(memory() * _SHARE_OF_MEMORY))
+    workers = _workers(points, limits, solves=scratch > 0)
 
     def resources(workers: int, block: int) -> Resources:
         buffer = max((tensor.buffer_bytes(block) for tensor in tensors), default=0)
-        return Resources(workers, block, buffer, fixed + workers * (buffer + partials) + 3 * partials)
+        return Resources(workers, block, buffer, fixed + workers * (buffer + scratch + partials) + 3 * partials)
 
     block = _LARGEST_BLOCK
     while block > _SMALLEST_BLOCK and resources(workers, block).peak_memory_bytes > budget:
@@ -113,6 +116,14 @@ def cut(
     return made
 
 
+def _workers(points: Sequence[Point], limits: Limits, *, solves: bool) -> int:
+    """The most workers that are of use."""
+    if solves and any(point.method.runs_on(point.parameters[0]) != "cpu" for point in points):
+        return 1  # a GPU takes one matrix after another
+    # a processor that solves for a matrix has enough to do; one that only adds waits for disks
+    return limits.threads or (processors() if solves else processors() + 2)
+
+
 def _kept(tensors: Sequence[TensorPlan], observed: Sequence[Statistic], agents: int) -> int:
     """Bytes of the results of observed statistics, which exist for each tensor."""
     return len(tensors) * sum(statistic.blank(agents).nbytes for statistic in observed)
@@ -124,12 +135,13 @@ def _partials(contents: Contents, observed: Sequence[Statistic], agents: int) ->
     return max((statistic.blank(agents).nbytes for statistic in (*counted, *observed)), default=0) * 2
 
 
-def _scratch(points: Sequence[Point], whole: Sequence[TensorPlan], agents: int) -> int:
-    """Bytes that the method needs for its largest tensor."""
+def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int) -> int:
+    """Bytes that the method needs beside a worker's buffer for its largest tensor."""
     return max(
         (
             point.method.scratch(Layer(tensor.name, tensor.base.shape), point.parameters[tensor.rule], agents)
-            for tensor in whole
+            for tensor in tensors
+            if tensor.merged
             for point in points
         ),
         default=0,
