@@ -23,7 +23,7 @@ Array = NDArray[Any]
 NULL = 1e-12
 """Share of the largest eigenvalue of a Gram matrix of directions below which a direction counts as missing."""
 
-_BLOCK = 1 << 19  # elements that are widened to float64 at a time
+_BLOCK = 1 << 21  # elements that are widened to float64 at a time
 
 
 @dataclass(frozen=True)

@@ -98,10 +98,7 @@ def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool
 def _merged(tensor: str, base: Array, agents: Sequence[Array], solve: Solve) -> Array:
     """The merged linear weight; not finite if an input is not."""
     with np.errstate(over="ignore", invalid="ignore"):
-        taus = [agent - base for agent in agents]
-        if not all(np.isfinite(tau).all() for tau in taus):
-            return np.full_like(base, np.nan)
-        tau = solve(tensor, taus)
+        tau = solve(tensor, [agent - base for agent in agents])
         tau += base
     return tau
 
@@ -174,13 +171,22 @@ def _scaled(taus: list[Array], weights: Sequence[float], scale: float, solve: Ca
     for tau, weight in zip(taus, weights, strict=True):
         if weight != 1:
             tau *= real.type(weight)
-    peak = max(max(float(tau.max()), -float(tau.min())) for tau in taus)
-    if not peak or not math.isfinite(peak):
-        return np.full_like(taus[0], math.nan if peak else -0.0)  # -0 added to any number leaves its bits
-    exponent = math.frexp(peak)[1]
+    # the least and the largest element are NaN where any element is
+    bounds = [abs(float(bound)) for tau in taus for bound in (tau.min(), tau.max())]
+    if not any(bounds) or not all(map(math.isfinite, bounds)):
+        return np.full_like(taus[0], math.nan if any(bounds) else -0.0)  # -0 added to any number leaves its bits
+    exponent = math.frexp(max(bounds))[1]
     for tau in taus:
-        np.ldexp(tau, -exponent, out=tau)
+        _shift(tau, -exponent)
     result = np.ascontiguousarray(solve(taus), real)
     result *= real.type(scale)
-    np.ldexp(result, exponent, out=result)
+    _shift(result, exponent)
     return result
+
+
+def _shift(x: Array, exponent: int) -> None:
+    """Multiply by a power of 2, in place."""
+    if abs(exponent) < 120:
+        x *= x.dtype.type(2.0**exponent)
+    else:  # which is slow, but has no limits
+        np.ldexp(x, exponent, out=x)

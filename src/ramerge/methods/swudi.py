@@ -72,7 +72,8 @@ def solve(_tensor: str, taus: Sequence[Array], parameters: SwudiParameters) -> A
     # 1e-9: 0.65 * 20 is a little more than 13
     k = max(1, math.ceil(width * parameters.truncate_rank_ratio - 1e-9))
     time = parameters.exp_time if parameters.filter_type == "exponential" else math.inf
-    return curvature.solve(taus, _start(parameters, len(taus)), time, lambda _values: k)
+    choose = (lambda _values: k) if k < min(width, len(taus) * len(taus[0])) else None
+    return curvature.solve(taus, _start(parameters, len(taus)), curvature.Filter(time, choose))
 
 
 def solve_adaptively(_tensor: str, taus: Sequence[Array], parameters: AswudiParameters) -> Array:
@@ -83,7 +84,7 @@ def solve_adaptively(_tensor: str, taus: Sequence[Array], parameters: AswudiPara
         k = chosen_rank(parameters.auto_rank_method, values, shape)
         return max(1, min(shape[1], round(k * parameters.rank_scale)))
 
-    return curvature.solve(taus, _start(parameters, len(taus)), math.inf, choose)
+    return curvature.solve(taus, _start(parameters, len(taus)), curvature.Filter(math.inf, choose))
 
 
 def chosen_rank(method: str, values: Array, shape: Shape) -> int:

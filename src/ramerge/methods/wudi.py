@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from ramerge.kernels import wudi as kernel
@@ -61,7 +62,9 @@ def prepare(parameters: WudiParameters, agents: Agents, _results: Results) -> Pr
 
 
 def solve(taus: Sequence[Array], parameters: WudiParameters) -> Array:
-    """The merged task vector of a linear weight."""
+    """The merged task vector of a linear weight; not finite if one of them is not."""
+    if not all(np.isfinite(tau).all() for tau in taus):
+        return np.full_like(taus[0], np.nan)
     if parameters.solver == "adam":
         return kernel.adam(taus, parameters.steps, parameters.rate)
     return kernel.closed_form(taus, parameters.proximity)
