@@ -594,7 +594,7 @@ def psa(taus, energy=0.9):
 def _knots(taus, density=1.0):
     u, _, _ = _triples(np.concatenate(taus, axis=1), sum(taus[0].shape) * len(taus))
     rows = [u.T @ tau for tau in taus]
-    rows = [np.where(np.abs(row) >= kth_largest(np.abs(row), density), row, 0) for row in rows]
+    rows = [np.where(np.abs(row) >= kth_largest(np.abs(row).reshape(-1), density), row, 0) for row in rows]
     agree = [np.where(np.sign(row) == np.sign(sum(rows)), row, 0) for row in rows]
     return u @ (sum(agree) / np.maximum(sum(row != 0 for row in agree), 1))
 

@@ -194,7 +194,7 @@ def _series(symmetric: Array, filter: Filter, rows: int, error: float) -> tuple[
     bound = upper_bound(symmetric)
     nodes = chebyshev.chebpts1(_TERMS + 1)
     terms = chebyshev.chebfit(nodes, filter.phi(bound / 2 * (nodes + 1)), _TERMS)
-    degree = int(np.flatnonzero(np.abs(terms) > error * abs(terms[0]))[-1])
+    degree = int(np.flatnonzero(np.abs(terms) > error * abs(terms[0])).max(initial=0))
     faster = 2 * degree * rows < DECOMPOSITION * len(symmetric)
     return (bound, terms[: degree + 1]) if faster and degree < _TERMS else None
 

@@ -161,5 +161,10 @@ def aligned(triples: Sequence[Triples]) -> Array:
     """polar(U) diag(S) polar(V)^T of the triples of all agents side by side, float64."""
     u = np.concatenate([one.u for one in triples], axis=1)
     v = np.concatenate([one.v for one in triples], axis=1)
-    result: Array = (polar(u) * np.concatenate([one.s for one in triples])) @ polar(v).T
+    result: Array = polar(u) * np.concatenate([one.s for one in triples])
+    # polar(V) is as large as the result, so it is never there: V, and the small root, are enough
+    if v.shape[1] <= len(v):
+        result = result @ _inverse_root(v.T @ v) @ v.T
+    else:
+        result = result @ v.T @ _inverse_root(v @ v.T)
     return result
