@@ -192,11 +192,20 @@ def _led(symmetric: Array, filter: Filter, noise: float) -> tuple[Array, Array]:
 def _series(symmetric: Array, filter: Filter, rows: int, error: float) -> tuple[float, Array] | None:
     """The bound of a spectrum, and Chebyshev coefficients of phi from 0 to there; None if that is no faster."""
     bound = upper_bound(symmetric)
+    terms = _terms(filter, bound, error)
+    return (bound, terms) if _faster(len(terms), rows, len(symmetric)) else None
+
+
+def _terms(filter: Filter, bound: float, error: float) -> Array:
+    """Chebyshev coefficients of phi from 0 to `bound`, without those that are small at the end."""
     nodes = chebyshev.chebpts1(_TERMS + 1)
-    terms = chebyshev.chebfit(nodes, filter.phi(bound / 2 * (nodes + 1)), _TERMS)
-    degree = int(np.flatnonzero(np.abs(terms) > error * abs(terms[0])).max(initial=0))
-    faster = 2 * degree * rows < DECOMPOSITION * len(symmetric)
-    return (bound, terms[: degree + 1]) if faster and degree < _TERMS else None
+    terms: Array = chebyshev.chebfit(nodes, filter.phi(bound / 2 * (nodes + 1)), _TERMS)
+    return terms[: np.flatnonzero(np.abs(terms) > error * abs(terms[0])).max(initial=0) + 1]
+
+
+def _faster(terms: int, rows: int, side: int) -> bool:
+    """Whether products of a matrix of `rows` rows take less time than an eigendecomposition."""
+    return terms <= _TERMS and 2 * (terms - 1) * rows < DECOMPOSITION * side
 
 
 def upper_bound(symmetric: Array) -> float:
@@ -235,11 +244,24 @@ def _polynomial(x: Array, symmetric: Array, bound: float, terms: Array) -> Array
     return result
 
 
-def cost(shape: tuple[int, ...], agents: int) -> tuple[float, float, int]:
-    """Operations of products, cubes of the sides of eigendecompositions, and float64 numbers held."""
+# --- what it takes ---------------------------------------------------------------------------------------------------
+
+
+def cost(shape: tuple[int, ...], agents: int, filter: Filter, k: int) -> tuple[float, float, float]:
+    """Operations of products, cubes of the sides of eigendecompositions, and float64 numbers held, for float32 inputs.
+
+    Whether a polynomial will do depends on the largest eigenvalue, which is taken to be that of random task vectors.
+    """
     m, n = shape
-    stacked = agents * m
+    stacked, half = agents * m, 0.5 if filter.time <= _BOUNDED else 1.0
+    k = min(k, n, stacked)
     if n <= stacked:
-        return agents * n * n * m + 2 * agents * n**3 + 2 * agents * n * n * m, n**3, (2 * agents + 5) * n * n
-    products = stacked * stacked * n + 4 * m * stacked**2 + 2 * m * stacked * n
-    return products, stacked**3, 5 * stacked * stacked + 4 * m * stacked
+        products = agents * n * n * m + half * 2 * agents * n * n * k + half * 2 * (agents + 1) * m * n * k
+        return products, n**3, (2 * agents + 6) * n * n
+    largest = agents / stacked * (1 + math.sqrt(stacked / n)) ** 2
+    applied, numbers = half * 2 * m * stacked * n, 6 * stacked * stacked + 4 * m * stacked
+    if filter.choose is None and math.isfinite(filter.time):
+        terms = len(_terms(filter, largest, _LEFT_OUT[np.float32]))
+        if _faster(terms, m, stacked):
+            return half * (stacked * stacked * n + 2 * terms * m * stacked**2) + applied, 0.0, numbers
+    return stacked * stacked * n + 2 * m * stacked * (stacked + k) + applied, stacked**3, numbers

@@ -162,9 +162,11 @@ def aligned(triples: Sequence[Triples]) -> Array:
     u = np.concatenate([one.u for one in triples], axis=1)
     v = np.concatenate([one.v for one in triples], axis=1)
     result: Array = polar(u) * np.concatenate([one.s for one in triples])
-    # polar(V) is as large as the result, so it is never there: V, and the small root, are enough
-    if v.shape[1] <= len(v):
-        result = result @ _inverse_root(v.T @ v) @ v.T
-    else:
-        result = result @ v.T @ _inverse_root(v @ v.T)
+    return _times_polar(result, v)
+
+
+def _times_polar(x: Array, v: Array) -> Array:
+    """x polar(v)^T, without polar(v), which may be as large as the result."""
+    small = v.shape[1] <= len(v)
+    result: Array = x @ _inverse_root(v.T @ v) @ v.T if small else x @ v.T @ _inverse_root(v @ v.T)
     return result

@@ -43,7 +43,7 @@ def cost(shape: Shape, _agents: int, _parameters: IsoCParameters) -> Cost:
     return Cost(
         products=r * r * long + 2 * r**3 + 2 * r * r * long,
         decompositions=r**3,
-        numbers=4 * r * r + 2 * r * long,
+        numbers=6 * r * r + 2 * r * long,
     )
 
 

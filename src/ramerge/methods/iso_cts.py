@@ -54,9 +54,9 @@ def cost(shape: Shape, agents: int, _parameters: IsoCtsParameters) -> Cost:
     r, long = sorted(shape)
     each = r * r * long + 2 * r * r * long
     return Cost(
-        products=(agents + 1) * each + agents * 4 * r * r * long + 3 * r * r * (r + long) + 2 * r * r * long,
+        products=(agents + 1) * each + agents * 4 * r * r * long + r * r * (4 * r + 3 * long),
         decompositions=(agents + 3) * r**3,
-        numbers=3 * r * (r + long) + max(4 * r * r, 2 * r * long),
+        numbers=3 * r * (r + long) + max(6 * r * r, 2 * r * long),
     )
 
 

@@ -76,7 +76,7 @@ def cost(shape: Shape, agents: int, _parameters: KnotsParameters) -> Cost:
     return Cost(
         products=agents * side * out * width + (2 * agents + 2) * side * out * width,
         decompositions=side**3,
-        numbers=4 * side * side + (agents + 7) * side * width + out * side + (agents * out * width),
+        numbers=6 * side * side + (agents + 7) * side * width + out * side + (agents * out * width),
     )
 
 

@@ -24,6 +24,7 @@ from ramerge.methods.base import (
     Method,
     Parameters,
     Results,
+    Work,
     for_each,
     scale_field,
     weights_field,
@@ -32,6 +33,7 @@ from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
 
 _WIDENED = 1 << 24  # blocks that are widened, and small things
+_PASSES = 100  # operations of products in the time in which an element is widened, scaled and rounded
 _LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv)).*\.?(weight|in_proj_weight)$")
 
 Shape = tuple[int, ...]
@@ -44,8 +46,8 @@ class Cost:
     """What a matrix takes.
 
     Attributes:
-        products: floating-point operations of matrix products, in float64.
-        decompositions: sum of the cubes of the sides of what is decomposed into eigenvectors.
+        products: see `Work`.
+        decompositions: see `Work`.
         numbers: float64 numbers that are held beside the task vectors and the result.
     """
 
@@ -147,6 +149,12 @@ def spectral_method(
         held = (agents + 2) * math.prod(layer.shape) * 8
         return held + int(cost(layer.shape, agents, given).numbers) * 8 + _WIDENED
 
+    def work(layer: Layer, given: Any, agents: int) -> Work:
+        if not is_matrix(layer):
+            return Work()
+        taken = cost(layer.shape, agents, given)
+        return Work(taken.products + _PASSES * (agents + 2) * math.prod(layer.shape), taken.decompositions)
+
     return Method(
         name=name,
         title=title,
@@ -156,6 +164,7 @@ def spectral_method(
         parameters=parameters,
         unit=unit,
         scratch=scratch,
+        work=work,
         prepare=prepare,
         merge=merge,
     )

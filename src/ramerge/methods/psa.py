@@ -61,7 +61,7 @@ def cost(shape: Shape, agents: int, _parameters: PsaParameters) -> Cost:
         + 2 * taken * (r + long) * 0.7 * r
         + 2 * r * taken * long,
         decompositions=agents * r**3 + small**3 + large**3,
-        numbers=int(3 * agents * r * (r + long) + max(4 * min(agents * r, long) ** 2, r * long)),
+        numbers=int(3 * agents * r * (r + long) + max(6 * min(agents * r, long) ** 2, r * long)),
     )
 
 

@@ -120,7 +120,7 @@ def cost(shape: Shape, agents: int, _parameters: ResmergeParameters) -> Cost:
     return Cost(
         products=agents * (r * r * long + 30 * r * long),
         decompositions=agents * r**3,
-        numbers=(2 * agents + 3) * r * long + 4 * r * r,
+        numbers=(2 * agents + 3) * r * long + 6 * r * r,
     )
 
 

@@ -68,12 +68,16 @@ def _start(parameters: FilteredParameters, agents: int) -> float:
 
 def solve(_tensor: str, taus: Sequence[Array], parameters: SwudiParameters) -> Array:
     """The merged task vector of a matrix."""
-    width = taus[0].shape[1]
+    filter, _ = _filter(taus[0].shape, len(taus), parameters)
+    return curvature.solve(taus, _start(parameters, len(taus)), filter)
+
+
+def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[curvature.Filter, int]:
+    """What is solved, and in how many directions."""
     # 1e-9: 0.65 * 20 is a little more than 13
-    k = max(1, math.ceil(width * parameters.truncate_rank_ratio - 1e-9))
+    k = max(1, math.ceil(shape[1] * parameters.truncate_rank_ratio - 1e-9))
     time = parameters.exp_time if parameters.filter_type == "exponential" else math.inf
-    choose = (lambda _values: k) if k < min(width, len(taus) * len(taus[0])) else None
-    return curvature.solve(taus, _start(parameters, len(taus)), curvature.Filter(time, choose))
+    return curvature.Filter(time, (lambda _values: k) if k < min(shape[1], agents * shape[0]) else None), k
 
 
 def solve_adaptively(_tensor: str, taus: Sequence[Array], parameters: AswudiParameters) -> Array:
@@ -136,9 +140,14 @@ _RULES: dict[str, Callable[[Array, Shape], int]] = {
 }
 
 
-def cost(shape: Shape, agents: int, _parameters: SwudiParameters | AswudiParameters) -> Cost:
-    """One eigendecomposition of the curvature, or of the stacked task vectors' Gram matrix, if that is smaller."""
-    return Cost(*curvature.cost(shape, agents))
+def cost(shape: Shape, agents: int, parameters: SwudiParameters) -> Cost:
+    """See `curvature.cost`."""
+    return Cost(*curvature.cost(shape, agents, *_filter(shape, agents, parameters)))
+
+
+def cost_adaptively(shape: Shape, agents: int, _parameters: AswudiParameters) -> Cost:
+    """See `curvature.cost`; of most rules."""
+    return Cost(*curvature.cost(shape, agents, curvature.Filter(math.inf, len), shape[1]))
 
 
 _SOURCE = "SWUDI, arXiv 2606.07289; WalkerWorldPeace/MLLMerging at 5f8a458"
@@ -161,5 +170,5 @@ ASWUDI = spectral_method(
     formula=_FORMULA.format(", as many as its spectrum says", _OTHERS),
     parameters=AswudiParameters,
     solve=solve_adaptively,
-    cost=cost,
+    cost=cost_adaptively,
 )

@@ -32,9 +32,9 @@ def cost(shape: Shape, agents: int, _parameters: TsvmParameters) -> Cost:
     r, long = sorted(shape)
     taken = r // agents * agents
     return Cost(
-        products=agents * r * r * long + 2 * r * taken * long + 3 * taken**2 * (r + long) + 2 * r * taken * long,
+        products=agents * r * r * long + 4 * r * taken * long + taken**2 * (4 * r + long),
         decompositions=(agents * r**3 + 2 * taken**3),
-        numbers=3 * taken * (r + long) + max(4 * r * r, r * long),
+        numbers=3 * taken * (r + long) + max(6 * r * r, r * long),
     )
 
 

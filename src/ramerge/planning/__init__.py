@@ -10,6 +10,7 @@ layout           the tensors and files of the output
 rounds           reads before the merging pass
 remembered       counts of earlier reads
 resources        threads, blocks and memory
+duration         how long solving for matrices takes
 checks, findings further checks; problems, warnings and notes
 model            what a plan is
 """
