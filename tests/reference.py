@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -36,6 +37,9 @@ class Stored:
             return self.bits.view(NUMBERS[self.dtype]).astype(real)
 
 
+Tensors = Mapping[str, Stored]
+
+
 def encode(values: NDArray, dtype: str) -> Stored:
     """Round float32 or float64 values once, to nearest even."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -61,6 +65,63 @@ def _nearest_bf16(values: NDArray) -> NDArray:
     best = np.where(np.abs(values) >= half_beyond, 0x7F80, best)
     sign = np.where(np.signbit(values), 0x8000, 0)
     return (best | sign).astype(np.uint16).view(ml_dtypes.bfloat16)
+
+
+def toss(values: NDArray, base: NDArray | None, words: Sequence[int], bits: int, dtype: str) -> Stored:
+    """Round float64 values as coins of so many bits say, number by number, with exact fractions; those of the base to
+    nearest even."""
+    nearest = encode(values, dtype)
+    found = nearest.bits.copy().reshape(-1)
+    unsigned, sign = np.dtype(BITS[dtype]).type, 1 << (8 * nearest.bits.itemsize - 1)
+
+    def number(code: int) -> float:
+        return float(np.array([code], unsigned).view(NUMBERS[dtype]).astype(np.float64)[0])
+
+    for i, value in enumerate(values.reshape(-1).tolist()):
+        if not np.isfinite(value) or (base is not None and value == base.reshape(-1)[i]):
+            continue
+        magnitude, code = abs(value), int(found[i]) & (sign - 1)
+        lower = code - 1 if number(code) > magnitude else code
+        if number(lower) == magnitude or not np.isfinite(number(lower + 1)):
+            continue
+        below, above = Fraction(number(lower)), Fraction(number(lower + 1))
+        share = int((Fraction(magnitude) - below) / (above - below) * 2**bits)
+        up = int(words[i]) + share >= 2**bits
+        found[i] = unsigned(lower + up + (sign if value < 0 else 0))
+    return Stored(dtype, found.reshape(values.shape))
+
+
+def rounding_coins(seed: int, tensor: str, size: int, bits: int) -> list[int]:
+    """The coins of a tensor's elements: the blocks of 64 bits, cut from the lowest bits up."""
+    digest = hashlib.sha256(f"ramerge rounding\n{seed}\n{tensor}".encode()).digest()
+    key = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
+    each = 64 // bits
+    counter = np.arange(-(-size // each), dtype=np.uint64)
+    x, y = threefry(counter & np.uint64(0xFFFFFFFF), counter >> np.uint64(32), key)
+    blocks = [first | second << 32 for first, second in zip(x.tolist(), y.tolist(), strict=True)]
+    return [blocks[i // each] >> (bits * (i % each)) & (2**bits - 1) for i in range(size)]
+
+
+def stochastic(
+    exact: Tensors, base: Tensors | None, inputs: Sequence[Tensors], dtypes: Mapping[str, str], seed: int
+) -> dict[str, Stored]:
+    """The merged tensors, rounded with coins.
+
+    `exact` has results in float64, `base` is None for methods without one, `inputs` decide the arithmetic.
+    """
+    merged = {}
+    for name, tensor in exact.items():
+        wide = {np.float32: "F32", np.float64: "F64"}[real_of([one[name] for one in inputs])] if tensor.is_float else ""
+        if not tensor.is_float:
+            merged[name] = tensor
+        elif BITS[dtypes[name]](0).itemsize >= BITS[wide](0).itemsize:
+            merged[name] = encode(tensor.numbers(np.float64), dtypes[name])
+        else:
+            bits = 64 if wide == "F64" else 16 if dtypes[name] == "BF16" else 32
+            values, own = tensor.numbers(np.float64), base[name].numbers(np.float64) if base is not None else None
+            words = rounding_coins(seed, name, values.size, bits)
+            merged[name] = toss(values, own, words, bits, dtypes[name])
+    return merged
 
 
 def real_of(tensors: Sequence[Stored]) -> type:
@@ -131,9 +192,6 @@ def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsil
 #
 # Each takes a base and agents as mappings of names to tensors, and gives the merged tensors. `real` overrides the type
 # of the arithmetic. Integer tensors are the base's.
-
-Tensors = Mapping[str, Stored]
-
 
 def weights_of(value: float | Mapping[str, float], agents: Mapping[str, Tensors]) -> list[float]:
     return [value[name] if isinstance(value, Mapping) else value for name in agents]

@@ -39,13 +39,14 @@ def test_recipe_and_flags_give_the_same_bytes_and_record(tmp_path: Path) -> None
     record = json.loads(by_recipe.stdout)
     assert record == json.loads((tmp_path / "a/ramerge.json").read_text())
     assert list(record) == [
-        "ramerge_version", "method", "parameters", "base", "counts", "input_dtypes", "dtype", "runs_on", "statistics",
+        "ramerge_version", "method", "parameters", "base", "counts", "input_dtypes", "dtype", "rounding", "runs_on",
+        "statistics",
         "tensors",
         "merged_tensors", "parameters_count", "bytes_read", "bytes_written", "seconds", "peak_memory_bytes",
     ]  # fmt: skip
     assert list(record["statistics"]["agents"][0]) == [
         "name", "model", "total", "active", "shared", "unique", "density", "unique_share", "rho", "lambda",
-        "updates", "erased", "erased_share",
+        "updates", "erased", "erased_share", "sampled", "grown_share", "alone", "nominal_lambda", "effective_lambda",
     ]  # fmt: skip
     assert "code" in by_flags.stdout and "lambda" in by_flags.stdout
     assert "counting" in by_flags.stderr and "\r" not in by_flags.stderr and "\x1b" not in by_flags.stderr

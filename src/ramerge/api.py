@@ -34,6 +34,7 @@ def plan(
     method: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     dtype: str | None = None,
+    rounding: str | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     in_memory: bool = False,
     threads: int | None = None,
@@ -50,6 +51,7 @@ def plan(
         method: replaces the recipe's method.
         parameters: override the recipe's parameters, such as `{"r": 0.05}`.
         dtype: replaces the recipe's dtype, such as `float32`.
+        rounding: replaces the recipe's rounding: `nearest` or `stochastic`.
         vary: as for `sweep`.
         in_memory: whether merged tensors will be passed to a function, as in `merge(..., on_tensor=...)`.
         threads: worker threads; by default one for each processor, and two more.
@@ -65,7 +67,7 @@ def plan(
         RecipeError: the recipe is wrong; all its problems are listed.
     """
     return make_plan(
-        make_points(open_recipe(recipe, _set(method, parameters, dtype)), vary),
+        make_points(open_recipe(recipe, _set(method, parameters, dtype, rounding)), vary),
         path_of(out) if out is not None else None,
         in_memory=in_memory,
         threads=threads,
@@ -76,11 +78,14 @@ def plan(
     )
 
 
-def _set(method: str | None, parameters: Mapping[str, Any] | None, dtype: str | None) -> dict[str, Any]:
+def _set(
+    method: str | None, parameters: Mapping[str, Any] | None, dtype: str | None, rounding: str | None
+) -> dict[str, Any]:
     """Values that override a recipe's, by key, in the form that flags of the command line have."""
     return {
         "method": method,
         "dtype": dtype,
+        "rounding": rounding,
         **{f"parameters.{name}": value for name, value in (parameters or {}).items()},
     }
 
@@ -93,6 +98,7 @@ def merge(
     method: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     dtype: str | None = None,
+    rounding: str | None = None,
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
@@ -108,7 +114,7 @@ def merge(
         out: the output folder; it must not exist unless `overwrite` is set.
         on_tensor: a function that gets the merged tensors, one after another, from this thread; given instead of
             `out`. At most two tensors are in memory at a time, even if the function is slow.
-        method, parameters, dtype: as for `plan`.
+        method, parameters, dtype, rounding: as for `plan`.
         threads: worker threads; by default one for each processor, and two more. Results do not depend on it.
         max_memory: the most memory that the process may use, in bytes or as `2GB`; an error if it is not enough.
         overwrite: replace an existing checkpoint at `out`, at the end.
@@ -136,6 +142,7 @@ def merge(
         method=method,
         parameters=parameters,
         dtype=dtype,
+        rounding=rounding,
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,
@@ -154,6 +161,7 @@ def sweep(
     method: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     dtype: str | None = None,
+    rounding: str | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     on_tensor: Callable[[MergedTensor], None] | None = None,
     threads: int | None = None,
@@ -168,7 +176,7 @@ def sweep(
     Args:
         recipe: as for `merge`.
         out: a folder that gets one checkpoint for each point, named by its varied parameters, and `sweep.json`.
-        method, parameters, dtype: as for `plan`.
+        method, parameters, dtype, rounding: as for `plan`.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
         on_tensor: as for `merge`. It gets one tensor for all points, in their order, before the next tensor.
         threads, max_memory, overwrite, cache, strict, on_progress: as for `merge`.
@@ -187,6 +195,7 @@ def sweep(
         method=method,
         parameters=parameters,
         dtype=dtype,
+        rounding=rounding,
         vary=vary,
         threads=threads,
         max_memory=max_memory,
@@ -208,6 +217,7 @@ def convert(
     *,
     base: str | Path | None = None,
     dtype: str | None = None,
+    rounding: str | None = None,
     shard_size: int | str | None = None,
     threads: int | None = None,
     max_memory: int | str | None = None,
@@ -222,6 +232,7 @@ def convert(
         out: the output folder; it must not exist unless `overwrite` is set.
         base: the model that an adapter changes. For other models it gives names, dtypes and layout of the output.
         dtype: dtype of the output, such as `bfloat16`; by default the dtypes that are stored.
+        rounding: how numbers are rounded to it: `nearest`, the default, or `stochastic`.
         shard_size: bytes of an output file, or a size such as `5GB`.
         threads, max_memory, overwrite, strict, on_progress: as for `merge`.
 
@@ -231,7 +242,12 @@ def convert(
     Raises:
         RecipeError, PlanError, WeightsError, CheckpointError, OutputError: as for `merge`.
     """
-    asked = {"base": str(base) if base is not None else None, "dtype": dtype, "shard_size": shard_size}
+    asked = {
+        "base": str(base) if base is not None else None,
+        "dtype": dtype,
+        "rounding": rounding,
+        "shard_size": shard_size,
+    }
     return merge(
         document_of(str(model), "model").with_values(asked),
         out,
@@ -276,6 +292,7 @@ def analyze(
     method: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     dtype: str | None = None,
+    rounding: str | None = None,
     epsilons: Sequence[float] = EPSILONS,
     threads: int | None = None,
     max_memory: int | str | None = None,
@@ -291,7 +308,7 @@ def analyze(
 
     Args:
         recipe: as for `merge`.
-        method, parameters, dtype: as for `plan`.
+        method, parameters, dtype, rounding: as for `plan`.
         epsilons: further thresholds of "moved" to compare.
         threads, max_memory: as for `merge`.
         cache: whether to store counts for later merges of the same files, which then need one read less.
@@ -303,7 +320,7 @@ def analyze(
     Raises:
         RecipeError, PlanError, WeightsError, CheckpointError: as for `merge`.
     """
-    document = open_recipe(recipe, _set(method, parameters, dtype))
+    document = open_recipe(recipe, _set(method, parameters, dtype, rounding))
     plan, anatomy = plan_analysis(
         document, epsilons=epsilons, threads=threads, max_memory=max_memory, cache=cache, strict=strict
     )

@@ -95,6 +95,22 @@ def plain(
     return source, read_checkpoint(folder / "base"), agents, beside
 
 
+def tossed(
+    method: str,
+    base: Tensors,
+    agents: Mapping[str, Tensors],
+    nearest: Tensors,
+    seed: int,
+    parameters: Mapping[str, Any],
+    beside: Mapping[str, Any],
+) -> Tensors:
+    """What coins make of a merge that is `nearest` when it is rounded to nearest."""
+    exact = ROWS[method].reference(base, agents, "F64", **parameters, **beside)
+    owned = base if METHODS[method].needs_base else None
+    inputs = [*([owned] if owned is not None else []), *agents.values(), *beside.get("importances", {}).values()]
+    return reference.stochastic(exact, owned, inputs, {name: one.dtype for name, one in nearest.items()}, seed)
+
+
 def test_every_method_has_a_row() -> None:
     assert [name for name in METHODS if name not in ROWS] == []
 
@@ -123,7 +139,10 @@ def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.Data
             order = data.draw(st.permutations(list(tensors)))
             shuffled = {key: tensors[key] for key in order}
             write_checkpoint(folder / agent, shuffled, shards=data.draw(st.integers(1, 3)))
-        more = {"dtype": dtype} if dtype else {}
+        more: dict[str, Any] = {"dtype": dtype} if dtype else {}
+        seed = data.draw(st.sampled_from([None, None, 0, -7, 2**40])) if row.exact else None
+        if seed is not None:
+            more |= {"rounding": "stochastic", "rounding_seed": seed}
         source, beside = written(folder, method, agents, parameters=parameters, **more)
         wanted = row.reference(base, agents, FULL[dtype] if dtype else None, **parameters, **beside)
         overflows = any(not np.isfinite(t.numbers(np.float64)).all() for t in wanted.values() if t.is_float)
@@ -132,20 +151,24 @@ def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.Data
                 run(folder, source, "out")
             assert not (folder / "out").exists()
             return
+        if seed is not None:
+            wanted = tossed(method, base, agents, wanted, seed, parameters, beside)
         block, workers = data.draw(st.sampled_from([1, 3, 8, 1000])), data.draw(st.integers(1, 4))
         run(folder, source, "out", block=block, workers=workers)
         (same if row.exact else close)(read_checkpoint(folder / "out"), wanted)
 
 
 @pytest.mark.parametrize("method", list(ROWS))
-def test_layout_of_files_threads_and_blocks_change_nothing(method: str, tmp_path: Path) -> None:
-    source, base, agents, _ = plain(tmp_path, method)
-    run(tmp_path, source, "one", block=7, workers=1)
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_layout_of_files_threads_and_blocks_change_nothing(method: str, rounding: str, tmp_path: Path) -> None:
+    source, base, agents, _ = plain(tmp_path, method, rounding=rounding)
+    one = run(tmp_path, source, "one", block=7, workers=1)
     for name, tensors in {"base": base, **agents}.items():
         write_checkpoint(tmp_path / "sharded" / name, dict(reversed(tensors.items())), shards=3)
-    other, _ = written(tmp_path / "sharded", method, agents)
-    run(tmp_path, other, "many", block=1000, workers=4)
+    other, _ = written(tmp_path / "sharded", method, agents, rounding=rounding)
+    many = run(tmp_path, other, "many", block=1000, workers=4)
     same(read_checkpoint(tmp_path / "many"), read_checkpoint(tmp_path / "one"))
+    assert [agent.values for agent in many.statistics] == [agent.values for agent in one.statistics]
     assert len(list((tmp_path / "many").glob("*.safetensors"))) == 3
 
 

@@ -18,7 +18,7 @@ from ramerge.analysis.results import Analysis
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.engine.execute import observe
 from ramerge.engine.executors.executor import Executor
-from ramerge.engine.warn import erasures, inspect, refuse, warnings_of
+from ramerge.engine.warn import advice, effects, inspect, refuse, warnings_of
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
@@ -126,7 +126,7 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         roles=tuple(part(role, members) for role, members in _roles(tensors).items()),
         tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
         findings=(*findings_of(model, plan.dtype, plan.adapters), *finding_of(wide, anatomy.epsilon)),
-        notes=plan.notes,
+        notes=(*plan.notes, *advice(plan, observed.rounding)),
         warnings=warnings,
         recipe={
             "method": plan.recipe.method,
@@ -145,7 +145,7 @@ def narrowing_of(anatomy: Anatomy) -> Narrowing:
 
 def _rounding(plan: Plan, counts: Counts) -> dict[str, dict[str, Any]]:
     """What rounding to the output's dtype does to each agent's updates; empty where it can do nothing."""
-    return dict(zip(plan.agents, erasures(counts), strict=True)) if plan.rounds_updates else {}
+    return dict(zip(plan.agents, effects(counts), strict=True)) if plan.rounds_updates else {}
 
 
 def _leave_counts(plan: Plan, anatomy: Anatomy, tallies: Mapping[str, Tally]) -> None:

@@ -46,8 +46,8 @@ class Analysis:
             the way.
         input_dtypes: of the floating-point tensors of `base` and agents.
         dtype: of the output of a merge, full name, or `mixed`. All that is said of merges is of merges in this dtype.
-        rounding: for each agent `updates`, `erased` and `erased_share` of that merge, as its record would have them;
-            empty where rounding loses nothing.
+        rounding: for each agent what rounding does to its updates in that merge, as its record would have it: `updates`,
+            `erased`, `erased_share` and the figures of a sample; empty where rounding loses nothing.
         narrowing: for each agent in float32 or float64: what storing it in bfloat16 would lose, as
             `analysis.narrowing.narrowed` has it.
         model, layers, roles, tensors: the same figures of the whole and of its parts.
@@ -68,7 +68,7 @@ class Analysis:
     method: str
     input_dtypes: Mapping[str, str]
     dtype: str
-    rounding: Mapping[str, Mapping[str, int | float]]
+    rounding: Mapping[str, Mapping[str, int | float | None]]
     model: Part
     layers: tuple[Part, ...]
     roles: tuple[Part, ...]
@@ -137,6 +137,7 @@ def read_analysis(path: Path) -> Analysis:
 
 
 _ERASED = {"updates", "erased", "erased_share"}
+_SAMPLED = {"sampled", "grown_share", "alone", "nominal_lambda", "effective_lambda"}
 
 
 def _checked(values: Any) -> Any:
@@ -148,7 +149,7 @@ def _checked(values: Any) -> Any:
         parts = [values["model"], *values["layers"], *values["roles"], *values["tensors"]]
         fits = all(_fits(part, names, len(values["epsilons"])) for part in parts)
         fits = fits and list(values["rounding"]) in ([], names)
-        fits = fits and all(set(figures) == _ERASED for figures in values["rounding"].values())
+        fits = fits and all(_ERASED <= set(figures) <= _ERASED | _SAMPLED for figures in values["rounding"].values())
         fits = fits and list(values["models"]) == names and all(tensor["role"] in ROLES for tensor in values["tensors"])
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"something is missing in it or of another kind ({error})") from error

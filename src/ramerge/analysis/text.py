@@ -42,7 +42,10 @@ def _figures(agent: AgentPart, analysis: Analysis) -> dict[str, str]:
     if analysis.method != "ram":
         figures[f"by {analysis.method}"] = f"{agent.fates['merge'].retained:.1%}"
     if analysis.rounding:
-        figures["erased"] = f"{analysis.rounding[agent.name]['erased_share']:.1%}"
+        rounded = analysis.rounding[agent.name]
+        figures["erased"] = f"{rounded['erased_share']:.1%}"
+        nominal, effective = rounded.get("nominal_lambda"), rounded.get("effective_lambda")
+        figures["effective"] = "-" if nominal is None or effective is None else f"{effective:.3f} of {nominal:.3f}"
     return figures
 
 
@@ -54,7 +57,9 @@ def _meaning(analysis: Analysis) -> str:
         f"kept: part of the agent's update that lies in the merge, stored in {analysis.dtype}",
     ]
     if analysis.rounding:
-        texts.append(
-            f"erased: of what {analysis.method} changes of the agent, share that rounding puts back to the base"
-        )
+        texts += [
+            f"erased: of what {analysis.method} changes of the agent, share that rounding puts back to the base",
+            f"effective: where no other agent moved an element, part of the update that {analysis.method} leaves in the "
+            "output, of what it is before rounding (in a sample)",
+        ]
     return "; ".join(texts)

@@ -14,7 +14,7 @@ import click
 
 from ramerge.cli import completion as complete
 from ramerge.cli import texts
-from ramerge.cli.options import AGENTS, DTYPE, LIMITS, MACHINE, METHOD, PAGES, RECIPE, SHARD_SIZE, options
+from ramerge.cli.options import AGENTS, DTYPE, LIMITS, MACHINE, METHOD, PAGES, RECIPE, ROUNDING, SHARD_SIZE, options
 from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.options import DEBUG, OUT, OVERWRITE, as_json
@@ -113,6 +113,7 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> No
         help="The model that an adapter changes; for other models it gives names, dtypes and files of the output.",
     ),
     DTYPE,
+    ROUNDING,
     SHARD_SIZE,
     *LIMITS,
     OVERWRITE,
@@ -139,7 +140,7 @@ def convert(model: str, out: Path, quiet: bool, as_json: bool, **flags: Any) -> 
 
 
 @click.command(short_help="Show what RL changed in the agents.")
-@options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), METHOD, *AGENTS, DTYPE)
+@options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), METHOD, *AGENTS, DTYPE, ROUNDING)
 @click.option("--epsilons", metavar="E,E,...", help="Thresholds of `moved` to compare; default: 1e-4,1e-5,1e-6,0.")
 @options(*PAGES, *MACHINE)
 def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: Any) -> None:

@@ -48,6 +48,15 @@ def dtypes(_context: Context, _parameter: Parameter, begun: str) -> list[Complet
     return matching((name for kind in kinds for name in get_args(kind)), begun)
 
 
+def roundings(_context: Context, _parameter: Parameter, begun: str) -> list[CompletionItem]:
+    """What `rounding` takes."""
+    from typing import get_args
+
+    from ramerge.recipe.model import Recipe
+
+    return matching(get_args(Recipe.model_fields["rounding"].annotation), begun)
+
+
 def _parameters() -> list[str]:
     from ramerge.methods.table import METHODS
 

@@ -13,9 +13,9 @@ from ramerge.recipe.document import Document, document_of, read_document
 
 
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
-    """The document that writes one model anew, with the flags `base`, `dtype` and `shard_size`."""
+    """The document that writes one model anew, with the flags `base`, `dtype`, `rounding` and `shard_size`."""
     document = document_of(from_here(model), "MODEL")
-    for key in ("base", "dtype", "shard_size"):
+    for key in ("base", "dtype", "rounding", "shard_size"):
         if options[key] is not None:
             value = from_here(options[key]) if key == "base" else options[key]
             document.set((key,), value, f"--{key.replace('_', '-')}")
@@ -122,7 +122,7 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
     """Set the values of flags in a document. A preset replaces the document's parameters."""
     if options.get("preset") is not None:
         document.values.pop("parameters", None)
-    for key in ("method", "base", "preset", "dtype", "shard_size"):
+    for key in ("method", "base", "preset", "dtype", "rounding", "shard_size"):
         if options.get(key) is not None:
             value = from_here(options[key]) if key == "base" else options[key]
             document.set((key,), value, f"--{key.replace('_', '-')}")

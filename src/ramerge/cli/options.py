@@ -65,6 +65,12 @@ DTYPE: Decorator = click.option(
     shell_complete=complete.dtypes,
     help="Output dtype, such as bfloat16; default: each base tensor's own.",
 )
+ROUNDING: Decorator = click.option(
+    "--rounding",
+    metavar="HOW",
+    shell_complete=complete.roundings,
+    help="How results are rounded to the output's dtype: nearest, the default, or stochastic.",
+)
 SHARD_SIZE: Decorator = click.option(
     "--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."
 )
@@ -87,6 +93,7 @@ RECIPE: tuple[Decorator, ...] = (
         help="A named set of parameters, such as paper, instead of the recipe's.",
     ),
     DTYPE,
+    ROUNDING,
     SHARD_SIZE,
     *MACHINE,
     OVERWRITE,

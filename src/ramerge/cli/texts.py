@@ -90,12 +90,14 @@ def plan(made: Plan) -> list[str]:
         shards = values["shards"]
         rows += [
             ("dtypes", _dtypes(values["input_dtypes"], made.dtype)),
+            *([("rounding", f"stochastic, seed {made.recipe.seed}")] if made.recipe.seed is not None else []),
             ("tensors", f"{values['tensors']:,} ({dtypes}), {values['parameters_count']:,} parameters"),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
             ("companions", brief(", ".join(values["companions"]), 500) or "none"),
             (
                 "read",
-                f"{values['bytes_read']:,} bytes in {_many(values['passes'], 'pass', 'es')}",
+                f"{values['bytes_read']:,} bytes in {_many(values['passes'], 'pass', 'es')}"
+                + (" and a sample" if made.guessed else ""),
             ),
             ("write", f"{values['bytes_written']:,} bytes"),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),

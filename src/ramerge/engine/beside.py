@@ -12,7 +12,7 @@ from ramerge.checkpoint.formats.safetensors import INDEX
 from ramerge.checkpoint.stage import Stage
 from ramerge.engine.card import model_card
 from ramerge.engine.record import AgentStatistics, Record, Sweep
-from ramerge.engine.warn import erasures, warnings_of
+from ramerge.engine.warn import advice, effects, warnings_of
 from ramerge.engine.worker import Known
 from ramerge.foundation.machine import peak_memory
 from ramerge.foundation.version import __version__
@@ -22,13 +22,16 @@ from ramerge.recipe.model import Agent, Recipe
 from ramerge.recipe.points import Point
 
 
-def make_records(plan: Plan, known: Known, rounding: Counts, seen: Sequence[str], began: float) -> tuple[Record, ...]:
+def make_records(
+    plan: Plan, known: Known, rounding: Counts, bytes_read: int, seen: Sequence[str], began: float
+) -> tuple[Record, ...]:
     """A record for each point, from the counts.
 
     Args:
         plan: the plan that was carried out.
         known: results of statistics.
-        rounding: int64, shape (points, 2, N), as in `kernels.rounding`.
+        rounding: int64: for each point counts of rounding, as in `kernels.piece.no_counts`.
+        bytes_read: bytes of weights that were read.
         seen: warnings from a sample of the weights.
         began: `time.monotonic` at the beginning.
     """
@@ -46,17 +49,19 @@ def make_records(plan: Plan, known: Known, rounding: Counts, seen: Sequence[str]
             base=plan.recipe.base,
             rules=tuple(rules),
             counts=plan.counts,
-            notes=(*plan.notes, *_remarks(point, agents)),
+            notes=(*plan.notes, *_remarks(point, agents), *advice(plan, counts)),
             warnings=warnings_of(plan, seen, counts),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
+            rounding=plan.recipe.rounding,
+            rounding_seed=plan.recipe.seed,
             runs_on=point.method.runs_on(point.parameters[0]),
             statistics=agents,
             parts=_parts(plan, point, known),
             tensors=plan.tensors_count,
             merged_tensors=sum(tensor.merged for tensor in plan.tensors),
             parameters_count=plan.parameters_count,
-            bytes_read=plan.bytes_read,
+            bytes_read=bytes_read,
             bytes_written=plan.bytes_written // len(plan.points),
             seconds=round(time.monotonic() - began, 3),
             peak_memory_bytes=peak_memory(),
@@ -70,10 +75,10 @@ def _statistics(plan: Plan, point: Point, known: Known, rounding: Counts) -> tup
     found = _reported(plan, point, known)
     parameters = point.parameters[next(iter(found.values()))[0] if len(found) == 1 else 0]
     values = point.method.report(parameters, [result for _, result in found.values()], agents)
-    erased = erasures(rounding) if plan.rounds_updates else [{} for _ in agents]
+    rounded = effects(rounding) if plan.rounds_updates else [{} for _ in agents]
     return tuple(
-        AgentStatistics(name, plan.recipe.agents[name].model, {**figures, **lost})
-        for name, figures, lost in zip(agents, values, erased, strict=True)
+        AgentStatistics(name, plan.recipe.agents[name].model, {**figures, **more})
+        for name, figures, more in zip(agents, values, rounded, strict=True)
     )
 
 

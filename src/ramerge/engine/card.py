@@ -43,13 +43,18 @@ def model_card(plan: Plan, point: Point, record: Record) -> str:
 # {markdown(name)}
 
 {_made(plan, record)}
-Inputs: {inputs}. Output: {record.dtype}.
+Inputs: {inputs}. Output: {record.dtype}{_rounded(record)}.
 
 {_table(record) if plan.method.combines else ""}
 {_warnings(record)}
 {_loading(literal) if "config.json" in plan.companions else ""}
 The recipe is in `ramerge.yaml`, counts and sizes are in `ramerge.json`.
 """
+
+
+def _rounded(record: Record) -> str:
+    """How results were rounded, if not to nearest."""
+    return "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
 
 
 def _loading(literal: str) -> str:
@@ -81,13 +86,23 @@ def _tag(method: str) -> str:
 
 
 def columns_of(record: Record) -> tuple[Column, ...]:
-    """The figures of each agent: the method's, and the share that rounding to the output's dtype erases."""
-    columns = METHODS[record.method].columns
-    if not any("erased_share" in agent.values for agent in record.statistics):
-        return columns
+    """The figures of each agent: the method's, and what rounding to the output's dtype does to its updates."""
     dtype = "the output's dtypes" if record.dtype == "mixed" else record.dtype
-    meaning = f"of the elements that it changed in the merge, share that rounding to {dtype} put back to the base"
-    return (*columns, Column("erased_share", "erased", ".1%", meaning))
+    known = [column for column in _rounding(dtype) if all(column.key in agent.values for agent in record.statistics)]
+    return (*METHODS[record.method].columns, *known)
+
+
+def _rounding(dtype: str) -> list[Column]:
+    """What rounding to a dtype did."""
+    erased = f"of the elements that it changed in the merge, share that rounding to {dtype} put back to the base"
+    grown = "share that rounding moved further from the base; this and what follows is measured on a sample"
+    nominal = "of what it changed where no other agent did, part that the merge keeps before rounding"
+    return [
+        Column("erased_share", "erased", ".1%", erased),
+        Column("grown_share", "grown", ".1%", grown),
+        Column("nominal_lambda", "nominal", ".3f", nominal, none="-"),
+        Column("effective_lambda", "effective", ".3f", "the same after rounding", none="-"),
+    ]
 
 
 def _table(record: Record) -> str:
@@ -111,7 +126,7 @@ def meaning(columns: Sequence[Column], record: Record) -> str:
 def figure(agent: AgentStatistics, column: Column) -> str:
     """One figure of an agent, in its column's format."""
     value = agent.values[column.key]
-    return "by part" if value is None else format(value, column.format)
+    return column.none if value is None else format(value, column.format)
 
 
 def _base_models(plan: Plan) -> list[str]:

@@ -20,13 +20,14 @@ from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor, Shards, Whole, all_shards
 from ramerge.engine.tally import Refusals, Statistics
 from ramerge.engine.warn import inspect, refuse
-from ramerge.engine.worker import Block, Compiling, Known, Outcome, Sink, Task, Worker, worker
+from ramerge.engine.worker import Compiling, Known, Outcome, Sink, Task, Worker, blank, worker
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import PlanError, WeightsError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.methods.base import Counts, Statistic
 from ramerge.planning import remembered
-from ramerge.planning.model import Plan, TensorPlan, Tie
+from ramerge.planning.model import Block, Plan, TensorPlan, Tie, share_of
+from ramerge.planning.sample import sample
 
 Wanted = Mapping[int, Sequence[Statistic]]
 
@@ -63,8 +64,10 @@ def execute(
         assert plan.out is not None
         with staged(plan.out, overwrite=plan.overwrite) as stage:
             with closing(Writer(stage, all_shards(plan))) as writer:
-                passes.count()
-                passes.merge(Shards(plan, writer))
+                shards = Shards(plan, writer)
+                if not passes.merge_guessed(shards):
+                    passes.count()
+                    passes.merge(shards)
                 writer.finish()
             passes.keep()
             records = _records(plan, passes, seen, began)
@@ -74,7 +77,7 @@ def execute(
 
 
 def _records(plan: Plan, passes: _Passes, seen: Sequence[str], began: float) -> tuple[Record, ...]:
-    records = make_records(plan, passes.known, passes.rounding, seen, began)
+    records = make_records(plan, passes.known, passes.rounding, passes.bytes_read, seen, began)
     refuse(plan, (warning for record in records for warning in record.warnings))
     return records
 
@@ -85,7 +88,7 @@ class Observed:
 
     Attributes:
         known: results of statistics, by statistic and part of the model.
-        rounding: int64, shape (2, N): what rounding does to updates, as `kernels.rounding` has it.
+        rounding: int64: what rounding does to updates, as `kernels.piece.no_counts` has it.
     """
 
     known: Known
@@ -118,12 +121,14 @@ class _Passes:
 
     Attributes:
         known: results of statistics.
-        rounding: int64, shape (points, 2, N): what rounding does to updates, as `kernels.rounding` has it.
+        rounding: int64: for each point what rounding does to updates, as `kernels.piece.no_counts` has it.
+        bytes_read: bytes of weights that were read.
     """
 
     def __init__(self, plan: Plan, executor: Executor, listen: Listener) -> None:
         self.known: dict[tuple[Statistic, str], Any] = dict(plan.remembered)
-        self.rounding = np.zeros((len(plan.points), 2, len(plan.agents)), np.int64)
+        self.rounding = blank(plan)
+        self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self._plan = plan
         self._executor = executor
         self._listen = listen
@@ -147,7 +152,7 @@ class _Passes:
     def observe(self, statistics: Sequence[Statistic]) -> None:
         """Count statistics of all tensors that the method merges, and of its results."""
         plan = self._plan
-        known, (tasks, _) = dict(self.known), _tasks(plan, self.known)
+        known, (tasks, _) = dict(self.known), _tasks(plan, self.known, {})
         wanted = {index: statistics for index, tensor in enumerate(plan.tensors) if tensor.merged}
         blocks = _in_order(plan, wanted, len(plan.rounds))
 
@@ -155,19 +160,70 @@ class _Passes:
             return own.observe(block, statistics, known, tasks[block.tensor][0])
 
         with _blas(plan):
-            self._read("reading", blocks, work, wanted)
+            self._learn(self._read("reading", blocks, work, wanted, known))
 
     def _count(self, stage: str, wanted: Wanted, number: int) -> None:
-        known = dict(self.known)
-        blocks = _in_order(self._plan, wanted, number)
-        self._read(stage, blocks, lambda own, block: own.count(block, wanted[block.tensor], known), wanted)
+        self._learn(self._counted(stage, _in_order(self._plan, wanted, number), wanted, self.known))
+
+    def _counted(self, stage: str, blocks: Sequence[Block], wanted: Wanted, known: Known) -> Statistics:
+        known = dict(known)
+        return self._read(
+            stage, blocks, lambda own, block: own.count(block, wanted[block.tensor], known), wanted, known
+        )
+
+    def _learn(self, counted: Statistics) -> None:
+        self.known |= counted.results
+        self._by_tensor |= counted.by_tensor
 
     def merge(self, sink: Sink) -> None:
         """Run the merging pass, which also counts some statistics."""
-        tasks, wanted = _tasks(self._plan, self.known)
-        blocks = _in_order(self._plan, range(len(self._plan.tensors)), len(self._plan.rounds))
+        self._merge(sink, self.known, {})
+
+    def merge_guessed(self, sink: Sink) -> bool:
+        """Merge with what a sample says that counting would give, and see on the way whether it does.
+
+        False if the plan does not ask for it, the sample does not say it, or it was wrong: then everything must be
+        counted, and merged again.
+        """
+        plan = self._plan
+        if not plan.guessed:
+            return False
+        sampled = self._sampled()
+        guesses = {key: key[0].guess(result) for key, result in sampled.items() if key[0].guessable}
+        verified = {key: guess for key, guess in guesses.items() if guess is not None}
+        if len(verified) < len(guesses) or not guesses.keys() >= _asked(plan):
+            return False
+        rounding = self.rounding.copy()
+        self._merge(sink, {**self.known, **sampled}, verified)
+        found = {key: self.known[guess, key[1]] for key, guess in verified.items()}
+        if any(result is None for result in found.values()):
+            self.rounding = rounding
+            return False
+        self.known |= found
+        return True
+
+    def _sampled(self) -> dict[tuple[Statistic, str], Any]:
+        """What a sample says of everything that must be counted; nothing of parts of the model that it lacks."""
+        blocks, known = list(sample(self._plan.tensors)), dict(self.known)
+        for wanted in self._plan.rounds:
+            due = [block for block in blocks if block.tensor in wanted]
+            known |= self._counted("sampling", due, wanted, known).results
+        return {key: result for key, result in known.items() if key not in self.known}
+
+    def _merge(self, sink: Sink, known: Known, verified: Mapping[tuple[Statistic, str], Statistic]) -> None:
+        tasks, wanted = _tasks(self._plan, known, verified)
+        blocks = _in_order(self._plan, range(len(self._plan.tensors)), 0 if verified else len(self._plan.rounds))
         with _blas(self._plan):
-            self._read("merging", blocks, lambda own, block: own.merge(block, tasks[block.tensor], sink), wanted, sink)
+            self._learn(
+                self._read(
+                    "merging",
+                    blocks,
+                    lambda own, block: own.merge(block, tasks[block.tensor], sink),
+                    wanted,
+                    self.known,
+                    sink,
+                )
+            )
 
     def keep(self) -> None:
         """Store counts for later runs on the same files."""
@@ -179,15 +235,16 @@ class _Passes:
         blocks: Sequence[Block],
         work: Callable[[Worker, Block], Outcome | Compiling],
         wanted: Wanted,
+        known: Known,
         sink: Sink | None = None,
-    ) -> None:
-        """Read blocks once. After that the statistics in `wanted` are known.
+    ) -> Statistics:
+        """Read blocks once, and count the statistics in `wanted`.
 
         At the end, inputs that have changed since planning are refused, and so are bad weights.
         """
         plan = self._plan
-        statistics, refusals, done = Statistics(plan, wanted, self.known), Refusals(plan), 0
-        total = sum(plan.tensors[index].bytes_read for index in {block.tensor for block in blocks})
+        statistics, refusals, done = Statistics(plan, wanted, known, blocks), Refusals(plan), 0
+        total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
         self._listen(Progress(stage, 0, total))
         # closed here and not by the garbage collector: workers must have stopped before the output is removed
         with closing(self._executor.map(lambda tell: worker(plan, self._files, tell), work, blocks)) as outcomes:
@@ -211,8 +268,8 @@ class _Passes:
         check_unchanged(plan.files)
         refusals.refuse()
         assert done == total, f"{stage} read {done:,} bytes of {total:,}"
-        self.known |= statistics.results
-        self._by_tensor |= statistics.by_tensor
+        self.bytes_read += done
+        return statistics
 
     def _compiling(self, kernel: Compiling) -> None:
         self._kernels_begun += not kernel.done
@@ -249,8 +306,28 @@ def _blocks(tensor: TensorPlan, index: int, size: int) -> Iterator[Block]:
         yield Block(index, start, min(start + size, tensor.base.elements))
 
 
-def _tasks(plan: Plan, known: Known) -> tuple[list[tuple[Task, ...]], dict[int, list[Statistic]]]:
-    """For each tensor: how every point merges it, and the statistics that are counted during merging."""
+def _asked(plan: Plan) -> set[tuple[Statistic, str]]:
+    """The statistics that merging needs and that are not known when the plan is made, by part of the model."""
+    return {
+        (statistic, tensor.part(statistic.scope))
+        for point in plan.points
+        for tensor in plan.tensors
+        if tensor.merged
+        for statistic in point.statistics(tensor.rule)
+        if (statistic, tensor.part(statistic.scope)) not in plan.remembered
+    }
+
+
+def _tasks(
+    plan: Plan, known: Known, verified: Mapping[tuple[Statistic, str], Statistic]
+) -> tuple[list[tuple[Task, ...]], dict[int, list[Statistic]]]:
+    """For each tensor: how every point merges it, and the statistics that are counted during merging.
+
+    Args:
+        plan: the plan.
+        known: results of statistics.
+        verified: those of them that are guesses, with what verifies them.
+    """
     agents = tuple(plan.agents)
     made: dict[object, Task] = {}
 
@@ -262,8 +339,10 @@ def _tasks(plan: Plan, known: Known) -> tuple[list[tuple[Task, ...]], dict[int, 
             results = {statistic: known[statistic, part] for statistic, part in zip(statistics, parts, strict=True)}
             prepared = point.method.prepare(point.parameters[tensor.rule], agents, results)
             reported = point.reported(tensor.rule)
-            counted = reported is None or (reported, tensor.part(reported.scope)) in known
-            made[index, tensor.rule, parts] = Task(prepared, None if counted else reported)
+            if reported is not None and (reported, tensor.part(reported.scope)) in known:
+                reported = None
+            guessed = [verified[key] for key in zip(statistics, parts, strict=True) if key in verified]
+            made[index, tensor.rule, parts] = Task(prepared, guessed[0] if guessed else reported)
         return made[index, tensor.rule, parts]
 
     tasks = [

@@ -67,6 +67,11 @@ class AgentStatistics:
         updates: elements that the agent moved and the merge changes.
         erased: elements of these that rounding puts back to the base.
         erased_share: erased / updates.
+        sampled: updates in a sample of the elements; the figures below are of that sample (`kernels.effect`).
+        grown_share: the share of these that rounding moves further from the base than the merge did.
+        alone: elements that only this agent moved.
+        nominal_lambda: of their updates, the part that the merge keeps before rounding; None if there are none.
+        effective_lambda: the part that is left of them in the output; None if there are none.
     """
 
     name: str
@@ -88,6 +93,11 @@ class AgentStatistics:
     updates = _Reported[int]()
     erased = _Reported[int]()
     erased_share = _Reported[float]()
+    sampled = _Reported[int]()
+    grown_share = _Reported[float]()
+    alone = _Reported[int]()
+    nominal_lambda = _Reported["float | None"]()
+    effective_lambda = _Reported["float | None"]()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -118,6 +128,8 @@ class Record:
         warnings: what was merged, but is probably not what the user wants.
         input_dtypes: dtypes of the floating-point tensors of `base`, agents and importances.
         dtype: full name of the output's dtype, or `mixed`.
+        rounding: how results were rounded to it: `nearest` or `stochastic`.
+        rounding_seed: the seed of the coins of `stochastic`; else None.
         runs_on: what the method computed with.
         statistics: one entry an agent, in recipe order.
         parts: figures by part of the model and agent, if several parts are counted separately.
@@ -141,6 +153,8 @@ class Record:
     warnings: tuple[str, ...] = ()
     input_dtypes: Mapping[str, str] = field(default_factory=dict)
     dtype: str
+    rounding: str = "nearest"
+    rounding_seed: int | None = None
     runs_on: str
     statistics: tuple[Annotated[AgentStatistics, BeforeValidator(_apart)], ...]
     parts: Mapping[str, Mapping[str, Mapping[str, Figure]]] = field(default_factory=dict)
@@ -158,6 +172,8 @@ class Record:
         values["rules"] = list(self.rules)
         values["notes"] = list(self.notes)
         values["warnings"] = list(self.warnings)
+        if self.rounding_seed is None:
+            del values["rounding_seed"]
         statistics: dict[str, Any] = {"agents": [agent.as_dict() for agent in self.statistics]}
         if parts := values.pop("parts"):
             statistics["parts"] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from ramerge.checkpoint.tensor import Tensor
 from ramerge.engine.worker import Known, Outcome
 from ramerge.foundation.errors import WeightsError
 from ramerge.methods.base import Counts, Statistic
-from ramerge.planning.model import Plan
+from ramerge.planning.model import Block, Plan
 
 
 class Statistics:
@@ -22,8 +22,17 @@ class Statistics:
     stay in `by_tensor`, separately for each tensor.
     """
 
-    def __init__(self, plan: Plan, wanted: Mapping[int, Sequence[Statistic]], known: Known) -> None:
-        """Prepare to count. `wanted`: statistics by the tensor's index. `known`: results that they may need."""
+    def __init__(
+        self, plan: Plan, wanted: Mapping[int, Sequence[Statistic]], known: Known, blocks: Iterable[Block]
+    ) -> None:
+        """Prepare to count.
+
+        Args:
+            plan: the plan.
+            wanted: statistics by the tensor's index.
+            known: results that they may need.
+            blocks: what will be counted.
+        """
         self._plan = plan
         self._known = known
         self._totals: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
@@ -33,10 +42,12 @@ class Statistics:
         for index, statistics in wanted.items():
             tensor = plan.tensors[index]
             for statistic in statistics:
-                key = statistic, tensor.part(statistic.scope)
-                self._elements[key] = self._elements.get(key, 0) + tensor.base.elements
+                self._elements[statistic, tensor.part(statistic.scope)] = 0
                 if statistic.kept is not None:
                     self.by_tensor[statistic, tensor.name] = statistic.blank(len(plan.agents))
+        for block in blocks:
+            for statistic in wanted.get(block.tensor, ()):
+                self._elements[statistic, plan.tensors[block.tensor].part(statistic.scope)] += block.stop - block.start
         self._missing = dict(self._elements)
         for key in [key for key, elements in self._elements.items() if not elements]:
             self._finish(key)

@@ -7,11 +7,16 @@ from typing import Any
 
 from ramerge.engine.suspect import suspicions
 from ramerge.foundation.errors import WeightsError
+from ramerge.kernels import effect
+from ramerge.kernels.rounding import ROWS
 from ramerge.methods.base import Counts
 from ramerge.planning.model import Plan
 
 # If a larger share of an agent's updates than this is lost, the user is warned.
 _MUCH = 0.1
+# Users are told of an effective lambda that is further from the nominal one than this share of it, if that was measured
+# on so many elements that coins or ties cannot be the reason.
+_FAR, _ENOUGH = 0.05, 1000
 
 
 def inspect(plan: Plan) -> tuple[str, ...]:
@@ -26,19 +31,21 @@ def inspect(plan: Plan) -> tuple[str, ...]:
     return found
 
 
-def erasures(rounding: Counts) -> list[dict[str, Any]]:
-    """How much of each agent's updates rounding erases, for the record.
+def effects(rounding: Counts) -> list[dict[str, Any]]:
+    """What rounding does to each agent's updates, for the record.
 
     Args:
-        rounding: int64, shape (2, N), as in `kernels.rounding`.
+        rounding: int64, as in `kernels.piece.no_counts`.
 
     Returns:
-        For each agent `updates` and `erased`, in elements, and `erased_share`, erased / updates.
+        For each agent `updates` and `erased`, in elements; `erased_share`, erased / updates; and figures of a sample, as
+        `kernels.effect.figures` has them.
     """
-    return [
+    exact = [
         {"updates": updates, "erased": erased, "erased_share": erased / updates if updates else 0.0}
-        for updates, erased in rounding.T.tolist()
+        for updates, erased in rounding[: len(ROWS)].T.tolist()
     ]
+    return [{**one, **more} for one, more in zip(exact, effect.figures(rounding[len(ROWS) :]), strict=True)]
 
 
 def warnings_of(plan: Plan, seen: Sequence[str], rounding: Counts) -> tuple[str, ...]:
@@ -47,20 +54,49 @@ def warnings_of(plan: Plan, seen: Sequence[str], rounding: Counts) -> tuple[str,
     Args:
         plan: its own come first.
         seen: what `inspect` found.
-        rounding: int64, shape (2, N): counts of rounding; if they are not counted, the forecast from headers is used.
+        rounding: int64: counts of rounding, likewise; if they are not counted, the forecast from headers is used.
     """
     return (*plan.warnings, *seen, *(_erased(plan, rounding) if plan.rounds_updates else plan.forecast))
 
 
+def advice(plan: Plan, rounding: Counts) -> list[str]:
+    """A note if rounding to nearest leaves another lambda of an agent than the merge computed."""
+    if not plan.rounds_updates or plan.recipe.seed is not None:
+        return []
+    far = [
+        f"{name} {figures['effective_lambda']:.3f} instead of {figures['nominal_lambda']:.3f}"
+        for name, figures in zip(plan.agents, effects(rounding), strict=True)
+        if figures["alone"] >= _ENOUGH
+        if abs(figures["effective_lambda"] - figures["nominal_lambda"]) > _FAR * abs(figures["nominal_lambda"])
+    ]
+    if not far:
+        return []
+    return [
+        f"rounding to {_dtype(plan)} changes how much of the agents {plan.method.name} keeps: effective lambda, in a "
+        f"sample of the elements that only one agent moved: {', '.join(far)}; `rounding: stochastic` keeps it on "
+        f"average, `dtype: {plan.exact_dtype}` keeps it exactly"
+    ]
+
+
+def _dtype(plan: Plan) -> str:
+    return "the output's dtypes" if plan.dtype == "mixed" else plan.dtype
+
+
 def _erased(plan: Plan, rounding: Counts) -> list[str]:
-    """Warnings if rounding to the output's dtype erases much of an agent, or rounds tensors taken from an agent."""
+    """Warnings if rounding to the output's dtype erases much of an agent, or rounds tensors taken from an agent.
+
+    Coins erase updates too, but give as much to others.
+    """
     found = []
-    shares = {name: lost["erased_share"] for name, lost in zip(plan.agents, erasures(rounding), strict=True)}
+    shares = {name: lost["erased_share"] for name, lost in zip(plan.agents, effects(rounding), strict=True)}
     much = [f"{share:.0%} of {name}" for name, share in shares.items() if share > _MUCH]
     keep = f"the line `dtype: {plan.exact_dtype}` in the recipe, or the flag `--dtype {plan.exact_dtype}`, keeps it"
-    dtype = "the output's dtypes" if plan.dtype == "mixed" else plan.dtype
-    if much:
-        found.append(f"rounding to {dtype} erases much of what {plan.method.name} changes: {', '.join(much)}; {keep}")
+    dtype = _dtype(plan)
+    if much and plan.recipe.seed is None:
+        found.append(
+            f"rounding to {dtype} erases much of what {plan.method.name} changes: {', '.join(much)}; {keep}; "
+            "`rounding: stochastic` keeps it on average"
+        )
     if copies := plan.narrowed_copies:
         what = f"{len(copies):,} tensor{'s' if len(copies) > 1 else ''} that rules take from agents"
         found.append(f"{what} are rounded to {dtype}, and what that erases is not counted; {keep}")

@@ -17,22 +17,13 @@ from ramerge.foundation.dtypes import FLOATS, itemsize
 from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS, Words
 from ramerge.kernels.native import told_of_compiling
-from ramerge.kernels.piece import Piece, count_negative, words_of
+from ramerge.kernels.piece import Piece, count_negative, no_counts, words_of
 from ramerge.methods.base import Counts, Statistic
-from ramerge.planning.model import Plan, TensorPlan
+from ramerge.planning.model import Block, Plan, TensorPlan, share_of
 
 _NOTHING = np.empty((0, 0), np.uint8)
 # A result of a statistic over one part of the model.
 Known = Mapping[tuple[Statistic, str], Any]
-
-
-@dataclass(frozen=True)
-class Block:
-    """Elements `start:stop` of the plan's tensor number `tensor`."""
-
-    tensor: int
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True)
@@ -43,8 +34,8 @@ class Outcome:
         block: the block.
         bytes_read: bytes of input.
         counted: by statistic.
-        rounding: int64, shape (points, 2, N): what the last rounding does to the updates of N agents, as
-            `kernels.rounding` has it; None where it can do nothing.
+        rounding: int64: for each point what the last rounding does to the updates of N agents, as
+            `kernels.piece.no_counts` has it; None where it can do nothing.
         wrong: for each source how many of its elements cannot be merged, where the result is wrong; all zero for an
             overflow.
         unequal: indices of sources whose bytes differ from the first source's, in a tensor that must be equal.
@@ -56,12 +47,6 @@ class Outcome:
     rounding: Counts | None = None
     wrong: tuple[int, ...] | None = None
     unequal: tuple[int, ...] = ()
-
-
-def share_of(tensor: TensorPlan, block: Block) -> int:
-    """The block's share of the bytes that a read of all sources takes; those of all blocks add up to these bytes."""
-    total, elements = tensor.bytes_read, tensor.base.elements
-    return total * block.stop // elements - total * block.start // elements
 
 
 class Sink(Protocol):
@@ -86,7 +71,8 @@ class Task:
 
     Attributes:
         prepared: the method's prepared values for `merge`.
-        on_the_way: the statistic that is counted during merging.
+        on_the_way: the statistic that is counted during merging: what the method reports, or what tells whether
+            `prepared` was guessed well.
     """
 
     prepared: Any
@@ -98,6 +84,11 @@ class Compiling:
     """The compilation of a kernel has begun, or is `done`."""
 
     done: bool
+
+
+def blank(plan: Plan) -> Counts:
+    """An array for what rounding does to the agents' updates in each point."""
+    return np.stack([no_counts(len(plan.agents)) for _ in plan.points])
 
 
 @contextmanager
@@ -137,7 +128,7 @@ class Worker:
         """Merge the block for the first point without writing it, and count inputs and result."""
         tensor = self._plan.tensors[block.tensor]
         piece = self._piece(tensor, block)
-        rounding = np.zeros((len(self._plan.points), 2, len(self._plan.agents)), np.int64)
+        rounding = blank(self._plan)
         self._merge(0, piece, task, None, rounding[0])
         return self._counted(block, piece, statistics, known, rounding)
 
@@ -154,7 +145,7 @@ class Worker:
             wrong = self._wrong(tensor, piece) if not lenient else ()
             return Outcome(block, read, wrong=wrong if any(wrong) or (flagged and not lenient) else None)
         counted: dict[Statistic, Counts] = {}
-        rounding = np.zeros((len(tasks), 2, len(self._plan.agents)), np.int64)
+        rounding = blank(self._plan)
         flagged = False
         for index, task in enumerate(tasks):
             counts = None
@@ -166,9 +157,13 @@ class Worker:
 
     def _merge(self, point: int, piece: Piece, task: Task, counts: Counts | None, rounding: Counts) -> bool:
         """Merge a piece for a point; True if something is not finite."""
-        method = self._plan.points[point].method
-        piece.counts = rounding if method.needs_base else None
-        return method.merge(piece, task.prepared, counts, self._plan.recipe.allow.non_finite)
+        method, lenient = self._plan.points[point].method, self._plan.recipe.allow.non_finite
+        piece.has_base, piece.counts = method.needs_base, rounding if method.needs_base else None
+        flagged = method.merge(piece, task.prepared, counts, lenient)
+        for sample in piece.unrounded():
+            method.merge(sample, task.prepared, None, lenient)
+            piece.measure(sample)
+        return flagged
 
     def _write(
         self,
@@ -233,7 +228,18 @@ class Worker:
         out = self._arena.take(words_of(tensor.dtype, elements) * out_word.itemsize).view(out_word)
         rows = len(tensor.scratch)
         scratch = self._arena.take(sum(tensor.scratch) * elements).reshape(rows, -1) if rows else _NOTHING
-        return Piece(tensor.name, tensor.base.shape, block.start, elements, formats, words, tensor.dtype, out, scratch)
+        return Piece(
+            tensor.name,
+            tensor.base.shape,
+            block.start,
+            elements,
+            formats,
+            words,
+            tensor.dtype,
+            out,
+            scratch,
+            seed=tensor.seed,
+        )
 
     def _read(self, tensor: TensorPlan, block: Block) -> list[NDArray[np.uint8]]:
         """The block's bytes in every source, with zeros up to a multiple of 4, so that they fill whole words.

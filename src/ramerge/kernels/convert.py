@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import ELEMENTS, FORMATS, Format
+from ramerge.kernels.formats import ELEMENTS, FORMATS, Format, before_packing
 
 Words = NDArray[Any]
 
@@ -17,7 +17,7 @@ _SOURCE = """
 def {name}(words, out):
     peak = np.{bits}(0)
     for i in range(np.uint64(out.size)):
-        value = {via}({lane}(words[i]))
+        value = {value}
         peak = {peak}(peak, value)
         out[i] = {pack}(value)
     return peak
@@ -45,11 +45,8 @@ def convert(source: str, words: Words, target: str, out: Words, elements: int) -
 @cache
 def _kernel(source: Format, target: Format) -> Any:
     name = f"{source.name.lower()}_to_{target.name.lower()}"
-    # float64 to a 16-bit format goes through float32 rounded to odd, which keeps the last rounding the only one
-    via = "sticky_f32" if source.itemsize == 8 and target.itemsize == 2 else f"np.{target.real.__name__}"
-    text = _SOURCE.format(
-        name=name, bits=target.bits, via=via, lane=source.lanes[0], peak=target.peak, pack=target.pack
-    )
+    value = before_packing(source, target, f"{source.lanes[0]}(words[i])")
+    text = _SOURCE.format(name=name, bits=target.bits, value=value, peak=target.peak, pack=target.pack)
     return native.load(name, text, (f"{source.word_code}[]", f"{target.word_code}[]"), target.bits_code)
 
 

@@ -88,6 +88,8 @@ def merge(
     drop: Drop | None = None,
     rounding: NDArray[np.int64] | None = None,
     beyond: float = 0.0,
+    ranks: NDArray[np.int64] | None = None,
+    bounds: Sequence[float] = (),
 ) -> bool:
     """Write `element(b, taus, [importances,] *each, *common)` of every element to `out`.
 
@@ -103,14 +105,21 @@ def merge(
         rounding: int64, shape (2, N), for a result of 16 bits and with the base: where to count what storing it
             erases, as `kernels.rounding` has it.
         beyond: for that an agent has moved an element where |tau| > beyond.
+        ranks: int64, shape (2, N): where to count each agent's magnitudes that lie above its bound, and that reach it.
+        bounds: one for each agent, float32.
 
     Returns:
         True if an input is not finite, an importance is negative, or a result overflows the format.
     """
-    kernel = _merge(element, loop, which, len(each), len(common), drop is not None, rounding is not None)
+    ranked, rounded = ranks is not None, rounding is not None
+    kernel = _merge(element, loop, which, len(each), len(common), drop is not None, rounded, ranked)
     numbers = [*[number for row in each for number in row], *common, *(drop.scales if drop else ()), beyond]
-    counts = rounding.reshape(-1) if rounding is not None else np.empty(0, np.int64)
-    return bool(kernel(*inputs, out, np.array(numbers, loop.out.real), counts, *_coins(drop)))
+    numbers += bounds if ranked else ()
+    counts = [array.reshape(-1) if array is not None else _NOTHING for array in (rounding, ranks)]
+    return bool(kernel(*inputs, out, np.array(numbers, loop.out.real), *counts, *_coins(drop)))
+
+
+_NOTHING = np.empty(0, np.int64)
 
 
 def histogram(
@@ -146,11 +155,6 @@ def histogram(
     return bool(kernel(*inputs, numbers, wanted, counts.reshape(-1), magnitudes, *_coins(drop)))
 
 
-def key_words(digest: bytes) -> tuple[int, int]:
-    """A Threefry key from the first 8 bytes of a digest, little end first."""
-    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
-
-
 def _coins(drop: Drop | None) -> tuple[Any, int]:
     if drop is None:
         return np.zeros(0, np.uint32), 0
@@ -162,7 +166,9 @@ def _coins(drop: Drop | None) -> tuple[Any, int]:
 
 
 @cache
-def _merge(element: Element, loop: Loop, which: Inputs, each: int, common: int, drops: bool, rounds: bool) -> Any:
+def _merge(
+    element: Element, loop: Loop, which: Inputs, each: int, common: int, drops: bool, rounds: bool, ranks: bool
+) -> Any:
     form, agents, counters = loop.out, range(which.agents), Counters(which.agents)
     arguments = ["b", _tuple("tau{t}", agents)]
     arguments += [_tuple("f{t}_i", agents)] if which.importances else []
@@ -174,6 +180,7 @@ def _merge(element: Element, loop: Loop, which: Inputs, each: int, common: int, 
         if rounds:
             body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > beyond") for t in agents]]
         body += _dropped(loop, agents, part) if drops else []
+        body += _ranked(counters) if ranks else []
         if which.importances:
             # a negative importance is reported like an infinite one
             body += [f"f{t}_i = {_element(loop, which, f'f{t}', part)}" for t in agents]
@@ -183,14 +190,20 @@ def _merge(element: Element, loop: Loop, which: Inputs, each: int, common: int, 
     body.append(f"out[i] = {form.pack}({', '.join(f'r{part}' for part in loop.parts)})")
     source = _loop(
         form,
-        [*which.names, "out", "numbers", "counts", "coins", "start"],
-        [*_numbers(agents, each, common, drops, ["beyond"]), *(_keys(agents) if drops else [])],
-        counters.clear(ROWS) if rounds else [],
+        [*which.names, "out", "numbers", "counts", "ranks", "coins", "start"],
+        [
+            *_numbers(agents, each, common, drops, ["beyond", *[f"bound{t}" for t in agents if ranks]]),
+            *(_keys(agents) if drops else []),
+        ],
+        [*(counters.clear(ROWS) if rounds else []), *(counters.clear(_RANKS) if ranks else [])],
         body,
-        counters.flush("counts", ROWS) if rounds else [],
+        [
+            *(counters.flush("counts", ROWS) if rounds else []),
+            *(counters.flush("ranks", _RANKS) if ranks else []),
+        ],
         f"seen >= np.{form.bits}({form.infinity}) or peak >= np.{form.bits}({form.overflow})",
     )
-    types = [*map(_words, (*loop.inputs, form)), _reals(form), "i64[]", "u32[]", "u64"]
+    types = [*map(_words, (*loop.inputs, form)), _reals(form), "i64[]", "i64[]", "u32[]", "u64"]
     scope = {"element": element, **({"threefry": threefry} if drops else {})}
     return native.load("loop", source, tuple(types), "u32", scope)
 
@@ -322,6 +335,18 @@ def _dropped(loop: Loop, agents: range, part: int) -> list[str]:
     """Task vectors of element number `part` of the word, after the coins."""
     coins = f"word{part}_{{t}}" if len(loop.parts) == 2 else "(word1_{t} if odd else word0_{t})"
     return [f"tau{t} = tau{t} * stay{t} if {coins.format(t=t)} >= below{t} else ZERO" for t in agents]
+
+
+_RANKS = ("above", "least")
+
+
+def _ranked(counters: Counters) -> list[str]:
+    """Count the magnitudes that lie above each agent's bound, and those that reach it."""
+    lines = []
+    for name, compared in zip(_RANKS, (">", ">="), strict=True):
+        marks = [counters.mark(t, f"np.float32(abs(tau{t})) {compared} bound{t}", "beyond") for t in counters.agents]
+        lines += [*counters.clear(["beyond"]), *marks, *counters.count(name, flags="beyond")]
+    return lines
 
 
 def _numbers(agents: range, each: int, common: int, drops: bool, more: Sequence[str] = ()) -> list[str]:

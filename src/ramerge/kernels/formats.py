@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 Words = NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Format:
     """A floating-point format as kernels see it. Functions are named, as `intrinsics` defines them.
+
+    There is one object of each. So they are compared as objects, which makes keys of caches of kernels cheap.
 
     Attributes:
         name: the dtype in safetensors' spelling.
@@ -91,6 +93,16 @@ FORMATS = {"BF16": _BF16[0], "F16": _F16[0], "F32": _F32, "F64": _F64}
 
 ELEMENTS = {"BF16": _BF16[1], "F16": _F16[1], "F32": _F32, "F64": _F64}
 """For loops in which they differ: one element a word."""
+
+
+def before_packing(source: Format, target: Format, value: str) -> str:
+    """Source of `value`, of `source`'s real type, as `target`'s `pack` takes it.
+
+    float64 to a 16-bit format goes through float32 rounded to odd, which keeps the last rounding the only one.
+    """
+    if source.real is target.real:
+        return value
+    return f"sticky_f32({value})" if target.itemsize == 2 else f"np.{np.dtype(target.real).name}({value})"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ numba promotes 32-bit integers to 64 bits, which halves the vector width, and kn
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -285,6 +286,73 @@ def sticky_f32(b: Any, value: Any) -> Any:
     odd = b.or_(towards_zero, b.zext(inexact, I32))
     ordinary = b.fcmp_ordered("ord", value, value)
     return b.bitcast(_select(b, ordinary, odd, bits), F32)
+
+
+# --- stochastic rounding: a coin decides between the two neighbours ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The bits of a floating-point format: of the mantissa, the exponent's bias, of the number in all."""
+
+    mantissa: int
+    bias: int
+    width: int
+
+
+_BFLOAT16, _FLOAT16 = _Layout(7, 127, 16), _Layout(10, 15, 16)
+_FLOAT32, _FLOAT64 = _Layout(23, 127, 32), _Layout(52, 1023, 64)
+
+
+def _tossed(b: Any, value: Any, coin: Any, of: _Layout, to: _Layout, coin_bits: int) -> Any:
+    """The neighbour of `value` in a shorter format that a coin chooses, as `kernels.stochastic` has it.
+
+    Right for finite numbers whose upper neighbour is finite. The coin has the type of the value's bits.
+    """
+    kind, real = (I32, F32) if of.width == 32 else (I64, F64)
+
+    def number(value: int) -> ir.Constant:
+        return ir.Constant(kind, value)
+
+    bits = b.bitcast(value, kind)
+    magnitude = b.and_(bits, number((1 << (of.width - 1)) - 1))
+    drop = of.mantissa - to.mantissa
+    carried = b.lshr(b.add(magnitude, b.lshr(coin, number(coin_bits - drop))), number(drop))
+    chosen = b.sub(carried, number((of.bias - to.bias) << to.mantissa))
+    if of.bias != to.bias:  # numbers that are subnormal in the shorter format, in its smallest steps
+        steps = b.fmul(b.bitcast(magnitude, real), ir.Constant(real, 2.0 ** (to.bias - 1 + to.mantissa)))
+        whole = b.fptoui(steps, kind)
+        share = b.fptoui(b.fmul(b.fsub(steps, b.uitofp(whole, real)), ir.Constant(real, 2.0**coin_bits)), kind)
+        up = b.zext(b.icmp_unsigned(">", share, b.not_(coin)), kind)
+        subnormal = b.icmp_unsigned("<", magnitude, number((of.bias - to.bias + 1) << of.mantissa))
+        chosen = _select(b, subnormal, b.add(whole, up), chosen)
+    sign = b.shl(b.lshr(bits, number(of.width - 1)), number(to.width - 1))
+    return b.trunc(b.or_(chosen, sign), I16 if to.width == 16 else I32)
+
+
+@_intrinsic(types.uint16, types.float32, types.uint16)
+def bf16_tossed_f32(b: Any, value: Any, coin: Any) -> Any:
+    return _tossed(b, value, b.zext(coin, I32), _FLOAT32, _BFLOAT16, 16)
+
+
+@_intrinsic(types.uint16, types.float32, types.uint32)
+def f16_tossed_f32(b: Any, value: Any, coin: Any) -> Any:
+    return _tossed(b, value, coin, _FLOAT32, _FLOAT16, 32)
+
+
+@_intrinsic(types.uint16, types.float64, types.uint64)
+def bf16_tossed_f64(b: Any, value: Any, coin: Any) -> Any:
+    return _tossed(b, value, coin, _FLOAT64, _BFLOAT16, 64)
+
+
+@_intrinsic(types.uint16, types.float64, types.uint64)
+def f16_tossed_f64(b: Any, value: Any, coin: Any) -> Any:
+    return _tossed(b, value, coin, _FLOAT64, _FLOAT16, 64)
+
+
+@_intrinsic(types.uint32, types.float64, types.uint64)
+def f32_tossed_f64(b: Any, value: Any, coin: Any) -> Any:
+    return _tossed(b, value, coin, _FLOAT64, _FLOAT32, 64)
 
 
 @_intrinsic(types.uint32, types.uint32, types.uint32)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.kernels import effect
 from ramerge.kernels.convert import convert
-from ramerge.kernels.formats import FORMATS, Loop, Words, loop_of, uniform
-from ramerge.kernels.rounding import loses, survey, survey_stored
+from ramerge.kernels.formats import ELEMENTS, FORMATS, Loop, Words, loop_of, uniform
+from ramerge.kernels.rounding import ROWS, loses, survey
+from ramerge.kernels.stochastic import round_stochastically
 
 Counts = NDArray[np.int64]
+_NO_SCRATCH = np.empty((0, 0), np.uint8)
 # formats, inputs, output, where to count what rounding erases -> whether something is not finite
 Kernel = Callable[[Loop, list[Words], Words, Counts | None], bool]
 
@@ -26,6 +29,17 @@ def words_of(format: str, elements: int) -> int:
 def arithmetic(formats: Collection[str]) -> str:
     """The format to compute in what lies in several formats: F64 if any input is, else F32."""
     return "F64" if "F64" in formats else "F32"
+
+
+def computed(formats: Collection[str], out_format: str, *, tossed: bool) -> str:
+    """The format in which a kernel writes a result: that of the output, or if coins round it, that of the arithmetic."""
+    wide = arithmetic(formats)
+    return wide if tossed and loses(FORMATS[wide].real, out_format) else out_format
+
+
+def no_counts(agents: int) -> Counts:
+    """An array to count in what rounding does to so many agents: rows as `kernels.rounding` and `kernels.effect`."""
+    return np.zeros((len(ROWS) + effect.ROWS, agents), np.int64)
 
 
 def count_negative(format: str, words: Words, elements: int) -> int:
@@ -52,10 +66,13 @@ class Piece:
         inputs: words of the inputs.
         out_format: format of the result.
         out: words of the result.
-        scratch: uint8, one row for each input and one for the result, with room for the elements in `arithmetic`; used
-            where there is no loop for the formats, and for whole tensors. Otherwise it may be empty.
-        counts: int64, shape (2, N), for N agents behind the base: where to count what rounding does to the result, as
-            `kernels.rounding` has it; None if nobody asks, or if there is no base to compare with.
+        scratch: uint8, rows with room for the elements in `arithmetic`: one for each input and one for the result where
+            there is no loop for the formats, and for whole tensors; one for the result where only coins need it.
+            Otherwise it may be empty.
+        seed: of the coins that round the result (`kernels.stochastic`); None to round to nearest.
+        has_base: whether the first input is the base.
+        counts: as `no_counts`, for N agents behind the base: where to count what rounding does to the result; None if
+            nobody asks, or if there is no base to compare with.
     """
 
     tensor: str
@@ -67,9 +84,12 @@ class Piece:
     out_format: str
     out: Words
     scratch: NDArray[np.uint8]
+    seed: int | None = None
+    has_base: bool = True
     counts: Counts | None = None
     _has_widened: bool = False
     _beyond: float = 0.0
+    _rounded_by_kernel: bool = False
 
     def compute(self, kernel: Kernel, beyond: float = 0.0) -> bool:
         """Call `kernel(loop, inputs, out, counts)`, and round what it gives if it could not.
@@ -84,14 +104,26 @@ class Piece:
             True if it or the last rounding met a result that is not finite.
         """
         self._beyond = beyond
-        loop, inputs = self._taken(self.out_format)
+        loop, inputs = self._taken(computed(self.formats, self.out_format, tossed=self.seed is not None))
         form = loop.out
+        self._rounded_by_kernel = form.name == self.out_format and loses(form.real, form.name)
         if form.name == self.out_format:
-            counts = self.counts if loses(form.real, form.name) else None
+            counts = self.counts if self._rounded_by_kernel else None
             return kernel(loop, inputs, form.array(self.out, self.elements), counts)
-        result = self._row(len(inputs), form.name)
+        result = self._row(-1, form.name)
         flagged = kernel(loop, inputs, result, None)
         return self._round(loop, inputs, result) or flagged
+
+    def unrounded(self) -> Iterator[Piece]:
+        """What must be merged once more, in `arithmetic`, to be measured: the sample of what a kernel has rounded."""
+        if self.counts is not None and self._rounded_by_kernel:
+            for begin, end in self._sampled():
+                yield self._sample(begin, end, None)
+
+    def measure(self, sample: Piece) -> None:
+        """Count what rounding did to a sample that `unrounded` gave, and that is merged now."""
+        first = sample.start - self.start
+        self._measure(sample, self._numbers(self.out_format, self.out, first, first + sample.elements))
 
     def copy(self) -> bool:
         """Store the first input, rounded if need be; True if that meets a number that is not finite."""
@@ -107,8 +139,7 @@ class Piece:
             stored: float32, 1-D: the numbers that are read back.
         """
         if self.counts is not None and "F64" not in self.formats:
-            loop, inputs = self._compared(*self._taken("F32"), self.counts)
-            survey_stored(loop, inputs, self.out[: self.elements], stored, self._beyond, self.counts)
+            self._count(*self._taken("F32"), self.out[: self.elements], "F32", stored.view(np.uint32), self.counts)
 
     def compute_numbers(self, function: Callable[..., NDArray[Any]]) -> bool:
         """Store `function(*inputs)` of arrays of the tensor's shape, in float32 or float64; for whole tensors.
@@ -134,7 +165,7 @@ class Piece:
         loop, inputs = self._taken(self.out_format)
         if loop.out.name == self.out_format:
             return kernel(loop, inputs, loop.out.array(self.out, self.elements))
-        result = self._row(len(inputs), loop.out.name)
+        result = self._row(-1, loop.out.name)
         convert(self.out_format, self.out, loop.out.name, result, self.elements)
         return kernel(loop, inputs, result)
 
@@ -163,14 +194,86 @@ class Piece:
         return self.scratch[index, : self.elements * form.itemsize].view(form.word)
 
     def _round(self, loop: Loop, inputs: list[Words], result: Words) -> bool:
-        """Round a result to the output, and count what that erases; True if something is not finite."""
-        if self.counts is not None and loses(loop.out.real, self.out_format):
-            compared = self._compared(loop, inputs, self.counts)
-            survey(*compared, result, self.out_format, self._beyond, self.counts)
-        return convert(loop.out.name, result, self.out_format, self.out, self.elements)
+        """Round a result to the output, and count what that does; True if something is not finite."""
+        real, target = loop.out.name, self.out_format
+        if self.seed is not None and loses(loop.out.real, target):
+            flagged = round_stochastically(
+                real,
+                result,
+                target,
+                self.out,
+                self.elements,
+                seed=self.seed,
+                tensor=self.tensor,
+                start=self.start,
+                base=(self.formats[0], self.inputs[0]) if self.has_base else None,
+            )
+        else:
+            flagged = convert(real, result, target, self.out, self.elements)
+        if self.counts is not None and loses(loop.out.real, target):
+            self._count(loop, inputs, result, target, ELEMENTS[target].array(self.out, self.elements), self.counts)
+        return flagged
 
-    @staticmethod
-    def _compared(loop: Loop, inputs: list[Words], counts: Counts) -> tuple[Loop, list[Words]]:
-        """The base and the agents."""
+    def _count(
+        self, loop: Loop, inputs: list[Words], result: Words, target: str, stored: Words, counts: Counts
+    ) -> None:
+        """Count what storing a result did to the agents' updates: exactly, and more in a sample.
+
+        Args:
+            loop: formats of the inputs and the result.
+            inputs: their words.
+            result: its words.
+            target: the format of `stored`.
+            stored: what is read back, one element a word.
+            counts: as `no_counts`.
+        """
         behind = 1 + counts.shape[1]
-        return Loop(loop.inputs[:behind], loop.out), inputs[:behind]
+        compared = Loop(loop.inputs[:behind], loop.out)
+        survey(compared, inputs[:behind], result, target, stored, self._beyond, counts)
+        for begin, end in self._sampled():
+            self._measure(self._sample(begin, end, result), self._numbers(target, stored, begin, end))
+
+    def _sampled(self) -> list[tuple[int, int]]:
+        """The stretches of this piece that are in the sample."""
+        found = effect.sampled(self.start, self.start + self.elements)
+        return [(begin - self.start, end - self.start) for begin, end in found]
+
+    def _sample(self, begin: int, end: int, result: Words | None) -> Piece:
+        """A stretch of this piece in `arithmetic`, with its part of a result, or with room for it."""
+        format = arithmetic(self.formats)
+        word = np.dtype(FORMATS[format].word)
+        inputs = [
+            self._numbers(source, words, begin, end).view(word)
+            for source, words in zip(self.formats, self.inputs, strict=True)
+        ]
+        out = np.empty(end - begin, word) if result is None else result[begin:end]
+        formats = (format,) * len(inputs)
+        return Piece(
+            self.tensor, self.shape, self.start + begin, end - begin, formats, inputs, format, out, _NO_SCRATCH
+        )
+
+    def _measure(self, sample: Piece, stored: NDArray[Any]) -> None:
+        """Count what rounding did to a sample."""
+        assert self.counts is not None
+        numbers = [words.view(stored.dtype) for words in sample.inputs]
+        base, agents = numbers[0], numbers[1 : 1 + self.counts.shape[1]]
+        result, counts = sample.out.view(stored.dtype), self.counts[len(ROWS) :]
+        effect.measure(sample.out_format, base, self._as_stored(base), agents, result, stored, self._beyond, counts)
+
+    def _as_stored(self, base: NDArray[Any]) -> NDArray[Any]:
+        """What would be stored of numbers of the base."""
+        if self.formats[0] == self.out_format:
+            return base
+        words = np.empty(words_of(self.out_format, base.size), FORMATS[self.out_format].word)
+        convert(arithmetic(self.formats), base.view(f"u{base.itemsize}"), self.out_format, words, base.size)
+        return self._numbers(self.out_format, words, 0, base.size)
+
+    def _numbers(self, source: str, words: Words, begin: int, end: int) -> NDArray[Any]:
+        """A stretch of numbers, widened to `arithmetic`."""
+        format = arithmetic(self.formats)
+        stretch = words.view(f"u{FORMATS[source].itemsize}")[begin:end]
+        if source == format:
+            return stretch.view(FORMATS[format].real)
+        wide = np.empty(end - begin, FORMATS[format].word)
+        convert(source, stretch, format, wide, end - begin)
+        return wide.view(FORMATS[format].real)

@@ -3,8 +3,8 @@
 An agent's *updates* are the elements that it moved and that the merge changes. An update is *erased* where the result,
 once rounded to the output's dtype, is what the base would be there: the output does not show that it was learned.
 
-Both must be counted before the result is rounded. Loops that round on the way (16-bit formats) count on the way, with
-`Counters`; where the result is there in float32 or float64, `survey` counts it.
+Loops that round on the way (16-bit formats) count on the way, with `Counters`; where the result is there in float32 or
+float64 before it is rounded, `survey` counts it. `kernels.effect` says more, of a sample.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class Counters:
         """Set registers to zero."""
         return [f"{name}{pair} = nothing" for name in names for pair in self.pairs]
 
-    def mark(self, agent: int, moved: str) -> str:
-        """Enter in `active` that an agent moved the element."""
-        pair = agent // 2
-        return f"active{pair} = or32(active{pair}, field{agent % 2}) if {moved} else active{pair}"
+    def mark(self, agent: int, moved: str, flags: str = "active") -> str:
+        """Enter in `flags` that something holds for an agent, such as that it moved the element."""
+        flag = f"{flags}{agent // 2}"
+        return f"{flag} = or32({flag}, field{agent % 2}) if {moved} else {flag}"
 
-    def count(self, name: str, where: str = "") -> list[str]:
-        """Add `active` to counters, everywhere or where a condition holds."""
+    def count(self, name: str, where: str = "", flags: str = "active") -> list[str]:
+        """Add `flags` to counters, everywhere or where a condition holds."""
         condition = f" if {where} else {name}{{pair}}" if where else ""
-        line = f"{name}{{pair}} = add32({name}{{pair}}, active{{pair}}){condition}"
+        line = f"{name}{{pair}} = add32({name}{{pair}}, {flags}{{pair}}){condition}"
         return [line.format(pair=pair) for pair in self.pairs]
 
     def flush(self, array: str, names: Sequence[str]) -> list[str]:
@@ -85,12 +85,9 @@ class Counters:
             for t in self.agents
         ]
 
-    def survey(self, form: Format, target: str | None, result: str) -> list[str]:
-        """Count the element whose `result` is to be rounded, of the base `b`; without target it is stored already."""
-        if target is None:
-            same = "stored[i] == b"
-        else:
-            same = f"{rounded(form, target, result)} == {rounded(form, target, 'b')}"
+    def survey(self, form: Format, target: str, result: str, stored: str = "") -> list[str]:
+        """Count the element whose `result`, of the base `b`, is to be rounded, or is `stored` already."""
+        same = f"{stored or rounded(form, target, result)} == {rounded(form, target, 'b')}"
         lines = [f"changed = {result} != b", f"same = changed and {same}"]
         return [*lines, *self.count("updates", "changed"), *self.count("erased", "same")]
 
@@ -102,7 +99,7 @@ def survey({arrays}, result, stored, beyond, counts):
         stop = min(start + {chunk}, result.size)
         {clear}
         for i in range(np.uint64(start), np.uint64(stop)):
-            b, r = {base}, {result}
+            b, r, s = {base}, {result}, {stored}
             {body}
         {flush}
     return nothing
@@ -110,48 +107,32 @@ def survey({arrays}, result, stored, beyond, counts):
 
 
 def survey(
-    loop: Loop, inputs: Sequence[Words], result: Words, target: str, beyond: float, counts: NDArray[np.int64]
+    loop: Loop,
+    inputs: Sequence[Words],
+    result: Words,
+    target: str,
+    stored: Words,
+    beyond: float,
+    counts: NDArray[np.int64],
 ) -> None:
-    """Count what rounding a result to a format will do to the updates of N agents.
+    """Count what rounding a result to a format did to the updates of N agents.
 
     Args:
         loop: formats of the inputs, and of the result: F32 or F64.
         inputs: base and N agents, 1-D arrays of these formats' words.
         result: words of the merge; the inputs are as long, or longer.
-        target: the format that the result will be rounded to.
+        target: the format that the result was rounded to. F32 for a float32 result that is stored as other numbers.
+        stored: words of `target`, one element a word: what is read back of the result.
         beyond: an agent has moved an element where |agent - base| > beyond.
-        counts: int64, shape (2, N), added to: updates, and those of them that rounding erases.
+        counts: int64, shape (2, N) or more rows, added to: updates, and those of them that rounding erased.
     """
-    _survey(loop, target)(*inputs, result, _NOTHING, beyond, counts.reshape(-1))
-
-
-_NOTHING = np.empty(0, np.float32)
-
-
-def survey_stored(
-    loop: Loop,
-    inputs: Sequence[Words],
-    result: Words,
-    stored: NDArray[np.float32],
-    beyond: float,
-    counts: NDArray[np.int64],
-) -> None:
-    """Count what storing a float32 result as other numbers did to the updates of N agents.
-
-    Args:
-        loop: formats of the inputs, and of the result: F32.
-        inputs: base and N agents, 1-D arrays of these formats' words.
-        result: words of the merge.
-        stored: float32, 1-D: the numbers as they are read back. Where they are the base's, updates are erased.
-        beyond: as for `survey`.
-        counts: as for `survey`.
-    """
-    _survey(loop, None)(*inputs, result, stored, beyond, counts.reshape(-1))
+    _survey(loop, target)(*inputs, result, stored, beyond, counts.reshape(-1))
 
 
 @cache
-def _survey(loop: Loop, target: str | None) -> Any:
-    form, n = loop.out, len(loop.inputs) - 1
+def _survey(loop: Loop, target: str) -> Any:
+    form, n, after = loop.out, len(loop.inputs) - 1, ELEMENTS[target]
+    wide = "np.float64" if form.real is np.float64 else ""
     counters = Counters(n)
     moved = [counters.mark(t, f"abs({loop.element(1 + t, 0, f'a{t}[i]')} - b) > beyond") for t in range(n)]
     source = _SURVEY.format(
@@ -159,9 +140,10 @@ def _survey(loop: Loop, target: str | None) -> Any:
         chunk=CHUNK_WORDS,
         base=loop.element(0, 0, "base[i]"),
         result=f"{form.lanes[0]}(result[i])",
+        stored=f"{wide}({after.lanes[0]}(stored[i]))",
         clear="\n        ".join(counters.clear(ROWS)),
-        body="\n            ".join([*counters.clear(["active"]), *moved, *counters.survey(form, target, "r")]),
+        body="\n            ".join([*counters.clear(["active"]), *moved, *counters.survey(form, target, "r", "s")]),
         flush="\n        ".join(counters.flush("counts", ROWS)),
     )
     words = [f"{each.word_code}[]" for each in (*loop.inputs, form)]
-    return native.load("survey", source, (*words, "f32[]", form.real_code, "i64[]"), "u32")
+    return native.load("survey", source, (*words, f"{after.word_code}[]", form.real_code, "i64[]"), "u32")

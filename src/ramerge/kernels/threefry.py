@@ -30,3 +30,8 @@ def threefry(low: Any, high: Any, key0: Any, key1: Any) -> Any:
         x = add32(x, keys[(group + 1) % 3])
         y = add32(y, add32(keys[(group + 2) % 3], np.uint32(group + 1)))
     return x, y
+
+
+def key_words(digest: bytes) -> tuple[int, int]:
+    """A key from the first 8 bytes of a digest, little end first."""
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")

@@ -150,6 +150,19 @@ class Statistic(ABC):
         """
         return None
 
+    def guess(self, sampled: Any) -> Statistic | None:
+        """What tells whether the result of a sample is the result of everything, so that a merge need not wait for it.
+
+        It is counted while the merge goes on with `sampled`. Its `finish` gives the result of this statistic, or None
+        if that is another one. None where a sample cannot say it. Only asked if `guessable`.
+        """
+        return None
+
+    @property
+    def guessable(self) -> bool:
+        """Whether `guess` may give something."""
+        return False
+
     @property
     def reads(self) -> int:
         """Reads of the inputs until its result is known."""
@@ -161,12 +174,13 @@ Results = Mapping[Statistic, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A figure that a method reports of each agent: its key in the record, its heading, its format."""
+    """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means."""
 
     key: str
     title: str
     format: str
     meaning: str
+    none: str = "by part"
 
 
 @dataclass(frozen=True)
@@ -238,7 +252,8 @@ class Method:
         parameters: the model that states and checks its parameters.
         prepare: from parameters, agents and results of statistics to what `merge` takes; called once for each part.
         merge: `merge(piece, prepared, counts, lenient)` writes a piece's result; True if an input or the result is not
-            finite, never if `lenient`. Where `counts` is given, it counts what `reported` would on the way.
+            finite, never if `lenient`. Where `counts` is given, it counts on the way what `reported` would, or what
+            tells whether a statistic was guessed well.
         alone: what a merge of one agent is.
         differs: how it differs from mergekit's method of that name; empty where there is none.
         noted: whether with these parameters that makes results so different that plans say so.

@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from ramerge.kernels.elementwise import Drop, key_words
+from ramerge.kernels.elementwise import Drop
 from ramerge.kernels.piece import Piece
+from ramerge.kernels.threefry import key_words
 
 
 @dataclass(frozen=True)

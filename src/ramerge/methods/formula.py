@@ -21,6 +21,7 @@ class Formula:
         common: numbers.
         inputs: what it reads beside the agents.
         coins: drops elements of task vectors first.
+        bounds: one for each agent; what a merge counts are the magnitudes above them, and those that reach them.
         beyond: an agent has moved an element where |agent - base| > beyond; for what is counted of rounding.
     """
 
@@ -30,10 +31,11 @@ class Formula:
     base: bool = True
     importances: bool = False
     coins: Coins | None = None
+    bounds: tuple[float, ...] = ()
     beyond: float = 0.0
 
 
-def merge(piece: Piece, prepared: Formula, _counts: Counts | None, lenient: bool) -> bool:
+def merge(piece: Piece, prepared: Formula, counts: Counts | None, lenient: bool) -> bool:
     """Merge a piece by its formula; see `Method.merge`."""
     which = Inputs(len(prepared.each[0]), base=prepared.base, importances=prepared.importances)
     drop = prepared.coins.drop(piece) if prepared.coins else None
@@ -49,6 +51,8 @@ def merge(piece: Piece, prepared: Formula, _counts: Counts | None, lenient: bool
             drop,
             rounding,
             prepared.beyond,
+            counts,
+            prepared.bounds,
         ),
         beyond=prepared.beyond,
     )

@@ -69,7 +69,7 @@ def formula(parameters: Any, agents: Agents, results: Results, coins: Coins | No
     found = thresholds(parameters, agents, coins)
     least = results[found].thresholds if found else (0.0,) * len(agents)
     each = (for_each(parameters.weights, agents), least)
-    return Formula(element, each, (parameters.scale, float(parameters.normalize)), coins=coins)
+    return Formula(element, each, (parameters.scale, float(parameters.normalize)), coins=coins, bounds=least)
 
 
 def element(b: Any, taus: Any, weights: Any, thresholds: Any, scale: Any, normalize: Any) -> Any:

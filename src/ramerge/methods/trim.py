@@ -4,12 +4,16 @@ A magnitude is |tau| as float32, whose bits order as the numbers do. A first rea
 in which bin the k-th largest lies; a second one counts the lower 16 bits of that bin. All counts are integers, so the
 threshold does not depend on blocks or threads, and the task vector is never held. k = max(1, floor(density * d)) of d
 elements, or none for a density of 0; what equals the threshold is kept.
+
+Where many magnitudes are equal, a sample shows the threshold, and the merge itself counts whether that was right
+(`Ranked`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +28,9 @@ INFINITY = np.float32(np.inf)
 # The bin of infinity, where `shared` puts what lies outside of the shared region.
 _OUTSIDE = 0x7F80
 _INFINITE = 0x7F800000
+# How far inside of a run of equal magnitudes a sample must find a threshold, as a share of the rank.
+_MARGIN = 0.02
+_DEVIATIONS = 4
 
 
 @dataclass(frozen=True)
@@ -36,12 +43,14 @@ class Trimmed:
         asked: elements that were asked for.
         kept: elements that are kept: more than were asked for where several equal the threshold, which formats of few
             bits make many; with a threshold of 0, those that are not 0.
+        above: elements of larger magnitude than the threshold.
     """
 
     elements: int
     thresholds: tuple[float, ...]
     asked: tuple[int, ...]
     kept: tuple[int, ...]
+    above: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -89,8 +98,11 @@ class Coarse(Statistic):
             total = total.copy()
             total[:, _OUTSIDE] = 0
             elements = int(total[0].sum())
-        ranks = [max(1, int(density * elements)) if density else 0 for density in self.densities]
-        return tuple(_find(row, rank) for row, rank in zip(total, ranks, strict=True))
+        return tuple(_find(row, rank) for row, rank in zip(total, self.asked(elements), strict=True))
+
+    def asked(self, elements: int) -> tuple[int, ...]:
+        """The rank of each agent's threshold among so many elements; 0 to keep nothing."""
+        return tuple(max(1, int(density * elements)) if density else 0 for density in self.densities)
 
 
 @dataclass(frozen=True)
@@ -109,14 +121,68 @@ class Fine(Statistic):
 
     def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Trimmed:
         """See `Statistic.finish`."""
-        thresholds, kept = [], []
+        thresholds, kept, above = [], [], []
         for row, upper in zip(total, known, strict=True):
             lower = _find(row, upper.rank)
             bits = upper.index << 16 | lower.index if upper.rank else _INFINITE
             thresholds.append(float(np.uint32(bits).view(np.float32)))
+            above.append(upper.above + lower.above if upper.rank else 0)
             kept.append(upper.above + int(row[lower.index if bits else 1 :].sum()) if upper.rank else 0)
         asked = tuple(upper.above + upper.rank for upper in known)
-        return Trimmed(elements, tuple(thresholds), asked, tuple(kept))
+        return Trimmed(elements, tuple(thresholds), asked, tuple(kept), tuple(above))
+
+    @property
+    def guessable(self) -> bool:
+        """Thresholds of the whole model; those of a layer or tensor are too many for all guesses to be right."""
+        return self.scope == "model" and self.after.shared_beyond is None
+
+    def guess(self, sampled: Trimmed) -> Ranked | None:
+        """Formats of few bits have few magnitudes, so many elements equal a threshold, and a sample finds it.
+
+        Only if all agents' thresholds lie well inside of such a run of equal magnitudes.
+        """
+        for threshold, kept, above, asked in zip(
+            sampled.thresholds, sampled.kept, sampled.above, sampled.asked, strict=True
+        ):
+            last = kept if threshold else math.inf
+            margin = max(_MARGIN * asked, _DEVIATIONS * math.sqrt(asked))
+            if asked and not above + margin < asked < last - margin:
+                return None
+        return Ranked(self.scope, thresholds=sampled.thresholds, trimming=self.after)
+
+
+@dataclass(frozen=True)
+class Ranked(Statistic):
+    """Whether guessed thresholds are those of trimming: `Trimmed` if they are, None otherwise.
+
+    Attributes:
+        thresholds: the guess, one for each agent.
+        trimming: what is trimmed.
+    """
+
+    thresholds: tuple[float, ...] = ()
+    trimming: Coarse = field(default_factory=lambda: Coarse("model"))
+
+    def blank(self, agents: int) -> Counts:
+        """int64, shape (2, agents): magnitudes above the threshold, and those that reach it."""
+        return np.zeros((2, agents), np.int64)
+
+    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+        """Only merging counts it, with the thresholds that it takes."""
+        raise NotImplementedError
+
+    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Trimmed | None:
+        """See `Statistic.finish`."""
+        asked = self.trimming.asked(elements)
+        above, least = (tuple(map(int, row)) for row in total)
+        for threshold, rank, more, reaching in zip(self.thresholds, asked, above, least, strict=True):
+            if (rank == 0) != (threshold == INFINITY) or (rank and not more < rank <= reaching):
+                return None
+        kept = tuple(
+            more if threshold == 0 else reaching
+            for threshold, more, reaching in zip(self.thresholds, above, least, strict=True)
+        )
+        return Trimmed(elements, self.thresholds, asked, kept, above)
 
 
 def _find(row: NDArray[np.int64], rank: int) -> _Bin:

@@ -8,6 +8,7 @@ match, names     compares agents with the base: missing, extra and tied tensors,
 vocabulary       embeddings with different numbers of rows
 layout           the tensors and files of the output
 rounds           reads before the merging pass
+sample           a part of the weights, from which a merge may guess what they would count
 remembered       counts of earlier reads
 resources        threads, blocks and memory
 duration         how long solving for matrices takes

@@ -25,6 +25,7 @@ from ramerge.planning.model import Contents, Plan, Tie
 from ramerge.planning.rename import fitted_agents
 from ramerge.planning.resources import cut, read_limits
 from ramerge.planning.rounds import rounds
+from ramerge.planning.sample import bytes_of, guessed
 from ramerge.planning.vocabulary import check_tokens, rows_of_models
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
@@ -64,7 +65,8 @@ def make_plan(
     findings = Findings(recipe.document)
     checks.note_methods(points, findings)
     inputs = open_inputs(recipe, findings, needs_base=points[0].method.needs_base)
-    contents = _contents(points, inputs, findings, cache=cache)
+    can_repeat = not in_memory and not observed
+    contents = _contents(points, inputs, findings, cache=cache, can_repeat=can_repeat)
     resources = cut(points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed)
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
     resources = replace(resources, solving_seconds=took)
@@ -91,8 +93,18 @@ def make_plan(
     )
 
 
-def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, cache: bool) -> Contents:
-    """The tensors of the output, and what is read for them. Empty if an input could not be opened."""
+def _contents(
+    points: Sequence[Point], inputs: Inputs, findings: Findings, *, cache: bool, can_repeat: bool
+) -> Contents:
+    """The tensors of the output, and what is read for them. Empty if an input could not be opened.
+
+    Args:
+        points: the merges.
+        inputs: what is read.
+        findings: gets problems, warnings and notes.
+        cache: whether to use stored counts.
+        can_repeat: whether the merging pass can be done a second time.
+    """
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return Contents()
@@ -106,13 +118,15 @@ def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, ca
         return Contents()
     shards, tensors = plan_tensors(base, matched, points)
     checks.check_like_base(base, recipe, findings)
+    checks.note_rounding(recipe, tensors, findings)
     checks.check_rules(recipe, tensors, inputs.base.folder, findings)
     checks.check_shards(recipe, tensors, findings)
     companions = checks.find_companions(inputs, recipe, shards, findings, recipe.companions or speaker)
     digest = remembered.digest_of(tensors, inputs.files) if cache else None
     known = remembered.recall(digest, tensors, points)
     counted = rounds(tensors, points, known)
-    reads = [*([tensors[index] for index in wanted] for wanted in counted), tensors]
+    guesses = can_repeat and guessed(counted, tensors)
+    reads = [*([tensors[index] for index in wanted] for wanted in counted if not guesses), tensors]
     return Contents(
         tensors=tuple(tensors),
         shards=tuple(shards),
@@ -120,11 +134,13 @@ def _contents(points: Sequence[Point], inputs: Inputs, findings: Findings, *, ca
         companions=companions,
         files={**identify(companions.values()), **inputs.files},
         rounds=tuple(counted),
+        guessed=guesses,
         digest=digest,
         vocabulary=max((rows[-1].stop for rows in matched.rows.values()), default=base.vocabulary),
         remembered=known,
         bytes_read=sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
-        + sum(tensor.bytes_read for read in reads for tensor in read),
+        + sum(tensor.bytes_read for read in reads for tensor in read)
+        + (len(counted) * bytes_of(tensors) if guesses else 0),
         bytes_written=sum(shard.file_bytes for shard in shards) * len(points),
         dequantised_to=base.quantised.dtype if base.quantised is not None and recipe.dtype != LIKE_BASE else None,
     )

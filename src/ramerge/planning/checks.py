@@ -87,6 +87,19 @@ def note_one_agent(point: Point, findings: Findings) -> None:
         findings.notes.append(f"{next(iter(point.recipe.agents))} is the only agent: {point.method.alone}")
 
 
+def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findings) -> None:
+    """Note what `rounding: stochastic` does."""
+    if recipe.seed is None:
+        return
+    if not any(tensor.rounds_updates for tensor in tensors):
+        findings.notes.append("rounding: stochastic changes nothing here: the output's dtypes hold all that is computed")
+        return
+    findings.notes.append(
+        f"rounding: stochastic, seed {recipe.seed}: a coin decides to which of its two neighbours in the output's dtype "
+        "a result is rounded, so that updates are kept on average; what the merge does not change stays as it is"
+    )
+
+
 def note_adapters(points: Sequence[Point], inputs: Inputs, findings: Findings) -> None:
     """Note what dense updates mean for methods that are made for sparse ones."""
     if len(inputs.adapters) > 1 and any(point.method.name in _FOR_SPARSE for point in points):
@@ -122,6 +135,12 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
     """Refuse to quantise like the base where no rule says how. Note what is kept."""
     if recipe.dtype != LIKE_BASE or base.quantised is None:
         return
+    if recipe.seed is not None:
+        text = (
+            "stochastic does not go with dtype: like base: codes are rounded in steps that depend on the largest "
+            "number of their block, and only rounding them to nearest is defined; write another dtype, or rounding: nearest"
+        )
+        findings.problems.append(findings.document.where(("rounding",), text))
     others = unlike_base(base)
     if changed := [repr(tensor.name) for tensor in others if not tensor.encoding]:
         text = (

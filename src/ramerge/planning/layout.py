@@ -116,6 +116,7 @@ def _plans(
             rule=number,
             unit=_unit(piece, points, number) if action == "merge" else 1,
             quantised=output.quantised,
+            seed=recipe.seed if action == "merge" else None,
         )
 
 

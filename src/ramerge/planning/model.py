@@ -19,7 +19,7 @@ from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.kernels.formats import loop_of
-from ramerge.kernels.piece import arithmetic
+from ramerge.kernels.piece import arithmetic, computed
 from ramerge.methods.base import Statistic
 from ramerge.methods.table import Method
 from ramerge.recipe.layers import layer_of
@@ -83,6 +83,7 @@ class TensorPlan:
         rule: the rule of the recipe that catches it, counted from 1; 0 if no rule does.
         unit: how many elements that follow one another the method needs in one block.
         quantised: the base's codes and scales if the result is stored like them.
+        seed: of the coins that round the method's result; None to round to nearest.
     """
 
     base: Tensor
@@ -93,6 +94,7 @@ class TensorPlan:
     rule: int = 0
     unit: int = 1
     quantised: Scaled | None = None
+    seed: int | None = None
 
     @property
     def name(self) -> str:
@@ -171,10 +173,28 @@ class TensorPlan:
     @property
     def scratch(self) -> tuple[int, ...]:
         """Bytes of an element in each row of `kernels.piece.Piece.scratch`."""
-        formats = [source.tensor.dtype for source in self.sources]
-        if not self.merged or (loop_of(formats, self.dtype) is not None and self.unit == 1):
+        if not self.merged:
             return ()
-        return (itemsize(arithmetic(formats)),) * (len(formats) + 1)
+        formats = [source.tensor.dtype for source in self.sources]
+        written, element = computed(formats, self.dtype, tossed=self.seed is not None), itemsize(arithmetic(formats))
+        if self.unit == 1 and loop_of(formats, written) is not None:
+            return () if written == self.dtype else (element,)
+        return (element,) * (len(formats) + 1)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Elements `start:stop` of the plan's tensor number `tensor`."""
+
+    tensor: int
+    start: int
+    stop: int
+
+
+def share_of(tensor: TensorPlan, block: Block) -> int:
+    """The block's share of the bytes that a read of all sources takes; those of all blocks add up to these bytes."""
+    total, elements = tensor.bytes_read, tensor.base.elements
+    return total * block.stop // elements - total * block.start // elements
 
 
 def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
@@ -243,10 +263,12 @@ class Contents:
         companions: relative name to source of the files that are copied.
         files: the identities of all input files before they were read.
         rounds: for each read before the merging pass: the statistics to count, by the tensor's index.
+        guessed: whether the merging pass comes first, with what a sample says that they will count; they are only
+            counted if that proves wrong.
         digest: the key for storing counts of these inputs; None if counts are not stored.
         vocabulary: rows of the embeddings if models have different numbers of them.
         remembered: stored results of earlier reads of the same files, by statistic and part of the model.
-        bytes_read: bytes of weights that are read, in all passes together.
+        bytes_read: bytes of weights that are read, in all passes together; of a `guessed` plan, if the guess is right.
         bytes_written: bytes of the output's safetensors files, of all points.
         dequantised_to: dtype of a quantised base's tensors in the output; None if the base is not quantised, or if the
             output is quantised like it.
@@ -258,6 +280,7 @@ class Contents:
     companions: Mapping[str, Path] = field(default_factory=dict, repr=False)
     files: Mapping[Path, Identity] = field(default_factory=dict, repr=False)
     rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
+    guessed: bool = False
     digest: bytes | None = field(default=None, repr=False)
     vocabulary: int | None = None
     remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
@@ -322,7 +345,7 @@ class Plan(Contents):
     @property
     def passes(self) -> int:
         """Number of reads of the inputs: one for each round of counting, and one for merging."""
-        return len(self.rounds) + 1
+        return 1 if self.guessed else len(self.rounds) + 1
 
     @property
     def counts(self) -> str:
@@ -406,7 +429,7 @@ class Plan(Contents):
     @property
     def forecast(self) -> tuple[str, ...]:
         """A warning, from headers, that rounding will lose updates. A merge that counts them warns only of many."""
-        wide = {owner for tensor in self.tensors for owner in tensor.narrowed}
+        wide = {owner for tensor in self.tensors if tensor.seed is None for owner in tensor.narrowed}
         if not wide:
             return ()
         names = [name for name in self.agents if name in wide]
@@ -420,7 +443,7 @@ class Plan(Contents):
             f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {' and '.join(dtypes)}, the output is "
             f"{self.dtype}: updates smaller than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) "
             f"are lost. {counted}; `dtype: {self.exact_dtype}` in the recipe, or `--dtype {self.exact_dtype}`, keeps "
-            "them",
+            "them; `rounding: stochastic` keeps them on average",
         )
 
     @property
@@ -448,6 +471,8 @@ class Plan(Contents):
             ],
             "parameters_count": self.parameters_count,
             "input_dtypes": self.input_dtypes,
+            "rounding": self.recipe.rounding,
+            "rounding_seed": self.recipe.seed,
             "dtypes": dict(Counter(full_name(dtype) for dtype in self._stored.values())),
             "shards": [shard.name for shard in self.shards],
             "companions": sorted(self.companions),

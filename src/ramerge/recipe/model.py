@@ -196,6 +196,9 @@ class Recipe(_Strict):
         dtype: dtype of every floating-point tensor of the output, or `widest`: for each tensor the narrowest that holds
             all values of base and agents; or `like base`: quantised as the base is. By default each tensor keeps the
             base's dtype, and tensors that the base has quantised get the dtype that its `config.json` states.
+        rounding: how results of the method are rounded to the output's dtype: `nearest`, or `stochastic`: to one of the
+            two neighbours, so that results are right on average. What is copied is rounded to nearest.
+        rounding_seed: decides the coins of `rounding: stochastic`; any whole number. The same seed gives the same bytes.
         companions: the agent whose tokenizer, chat template and generation config the output gets.
         shard_size: bytes of an output shard; by default the output has the base's shards.
         rules: rules for some tensors; the first rule that catches a tensor applies.
@@ -216,6 +219,8 @@ class Recipe(_Strict):
     dtype: Annotated[
         Literal["bfloat16", "float16", "float32", "float64", "widest", "like base"] | None, BeforeValidator(full_dtype)
     ] = None
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    rounding_seed: int = 0
     companions: str | None = None
     shard_size: Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_as_size)] = None
     rules: tuple[Rule, ...] = Field(default=(), strict=False)
@@ -247,6 +252,11 @@ class Recipe(_Strict):
     def document(self) -> Document:
         """The document that the recipe was made from, for messages."""
         return self._document
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the coins that round results; None to round to nearest."""
+        return self.rounding_seed if self.rounding == "stochastic" else None
 
     def rule_of(self, tensor: str) -> int:
         """The number of the first rule that catches a tensor of this name, counted from 1; 0 if no rule does."""

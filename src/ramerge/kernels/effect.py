@@ -1,0 +1,173 @@
+"""What rounding leaves of an agent's update, measured on a sample.
+
+The elements of a tensor lie in chunks of 4,096. Chunk j is in the sample if j * 2654435769 mod 2^32 < 2^22: one chunk
+in 1,024, evenly spread, and always a tensor's first one. Which elements are measured depends on nothing else. Each stretch
+takes some 0.1 ms, most of it for calls: more chunks would cost more than they tell.
+
+With the unrounded result r, what is stored of it s, the base b, and what would be stored of it b' (which is b where the
+output has the base's dtype), for each agent t with its task vector tau_t, over elements of the sample:
+
+    an update grew      where t moved the element, r is not b, and |s - b'| > |r - b|
+    nominal lambda      sum of sign(tau_t) * (r - b) over sum of |tau_t|, over elements that only t moved
+    effective lambda    sum of sign(tau_t) * (s - b') over sum of |tau_t|, over these elements
+
+Each number is added as two integers, so that no order of additions changes a digit: its multiples of 2^-17, and what is
+left in multiples of 2^-65. What lies below is cut off, and elements with a number above 2^30 are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.kernels import native
+from ramerge.kernels.formats import FORMATS
+
+CHUNK = 1 << 12
+
+# What is counted of the sample, by agent: its updates, those that grew, and elements that only the agent moved.
+COUNTS = ("sampled", "grown", "alone")
+# What is summed over elements that only the agent moved: |tau|, and its share of the result and of what is stored.
+SUMS = ("size", "wanted", "got")
+# A sum has two integers, of which each is added up in two halves of 32 bits.
+_PARTS, _COARSE, _FINE = 4, 17, 65
+ROWS = len(COUNTS) + len(SUMS) * _PARTS
+
+
+def sampled(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The stretches of elements `start:stop` of a tensor that are in the sample, none longer than a chunk."""
+    for chunk in range(start // CHUNK, -(-stop // CHUNK)):
+        if chunk * 2654435769 % 2**32 < 2**22:
+            yield max(start, chunk * CHUNK), min(stop, (chunk + 1) * CHUNK)
+
+
+def measure(
+    format: str,
+    base: NDArray[Any],
+    base_stored: NDArray[Any],
+    agents: Sequence[NDArray[Any]],
+    result: NDArray[Any],
+    stored: NDArray[Any],
+    beyond: float,
+    counts: NDArray[np.int64],
+) -> None:
+    """Measure a stretch of the sample.
+
+    Args:
+        format: F32 or F64, for float32 or float64 in all arrays; they are 1-D, of one length, at most `CHUNK`.
+        base: the base.
+        base_stored: the base as it would be stored.
+        agents: the N agents.
+        result: of the merge, before it is rounded.
+        stored: the result as it is stored.
+        beyond: an agent has moved an element where |agent - base| > beyond.
+        counts: int64, shape (ROWS, N), added to.
+    """
+    _kernel(format, len(agents))(base, base_stored, *agents, result, stored, beyond, counts.reshape(-1))
+
+
+def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
+    """For each agent what the sample says.
+
+    Args:
+        counts: int64, shape (ROWS, N).
+
+    Returns:
+        `sampled`: updates in the sample; `grown_share`: the share of them that grew; `alone`: elements that only the
+        agent moved; `nominal_lambda` and `effective_lambda`: None if there are none of these.
+    """
+    found: list[dict[str, int | float | None]] = []
+    for column in counts.T.tolist():
+        updates, grown, alone = column[: len(COUNTS)]
+        size, wanted, got = (
+            _sum(column[first : first + _PARTS]) for first in range(len(COUNTS), ROWS, _PARTS)
+        )
+        found.append(
+            {
+                "sampled": updates,
+                "grown_share": grown / updates if updates else 0.0,
+                "alone": alone,
+                "nominal_lambda": wanted / size if size else None,
+                "effective_lambda": got / size if size else None,
+            }
+        )
+    return found
+
+
+def _sum(parts: Sequence[int]) -> int:
+    """A sum in multiples of 2^-65, exact."""
+    low, high, fine_low, fine_high = parts
+    return ((low + (high << 32)) << (_FINE - _COARSE)) + fine_low + (fine_high << 32)
+
+
+_SOURCE = """
+def measure(base, base_stored, {agents}, result, stored, beyond, counts):
+    ZERO, ONE, NONE = np.int64(0), np.int64(1), np.float64(0)
+    {clear}
+    for i in range(np.uint64(result.size)):
+        b, r = base[i], result[i]
+        {taus}
+        movers = {movers}
+        tau = np.float64({tau})
+        wanted, got = np.float64(r) - np.float64(b), np.float64(stored[i]) - np.float64(base_stored[i])
+        size = abs(tau)
+        usable = size <= LIMIT and abs(wanted) <= LIMIT and abs(got) <= LIMIT
+        changed = usable and r != b
+        grew = changed and abs(got) > abs(wanted)
+        single = usable and movers == ONE
+        sign = (1.0 if tau > NONE else -1.0) if single else 0.0
+        size, wanted, got = size * abs(sign), wanted * sign, got * sign
+        {split}
+        {count}
+    {flush}
+    return np.uint32(0)
+"""
+
+
+@cache
+def _kernel(format: str, n: int) -> Any:
+    form, agents = FORMATS[format], range(n)
+    nothing = f"np.{np.dtype(form.real).name}(0)"
+    names = [*COUNTS, *(f"{name}_{part}" for name in SUMS for part in ("coarse", "fine"))]
+    taus, split, count = [], [], []
+    for t in agents:
+        taus += [f"tau{t} = a{t}[i] - b", f"moved{t} = abs(tau{t}) > beyond"]
+        count += [
+            f"sampled{t} += ONE if moved{t} and changed else ZERO",
+            f"grown{t} += ONE if moved{t} and grew else ZERO",
+            f"alone{t} += ONE if moved{t} and single else ZERO",
+        ]
+        count += [f"{name}{t} += {name} if moved{t} else ZERO" for name in names[len(COUNTS) :]]
+    for name in SUMS:
+        split += [
+            f"{name} = {name} if usable else NONE",
+            f"{name}_coarse = np.int64({name} * {math.ldexp(1, _COARSE)})",
+            f"left = {name} - np.float64({name}_coarse) * {math.ldexp(1, -_COARSE)}",
+            f"{name}_fine = np.int64(left * {math.ldexp(1, _FINE)})",
+        ]
+    flush = [f"counts[{row * n + t}] += {name}{t}" for row, name in enumerate(COUNTS) for t in agents]
+    row = len(COUNTS)
+    for name in names[len(COUNTS) :]:
+        for t in agents:
+            flush += [
+                f"counts[{row * n + t}] += {name}{t} & np.int64(0xFFFFFFFF)",
+                f"counts[{(row + 1) * n + t}] += {name}{t} >> np.int64(32)",
+            ]
+        row += 2
+    source = _SOURCE.format(
+        agents=", ".join(f"a{t}" for t in agents),
+        clear="; ".join(f"{name}{t} = ZERO" for name in names for t in agents),
+        taus="\n        ".join(taus),
+        movers=" + ".join(f"(ONE if moved{t} else ZERO)" for t in agents),
+        tau=" + ".join(f"(tau{t} if moved{t} else {nothing})" for t in agents),
+        split="\n        ".join(split),
+        count="\n        ".join(count),
+        flush="\n    ".join(flush),
+    ).replace("LIMIT", str(math.ldexp(1, 30)))
+    arrays = [f"{form.real_code}[]"] * (4 + n)
+    return native.load("measure", source, (*arrays, form.real_code, "i64[]"), "u32")

@@ -1,0 +1,130 @@
+"""Merges whose thresholds are guessed from a sample: the bytes of those that count first, however bad the guess is."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ramerge
+from ramerge.engine.execute import _Passes, execute
+from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.engine.record import read_record
+from ramerge.methods import trim
+from ramerge.planning import sample
+from tests.checkpoints import read_checkpoint, recipe, write_simple
+
+AGENTS = 3
+
+
+@pytest.fixture(autouse=True)
+def small_models_are_worth_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "_WORTH_A_SAMPLE", 1)
+    monkeypatch.setattr(sample, "_STRETCH", 16)
+    monkeypatch.setattr(sample, "_EVERY", 2)
+
+
+def merged(folder: Path, source: dict, *, guessed: bool, block: int = 100) -> ramerge.Record:
+    plan = ramerge.plan(source, folder / ("guessed" if guessed else "counted"), cache=False)
+    assert plan.guessed
+    resources = replace(plan.resources, block_elements=block)
+    return execute(replace(plan, guessed=guessed, resources=resources), ThreadExecutor(2))[0]
+
+
+def same(folder: Path, source: dict, block: int = 100) -> tuple[ramerge.Record, ramerge.Record]:
+    """Records of a merge with a guess, and without, which must have the same bytes and figures."""
+    guessed = merged(folder, source, guessed=True, block=block)
+    counted = merged(folder, source, guessed=False)
+    left, right = read_checkpoint(folder / "guessed"), read_checkpoint(folder / "counted")
+    assert left.keys() == right.keys()
+    for name, tensor in right.items():
+        assert left[name].bits.tobytes() == tensor.bits.tobytes(), name
+    assert guessed.statistics == counted.statistics
+    assert guessed.warnings == counted.warnings
+    return guessed, counted
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32", "F64"])
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.3, 0.9, {"code": 0.0, "tool": 0.1, "memory": 1.0}])
+@pytest.mark.parametrize("method", ["ties", "dare_ties"])
+def test_the_bytes_of_two_counting_passes(method: str, density: Any, dtype: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path, dtype=dtype)
+    same(tmp_path, recipe(tmp_path, names, method, parameters={"density": density}))
+
+
+def _scaled(factor: float) -> Callable[[float], float]:
+    return lambda threshold: float(np.float32(threshold * factor))
+
+
+WRONG: dict[str, Callable[[float], float]] = {
+    "half": _scaled(0.5),
+    "double": _scaled(2),
+    "one step up": lambda threshold: float(np.nextafter(np.float32(threshold), np.float32(np.inf))),
+    "one step down": lambda threshold: float(np.nextafter(np.float32(threshold), np.float32(0))),
+    "nothing": lambda threshold: float("inf"),
+    "everything": lambda threshold: 0.0,
+    "right": lambda threshold: threshold,
+}
+
+
+@pytest.mark.parametrize("wrong", list(WRONG))
+@pytest.mark.parametrize("place", range(AGENTS))
+def test_wrong_guesses_change_nothing(wrong: str, place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path), "ties", parameters={"density": 0.03})
+    plan = replace(ramerge.plan(source, tmp_path / "exact", cache=False), guessed=False)
+    execute(plan, ThreadExecutor(2))
+    exact = [agent.threshold for agent in read_record(tmp_path / "exact/ramerge.json").statistics]
+    thresholds = [WRONG[wrong](value) if t == place else value for t, value in enumerate(map(float, exact))]
+
+    def guess(self: trim.Fine, _sampled: trim.Trimmed) -> trim.Ranked:
+        return trim.Ranked(self.scope, thresholds=tuple(thresholds), trimming=self.after)
+
+    def sampled(self: Any) -> dict[Any, Any]:
+        found = {key: value for key, value in original(self).items() if isinstance(key[0], trim.Fine)}
+        return {key: replace(value, thresholds=tuple(thresholds)) for key, value in found.items()}
+
+    original = _Passes._sampled
+    monkeypatch.setattr(_Passes, "_sampled", sampled)
+    monkeypatch.setattr(trim.Fine, "guess", guess)
+    guessed, counted = same(tmp_path, source)
+    if thresholds == exact:
+        assert guessed.bytes_read < counted.bytes_read
+    elif wrong in ("double", "nothing", "half"):
+        assert guessed.bytes_read > counted.bytes_read
+
+
+def test_a_right_guess_reads_once_and_the_plan_says_so(tmp_path: Path) -> None:
+    source = recipe(
+        tmp_path,
+        write_simple(tmp_path, {"code": 0.05, "tool": 0.1, "memory": 0.1}),
+        "ties",
+        parameters={"density": 0.9},
+    )
+    plan = ramerge.plan(source, tmp_path / "plan", cache=False)
+    guessed, counted = same(tmp_path, source)
+    assert plan.passes == 1
+    assert guessed.bytes_read == plan.bytes_read < counted.bytes_read
+
+
+def test_what_cannot_be_repeated_is_counted_first(tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path), "ties")
+    assert not ramerge.plan({**source, "parameters": {"trim": "tensor"}}, tmp_path / "a", cache=False).guessed
+    assert not ramerge.plan({**source, "method": "ram+"}, tmp_path / "b", cache=False).guessed
+    seen: list[str] = []
+    ramerge.merge(source, on_tensor=lambda tensor: seen.append(tensor.name), cache=False)
+    assert seen
+    ramerge.analyze(source, cache=False)
+
+
+def test_a_sweep_guesses_for_all_of_its_points(tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path), "ties")
+    records = ramerge.sweep(source, tmp_path / "sweep", vary={"parameters.density": [0.02, 0.5, 0.9]}, cache=False)
+    for record in records:
+        alone = {**source, "parameters": dict(record.parameters)}
+        folder = tmp_path / f"density={record.parameters['density']}"
+        plan = ramerge.plan(alone, folder, cache=False)
+        execute(replace(plan, guessed=False), ThreadExecutor(2))
+        left = (tmp_path / "sweep" / folder.name / "model.safetensors").read_bytes()
+        assert left == (folder / "model.safetensors").read_bytes()
