@@ -197,6 +197,19 @@ class Layer:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Work:
+    """What solving for a matrix takes, beyond what every merge does.
+
+    Attributes:
+        products: floating-point operations of products of matrices in float64; in float32 they count half.
+        decompositions: sum of the cubes of the sides of matrices of which eigenvectors are sought.
+    """
+
+    products: float = 0.0
+    decompositions: float = 0.0
+
+
 def _no_statistics(_parameters: Any, _agents: Agents) -> tuple[Statistic, ...]:
     return ()
 
@@ -223,6 +236,10 @@ def _elementwise(_layer: Layer, _parameters: Any) -> int:
 
 def _no_scratch(_layer: Layer, _parameters: Any, _agents: int) -> int:
     return 0
+
+
+def _no_work(_layer: Layer, _parameters: Any, _agents: int) -> Work:
+    return Work()
 
 
 def _processors(_parameters: Any) -> str:
@@ -262,6 +279,7 @@ class Method:
         unit: how many elements that follow one another it needs at once: blocks begin at multiples of that. 1: it works
             on elements by themselves; all of a tensor's: on the tensor as a whole.
         scratch: bytes that it takes for a tensor beside inputs and result; not 0 where it solves for a whole matrix.
+        work: what solving for a tensor takes, so that a plan can tell how long.
         runs_on: what it computes with.
     """
 
@@ -290,6 +308,7 @@ class Method:
     columns: tuple[Column, ...] = ()
     unit: Callable[[Layer, Any], int] = _elementwise
     scratch: Callable[[Layer, Any, int], int] = _no_scratch
+    work: Callable[[Layer, Any, int], Work] = _no_work
     runs_on: Callable[[Any], str] = _processors
 
     @property

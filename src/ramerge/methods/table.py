@@ -11,17 +11,24 @@ from ramerge.methods.breadcrumbs import BREADCRUMBS, BREADCRUMBS_TIES
 from ramerge.methods.dare import DARE, DARE_TIES
 from ramerge.methods.della import DELLA, DELLA_LINEAR
 from ramerge.methods.fisher import FISHER
+from ramerge.methods.iso_c import ISO_C
+from ramerge.methods.iso_cts import ISO_CTS
 from ramerge.methods.isolate import ISOLATE
 from ramerge.methods.karcher import KARCHER
+from ramerge.methods.knots import KNOTS
 from ramerge.methods.linear import LINEAR
 from ramerge.methods.model_stock import MODEL_STOCK
 from ramerge.methods.multislerp import MULTISLERP
 from ramerge.methods.passthrough import PASSTHROUGH
+from ramerge.methods.psa import PSA
 from ramerge.methods.ram import RAM, RAM_PLUS, RAM_PLUS_S
+from ramerge.methods.resmerge import RESMERGE
 from ramerge.methods.sce import SCE
 from ramerge.methods.slerp import NUSLERP, SLERP
+from ramerge.methods.swudi import ASWUDI, SWUDI
 from ramerge.methods.task_arithmetic import TASK_ARITHMETIC
 from ramerge.methods.ties import TIES
+from ramerge.methods.tsvm import TSVM
 from ramerge.methods.wudi import WUDI
 
 METHODS: Mapping[str, Method] = {
@@ -48,6 +55,14 @@ METHODS: Mapping[str, Method] = {
         KARCHER,
         MODEL_STOCK,
         ARCEE_FUSION,
+        TSVM,
+        ISO_C,
+        SWUDI,
+        ASWUDI,
+        RESMERGE,
+        PSA,
+        ISO_CTS,
+        KNOTS,
         ISOLATE,
         PASSTHROUGH,
     )

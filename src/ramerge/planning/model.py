@@ -245,12 +245,14 @@ class Resources:
         block_elements: elements of each input that a worker holds at a time.
         buffer_bytes: size of a worker's buffer.
         peak_memory_bytes: upper estimate of the process's memory.
+        solving_seconds: about how long solving for whole matrices takes; None if nothing is solved.
     """
 
     workers: int
     block_elements: int
     buffer_bytes: int
     peak_memory_bytes: int
+    solving_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -509,6 +511,7 @@ class Plan(Contents):
             "workers": self.resources.workers,
             "block_elements": self.resources.block_elements,
             "peak_memory_bytes": self.resources.peak_memory_bytes,
+            "solving_seconds": self.resources.solving_seconds,
             "notes": list(self.notes),
             "warnings": [*self.warnings, *self.forecast],
             "problems": list(self.problems),
