@@ -15,6 +15,7 @@ from ramerge.kernels import fixed, ram
 from ramerge.kernels.formats import Loop
 from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Counts, Statistic
+from ramerge.methods.moved import thresholds
 
 Integers = NDArray[np.int64]
 
@@ -90,7 +91,8 @@ class Anatomy(Statistic):
 
     Attributes:
         agents: how many the recipe has.
-        epsilon: an element has moved where |tau| > epsilon (section 3.1).
+        epsilon: an element has moved where |tau| > epsilon (section 3.1); in units of what `after` measures of each
+            agent, if that must be known first.
         epsilons: those for which moved and unique elements are counted as well.
     """
 
@@ -109,6 +111,7 @@ class Anatomy(Statistic):
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
         agents, at = self.agents, self._slices
+        moved = thresholds(self.epsilon, known)
         sums = np.zeros(kernel.size_of(at.layout.sums), np.float64)
         joint = kernel.joint_bins(agents)
         by_epsilon = counts[at.by_epsilon].reshape(len(self.epsilons), 2, agents)
@@ -119,9 +122,9 @@ class Anatomy(Statistic):
                 stretch = slice(start, start + _STRETCH_WORDS)
                 part = [words[stretch] for words in inputs]
                 for epsilon, row in zip(self.epsilons, by_epsilon, strict=True):
-                    ram.count(loop, part, epsilon, row)
+                    ram.count(loop, part, (epsilon,), row)
                 flagged |= kernel.survey(
-                    loop, part, merged[stretch], self.epsilon, piece.out_format, joint, counts[at.integers], sums
+                    loop, part, merged[stretch], moved, piece.out_format, joint, counts[at.integers], sums
                 )
             return flagged
 

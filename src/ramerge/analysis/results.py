@@ -40,7 +40,9 @@ class Analysis:
     Attributes:
         base: folder or hub id.
         models: of the agents, by name.
-        epsilon: an element has moved where |agent - base| > epsilon.
+        epsilon: an element has moved where |agent - base| > epsilon; None if that is relative.
+        relative_epsilon: the threshold in units of the root mean square of each agent's task vector; None if absolute.
+        thresholds: of each agent, in numbers; empty if rules of the recipe give it several.
         epsilons: the thresholds of `by_epsilon`.
         method: of the merge that `fates` have under `merge`: the recipe's, or `ram` where that cannot be measured on
             the way.
@@ -63,7 +65,7 @@ class Analysis:
     ramerge_version: str
     base: str
     models: Mapping[str, str]
-    epsilon: float
+    epsilon: float | None
     epsilons: tuple[float, ...]
     method: str
     input_dtypes: Mapping[str, str]
@@ -81,6 +83,8 @@ class Analysis:
     seconds: float
     peak_memory_bytes: int
     narrowing: Mapping[str, Mapping[str, int | float]] = field(default_factory=dict)
+    relative_epsilon: float | None = None
+    thresholds: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as in `--json`. What is infinite or no number is null."""

@@ -57,9 +57,16 @@ def _effective(rounded: Mapping[str, float | None]) -> str:
     return f"{effective} ± {error} of {nominal}" if None not in values else "-"
 
 
+def _threshold(analysis: Analysis) -> str:
+    if analysis.relative_epsilon is None:
+        return f"{analysis.epsilon:g}"
+    each = ", ".join(f"{name} {value:.3g}" for name, value in analysis.thresholds.items())
+    return f"{analysis.relative_epsilon:g} x the root mean square of agent - base" + (f" ({each})" if each else "")
+
+
 def _meaning(analysis: Analysis) -> str:
     texts = [
-        f"moved: |agent - base| > {analysis.epsilon:g}",
+        f"moved: |agent - base| > {_threshold(analysis)}",
         "changed: differs at all",
         "unique: of the moved, by no other agent",
         f"kept: part of the agent's update that lies in the merge, stored in {analysis.dtype}",

@@ -47,7 +47,9 @@ class AgentStatistics:
         model: folder or hub id, as in the recipe.
         values: all figures that the method reports, by key.
 
-    The RAM family reports:
+    The RAM family reports, and `isolate` the first of them:
+        epsilon: what counts as moved, if the recipe gives it relative to each agent's task vector; None where that
+            differs by part.
         total: elements that were compared.
         active: elements that the agent moved by more than epsilon.
         shared: elements of these that other agents moved too.
@@ -79,6 +81,7 @@ class AgentStatistics:
     model: str
     values: Mapping[str, Figure]
 
+    epsilon = _Reported["float | None"]()
     total = _Reported[int]()
     active = _Reported[int]()
     shared = _Reported[int]()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.formats import Loop
-from ramerge.kernels.rounding import rounded
+from ramerge.kernels.rounding import names_of, rounded
 
 Words = NDArray[Any]
 
@@ -87,7 +87,7 @@ def survey(
     loop: Loop,
     inputs: Sequence[Words],
     merged: Words,
-    epsilon: float,
+    epsilons: Sequence[float],
     target: str,
     joint: NDArray[np.uint32],
     counts: NDArray[np.int64],
@@ -101,7 +101,8 @@ def survey(
         loop: formats of the inputs and of `merged`.
         inputs: base and N agents, 1-D arrays of these formats' words, of equal length.
         merged: the merge that was asked for, rounded to `target`; as long as the inputs.
-        epsilon: an element has moved where |agent - base| > epsilon, compared in the loop's real type.
+        epsilons: one for each agent, or only one: it has moved an element where |agent - base| > epsilon, compared in
+            the loop's real type.
         target: the format to which merges are rounded, whose last place is the unit of `ulps`.
         joint: of `joint_bins`, for fewer than 2^32 elements; `fold` adds it to `counts`.
         counts: int64, as `Layout.counts` lays it out.
@@ -114,8 +115,8 @@ def survey(
     chunk = _CHUNK_WORDS * len(loop.parts)
     numbers = np.zeros((n + len(MERGES)) * chunk, loop.out.real)
     marks = np.zeros((1 + n) * chunk, np.uint32)
-    kernel = _survey(loop, target)
-    return bool(kernel(*inputs, merged, epsilon, numbers, marks, joint.reshape(-1), counts, sums))
+    kernel = _survey(loop, target, len(epsilons))
+    return bool(kernel(*inputs, merged, *epsilons, numbers, marks, joint.reshape(-1), counts, sums))
 
 
 def joint_bins(agents: int) -> NDArray[np.uint32]:
@@ -131,7 +132,7 @@ def fold(joint: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
 
 
 _SOURCE = """
-def survey({inputs}, merged, epsilon, numbers, marks, joint, counts, sums):
+def survey({inputs}, merged, {epsilons}, numbers, marks, joint, counts, sums):
     ZERO, ONE, COUNT = {real}(0), {real}(1), {real}({n})
     nothing, seen = np.uint32(0), np.{bits}(0)
     N, CHUNK = np.int64({n}), np.int64({chunk})
@@ -215,15 +216,16 @@ _FLUSH = """
 
 
 @cache
-def _survey(loop: Loop, target: str) -> Any:
+def _survey(loop: Loop, target: str, epsilons: int) -> Any:
     """Write out and compile the loops for a base and agents."""
     form, n = loop.out, len(loop.inputs) - 1
     layout = Layout(n)
     at = {name: part.start for name, part in (slices(layout.counts) | slices(layout.sums)).items()}
     chunk = _CHUNK_WORDS * len(loop.parts)
     body: list[str] = []
+    thresholds = names_of("epsilon", epsilons, n)
     for part in loop.parts:
-        body += _widen(loop, part, target, chunk)
+        body += _widen(loop, part, target, chunk, thresholds)
     counting = [
         f"joint[np.uint64({t * JOINT_BINS}) + np.uint64(marks[{(1 + t) * chunk} + k])] += np.uint32(1)"
         for t in range(n)
@@ -232,6 +234,7 @@ def _survey(loop: Loop, target: str) -> Any:
     merges = range(len(MERGES))
     source = _SOURCE.format(
         inputs=", ".join(["base", *[f"a{t}" for t in range(n)]]),
+        epsilons=", ".join(thresholds[:epsilons]),
         real=real,
         bits=form.bits,
         n=n,
@@ -248,11 +251,11 @@ def _survey(loop: Loop, target: str) -> Any:
         **{name: at[name] for name in ("total", "dots", "moved", "agree", "active")},
     )
     words = [f"{each.word_code}[]" for each in (*loop.inputs, form)]
-    arguments = (*words, form.real_code, f"{form.real_code}[]", "u32[]", "u32[]", "i64[]", "f64[]")
+    arguments = (*words, *[form.real_code] * epsilons, f"{form.real_code}[]", "u32[]", "u32[]", "i64[]", "f64[]")
     return native.load("survey", source, arguments, "u32")
 
 
-def _widen(loop: Loop, part: int, target: str, chunk: int) -> list[str]:
+def _widen(loop: Loop, part: int, target: str, chunk: int, thresholds: Sequence[str]) -> list[str]:
     """One element of a word: task vectors, who moved it, the merges, and the bins of its magnitudes."""
     form, n = loop.out, len(loop.inputs) - 1
     mantissa, least = _LAST_PLACE[target]
@@ -269,7 +272,7 @@ def _widen(loop: Loop, part: int, target: str, chunk: int) -> list[str]:
             f"tau = {loop.element(1 + t, part, f'a{t}[j]')} - b",
             f"seen = {form.peak}(seen, tau)",
             f"numbers[{t * chunk + first} + i] = tau",
-            "active = abs(tau) > epsilon",
+            f"active = abs(tau) > {thresholds[t]}",
             f"mask = or32(mask, np.uint32({1 << t}) if active else nothing)",
             "movers = movers + (ONE if active else ZERO)",
             "moved = moved + (tau if active else ZERO)",

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.formats import FORMATS
+from ramerge.kernels.rounding import names_of
 
 CHUNK = 1 << 12
 
@@ -56,7 +57,7 @@ def measure(
     agents: Sequence[NDArray[Any]],
     result: NDArray[Any],
     stored: NDArray[Any],
-    beyond: float,
+    beyond: Sequence[float],
     counts: NDArray[np.int64],
 ) -> None:
     """Measure a stretch of the sample.
@@ -68,10 +69,11 @@ def measure(
         agents: the N agents.
         result: of the merge, before it is rounded.
         stored: the result as it is stored.
-        beyond: an agent has moved an element where |agent - base| > beyond.
+        beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond.
         counts: int64, shape (ROWS, N), added to.
     """
-    _kernel(format, len(agents))(base, base_stored, *agents, result, stored, beyond, counts.reshape(-1))
+    kernel = _kernel(format, len(agents), len(beyond))
+    kernel(base, base_stored, *agents, result, stored, *beyond, counts.reshape(-1))
 
 
 def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
@@ -108,7 +110,7 @@ def _sum(parts: Sequence[int]) -> int:
 
 
 _SOURCE = """
-def measure(base, base_stored, {agents}, result, stored, beyond, counts):
+def measure(base, base_stored, {agents}, result, stored, {beyond}, counts):
     ZERO, ONE, NONE = np.int64(0), np.int64(1), np.float64(0)
     {clear}
     for i in range(np.uint64(result.size)):
@@ -132,13 +134,13 @@ def measure(base, base_stored, {agents}, result, stored, beyond, counts):
 
 
 @cache
-def _kernel(format: str, n: int) -> Any:
-    form, agents = FORMATS[format], range(n)
+def _kernel(format: str, n: int, limits: int) -> Any:
+    form, agents, beyond = FORMATS[format], range(n), names_of("beyond", limits, n)
     nothing = f"np.{np.dtype(form.real).name}(0)"
     names = [*COUNTS, *(f"{name}_{part}" for name in SUMS for part in ("coarse", "fine"))]
     taus, split, count = [], [], []
     for t in agents:
-        taus += [f"tau{t} = a{t}[i] - b", f"moved{t} = abs(tau{t}) > beyond"]
+        taus += [f"tau{t} = a{t}[i] - b", f"moved{t} = abs(tau{t}) > {beyond[t]}"]
         count += [
             f"sampled{t} += ONE if moved{t} and changed else ZERO",
             f"grown{t} += ONE if moved{t} and grew else ZERO",
@@ -163,6 +165,7 @@ def _kernel(format: str, n: int) -> Any:
         row += 2
     source = _SOURCE.format(
         agents=", ".join(f"a{t}" for t in agents),
+        beyond=", ".join(beyond[:limits]),
         clear="; ".join(f"{name}{t} = ZERO" for name in names for t in agents),
         taus="\n        ".join(taus),
         movers=" + ".join(f"(ONE if moved{t} else ZERO)" for t in agents),
@@ -172,4 +175,4 @@ def _kernel(format: str, n: int) -> Any:
         flush="\n    ".join(flush),
     ).replace("LIMIT", str(math.ldexp(1, 30)))
     arrays = [f"{form.real_code}[]"] * (4 + n)
-    return native.load("measure", source, (*arrays, form.real_code, "i64[]"), "u32")
+    return native.load("measure", source, (*arrays, *[form.real_code] * limits, "i64[]"), "u32")

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,8 @@ class Statistic(ABC):
 
     scope: str
     after: Statistic | None = None
+    # sums of floats run over so many elements that follow one another, and blocks begin at multiples of it
+    chunk: ClassVar[int] = 1
 
     @abstractmethod
     def blank(self, agents: int) -> Counts:
@@ -174,13 +176,17 @@ Results = Mapping[Statistic, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means."""
+    """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means.
+
+    One that is `optional` is shown where it is reported.
+    """
 
     key: str
     title: str
     format: str
     meaning: str
     none: str = "by part"
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,6 +195,19 @@ class Layer:
 
     name: str
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What solving for a matrix takes, beyond what every merge does.
+
+    Attributes:
+        products: floating-point operations of products of matrices in float64; in float32 they count half.
+        decompositions: sum of the cubes of the sides of matrices of which eigenvectors are sought.
+    """
+
+    products: float = 0.0
+    decompositions: float = 0.0
 
 
 def _no_statistics(_parameters: Any, _agents: Agents) -> tuple[Statistic, ...]:
@@ -219,6 +238,10 @@ def _no_scratch(_layer: Layer, _parameters: Any, _agents: int) -> int:
     return 0
 
 
+def _no_work(_layer: Layer, _parameters: Any, _agents: int) -> Work:
+    return Work()
+
+
 def _processors(_parameters: Any) -> str:
     return "cpu"
 
@@ -242,8 +265,11 @@ class Method:
         noted: whether with these parameters that makes results so different that plans say so.
         presets: named values of parameters.
         combines: whether it makes one model of several; otherwise it writes one of them anew.
+        fewest: how many agents it takes at least.
+        most: how many it takes at most, which is also the fewest; None for any number.
         symmetric: whether the order of agents changes nothing but rounding.
         needs_base: whether task vectors are needed; without them the base gives no more than the layout.
+        takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
         needs_importance: whether every agent needs importances, tensors beside its own.
         statistics: what must be counted first.
         reported: the statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way.
@@ -253,6 +279,7 @@ class Method:
         unit: how many elements that follow one another it needs at once: blocks begin at multiples of that. 1: it works
             on elements by themselves; all of a tensor's: on the tensor as a whole.
         scratch: bytes that it takes for a tensor beside inputs and result; not 0 where it solves for a whole matrix.
+        work: what solving for a tensor takes, so that a plan can tell how long.
         runs_on: what it computes with.
     """
 
@@ -268,8 +295,11 @@ class Method:
     noted: Callable[[Any], bool] = _not_noted
     presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     combines: bool = True
+    fewest: int = 1
+    most: int | None = None
     symmetric: bool = True
     needs_base: bool = True
+    takes_base: bool = False
     needs_importance: bool = False
     statistics: Callable[[Any, Agents], tuple[Statistic, ...]] = _no_statistics
     reported: Callable[[Any, Agents], Statistic | None] = _nothing_reported
@@ -278,7 +308,15 @@ class Method:
     columns: tuple[Column, ...] = ()
     unit: Callable[[Layer, Any], int] = _elementwise
     scratch: Callable[[Layer, Any, int], int] = _no_scratch
+    work: Callable[[Layer, Any, int], Work] = _no_work
     runs_on: Callable[[Any], str] = _processors
+
+    @property
+    def takes(self) -> str:
+        """How many agents it takes, in words; empty for any number."""
+        if self.most is None:
+            return f"at least {self.fewest} agents" if self.fewest > 1 else ""
+        return f"exactly {self.most} agents" if self.most > 1 else "exactly one agent"
 
     @property
     def elementwise(self) -> bool:

@@ -139,6 +139,12 @@ def rescalings(analysis: Values) -> list[Row]:
     ]
 
 
+def threshold_label(analysis: Values) -> str:
+    """The threshold of the analysis."""
+    relative = analysis.get("relative_epsilon")
+    return epsilon_label(analysis["epsilon"]) if relative is None else f"{relative:g} × root mean square"
+
+
 def epsilon_label(epsilon: float) -> str:
     """0, or the shortest form with an exponent."""
     return (
