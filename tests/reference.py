@@ -193,6 +193,7 @@ def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsil
 # Each takes a base and agents as mappings of names to tensors, and gives the merged tensors. `real` overrides the type
 # of the arithmetic. Integer tensors are the base's.
 
+
 def weights_of(value: float | Mapping[str, float], agents: Mapping[str, Tensors]) -> list[float]:
     return [value[name] if isinstance(value, Mapping) else value for name in agents]
 

@@ -151,7 +151,9 @@ def test_recipe_flag_python_and_mergekits_form_are_one(tmp_path: Path) -> None:
     again = ramerge.merge(source, tmp_path / "python", rounding="stochastic")
     assert again.rounding == "stochastic"
     agents = [text for name in names for text in ("--agent", f"{name}={tmp_path / name}")]
-    said = command("merge", "--base", str(tmp_path / "base"), *agents, "--rounding", "stochastic", str(tmp_path / "flag"))
+    said = command(
+        "merge", "--base", str(tmp_path / "base"), *agents, "--rounding", "stochastic", str(tmp_path / "flag")
+    )
     assert said.returncode == 0 and "rounding: stochastic, seed 0" in said.stdout
     ramerge.merge(tmp_path / "recipe/ramerge.yaml", tmp_path / "resolved")
     wanted = read_checkpoint(tmp_path / "recipe")
@@ -210,9 +212,7 @@ def test_unmoved_elements_stay_and_copies_are_rounded_to_nearest(tmp_path: Path)
 def test_updates_below_half_a_step_are_kept_on_average(tmp_path: Path) -> None:
     names = family(tmp_path, "BF16", {"code": "F32", "tool": "F32"}, step=1e-5)
     source = recipe(tmp_path, names, "task_arithmetic")
-    nearest, tossed = (
-        ramerge.merge(source, tmp_path / how, rounding=how) for how in ("nearest", "stochastic")
-    )
+    nearest, tossed = (ramerge.merge(source, tmp_path / how, rounding=how) for how in ("nearest", "stochastic"))
     assert any("erases much" in warning and "rounding: stochastic" in warning for warning in nearest.warnings)
     assert not tossed.warnings
     base, exact = read_checkpoint(tmp_path / "base"), 0.0

@@ -53,7 +53,10 @@ def merged(flags: argparse.Namespace) -> dict[tuple[str, str], Path]:
 
 def rounding_table(merges: Mapping[tuple[str, str], Path]) -> str:
     """What the records say, agent by agent."""
-    lines = ["| method | output | agent | erased | grown | nominal lambda | effective lambda |", "|---|---|---|" + "---:|" * 4]
+    lines = [
+        "| method | output | agent | erased | grown | nominal lambda | effective lambda |",
+        "|---|---|---|" + "---:|" * 4,
+    ]
     for (method, output), folder in merges.items():
         for agent in json.loads((folder / "ramerge.json").read_text())["statistics"]["agents"]:
             if "sampled" in agent:

@@ -95,7 +95,15 @@ def test_formats_are_read_and_written_as_they_are(dtypes: tuple[str, ...], outpu
     if output != "F32":
         expected = np.zeros_like(rounding)
         exact = reference.merge(base, agents, [1.1, 1.2], EPSILON, "F32").numbers(np.float32)
-        survey(uniform("F32", 3), [_wide(t) for t in (base, *agents)], exact.view(np.uint32), output, out, EPSILON, expected)
+        survey(
+            uniform("F32", 3),
+            [_wide(t) for t in (base, *agents)],
+            exact.view(np.uint32),
+            output,
+            out,
+            EPSILON,
+            expected,
+        )
         assert np.array_equal(rounding, expected) and rounding[1].any()
 
     for place in range(3):

@@ -37,7 +37,11 @@ def test_every_coin_falls_as_in_the_reference(source: str, target: str, data: st
     values = (values * scales).astype(NUMBERS[source])
     base = np.where(np.arange(size) % 3 == 0, values, NUMBERS[source](1)) if data.draw(st.booleans()) else None
     bits = coin_bits(source, target)
-    words = rounding_coins(seed, "w", start % 64 + size, bits)[start % 64 :] if start < 64 else _late(seed, start, size, bits)
+    words = (
+        rounding_coins(seed, "w", start % 64 + size, bits)[start % 64 :]
+        if start < 64
+        else _late(seed, start, size, bits)
+    )
     wide = None if base is None else base.astype(np.float64)
     wanted = toss(values.astype(np.float64), wide, words, bits, target)
     assert np.array_equal(tossed(values, target, seed=seed, start=start, base=base), wanted.bits)
@@ -105,9 +109,7 @@ def test_only_what_overflows_to_nearest_overflows(source: str, target: str) -> N
         for sign in (1, -1):
             words = np.full(1000, sign * value, kind).view(BITS[source])
             out = np.zeros(1000, BITS[target])
-            flagged = round_stochastically(
-                source, words, target, out, 1000, seed=0, tensor="w", start=0, base=None
-            )
+            flagged = round_stochastically(source, words, target, out, 1000, seed=0, tensor="w", start=0, base=None)
             assert flagged == infinite
             assert (np.isinf(out.view(NUMBERS[target]).astype(np.float64)) == infinite).all()
     nan = tossed(np.full(8, np.nan, kind), target)

@@ -84,9 +84,7 @@ def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
     found: list[dict[str, int | float | None]] = []
     for column in counts.T.tolist():
         updates, grown, alone = column[: len(COUNTS)]
-        size, wanted, got = (
-            _sum(column[first : first + _PARTS]) for first in range(len(COUNTS), ROWS, _PARTS)
-        )
+        size, wanted, got = (_sum(column[first : first + _PARTS]) for first in range(len(COUNTS), ROWS, _PARTS))
         found.append(
             {
                 "sampled": updates,

@@ -92,7 +92,9 @@ def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findi
     if recipe.seed is None:
         return
     if not any(tensor.rounds_updates for tensor in tensors):
-        findings.notes.append("rounding: stochastic changes nothing here: the output's dtypes hold all that is computed")
+        findings.notes.append(
+            "rounding: stochastic changes nothing here: the output's dtypes hold all that is computed"
+        )
         return
     findings.notes.append(
         f"rounding: stochastic, seed {recipe.seed}: a coin decides to which of its two neighbours in the output's dtype "
