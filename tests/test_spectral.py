@@ -10,12 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 import ramerge
+from ramerge.cli import texts
 from ramerge.kernels import curvature, spectral
 from ramerge.methods.base import Layer
 from ramerge.methods.iso_cts import own_directions
 from ramerge.methods.table import METHODS
 from tests import reference
-from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
+from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
 
 SPECTRAL = ("tsvm", "iso_c", "iso_cts", "swudi", "aswudi", "resmerge", "psa", "knots")
 NAME = "model.layers.0.weight"
@@ -536,6 +537,17 @@ def test_embeddings_and_norms_are_no_matrices():
             assert METHODS[method].unit(layer, parameters) == 1 and METHODS[method].scratch(layer, parameters, 3) == 0
 
 
+@pytest.mark.parametrize("method", [*SPECTRAL, "wudi", "task_arithmetic"])
+def test_plans_say_how_long_solving_takes(method, tmp_path: Path):
+    made = ramerge.plan(recipe(tmp_path, write_simple(tmp_path), method))
+    took = made.as_dict()["solving_seconds"]
+    if method == "task_arithmetic":
+        assert took is None and not any(line.startswith("time ") for line in texts.plan(made))
+    else:
+        assert 0 < took < 60
+        assert any(line.startswith("time ") and "to solve" in line for line in texts.plan(made))
+
+
 @pytest.mark.parametrize("method", SPECTRAL)
 @pytest.mark.parametrize("shape", [(100, 2000), (2000, 100), (500, 500)])
 @pytest.mark.parametrize("count", [1, 3])
@@ -549,5 +561,5 @@ def test_memory_is_what_was_planned(method, shape, count):
     finally:
         tracemalloc.stop()
     # what LAPACK takes for an eigendecomposition is not traced: it counts in the plan
-    assert peak <= METHODS[method].scratch(Layer(NAME, shape), METHODS[method].parameters(), count)
+    assert peak <= METHODS[method].scratch(Layer(NAME, shape, 4), METHODS[method].parameters(), count)
     assert spectral.noise(shape) < 1e-12

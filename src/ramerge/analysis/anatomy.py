@@ -11,16 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import anatomy as kernel
-from ramerge.kernels import fixed, ram
+from ramerge.kernels import fixed
 from ramerge.kernels.formats import Loop
 from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Counts, Statistic
 from ramerge.methods.moved import thresholds
 
 Integers = NDArray[np.int64]
-
-# Words of an input that are gone over several times while they are in the cache.
-_STRETCH_WORDS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -113,23 +110,24 @@ class Anatomy(Statistic):
         agents, at = self.agents, self._slices
         moved = thresholds(self.epsilon, known)
         sums = np.zeros(kernel.size_of(at.layout.sums), np.float64)
-        joint = kernel.joint_bins(agents)
-        by_epsilon = counts[at.by_epsilon].reshape(len(self.epsilons), 2, agents)
+        found = kernel.tables(agents)
 
         def observe(loop: Loop, inputs: list[Any], merged: Any) -> bool:
-            flagged = False
-            for start in range(0, merged.size, _STRETCH_WORDS):
-                stretch = slice(start, start + _STRETCH_WORDS)
-                part = [words[stretch] for words in inputs]
-                for epsilon, row in zip(self.epsilons, by_epsilon, strict=True):
-                    ram.count(loop, part, (epsilon,), row)
-                flagged |= kernel.survey(
-                    loop, part, merged[stretch], moved, piece.out_format, joint, counts[at.integers], sums
-                )
-            return flagged
+            return kernel.survey(
+                loop,
+                inputs,
+                merged,
+                moved,
+                self.epsilons,
+                piece.out_format,
+                found,
+                counts[at.by_epsilon],
+                counts[at.integers],
+                sums,
+            )
 
         flagged = piece.compare(observe)
-        kernel.fold(joint, counts[at.integers])
+        kernel.fold(found, counts[at.integers])
         fixed.encode(sums, counts[at.limbs].reshape(-1, fixed.LIMBS))
         return flagged
 

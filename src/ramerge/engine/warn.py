@@ -18,7 +18,7 @@ _MUCH = 0.1
 # Users are told of an effective lambda that is further from the nominal one than this share of it and so many errors.
 _FAR, _ERRORS = 0.05, 4
 # If an agent has moved a larger share of all elements than this, its threshold does not tell what moved from what not.
-_DENSE = 0.5
+_DENSE = 2 / 3
 
 
 def inspect(plan: Plan) -> tuple[str, ...]:

@@ -33,7 +33,8 @@ DECOMPOSITION = 11.0
 """Operations of products, over the cube of the side, in the time of an eigendecomposition."""
 
 _BOUNDED = 1e4  # up to this time, an operator amplifies by at most 0.64 sqrt(time N)
-_TERMS = 64  # of a polynomial; more are never faster than an eigendecomposition
+_TERMS = 64  # of a polynomial that phi is fitted with
+_MOST_TERMS = {np.float32: 32, np.float64: _TERMS}  # of one that is used; each adds its rounding
 _LEFT_OUT = {np.float32: 1e-8, np.float64: 1e-15}  # terms of a polynomial, relative to the first one
 
 
@@ -121,7 +122,7 @@ def _by_columns(taus: Sequence[Array], start: float, filter: Filter) -> Array:
 def _smooth(taus: Sequence[Array], start: float, filter: Filter, real: Any) -> tuple[Array, list[float]] | None:
     """X phi(A A^T) by a polynomial, and the norms of the task vectors; None if that is no faster."""
     products, norms = _stacked_gram(taus, real)
-    found = _series(products, filter, len(taus[0]), _LEFT_OUT[real])
+    found = _series(products, filter, len(taus[0]))
     return (_polynomial(_excess(products, norms, start), products, *found), norms) if found else None
 
 
@@ -189,11 +190,11 @@ def _led(symmetric: Array, filter: Filter, noise: float) -> tuple[Array, Array]:
 # --- phi as a polynomial ---------------------------------------------------------------------------------------------
 
 
-def _series(symmetric: Array, filter: Filter, rows: int, error: float) -> tuple[float, Array] | None:
+def _series(symmetric: Array, filter: Filter, rows: int) -> tuple[float, Array] | None:
     """The bound of a spectrum, and Chebyshev coefficients of phi from 0 to there; None if that is no faster."""
-    bound = upper_bound(symmetric)
-    terms = _terms(filter, bound, error)
-    return (bound, terms) if _faster(len(terms), rows, len(symmetric)) else None
+    bound, real = upper_bound(symmetric), symmetric.dtype.type
+    terms = _terms(filter, bound, _LEFT_OUT[real])
+    return (bound, terms) if _faster(len(terms), rows, len(symmetric), real) else None
 
 
 def _terms(filter: Filter, bound: float, error: float) -> Array:
@@ -203,9 +204,10 @@ def _terms(filter: Filter, bound: float, error: float) -> Array:
     return terms[: np.flatnonzero(np.abs(terms) > error * abs(terms[0])).max(initial=0) + 1]
 
 
-def _faster(terms: int, rows: int, side: int) -> bool:
-    """Whether products of a matrix of `rows` rows take less time than an eigendecomposition."""
-    return terms <= _TERMS and 2 * (terms - 1) * rows < DECOMPOSITION * side
+def _faster(terms: int, rows: int, side: int, real: Any) -> bool:
+    """Whether products of a matrix of `rows` rows take less time than an eigendecomposition; in float32 half of it."""
+    half = 0.5 if real == np.float32 else 1.0
+    return terms <= _MOST_TERMS[real] and half * 2 * (terms - 1) * rows < DECOMPOSITION * side
 
 
 def upper_bound(symmetric: Array) -> float:
@@ -262,6 +264,6 @@ def cost(shape: tuple[int, ...], agents: int, filter: Filter, k: int) -> tuple[f
     applied, numbers = half * 2 * m * stacked * n, 6 * stacked * stacked + 4 * m * stacked
     if filter.choose is None and math.isfinite(filter.time):
         terms = len(_terms(filter, largest, _LEFT_OUT[np.float32]))
-        if _faster(terms, m, stacked):
+        if _faster(terms, m, stacked, np.float32):
             return half * (stacked * stacked * n + 2 * terms * m * stacked**2) + applied, 0.0, numbers
     return stacked * stacked * n + 2 * m * stacked * (stacked + k) + applied, stacked**3, numbers

@@ -411,6 +411,11 @@ def plus(b: Any, x: Any, y: Any) -> Any:
     return b.fadd(x, y, flags=("reassoc",))
 
 
+@_intrinsic(types.float32, types.float32, types.float32)
+def plus_f32(b: Any, x: Any, y: Any) -> Any:
+    return b.fadd(x, y, flags=("reassoc",))
+
+
 @_intrinsic(types.float32, types.float32, types.float32, types.float32)
 def fused(b: Any, x: Any, y: Any, z: Any) -> Any:
     """x * y + z, rounded once: exact on every processor, in one instruction where the processor has it."""

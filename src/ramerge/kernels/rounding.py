@@ -81,11 +81,13 @@ class Counters:
         line = f"{name}{{pair}} = add32({name}{{pair}}, {flags}{{pair}}){condition}"
         return [line.format(pair=pair) for pair in self.pairs]
 
-    def flush(self, array: str, names: Sequence[str]) -> list[str]:
-        """Add the counters to an array, one row for each of them."""
+    def flush(self, array: str, names: Sequence[str], start: str = "") -> list[str]:
+        """Add the counters to an array from the index `start` on, one row for each of them."""
         n = len(self.agents)
+        places = range(len(names) * n)
+        at = [f"{start} + np.uint64({place})" if start else f"{place}" for place in places]
         return [
-            f"{array}[{row * n + t}] += ({name}{t // 2} >> {16 * (t % 2)}) & 65535"
+            f"{array}[{at[row * n + t]}] += ({name}{t // 2} >> {16 * (t % 2)}) & 65535"
             for row, name in enumerate(names)
             for t in self.agents
         ]

@@ -191,10 +191,17 @@ class Column:
 
 @dataclass(frozen=True)
 class Layer:
-    """What a method may know of a tensor when it says what it needs: name and shape."""
+    """What a method may know of a tensor when it says what it needs.
+
+    Attributes:
+        name: the tensor's name.
+        shape: its shape.
+        itemsize: bytes of a number in the type that it is computed in.
+    """
 
     name: str
     shape: tuple[int, ...]
+    itemsize: int = 8
 
 
 @dataclass(frozen=True)

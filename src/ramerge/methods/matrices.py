@@ -146,7 +146,7 @@ def spectral_method(
     def scratch(layer: Layer, given: Any, agents: int) -> int:
         if not is_matrix(layer):
             return 0
-        held = (agents + 2) * math.prod(layer.shape) * 8
+        held = ((agents + 1) * layer.itemsize + 16) * math.prod(layer.shape)
         return held + int(cost(layer.shape, agents, given).numbers) * 8 + _WIDENED
 
     def work(layer: Layer, given: Any, agents: int) -> Work:

@@ -40,9 +40,9 @@ def _epsilon(value: Any) -> Epsilon:
         return value
     if isinstance(value, Mapping):
         if set(value) != {"relative"}:
-            raise ValueError(f"must be a number, or a mapping such as {{relative: 0.5}}, not {dict(value)!r}")
+            raise ValueError(f"must be a number, or {{relative: x}}, not {dict(value)!r}")
         return Relative(relative=_number(value["relative"], "relative: must be a number"))
-    return _number(value, "must be a number, or a mapping such as {relative: 0.5}")
+    return _number(value, "must be a number, or {relative: x}")
 
 
 def _number(value: Any, kind: str) -> float:

@@ -21,7 +21,7 @@ from pydantic import Field
 from ramerge.kernels import wudi as kernel
 from ramerge.kernels.wudi import Array
 from ramerge.methods import task_arithmetic
-from ramerge.methods.base import Agents, Layer, Method, Parameters, Results, only
+from ramerge.methods.base import Agents, Layer, Method, Parameters, Results, Work, only
 from ramerge.methods.formula import Formula
 from ramerge.methods.matrices import Prepared, is_matrix, merge, unit
 
@@ -55,6 +55,20 @@ def scratch(layer: Layer, parameters: WudiParameters, agents: int) -> int:
     return held + kernel.scratch_bytes((out, width), agents, parameters.solver, "float64")
 
 
+def work(layer: Layer, parameters: WudiParameters, agents: int) -> Work:
+    """Of a linear weight: Gram matrices and products with them, an inverse, and two steps; or the steps of Adam."""
+    if not is_matrix(layer):
+        return Work()
+    out, width = layer.shape
+    side, elements = min(width, agents * out), out * width
+    if parameters.solver == "adam":
+        return Work(parameters.steps * (side + 10) * elements)  # in float32
+    inverse = 2 * 8 / 3 * side**3 + 4 * out * side**2
+    if width < agents * out:
+        return Work(3 * agents * width * elements + inverse)
+    return Work(side**2 * width + 2 * side * elements + inverse)
+
+
 def prepare(parameters: WudiParameters, agents: Agents, _results: Results) -> Prepared:
     """Task Arithmetic of the sum, for other tensors."""
     others = Formula(task_arithmetic.element, ((1.0,) * len(agents),), (parameters.scale,))
@@ -79,6 +93,7 @@ WUDI = Method(
     parameters=WudiParameters,
     unit=unit,
     scratch=scratch,
+    work=work,
     runs_on=lambda _parameters: kernel.device(),
     prepare=prepare,
     merge=merge,

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from ramerge.foundation.machine import processors
-from ramerge.methods.base import Layer, Work
+from ramerge.methods.base import Work
 from ramerge.planning.model import TensorPlan
 from ramerge.recipe.points import Point
 
@@ -35,7 +35,7 @@ class _Speed:
 def seconds(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int, workers: int) -> float | None:
     """About the time that solving takes, without reading and writing; None if nothing is solved on this processor."""
     works = [
-        point.method.work(Layer(tensor.name, tensor.base.shape), point.parameters[tensor.rule], agents)
+        point.method.work(tensor.layer, point.parameters[tensor.rule], agents)
         for tensor in tensors
         if tensor.merged
         for point in points

@@ -20,7 +20,7 @@ from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
-from ramerge.methods.base import Statistic
+from ramerge.methods.base import Layer, Statistic
 from ramerge.methods.moved import ADVICE, absolute
 from ramerge.methods.table import Method
 from ramerge.recipe.layers import layer_of
@@ -103,6 +103,12 @@ class TensorPlan:
     def name(self) -> str:
         """The tensor's name."""
         return self.base.name
+
+    @property
+    def layer(self) -> Layer:
+        """What a method may know of it."""
+        real = arithmetic([source.tensor.dtype for source in self.sources])
+        return Layer(self.name, self.base.shape, itemsize(real))
 
     @property
     def merged(self) -> bool:
