@@ -46,8 +46,8 @@ def sums(
     """Sums of each segment.
 
     Args:
-        value: a plain function `value(t, taus, *of_each, *common)` of an agent's number, of all task vectors, and of the
-            agent's own numbers.
+        value: a plain function `value(t, taus, *of_each, *common)` of an agent's number, of all task vectors, and of
+            the agent's own numbers.
         loop: formats of the inputs.
         inputs: 1-D arrays of these formats' words, of equal length, as `which` says.
         which: what the inputs are; without a base, task vectors are the agents themselves.
