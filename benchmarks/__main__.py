@@ -11,6 +11,7 @@ from benchmarks import (
     analysis,
     end_to_end,
     evaluation,
+    held,
     kernels,
     long_context,
     lora,
@@ -33,6 +34,7 @@ from benchmarks.timing import tell
 SECTIONS = (
     kernels.SECTION,
     end_to_end.SECTION,
+    held.SECTION,
     methods.SECTION,
     peers.SECTION,
     memory.SECTION,

@@ -6,6 +6,7 @@ Tensors are arrays of bits; `decode` and `encode` go between bits and numbers.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -91,15 +92,16 @@ def toss(values: NDArray, base: NDArray | None, words: Sequence[int], bits: int,
     return Stored(dtype, found.reshape(values.shape))
 
 
-def rounding_coins(seed: int, tensor: str, size: int, bits: int) -> list[int]:
-    """The coins of a tensor's elements: the blocks of 64 bits, cut from the lowest bits up."""
+def rounding_coins(seed: int, tensor: str, size: int, bits: int, start: int = 0) -> list[int]:
+    """The coins of a tensor's elements from `start` on: the blocks of 64 bits, cut from the lowest bits up."""
     digest = hashlib.sha256(f"ramerge rounding\n{seed}\n{tensor}".encode()).digest()
     key = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
     each = 64 // bits
-    counter = np.arange(-(-size // each), dtype=np.uint64)
+    first = start // each
+    counter = np.arange(first, -(-(start + size) // each), dtype=np.uint64)
     x, y = threefry(counter & np.uint64(0xFFFFFFFF), counter >> np.uint64(32), key)
     blocks = [first | second << 32 for first, second in zip(x.tolist(), y.tolist(), strict=True)]
-    return [blocks[i // each] >> (bits * (i % each)) & (2**bits - 1) for i in range(size)]
+    return [blocks[i // each - first] >> (bits * (i % each)) & (2**bits - 1) for i in range(start, start + size)]
 
 
 def stochastic(
@@ -134,11 +136,29 @@ def task_vectors(base: Stored, agents: Sequence[Stored]) -> list[NDArray]:
         return [agent.numbers(real) - base.numbers(real) for agent in agents]
 
 
-def masks(taus: Sequence[NDArray], epsilon: float) -> list[NDArray]:
-    return [np.abs(tau) > tau.dtype.type(epsilon) for tau in taus]
+def masks(taus: Sequence[NDArray], epsilon: float | Sequence[float]) -> list[NDArray]:
+    each = [epsilon] * len(taus) if isinstance(epsilon, float) else epsilon
+    return [np.abs(tau) > tau.dtype.type(one) for tau, one in zip(taus, each, strict=True)]
 
 
-def count(base: Stored, agents: Sequence[Stored], epsilon: float) -> NDArray:
+def sum_of_squares(taus: Sequence[NDArray]) -> float:
+    """Over tensors: chunks of 65,536 elements in 1024 lanes, which are halved; and the exact sum of the chunks."""
+    sums = [0.0]
+    for tau in taus:
+        square = tau.reshape(-1).astype(np.float64) ** 2
+        for start in range(0, square.size, 65536):
+            chunk = np.zeros(65536)
+            chunk[: square[start : start + 65536].size] = square[start : start + 65536]
+            lanes = np.zeros(1024)
+            for row in chunk.reshape(-1, 1024):
+                lanes = lanes + row
+            while lanes.size > 1:
+                lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
+            sums.append(lanes[0])
+    return math.fsum(sums)
+
+
+def count(base: Stored, agents: Sequence[Stored], epsilon: float | Sequence[float]) -> NDArray:
     """Active and unique elements of each agent: int64, shape (2, N)."""
     moved = masks(task_vectors(base, agents), epsilon)
     c = sum(m.astype(np.int64) for m in moved)
@@ -160,7 +180,14 @@ def lambdas(counts: NDArray, method: str, r: float = 0.1, alpha: float = 2.0) ->
     return result
 
 
-def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsilon: float, dtype: str) -> Stored:
+def merge(
+    base: Stored,
+    agents: Sequence[Stored],
+    scales: Sequence[float],
+    epsilon: float | Sequence[float],
+    dtype: str,
+    shared: str = "mean",
+) -> Stored:
     """Equation 7, element by element in a Python loop, so that there is nothing to get wrong."""
     taus = task_vectors(base, agents)
     moved = masks(taus, epsilon)
@@ -179,7 +206,13 @@ def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsil
                 tau = taus[active[0]].reshape(-1)[i]
                 for t in active[1:]:
                     tau = tau + taus[t].reshape(-1)[i]
-                tau = tau / real(len(active))
+                own = [taus[t].reshape(-1)[i] for t in active]
+                if shared == "agree_max" and (min(own) > 0 or max(own) < 0):
+                    tau = max(own, key=abs)
+                elif shared in ("mean", "agree_max"):
+                    tau = tau / real(len(active))
+                elif shared == "rms":
+                    tau = tau / np.sqrt(real(len(active)))
             out[i] = b[i] + tau
     result = encode(out, dtype)
     if dtype == base.dtype:
@@ -192,6 +225,19 @@ def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsil
 #
 # Each takes a base and agents as mappings of names to tensors, and gives the merged tensors. `real` overrides the type
 # of the arithmetic. Integer tensors are the base's.
+
+
+def thresholds(base: Tensors, agents: Mapping[str, Tensors], epsilon: float | Mapping[str, float]) -> list[float]:
+    """Of each agent; a relative one is a multiple of the root mean square of its task vector over the whole model."""
+    if not isinstance(epsilon, Mapping):
+        return [float(epsilon)] * len(agents)
+    names = [name for name, tensor in base.items() if tensor.is_float]
+    elements = sum(base[name].bits.size for name in names)
+    found = []
+    for agent in agents.values():
+        taus = [task_vectors(base[name], [agent[name]])[0] for name in names]
+        found.append(epsilon["relative"] * math.sqrt(sum_of_squares(taus) / elements) if elements else 0.0)
+    return found
 
 
 def weights_of(value: float | Mapping[str, float], agents: Mapping[str, Tensors]) -> list[float]:
@@ -248,14 +294,14 @@ def linear(base, agents, dtype=None, real=None, *, weights=1.0, normalize=True):
     return _each(base, agents, dtype, real, formula, owns=lambda name: [agent[name] for agent in agents.values()])
 
 
-def passthrough(base, agents, dtype=None, real=None, *, agent=None):
+def passthrough(base, agents, dtype=None, real=None, *, agent=None, scale=1.0):
     chosen = agents[agent or next(iter(agents))]
     return _each(
         base,
         agents,
         dtype,
         real,
-        lambda name, b, _taus: chosen[name].numbers(b.dtype.type),
+        lambda name, b, _taus: b.dtype.type(scale) * chosen[name].numbers(b.dtype.type),
         owns=lambda name: [agent[name] for agent in agents.values()],
     )
 
@@ -278,10 +324,11 @@ def fisher(base, agents, dtype=None, real=None, *, importances, scale=1.0, weigh
 
 def isolate(base, agents, dtype=None, real=None, *, agent=None, region="unique", scale=1.0, epsilon=1e-5):
     chosen = list(agents).index(agent) if agent else 0
+    epsilons = thresholds(base, agents, epsilon)
 
     def formula(name, b, taus):
         kind = b.dtype.type
-        moved = [np.abs(tau) > kind(epsilon) for tau in taus]
+        moved = masks(taus, epsilons)
         alone = sum(moved) == 1
         inside = moved[chosen] & {"unique": alone, "shared": ~alone, "active": np.ones_like(alone)}[region]
         return np.where(inside, b + kind(scale) * taus[chosen], b)
@@ -414,6 +461,7 @@ def ram_family(
     **rescale,
 ):
     """RAM, RAM+ and RAM+s over all tensors."""
+    epsilon = thresholds(base, agents, epsilon)
 
     def group(name: str, over: str) -> str:
         return {"model": "", "layer": name.rsplit(".", 1)[0], "tensor": name}[over]
@@ -445,8 +493,9 @@ def ram_family(
             merged[name] = tensor
             continue
         scales = lambdas(counts[group(name, scope)], method, **rescale)
-        merged[name] = merge(tensor, [a[name] for a in agents.values()], scales, epsilon, dtype or tensor.dtype)
-        if shared == "mean":
+        rule = "mean" if shared == "ties" else shared
+        merged[name] = merge(tensor, [a[name] for a in agents.values()], scales, epsilon, dtype or tensor.dtype, rule)
+        if shared != "ties":
             continue
         least = limits([other for other in floats if group(other, trim) == group(name, trim)])
         taus, moved, c = in_shared(name)
@@ -492,6 +541,277 @@ def wudi(base, agents, dtype=None, real=None, *, solver="closed_form", proximity
             m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
             tau = tau - rate * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-8)
         return b + tau.astype(kind)
+
+    return _each(base, agents, dtype, real, formula)
+
+
+# --- lengths and angles ----------------------------------------------------------------------------------------------
+#
+# Directions are of whole tensors, or of their rows or columns, computed in float64.
+
+
+def _combined(base, agents, dtype, real, based, per, combine):
+    """`combine(vectors)`, of float64 vectors, for every tensor, row or column: of task vectors, or of the agents."""
+
+    def formula(name, b, taus):
+        taus = taus if based else [agent[name].numbers(b.dtype.type) for agent in agents.values()]
+        vectors = np.stack([tau.astype(np.float64) for tau in taus])
+        if per == "tensor" or b.ndim < 2:
+            merged = combine(vectors.reshape(len(taus), -1)).reshape(b.shape)
+        else:
+            axis = {"row": -1, "column": 0}[per]
+            lines = np.moveaxis(vectors, (0, axis if axis < 0 else 1), (-2, -1))
+            merged = np.empty(lines.shape[:-2] + lines.shape[-1:])
+            for place in np.ndindex(lines.shape[:-2]):
+                merged[place] = combine(lines[place])
+            merged = np.moveaxis(merged, -1, axis)
+        return (b.astype(np.float64) + merged if based else merged).astype(b.dtype)
+
+    owns = None if based else (lambda name: [agent[name] for agent in agents.values()])
+    return _each(base, agents, dtype, real, formula, owns)
+
+
+def _unit(vector: NDArray) -> NDArray:
+    length = np.linalg.norm(vector)
+    return vector / length if length else vector
+
+
+def _arc(first: NDArray, second: NDArray, t: float, is_parallel) -> NDArray:
+    cosine = np.clip(_unit(first) @ _unit(second), -1, 1)
+    if is_parallel(cosine):
+        return (1 - t) * first + t * second
+    theta = np.arccos(cosine)
+    return (np.sin((1 - t) * theta) * first + np.sin(t * theta) * second) / np.sin(theta)
+
+
+def slerp(base, agents, dtype=None, real=None, *, t=0.5):
+    return _combined(
+        base, agents, dtype, real, False, "tensor", lambda v: _arc(v[0], v[1], t, lambda cosine: abs(cosine) > 0.9995)
+    )
+
+
+def nuslerp(base, agents, dtype=None, real=None, *, weights=1.0, per="tensor", based=True):
+    w = weights_of(weights, agents)
+    t = 0.5 if abs(sum(w)) < 1e-6 else w[1] / sum(w)
+    return _combined(
+        base,
+        agents,
+        dtype,
+        real,
+        based,
+        per,
+        lambda v: _arc(v[0], v[1], t, lambda cosine: np.sin(np.arccos(cosine)) < 1e-8),
+    )
+
+
+def multislerp(base, agents, dtype=None, real=None, *, weights=1.0, normalize=True, eps=1e-8, based=True):
+    """The way through the tangent space that mergekit goes."""
+    w = np.array(weights_of(weights, agents))
+    w = w / sum(w) if normalize else w
+
+    def combine(vectors):
+        if len(vectors) == 1 or not vectors.any():
+            return vectors[0]
+        units = np.stack([_unit(vector) for vector in vectors])
+        mean = w @ units
+        if np.linalg.norm(mean) < eps:
+            return w @ vectors if len(vectors) == 2 else np.full_like(mean, np.nan)
+        mean = _unit(mean)
+        tangent = w @ (units - np.outer(units @ mean, mean))
+        far = np.linalg.norm(tangent)
+        result = mean * np.cos(far) + (tangent * np.sin(far) / far if far else 0)
+        return result * (w @ np.linalg.norm(vectors, axis=1))
+
+    return _combined(base, agents, dtype, real, based, "tensor", combine)
+
+
+def karcher(base, agents, dtype=None, real=None, *, max_iter=10, tol=1e-5):
+    def combine(vectors):
+        lengths = np.linalg.norm(vectors, axis=1)
+        units = [vector / length for vector, length in zip(vectors, lengths, strict=True) if length > 0]
+        if not units:
+            return vectors[0]
+        place = sum(units) / len(units)
+        place = _unit(place) if np.linalg.norm(place) >= tol else units[0]
+        for _ in range(max_iter):
+            step = np.zeros_like(place)
+            for unit in units:
+                theta = 2 * np.arcsin(min(np.linalg.norm(unit - place) / 2, 1))
+                direction = unit - (unit @ place) * place
+                if theta >= tol and direction.any():
+                    step = step + theta * _unit(direction) / len(units)
+            far = np.linalg.norm(step)
+            if far < tol:
+                break
+            place = _unit(np.cos(far) * place + np.sin(far) * step / far)
+        return lengths.mean() * place
+
+    return _combined(base, agents, dtype, real, False, "tensor", combine)
+
+
+def model_stock(base, agents, dtype=None, real=None, *, per="tensor"):
+    n = len(agents)
+
+    def combine(vectors):
+        cosine = np.mean([_unit(vectors[i]) @ _unit(vectors[j]) for i in range(n) for j in range(i)])
+        below = 1 + (n - 1) * cosine
+        return vectors.mean(0) * (n * cosine / below if abs(below) > 1e-12 else 0.0)
+
+    return _combined(base, agents, dtype, real, True, per, combine)
+
+
+# --- what is kept of task vectors ------------------------------------------------------------------------------------
+
+
+def _linear(b, terms, w, scale, normalize):
+    kind = b.dtype.type
+    total = _summed(terms)
+    return np.where(total == 0, b, b + kind(scale) * (total / kind(_divisor(w) if normalize else 1)))
+
+
+def _elected(b, terms, w, scale, normalize):
+    kind = b.dtype.type
+    mass = _summed(terms)
+    agree = [np.sign(term) * np.sign(mass) > 0 for term in terms]
+    total = _summed([np.where(yes, term, kind(0)) for yes, term in zip(agree, terms, strict=True)])
+    voices = _summed([np.where(yes, kind(one), kind(0)) for yes, one in zip(agree, w, strict=True)])
+    return np.where(total == 0, b, b + kind(scale) * (total / np.where(normalize & (voices != 0), voices, kind(1))))
+
+
+def _grown(tau: NDArray, kept: NDArray, rescale: bool) -> NDArray:
+    """What is kept, with the sum of magnitudes of the whole."""
+    whole, left = (np.abs(each.astype(np.float64)).sum() for each in (tau, kept))
+    return kept * tau.dtype.type(whole / left if rescale and left else 1)
+
+
+def breadcrumbs(
+    base,
+    agents,
+    dtype=None,
+    real=None,
+    *,
+    combine=_linear,
+    scale=1.0,
+    weights=1.0,
+    normalize=False,
+    density=0.1,
+    gamma=0.01,
+    rescale=False,
+):
+    w, densities, gammas = (weights_of(value, agents) for value in (weights, density, gamma))
+
+    def crumbs(tau, density, gamma):
+        if density >= 1 or not tau.size:
+            return tau
+        sizes = np.abs(tau).astype(np.float32)
+        inside = np.sort(sizes.reshape(-1)[np.isfinite(sizes.reshape(-1))])
+        n = inside.size
+        top = min(int(gamma * n), n - int(density * n))
+        inside = inside[n - int(density * n) - top : n - top]
+        kept = (sizes >= inside[0]) & (sizes <= inside[-1]) if inside.size else np.zeros(tau.shape, bool)
+        return _grown(tau, np.where(kept, tau, tau.dtype.type(0)), rescale)
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        terms = [kind(one) * crumbs(tau, d, g) for one, tau, d, g in zip(w, taus, densities, gammas, strict=True)]
+        return combine(b, terms, w, scale, normalize)
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def breadcrumbs_ties(*models, **parameters):
+    return breadcrumbs(*models, combine=_elected, **parameters)
+
+
+def della_linear(
+    base,
+    agents,
+    dtype=None,
+    real=None,
+    *,
+    combine=_linear,
+    scale=1.0,
+    weights=1.0,
+    normalize=False,
+    density=0.5,
+    epsilon=0.15,
+    rescale="l1",
+    seed=0,
+):
+    w, densities, epsilons = (weights_of(value, agents) for value in (weights, density, epsilon))
+
+    def sampled(tau, name, agent, density, epsilon):
+        if density in (0, 1) or not tau.size:
+            return tau * tau.dtype.type(density)
+        rows = tau.reshape(-1, tau.shape[-1] if tau.ndim else 1)
+        n = rows.shape[1]
+        kept = np.zeros_like(rows)
+        dice = coins(seed, agent, name, tau.size).reshape(rows.shape)
+        for row, values in enumerate(rows):
+            for rank, column in enumerate(sorted(range(n), key=lambda place: (abs(values[place]), place))):
+                p = density - epsilon + 2 * epsilon * (rank / (n - 1)) if n > 1 else density
+                if dice[row, column] >= math.floor((1 - p) * 2**32):
+                    kept[row, column] = values[column] * tau.dtype.type(1 / p if rescale == "probability" else 1)
+        return _grown(tau, kept.reshape(tau.shape), rescale == "l1")
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        terms = [
+            kind(one) * sampled(tau, name, agent, d, e)
+            for one, tau, agent, d, e in zip(w, taus, agents, densities, epsilons, strict=True)
+        ]
+        return combine(b, terms, w, scale, normalize)
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def della(*models, normalize=True, **parameters):
+    return della_linear(*models, combine=_elected, normalize=normalize, **parameters)
+
+
+def sce(base, agents, dtype=None, real=None, *, select_topk=1.0):
+    n = len(agents)
+
+    def formula(_name, b, taus):
+        kind = b.dtype.type
+        mean = _summed(taus) / kind(n)
+        variance = (_summed([(tau - mean) * (tau - mean) for tau in taus]) / kind(n)).astype(np.float32)
+        chosen = np.ones(b.shape, bool)
+        if select_topk < 1:
+            some = np.sort(variance[(variance > 0) & np.isfinite(variance)])[::-1]
+            k = int(select_topk * some.size)
+            chosen = variance >= (some[k - 1] if k else np.inf)
+        taus = [np.where(chosen, tau, kind(0)) for tau in taus]
+        squares = np.array([np.sum(tau.astype(np.float64) ** 2) for tau in taus])
+        s = squares / squares.sum() if squares.sum() else np.full(n, 1 / n)
+        positive = _summed(taus) >= 0
+        agree = [np.where(positive, tau > 0, tau < 0) for tau in taus]
+        total = _summed([np.where(yes, kind(one) * tau, kind(0)) for yes, one, tau in zip(agree, s, taus, strict=True)])
+        voices = _summed([np.where(yes, kind(one), kind(0)) for yes, one in zip(agree, s, strict=True)])
+        return np.where(total == 0, b, b + total / np.maximum(voices, kind(np.float32(1e-6))))
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def arcee_fusion(base, agents, dtype=None, real=None):
+    (agent,) = agents.values()
+
+    def chances(row):
+        powers = np.exp(row.astype(np.float64) - row.max())
+        return powers / powers.sum() + 1e-8
+
+    def formula(name, b, taus):
+        a, width = agent[name].numbers(b.dtype.type), b.shape[-1] if b.ndim else 1
+        if not b.size:
+            return b
+        importance = []
+        for before, after, tau in zip(*(each.reshape(-1, width) for each in (b, a, taus[0])), strict=True):
+            p, q = chances(after), chances(before)
+            importance.append(np.abs(tau) * max(np.sum(p * np.log(p / q)), 0))
+        importance = np.array(importance).astype(np.float32).reshape(b.shape)
+        ordered = np.sort(importance.reshape(-1))
+        lower, median, upper = (float(ordered[int(part * (ordered.size - 1))]) for part in (0.25, 0.5, 0.75))
+        return np.where(importance >= np.float32(median + 1.5 * (upper - lower)), a, b)
 
     return _each(base, agents, dtype, real, formula)
 

@@ -46,7 +46,8 @@ def test_recipe_and_flags_give_the_same_bytes_and_record(tmp_path: Path) -> None
     ]  # fmt: skip
     assert list(record["statistics"]["agents"][0]) == [
         "name", "model", "total", "active", "shared", "unique", "density", "unique_share", "rho", "lambda",
-        "updates", "erased", "erased_share", "sampled", "grown_share", "alone", "nominal_lambda", "effective_lambda",
+        "updates", "erased", "erased_share", "sampled", "grown_share", "alone", "nominal_lambda",
+        "effective_lambda", "effective_error",
     ]  # fmt: skip
     assert "code" in by_flags.stdout and "lambda" in by_flags.stdout
     assert "counting" in by_flags.stderr and "\r" not in by_flags.stderr and "\x1b" not in by_flags.stderr

@@ -33,9 +33,10 @@ class Row:
     exact: bool = True
 
 
+_EPSILON = st.sampled_from([1e-5, 0.0, 1e-3, {"relative": 0.5}])
 _RAM = {
-    "epsilon": st.sampled_from([1e-5, 0.0, 1e-3]),
-    "shared": st.sampled_from(["mean", "mean", "ties"]),
+    "epsilon": _EPSILON,
+    "shared": st.sampled_from(["mean", "mean", "agree_max", "ties"]),
     "density": st.sampled_from([0.1, 0.5, 1.0]),
     "trim": st.sampled_from(["tensor", "layer", "model"]),
 }
@@ -44,6 +45,14 @@ _SUM = {"scale": NUMBERS, "weights": NUMBERS, "normalize": st.booleans()}
 _TIES = {**_SUM, "density": FRACTIONS, "trim": st.sampled_from(["model", "tensor"])}
 _SPECTRAL = {"scale": NUMBERS, "weights": NUMBERS}
 _DROP = {"p": RATES, "seed": st.integers(-3, 3), "rescale": st.booleans()}
+_CRUMBS = {**_SUM, "density": FRACTIONS, "gamma": st.sampled_from([0.01, 0.2, 0.0, 1.0])}
+_DELLA = {
+    **_SUM,
+    "density": st.sampled_from([0.5, 0.2, 1.0, 0.0]),
+    "epsilon": st.sampled_from([0.15, 0.0, 0.4]),
+    "rescale": st.sampled_from(["l1", "probability", "none"]),
+    "seed": st.integers(-3, 3),
+}
 
 ROWS: dict[str, Row] = {
     "ram": Row(partial(reference.ram_family, method="ram"), _RAM),
@@ -60,10 +69,33 @@ ROWS: dict[str, Row] = {
             "agent": st.sampled_from(["a0", None]),
             "region": st.sampled_from(["unique", "shared", "active"]),
             "scale": NUMBERS,
-            "epsilon": st.sampled_from([1e-5, 0.0, 1e-3]),
+            "epsilon": _EPSILON,
         },
     ),
-    "passthrough": Row(reference.passthrough, {"agent": st.sampled_from(["a0", None])}),
+    "passthrough": Row(reference.passthrough, {"agent": st.sampled_from(["a0", None]), "scale": NUMBERS}),
+    "della": Row(reference.della, _DELLA, each=("weights", "density", "epsilon"), exact=False),
+    "della_linear": Row(reference.della_linear, _DELLA, each=("weights", "density", "epsilon"), exact=False),
+    "breadcrumbs": Row(reference.breadcrumbs, _CRUMBS, each=("weights", "density", "gamma")),
+    "breadcrumbs_ties": Row(reference.breadcrumbs_ties, _CRUMBS, each=("weights", "density", "gamma")),
+    "sce": Row(reference.sce, {"select_topk": FRACTIONS}, exact=False),
+    "arcee_fusion": Row(reference.arcee_fusion, {}, exact=False),
+    "slerp": Row(reference.slerp, {"t": st.sampled_from([0.5, 0.0, 0.3, 1.0])}, exact=False),
+    "nuslerp": Row(
+        reference.nuslerp,
+        {"weights": NUMBERS, "per": st.sampled_from(["tensor", "row", "column"])},
+        each=("weights",),
+        exact=False,
+    ),
+    "multislerp": Row(
+        reference.multislerp,
+        {"weights": st.sampled_from([1.0, 0.3, 0.7]), "normalize": st.booleans()},
+        each=("weights",),
+        exact=False,
+    ),
+    "karcher": Row(
+        reference.karcher, {"max_iter": st.sampled_from([10, 0, 1]), "tol": st.sampled_from([1e-5, 1e-3])}, exact=False
+    ),
+    "model_stock": Row(reference.model_stock, {"per": st.sampled_from(["tensor", "row"])}, exact=False),
     "wudi": Row(
         reference.wudi,
         {

@@ -24,7 +24,7 @@ from tests.reference import Stored
 MERGEKIT = os.environ.get("RAMERGE_MERGEKIT")
 pytestmark = pytest.mark.skipif(not MERGEKIT, reason="RAMERGE_MERGEKIT names no mergekit-yaml; see `make peers`")
 
-HIDDEN, INNER, LAYERS, VOCABULARY = 32, 64, 2, 64
+HIDDEN, INNER, LAYERS, VOCABULARY = 32, 64, 3, 64
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -98,6 +98,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(folder / "base", base)
     for seed, (name, moved) in enumerate(MOVED.items(), 2):
         save(folder / name, agent_weights(base, seed, moved))
+    # a model of another base: its angle to the others is not small
+    rng = np.random.default_rng(9)
+    save(
+        folder / "far", {name: values + rng.normal(0, 0.1, values.shape).astype("f4") for name, values in base.items()}
+    )
     return folder
 
 
@@ -144,6 +149,9 @@ DENSITIES = (
     "memory {weight: 0.7, density: 0.05}",
 )
 
+# the recipe that is in most model cards
+SLERP = "{t: [{filter: self_attn, value: [0, 0.5, 0.3, 0.7, 1]}, {filter: mlp, value: [1, 0.5, 0.7, 0.3, 0]}, {value: 0.5}]}"
+
 RECIPES = {
     "linear": recipe("linear", *WEIGHTED, base=False),
     "linear-sum": recipe("linear", *WEIGHTED, base=False, parameters="{normalize: false}"),
@@ -168,6 +176,58 @@ RECIPES = {
     "ram-epsilon": recipe("ram", "base", *AGENTS, parameters="{epsilon: 3e-3}"),
     "ramplus_tl": recipe("ramplus_tl", *AGENTS),
     "ramplus_tl-all": recipe("ramplus_tl", *AGENTS, parameters="{r: 0.3, alpha: 1.5, epsilon: 2e-3}"),
+    "breadcrumbs-whole": recipe("breadcrumbs", *WEIGHTED, parameters="{lambda: 0.5}"),
+    # tensors of 32 elements lose none of their largest with a gamma of 0.01, and there mergekit erases them
+    "breadcrumbs": recipe("breadcrumbs", *WEIGHTED, parameters="{density: 0.3, gamma: 0.1}"),
+    "breadcrumbs-rescaled": recipe(
+        "breadcrumbs", *WEIGHTED, parameters="{density: 0.4, gamma: 0.04, rescale: true, normalize: true}"
+    ),
+    "breadcrumbs-crowded": recipe("breadcrumbs", *WEIGHTED, parameters="{density: 0.9, gamma: 0.5}"),
+    "breadcrumbs_ties": recipe("breadcrumbs_ties", *OPPOSED, parameters="{density: 0.6, gamma: 0.05}"),
+    "breadcrumbs_ties-mean": recipe(
+        "breadcrumbs_ties",
+        "code {weight: 0.5, density: 0.8, gamma: 0.05}",
+        "tool {weight: 1.5, density: 0.4, gamma: 0.2}",
+        parameters="{normalize: true, lambda: 1.1}",
+    ),
+    "della-whole": recipe("della", *WEIGHTED, parameters="{lambda: 0.9}"),
+    "della-nothing": recipe("della", "code {weight: 1, density: 0}", "tool {weight: 0.5}"),
+    "della_linear-whole": recipe("della_linear", *OPPOSED, parameters="{normalize: true}"),
+    "sce": recipe("sce", *AGENTS),
+    "sce-selected": recipe("sce", *AGENTS, parameters="{select_topk: 0.3, int8_mask: true}"),
+    "sce-nothing": recipe("sce", *AGENTS, parameters="{select_topk: 0}"),
+    "sce-one": recipe("sce", "tool"),
+    "slerp": recipe("slerp", "tool", parameters="{t: 0.3}"),
+    "slerp-base-last": recipe("slerp", "memory", "base", parameters="{t: 0.8}"),
+    "slerp-far": recipe("slerp", "far", parameters="{t: 0.3}"),
+    "nuslerp": recipe("nuslerp", *WEIGHTED[:2], base=False),
+    "nuslerp-far": recipe("nuslerp", "far {weight: 1}", "tool {weight: 2}", base=False),
+    "nuslerp-base": recipe("nuslerp", *WEIGHTED[:2]),
+    "nuslerp-rows": recipe("nuslerp", *WEIGHTED[:2], parameters="{nuslerp_flatten: false}"),
+    "nuslerp-columns": recipe("nuslerp", *WEIGHTED[1:], parameters="{nuslerp_flatten: false, nuslerp_row_wise: true}"),
+    "multislerp": recipe("multislerp", *WEIGHTED, base=False),
+    "multislerp-base": recipe("multislerp", *WEIGHTED, "far {weight: 0.2}"),
+    "multislerp-sum": recipe("multislerp", *OPPOSED, parameters="{normalize_weights: false, eps: 1e-7}"),
+    "karcher": recipe("karcher", *AGENTS, base=False),
+    "karcher-base": recipe("karcher", *AGENTS, "far"),
+    "karcher-steps": recipe("karcher", "far", "tool", "base", parameters="{max_iter: 1, tol: 1e-3}"),
+    "model_stock": recipe("model_stock", *AGENTS),
+    "model_stock-two": recipe("model_stock", "base", "tool", "far"),
+    "model_stock-rows": recipe("model_stock", *AGENTS, parameters="{filter_wise: true}"),
+    "arcee_fusion": recipe("arcee_fusion", "far"),
+    "passthrough": recipe("passthrough", "tool", base=False),
+    "passthrough-scale": recipe("passthrough", "tool {scale: 0.5}", base=False),
+    "gradient": recipe("linear", "code {weight: [1, 0]}", "tool {weight: [0.2, 0.5, 1]}", base=False),
+    "gradient-filter": recipe("slerp", "far", parameters=SLERP),
+    "filter-by-model": recipe(
+        "ties",
+        "code {weight: 1, density: {filter: mlp, value: 0.3}}",
+        "tool {weight: [{filter: self_attn, value: [0, 1]}, {filter: norm, value: 0.5}], density: 0.9}",
+        parameters="{weight: 0.7, density: [{filter: q_proj, value: 0.5}, {value: [0.6, 0.8]}]}",
+    ),
+    "filter-passthrough": recipe(
+        "passthrough", "tool {scale: [{filter: o_proj, value: 0}, {filter: down_proj, value: 0.5}]}", base=False
+    ),
 }
 
 

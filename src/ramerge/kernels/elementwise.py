@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.formats import Format, Loop
-from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters
+from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
 from ramerge.kernels.threefry import threefry
 
 Words = NDArray[Any]
@@ -87,7 +87,7 @@ def merge(
     common: Sequence[float] = (),
     drop: Drop | None = None,
     rounding: NDArray[np.int64] | None = None,
-    beyond: float = 0.0,
+    beyond: Sequence[float] = (0.0,),
     ranks: NDArray[np.int64] | None = None,
     bounds: Sequence[float] = (),
 ) -> bool:
@@ -104,17 +104,17 @@ def merge(
         drop: coins; `start` must be even where words hold two elements.
         rounding: int64, shape (2, N), for a result of 16 bits and with the base: where to count what storing it
             erases, as `kernels.rounding` has it.
-        beyond: for that an agent has moved an element where |tau| > beyond.
+        beyond: one for each agent, or only one; for that an agent has moved an element where |tau| > beyond.
         ranks: int64, shape (2, N): where to count each agent's magnitudes that lie above its bound, and that reach it.
         bounds: one for each agent, float32.
 
     Returns:
         True if an input is not finite, an importance is negative, or a result overflows the format.
     """
-    ranked, rounded = ranks is not None, rounding is not None
-    kernel = _merge(element, loop, which, len(each), len(common), drop is not None, rounded, ranked)
-    numbers = [*[number for row in each for number in row], *common, *(drop.scales if drop else ()), beyond]
-    numbers += bounds if ranked else ()
+    limits, ranked = len(beyond) if rounding is not None else 0, ranks is not None
+    kernel = _merge(element, loop, which, len(each), len(common), drop is not None, limits, ranked)
+    numbers = [*[number for row in each for number in row], *common, *(drop.scales if drop else ())]
+    numbers += [*beyond[:limits], *(bounds if ranked else ())]
     counts = [array.reshape(-1) if array is not None else _NOTHING for array in (rounding, ranks)]
     return bool(kernel(*inputs, out, np.array(numbers, loop.out.real), *counts, *_coins(drop)))
 
@@ -131,11 +131,12 @@ def histogram(
     bins: Sequence[int] | None = None,
     common: Sequence[float] = (),
     drop: Drop | None = None,
+    rows: int | None = None,
 ) -> bool:
-    """Count magnitudes of `value(tau, taus, *common)` of each agent.
+    """Count magnitudes of `value(t, taus, *common)` of each agent.
 
     Args:
-        value: a plain function of an agent's task vector and of all.
+        value: a plain function of an agent's number, and of all task vectors.
         loop: formats of the inputs.
         inputs: as for `merge`.
         which: what the inputs are.
@@ -144,14 +145,16 @@ def histogram(
         bins: for each agent a bin of the first count.
         common: numbers, rounded to the loop's real type.
         drop: as for `merge`.
+        rows: for how many agents to count, of the first ones; 1 for a value that all agents share. By default for all.
 
     Returns:
         True if an input or a task vector is not finite.
     """
-    kernel = _histogram(value, loop, which, len(common), bins is not None, drop is not None)
+    counted = which.agents if rows is None else rows
+    kernel = _histogram(value, loop, which, len(common), bins is not None, drop is not None, counted)
     numbers = np.array([*common, *(drop.scales if drop else ())], loop.out.real)
-    wanted = np.array(bins if bins is not None else (0,) * which.agents, np.uint32)
-    magnitudes = np.empty(_CHUNK_WORDS * which.agents * len(loop.parts), np.uint32)
+    wanted = np.array(bins if bins is not None else (0,) * counted, np.uint32)
+    magnitudes = np.empty(_CHUNK_WORDS * counted * len(loop.parts), np.uint32)
     return bool(kernel(*inputs, numbers, wanted, counts.reshape(-1), magnitudes, *_coins(drop)))
 
 
@@ -167,18 +170,20 @@ def _coins(drop: Drop | None) -> tuple[Any, int]:
 
 @cache
 def _merge(
-    element: Element, loop: Loop, which: Inputs, each: int, common: int, drops: bool, rounds: bool, ranks: bool
+    element: Element, loop: Loop, which: Inputs, each: int, common: int, drops: bool, rounds: int, ranks: bool
 ) -> Any:
+    """Write out and compile; `rounds`: how many numbers `beyond` has if it is counted what rounding erases, else 0."""
     form, agents, counters = loop.out, range(which.agents), Counters(which.agents)
+    limits = names_of("beyond", rounds, which.agents)
     arguments = ["b", _tuple("tau{t}", agents)]
     arguments += [_tuple("f{t}_i", agents)] if which.importances else []
     arguments += [_tuple(f"e{row}_{{t}}", agents) for row in range(each)]
     arguments += [f"c{index}" for index in range(common)]
     body = _coin_words(loop, agents) if drops else []
     for part in loop.parts:
-        body += _task_vectors(loop, which, part)
+        body += task_vectors(loop, which, part)
         if rounds:
-            body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > beyond") for t in agents]]
+            body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > {limits[t]}") for t in agents]]
         body += _dropped(loop, agents, part) if drops else []
         body += _ranked(counters) if ranks else []
         if which.importances:
@@ -192,7 +197,7 @@ def _merge(
         form,
         [*which.names, "out", "numbers", "counts", "ranks", "coins", "start"],
         [
-            *_numbers(agents, each, common, drops, ["beyond", *[f"bound{t}" for t in agents if ranks]]),
+            *_numbers(agents, each, common, drops, [*limits[:rounds], *[f"bound{t}" for t in agents if ranks]]),
             *(_keys(agents) if drops else []),
         ],
         [*(counters.clear(ROWS) if rounds else []), *(counters.clear(_RANKS) if ranks else [])],
@@ -209,19 +214,19 @@ def _merge(
 
 
 @cache
-def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: bool, drops: bool) -> Any:
-    form, agents, parts = loop.out, range(which.agents), loop.parts
+def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: bool, drops: bool, counted: int) -> Any:
+    form, agents, rows, parts = loop.out, range(which.agents), range(counted), loop.parts
     body = _coin_words(loop, agents) if drops else []
     for part in parts:
-        body += _task_vectors(loop, which, part)
+        body += task_vectors(loop, which, part)
         body += _dropped(loop, agents, part) if drops else []
-        for t in agents:
-            call = ", ".join([f"tau{t}", _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
-            body.append(f"seen = {form.peak}(seen, tau{t})")
+        body += [f"seen = {form.peak}(seen, tau{t})" for t in agents]
+        for t in rows:
+            call = ", ".join([str(t), _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
             row = f"np.uint64({_CHUNK_WORDS * (t * len(parts) + part)})"
             body.append(f"magnitudes[{row} + i - start_of_chunk] = peak_f32(nothing, np.float32(value({call})))")
     counting = []
-    for t in agents:
+    for t in rows:
         for part in parts:
             row = f"np.uint64({_CHUNK_WORDS * (t * len(parts) + part)})"
             counting.append(f"m = np.uint64(magnitudes[{row} + j])")
@@ -232,7 +237,7 @@ def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: boo
                 ]
             else:
                 counting.append(f"counts[np.uint64({t * COARSE_BINS}) + (m >> SIXTEEN)] += ONE32")
-    bins = [f"bin{t} = np.uint64(bins[{t}])" for t in agents]
+    bins = [f"bin{t} = np.uint64(bins[{t}])" for t in rows]
     source = _COUNTING.format(
         arguments=", ".join([*which.names, "numbers", "bins", "counts", "magnitudes", "coins", "start"]),
         real=_real(form),
@@ -317,7 +322,7 @@ def _element(loop: Loop, which: Inputs, name: str, part: int) -> str:
     return loop.element(which.names.index(name), part, f"{name}[i]")
 
 
-def _task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
+def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
     """Element number `part` of the word: the base, and every agent's task vector."""
     peak, agents = loop.out.peak, range(which.agents)
     lines = [f"b = {_element(loop, which, 'base', part)}" if which.base else "b = ZERO"]

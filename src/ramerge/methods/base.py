@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,8 @@ class Statistic(ABC):
 
     scope: str
     after: Statistic | None = None
+    # sums of floats run over so many elements that follow one another, and blocks begin at multiples of it
+    chunk: ClassVar[int] = 1
 
     @abstractmethod
     def blank(self, agents: int) -> Counts:
@@ -174,13 +176,17 @@ Results = Mapping[Statistic, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means."""
+    """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means.
+
+    One that is `optional` is shown where it is reported.
+    """
 
     key: str
     title: str
     format: str
     meaning: str
     none: str = "by part"
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -266,8 +272,11 @@ class Method:
         noted: whether with these parameters that makes results so different that plans say so.
         presets: named values of parameters.
         combines: whether it makes one model of several; otherwise it writes one of them anew.
+        fewest: how many agents it takes at least.
+        most: how many it takes at most, which is also the fewest; None for any number.
         symmetric: whether the order of agents changes nothing but rounding.
         needs_base: whether task vectors are needed; without them the base gives no more than the layout.
+        takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
         needs_importance: whether every agent needs importances, tensors beside its own.
         statistics: what must be counted first.
         reported: the statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way.
@@ -293,8 +302,11 @@ class Method:
     noted: Callable[[Any], bool] = _not_noted
     presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     combines: bool = True
+    fewest: int = 1
+    most: int | None = None
     symmetric: bool = True
     needs_base: bool = True
+    takes_base: bool = False
     needs_importance: bool = False
     statistics: Callable[[Any, Agents], tuple[Statistic, ...]] = _no_statistics
     reported: Callable[[Any, Agents], Statistic | None] = _nothing_reported
@@ -305,6 +317,13 @@ class Method:
     scratch: Callable[[Layer, Any, int], int] = _no_scratch
     work: Callable[[Layer, Any, int], Work] = _no_work
     runs_on: Callable[[Any], str] = _processors
+
+    @property
+    def takes(self) -> str:
+        """How many agents it takes, in words; empty for any number."""
+        if self.most is None:
+            return f"at least {self.fewest} agents" if self.fewest > 1 else ""
+        return f"exactly {self.most} agents" if self.most > 1 else "exactly one agent"
 
     @property
     def elementwise(self) -> bool:

@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ramerge.methods.arcee_fusion import ARCEE_FUSION
 from ramerge.methods.base import Method, Parameters, conditions
+from ramerge.methods.breadcrumbs import BREADCRUMBS, BREADCRUMBS_TIES
 from ramerge.methods.dare import DARE, DARE_TIES
+from ramerge.methods.della import DELLA, DELLA_LINEAR
 from ramerge.methods.fisher import FISHER
 from ramerge.methods.iso_c import ISO_C
 from ramerge.methods.iso_cts import ISO_CTS
 from ramerge.methods.isolate import ISOLATE
+from ramerge.methods.karcher import KARCHER
 from ramerge.methods.knots import KNOTS
 from ramerge.methods.linear import LINEAR
+from ramerge.methods.model_stock import MODEL_STOCK
+from ramerge.methods.multislerp import MULTISLERP
 from ramerge.methods.passthrough import PASSTHROUGH
 from ramerge.methods.psa import PSA
 from ramerge.methods.ram import RAM, RAM_PLUS, RAM_PLUS_S
 from ramerge.methods.resmerge import RESMERGE
+from ramerge.methods.sce import SCE
+from ramerge.methods.slerp import NUSLERP, SLERP
 from ramerge.methods.swudi import ASWUDI, SWUDI
 from ramerge.methods.task_arithmetic import TASK_ARITHMETIC
 from ramerge.methods.ties import TIES
@@ -36,6 +44,17 @@ METHODS: Mapping[str, Method] = {
         DARE,
         DARE_TIES,
         WUDI,
+        DELLA,
+        DELLA_LINEAR,
+        BREADCRUMBS,
+        BREADCRUMBS_TIES,
+        SCE,
+        SLERP,
+        NUSLERP,
+        MULTISLERP,
+        KARCHER,
+        MODEL_STOCK,
+        ARCEE_FUSION,
         TSVM,
         ISO_C,
         SWUDI,
@@ -79,7 +98,7 @@ def describe(method: Method) -> dict[str, Any]:
 
 
 def _reads(method: Method) -> int:
-    statistics = method.statistics(method.parameters(), ("code", "tool"))
+    statistics = method.statistics(method.parameters(), ("code", "tool")[: method.most])
     return 1 + max((statistic.reads for statistic in statistics), default=0)
 
 

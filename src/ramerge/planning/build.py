@@ -64,9 +64,10 @@ def make_plan(
     recipe, limits = points[0].recipe, read_limits(threads, max_memory)
     findings = Findings(recipe.document)
     checks.note_methods(points, findings)
-    inputs = open_inputs(recipe, findings, needs_base=points[0].method.needs_base)
+    findings.warnings += recipe.document.warnings
+    inputs = open_inputs(recipe, findings, needs_base=points[0].uses_base)
     can_repeat = not in_memory and not observed
-    contents = _contents(points, inputs, findings, cache=cache, can_repeat=can_repeat)
+    contents = _contents(points, inputs, findings, observed, cache=cache, can_repeat=can_repeat)
     resources = cut(points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed)
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
     resources = replace(resources, solving_seconds=took)
@@ -94,7 +95,13 @@ def make_plan(
 
 
 def _contents(
-    points: Sequence[Point], inputs: Inputs, findings: Findings, *, cache: bool, can_repeat: bool
+    points: Sequence[Point],
+    inputs: Inputs,
+    findings: Findings,
+    observed: Sequence[Statistic],
+    *,
+    cache: bool,
+    can_repeat: bool,
 ) -> Contents:
     """The tensors of the output, and what is read for them. Empty if an input could not be opened.
 
@@ -102,6 +109,7 @@ def _contents(
         points: the merges.
         inputs: what is read.
         findings: gets problems, warnings and notes.
+        observed: statistics that will be counted instead of a merge.
         cache: whether to use stored counts.
         can_repeat: whether the merging pass can be done a second time.
     """
@@ -116,7 +124,7 @@ def _contents(
     checks.check_configs(base, inputs.opened_agents, ties, recipe, findings)
     if not inputs.are_complete:
         return Contents()
-    shards, tensors = plan_tensors(base, matched, points)
+    shards, tensors = plan_tensors(base, matched, points, observed)
     checks.check_like_base(base, recipe, findings)
     checks.note_rounding(recipe, tensors, findings)
     checks.check_rules(recipe, tensors, inputs.base.folder, findings)
