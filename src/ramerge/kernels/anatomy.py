@@ -176,7 +176,7 @@ def survey({inputs}, merged, {epsilons}, others, numbers, marks, joint, by_epsil
         for k in range(HALF):
             {histograms}
         for e in range(np.uint64(others.size)):
-            epsilon = others[e]
+            beyond = others[e]
             {clear}
             for k in range(CHUNK):
                 {clear_active}
@@ -295,7 +295,7 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
         clear="\n            ".join(counters.clear(("moved", "unique"))),
         clear_active="; ".join(counters.clear(("active",))),
         mark="\n                ".join(
-            counters.mark(t, f"abs(numbers[np.uint64({t * chunk}) + k]) > epsilon") for t in range(n)
+            counters.mark(t, f"abs(numbers[np.uint64({t * chunk}) + k]) > beyond") for t in range(n)
         ),
         combined=combined,
         count="\n                ".join([*counters.count("moved"), *counters.count("unique", "alone")]),
