@@ -106,30 +106,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_both(folder: Path, name: str, text: str) -> tuple[Weights, Weights]:
-    """The weights that mergekit and ramerge make of one file."""
-    recipe = folder / f"{name}.yaml"
-    recipe.write_text(text)
-    # mergekit takes paths relative to where it runs
-    theirs = folder / f"{name}-mergekit"
-    program = Path(shutil.which(str(MERGEKIT)) or str(MERGEKIT)).absolute()
-    command = [str(program), recipe.name, theirs.name, "--no-copy-tokenizer", "--quiet"]
-    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    ran = subprocess.run(
-        [*command, "--no-write-model-card", "--random-seed", "1"],
-        cwd=folder,
-        env=offline,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    ramerge.merge(recipe, folder / f"{name}-ramerge")
-    both = load(theirs), load(folder / f"{name}-ramerge")
-    assert set(both[0]) == set(both[1]) == set(shapes())
-    return both
-
-
 def recipe(method: str, *models: str, base: bool = True, parameters: str = "{}") -> str:
     """A recipe; a model is its folder, with its parameters behind a space."""
     lines = [f"merge_method: {method}", *(["base_model: ./base"] if base else []), "models:"]
@@ -150,7 +126,10 @@ DENSITIES = (
 )
 
 # the recipe that is in most model cards
-SLERP = "{t: [{filter: self_attn, value: [0, 0.5, 0.3, 0.7, 1]}, {filter: mlp, value: [1, 0.5, 0.7, 0.3, 0]}, {value: 0.5}]}"
+SLERP = (
+    "{t: [{filter: self_attn, value: [0, 0.5, 0.3, 0.7, 1]}, "
+    "{filter: mlp, value: [1, 0.5, 0.7, 0.3, 0]}, {value: 0.5}]}"
+)
 
 RECIPES = {
     "linear": recipe("linear", *WEIGHTED, base=False),
@@ -231,9 +210,57 @@ RECIPES = {
 }
 
 
+DROPPING = {
+    "rescaled": "{density: 0.5}",
+    "mean": "{density: 0.8, normalize: true}",
+    "unscaled": "{density: 0.5, rescale: false}",
+}
+AT_RANDOM = {
+    f"{method}-{variant}": recipe(method, *WEIGHTED, parameters=parameters)
+    for method in ("dare_linear", "dare_ties", "della_linear", "della")
+    for variant, parameters in DROPPING.items()
+}
+
+# mergekit takes seconds to start, so one process runs its program for all recipes
+RUN = """
+import sys
+from mergekit.scripts.run_yaml import main
+for name in sys.argv[1:]:
+    options = ["--no-copy-tokenizer", "--quiet", "--no-write-model-card", "--random-seed", "1"]
+    main.main([name + ".yaml", name + "-mergekit", *options], standalone_mode=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def done(checkpoints: Path) -> Path:
+    """Where mergekit has merged all recipes."""
+    recipes = {**RECIPES, **AT_RANDOM}
+    for name, text in recipes.items():
+        (checkpoints / f"{name}.yaml").write_text(text)
+    program = Path(shutil.which(str(MERGEKIT)) or str(MERGEKIT)).absolute()
+    ran = subprocess.run(
+        [str(program.parent / "python"), "-c", RUN, *recipes],
+        cwd=checkpoints,  # mergekit takes paths relative to where it runs
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return checkpoints
+
+
+def run_both(folder: Path, name: str) -> tuple[Weights, Weights]:
+    """The weights that mergekit has made of a file, and those that ramerge makes of it."""
+    ramerge.merge(folder / f"{name}.yaml", folder / f"{name}-ramerge")
+    both = load(folder / f"{name}-mergekit"), load(folder / f"{name}-ramerge")
+    assert set(both[0]) == set(both[1]) == set(shapes())
+    return both
+
+
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_same_weights(name: str, checkpoints: Path) -> None:
-    theirs, ours = run_both(checkpoints, name, RECIPES[name])
+def test_the_same_weights(name: str, done: Path) -> None:
+    theirs, ours = run_both(done, name)
     for tensor, expected in theirs.items():
         assert np.allclose(ours[tensor], expected, rtol=1e-5, atol=1e-6), tensor
 
@@ -243,25 +270,17 @@ def changes(weights: Weights, base: Weights) -> NDArray[np.float64]:
     return np.concatenate([(weights[name].astype(np.float64) - base[name]).ravel() for name in sorted(base)])
 
 
-DROPPING = {
-    "rescaled": "{density: 0.5}",
-    "mean": "{density: 0.8, normalize: true}",
-    "unscaled": "{density: 0.5, rescale: false}",
-}
-
-
-@pytest.mark.parametrize("method", ["dare_linear", "dare_ties"])
-@pytest.mark.parametrize("variant", DROPPING)
-def test_what_is_dropped_at_random(method: str, variant: str, checkpoints: Path) -> None:
-    text = recipe(method, *WEIGHTED, parameters=DROPPING[variant])
-    theirs, ours = run_both(checkpoints, f"{method}-{variant}", text)
-    base = load(checkpoints / "base")
+@pytest.mark.parametrize("name", AT_RANDOM)
+def test_what_is_dropped_at_random(name: str, done: Path) -> None:
+    method, variant = name.split("-")
+    theirs, ours = run_both(done, name)
+    base = load(done / "base")
     full = sum(
-        weight * changes(load(checkpoints / agent), base)
+        weight * changes(load(done / agent), base)
         for agent, weight in {"code": 0.5, "tool": 1.0, "memory": 0.3}.items()
     )
     moved = [changes(weights, base) for weights in (theirs, ours)]
-    # the tools draw other elements, and mergekit scales each tensor to its norm where ramerge scales by 1 / (1 - p)
+    # the tools draw other elements; for DARE, mergekit scales each tensor to its norm, and ramerge by 1 / (1 - p)
     shares = [np.mean(change != 0) for change in moved]
     assert abs(shares[0] - shares[1]) < 0.02
     along = [change @ full / (full @ full) for change in moved]

@@ -149,8 +149,11 @@ def merge(piece: Piece, prepared: Combination, _counts: Counts | None, lenient: 
     based = has_base(piece, prepared.agents)
     if prepared.per == "tensor":
         coefficients = prepared.coefficients
-        excess = () if based else (math.fsum(coefficients) - 1,)
-        formula = Formula(task_element if based else agent_element, (coefficients,), excess, base=based)
+        if based:
+            return merge_formula(piece, Formula(task_element, (coefficients,)), None, lenient)
+        nearest = int(np.argmax(np.abs(coefficients)))
+        each = (coefficients, tuple(float(t == nearest) for t in range(prepared.agents)))
+        formula = Formula(agent_element, each, (math.fsum(coefficients) - 1,), base=False)
         return merge_formula(piece, formula, None, lenient)
     if prepared.per == "row":
         shape = (-1, row_of(piece.shape))
@@ -171,13 +174,19 @@ def _rows(rows: Sequence[NDArray[Any]], piece: Piece, prepared: Combination, bas
     found, _ = sums(every, loop, words, Inputs(agents, base=based), products(agents), length, rows[0].size)
     with np.errstate(all="ignore"):
         coefficients = prepared.solve(squared(found, agents))
-        origin, *others = rows if based else (rows[0], *rows)
+        origin, *others = rows if based else (_nearest(rows, coefficients), *rows)
         total = np.zeros_like(origin)
         if not based:
             total = (np.sum(coefficients, -1) - 1).astype(real)[:, None] * origin
         for t, agent in enumerate(others):
             total = total + coefficients[:, t, None].astype(real) * (agent - origin)
         return np.where(total == 0, origin, origin + total)
+
+
+def _nearest(rows: Sequence[NDArray[Any]], coefficients: Floats) -> NDArray[Any]:
+    """Of each row that of the agent with the largest coefficient."""
+    found: NDArray[Any] = np.choose(np.argmax(np.abs(coefficients), -1)[:, None], rows)
+    return found
 
 
 def task_element(b: Any, taus: Any, coefficients: Any) -> Any:
@@ -188,15 +197,18 @@ def task_element(b: Any, taus: Any, coefficients: Any) -> Any:
     return b if total == ZERO else b + total
 
 
-def agent_element(_b: Any, values: Any, coefficients: Any, excess: Any) -> Any:
-    """One element of a combination of agents, as differences from the first one: exact where they are close.
+def agent_element(_b: Any, values: Any, coefficients: Any, nearest: Any, excess: Any) -> Any:
+    """One element of a combination of agents, as differences from one of them: exact where agents are close.
 
-    `excess` is the sum of the coefficients less 1.
+    `nearest` marks the agent of the largest coefficient, and `excess` is the sum of the coefficients less 1.
     """
-    total = excess * values[0]
+    origin = values[0]
     for t in range(len(values)):
-        total = total + coefficients[t] * (values[t] - values[0])
-    return values[0] if total == ZERO else values[0] + total
+        origin = values[t] if nearest[t] > ZERO else origin
+    total = excess * origin
+    for t in range(len(values)):
+        total = total + coefficients[t] * (values[t] - origin)
+    return origin if total == ZERO else origin + total
 
 
 # --- lengths and angles ----------------------------------------------------------------------------------------
