@@ -94,9 +94,9 @@ def _kernels(inputs: list[Words], out: Words) -> dict[str, Callable[[], object]]
     lambdas = [_LAMBDAS[place % len(_LAMBDAS)] for place in range(n)]
     rounding = np.zeros((2, n), np.int64)
     return {
-        "count": partial(ram.count, loop, inputs, _EPSILON, counts),
-        "ram": partial(ram.merge, loop, inputs, _EPSILON, None, out, counts, rounding=rounding),
-        "ram+": partial(ram.merge, loop, inputs, _EPSILON, lambdas, out, rounding=rounding),
+        "count": partial(ram.count, loop, inputs, (_EPSILON,), counts),
+        "ram": partial(ram.merge, loop, inputs, (_EPSILON,), None, out, counts, rounding=rounding),
+        "ram+": partial(ram.merge, loop, inputs, (_EPSILON,), lambdas, out, rounding=rounding),
     }
 
 

@@ -92,15 +92,16 @@ def toss(values: NDArray, base: NDArray | None, words: Sequence[int], bits: int,
     return Stored(dtype, found.reshape(values.shape))
 
 
-def rounding_coins(seed: int, tensor: str, size: int, bits: int) -> list[int]:
-    """The coins of a tensor's elements: the blocks of 64 bits, cut from the lowest bits up."""
+def rounding_coins(seed: int, tensor: str, size: int, bits: int, start: int = 0) -> list[int]:
+    """The coins of a tensor's elements from `start` on: the blocks of 64 bits, cut from the lowest bits up."""
     digest = hashlib.sha256(f"ramerge rounding\n{seed}\n{tensor}".encode()).digest()
     key = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
     each = 64 // bits
-    counter = np.arange(-(-size // each), dtype=np.uint64)
+    first = start // each
+    counter = np.arange(first, -(-(start + size) // each), dtype=np.uint64)
     x, y = threefry(counter & np.uint64(0xFFFFFFFF), counter >> np.uint64(32), key)
     blocks = [first | second << 32 for first, second in zip(x.tolist(), y.tolist(), strict=True)]
-    return [blocks[i // each] >> (bits * (i % each)) & (2**bits - 1) for i in range(size)]
+    return [blocks[i // each - first] >> (bits * (i % each)) & (2**bits - 1) for i in range(start, start + size)]
 
 
 def stochastic(
@@ -135,11 +136,29 @@ def task_vectors(base: Stored, agents: Sequence[Stored]) -> list[NDArray]:
         return [agent.numbers(real) - base.numbers(real) for agent in agents]
 
 
-def masks(taus: Sequence[NDArray], epsilon: float) -> list[NDArray]:
-    return [np.abs(tau) > tau.dtype.type(epsilon) for tau in taus]
+def masks(taus: Sequence[NDArray], epsilon: float | Sequence[float]) -> list[NDArray]:
+    each = [epsilon] * len(taus) if isinstance(epsilon, float) else epsilon
+    return [np.abs(tau) > tau.dtype.type(one) for tau, one in zip(taus, each, strict=True)]
 
 
-def count(base: Stored, agents: Sequence[Stored], epsilon: float) -> NDArray:
+def sum_of_squares(taus: Sequence[NDArray]) -> float:
+    """Over tensors: chunks of 65,536 elements in 1024 lanes, which are halved; and the exact sum of the chunks."""
+    sums = [0.0]
+    for tau in taus:
+        square = tau.reshape(-1).astype(np.float64) ** 2
+        for start in range(0, square.size, 65536):
+            chunk = np.zeros(65536)
+            chunk[: square[start : start + 65536].size] = square[start : start + 65536]
+            lanes = np.zeros(1024)
+            for row in chunk.reshape(-1, 1024):
+                lanes = lanes + row
+            while lanes.size > 1:
+                lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
+            sums.append(lanes[0])
+    return math.fsum(sums)
+
+
+def count(base: Stored, agents: Sequence[Stored], epsilon: float | Sequence[float]) -> NDArray:
     """Active and unique elements of each agent: int64, shape (2, N)."""
     moved = masks(task_vectors(base, agents), epsilon)
     c = sum(m.astype(np.int64) for m in moved)
@@ -161,7 +180,14 @@ def lambdas(counts: NDArray, method: str, r: float = 0.1, alpha: float = 2.0) ->
     return result
 
 
-def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsilon: float, dtype: str) -> Stored:
+def merge(
+    base: Stored,
+    agents: Sequence[Stored],
+    scales: Sequence[float],
+    epsilon: float | Sequence[float],
+    dtype: str,
+    shared: str = "mean",
+) -> Stored:
     """Equation 7, element by element in a Python loop, so that there is nothing to get wrong."""
     taus = task_vectors(base, agents)
     moved = masks(taus, epsilon)
@@ -180,7 +206,13 @@ def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsil
                 tau = taus[active[0]].reshape(-1)[i]
                 for t in active[1:]:
                     tau = tau + taus[t].reshape(-1)[i]
-                tau = tau / real(len(active))
+                own = [taus[t].reshape(-1)[i] for t in active]
+                if shared == "agree_max" and (min(own) > 0 or max(own) < 0):
+                    tau = max(own, key=abs)
+                elif shared in ("mean", "agree_max"):
+                    tau = tau / real(len(active))
+                elif shared == "rms":
+                    tau = tau / np.sqrt(real(len(active)))
             out[i] = b[i] + tau
     result = encode(out, dtype)
     if dtype == base.dtype:
@@ -193,6 +225,19 @@ def merge(base: Stored, agents: Sequence[Stored], scales: Sequence[float], epsil
 #
 # Each takes a base and agents as mappings of names to tensors, and gives the merged tensors. `real` overrides the type
 # of the arithmetic. Integer tensors are the base's.
+
+
+def thresholds(base: Tensors, agents: Mapping[str, Tensors], epsilon: float | Mapping[str, float]) -> list[float]:
+    """Of each agent; a relative one is a multiple of the root mean square of its task vector over the whole model."""
+    if not isinstance(epsilon, Mapping):
+        return [float(epsilon)] * len(agents)
+    names = [name for name, tensor in base.items() if tensor.is_float]
+    elements = sum(base[name].bits.size for name in names)
+    found = []
+    for agent in agents.values():
+        taus = [task_vectors(base[name], [agent[name]])[0] for name in names]
+        found.append(epsilon["relative"] * math.sqrt(sum_of_squares(taus) / elements) if elements else 0.0)
+    return found
 
 
 def weights_of(value: float | Mapping[str, float], agents: Mapping[str, Tensors]) -> list[float]:
@@ -279,10 +324,11 @@ def fisher(base, agents, dtype=None, real=None, *, importances, scale=1.0, weigh
 
 def isolate(base, agents, dtype=None, real=None, *, agent=None, region="unique", scale=1.0, epsilon=1e-5):
     chosen = list(agents).index(agent) if agent else 0
+    epsilons = thresholds(base, agents, epsilon)
 
     def formula(name, b, taus):
         kind = b.dtype.type
-        moved = [np.abs(tau) > kind(epsilon) for tau in taus]
+        moved = masks(taus, epsilons)
         alone = sum(moved) == 1
         inside = moved[chosen] & {"unique": alone, "shared": ~alone, "active": np.ones_like(alone)}[region]
         return np.where(inside, b + kind(scale) * taus[chosen], b)
@@ -415,6 +461,7 @@ def ram_family(
     **rescale,
 ):
     """RAM, RAM+ and RAM+s over all tensors."""
+    epsilon = thresholds(base, agents, epsilon)
 
     def group(name: str, over: str) -> str:
         return {"model": "", "layer": name.rsplit(".", 1)[0], "tensor": name}[over]
@@ -446,8 +493,9 @@ def ram_family(
             merged[name] = tensor
             continue
         scales = lambdas(counts[group(name, scope)], method, **rescale)
-        merged[name] = merge(tensor, [a[name] for a in agents.values()], scales, epsilon, dtype or tensor.dtype)
-        if shared == "mean":
+        rule = "mean" if shared == "ties" else shared
+        merged[name] = merge(tensor, [a[name] for a in agents.values()], scales, epsilon, dtype or tensor.dtype, rule)
+        if shared != "ties":
             continue
         least = limits([other for other in floats if group(other, trim) == group(name, trim)])
         taus, moved, c = in_shared(name)
@@ -766,3 +814,169 @@ def arcee_fusion(base, agents, dtype=None, real=None):
         return np.where(importance >= np.float32(median + 1.5 * (upper - lower)), a, b)
 
     return _each(base, agents, dtype, real, formula)
+
+
+# --- spectral methods, by numpy.linalg.svd in float64 ----------------------------------------------------------------
+
+
+def _triples(x: NDArray, k: int) -> tuple[NDArray, NDArray, NDArray]:
+    """The k leading singular triples that are not null."""
+    u, s, vt = np.linalg.svd(x, full_matrices=False)
+    k = min(k, int((s > 1e-7 * s.max(initial=0)).sum()))
+    return u[:, :k], s[:k], vt[:k].T
+
+
+def _polar(x: NDArray) -> NDArray:
+    u, s, vt = np.linalg.svd(x, full_matrices=False)
+    kept = s > 1e-6 * s.max(initial=0)
+    return u[:, kept] @ vt[kept]
+
+
+def _aligned(found: Sequence[tuple[NDArray, NDArray, NDArray]]) -> NDArray:
+    u, s, v = (np.concatenate(parts, axis=-1) for parts in zip(*found, strict=True))
+    return _polar(u) @ np.diag(s) @ _polar(v).T
+
+
+def _spectral(solve):
+    """A reference that merges linear weights by `solve(taus, **parameters)`, and takes the mean of others."""
+
+    def merge(base, agents, dtype=None, real=None, *, scale=1.0, weights=1.0, **parameters):
+        w = weights_of(weights, agents)
+
+        def formula(name, b, taus):
+            kind = b.dtype.type
+            taus = [kind(one) * tau for one, tau in zip(w, taus, strict=True)]
+            if not (b.ndim == 2 and b.size and name.startswith("model.layers.") and name.endswith(".weight")):
+                return b + kind(scale) * (_summed(taus) / kind(len(taus)))
+            if not any(tau.any() for tau in taus):
+                return b
+            return b + (scale * solve([tau.astype(np.float64) for tau in taus], **parameters)).astype(kind)
+
+        return _each(base, agents, dtype, real, formula)
+
+    return merge
+
+
+@_spectral
+def tsvm(taus):
+    k = min(taus[0].shape) // len(taus)
+    return _aligned([_triples(tau, k) for tau in taus]) if k else np.mean(taus, axis=0)
+
+
+@_spectral
+def iso_c(taus):
+    delta = sum(taus)
+    return _polar_of_all(delta) * np.linalg.svd(delta, compute_uv=False).mean()
+
+
+def _polar_of_all(x: NDArray) -> NDArray:
+    u, _, v = _triples(x, min(x.shape))
+    return u @ v.T
+
+
+@_spectral
+def iso_cts(taus, common_space_fraction=0.8):
+    r, n = min(taus[0].shape), len(taus)
+    own = min(round((r - int(r * common_space_fraction)) / n), r // n)
+    u, s, v = _triples(sum(taus), r - own * n)
+    found = [_triples(tau - u @ u.T @ tau, own) for tau in taus if own]
+    found = [one for one, tau in zip(found, taus, strict=False) if np.sum(one[1]) > 1e-7 * np.linalg.norm(tau)]
+    found.append((u, s, v))
+    mean = sum(np.sum(one[1]) for one in found) / r
+    return _aligned([(u, np.full(len(s), mean), v) for u, s, v in found])
+
+
+def _filtered(taus: Sequence[NDArray], start: str, time: float, choose) -> NDArray:
+    """theta_0 + (D - theta_0 C) V f / lambda V^T over the leading directions."""
+    theta = {"sum": sum(taus), "mean": sum(taus) / len(taus), "zero": 0 * taus[0]}[start]
+    g = [1 / np.sum(tau**2) if tau.any() else 0.0 for tau in taus]
+    c = sum(one * tau.T @ tau for one, tau in zip(g, taus, strict=True))
+    d = sum(one * tau @ tau.T @ tau for one, tau in zip(g, taus, strict=True))
+    values, vectors = np.linalg.eigh(c)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    kept = np.where(values > 1e-13 * values[0], values, 0)
+    k = min(choose(kept), np.count_nonzero(kept))
+    v, f = vectors[:, :k], 1 - np.exp(-time * kept[:k])
+    return theta + (d - theta @ c) @ v @ np.diag(f / kept[:k]) @ v.T
+
+
+@_spectral
+def swudi(taus, filter_type="exponential", exp_time=300.0, truncate_rank_ratio=0.65, init_mode="sum"):
+    k = max(1, int(np.ceil(taus[0].shape[1] * truncate_rank_ratio - 1e-9)))
+    return _filtered(taus, init_mode, exp_time if filter_type == "exponential" else np.inf, lambda _values: k)
+
+
+@_spectral
+def aswudi(taus, auto_rank_method="participation_sqrt", rank_scale=1.0, init_mode="sum"):
+    m, n = taus[0].shape
+
+    def rank(values):
+        shares, roots = values / values.sum(), np.sqrt(values)
+        entropy = -sum(p * np.log(p) for p in shares if p > 0)
+        beta = min(m, n) / max(m, n)
+        omega = 2 * (beta + 1) + 8 * beta / (beta + 1 + np.sqrt(beta**2 + 14 * beta + 1))
+        omega /= 2 + np.sqrt(3) if beta >= 0.9999 else (1 - beta) ** 2 + beta
+        if auto_rank_method.startswith("cumvar_"):
+            return int((np.cumsum(shares) < float(auto_rank_method[7:])).sum()) + 1
+        return {
+            "participation_sqrt": lambda: np.ceil(roots.sum() ** 2 / values.sum() - 1e-9),
+            "participation": lambda: np.ceil(values.sum() ** 2 / np.sum(values**2) - 1e-9),
+            "entropy": lambda: np.ceil(np.exp(entropy) - 1e-9),
+            "stable_rank": lambda: np.ceil(np.sum(values**2) / values[0] ** 2 - 1e-9),
+            "gavish_donoho": lambda: max(1, np.sum(roots > np.sqrt(omega) * np.sort(roots)[(n - 1) // 2])),
+        }[auto_rank_method]()
+
+    return _filtered(taus, init_mode, np.inf, lambda values: max(1, min(n, round(rank(values) * rank_scale))))
+
+
+@_spectral
+def resmerge(taus, rank_topk=1, src_beta_min=0.7, src_beta_max=1.0, head_ratio_budget=0.2):
+    n = len(taus)  # the conformance tests merge weights that are neither of attention nor of an MLP
+    split = [_triples(tau, rank_topk) for tau in taus]
+    heads = [u @ np.diag(s) @ v.T for u, s, v in split]
+    rest = [tau - head for tau, head in zip(taus, heads, strict=True)]
+    norms = [np.linalg.norm(one) for one in rest]
+    is_rounding = [norm <= 1e-9 * np.linalg.norm(tau) for norm, tau in zip(norms, taus, strict=True)]
+    units = [0 * one if no else one / norm for one, norm, no in zip(rest, norms, is_rounding, strict=True)]
+    c = np.linalg.norm(sum(units)) / n
+    merged = sum(rest) / n
+    if c > (1 + 1e-9) / np.sqrt(n):
+        merged = c**src_beta_max * np.mean(norms) * sum(units) / np.linalg.norm(sum(units))
+    unit_heads = [head / np.linalg.norm(head) for head in heads if head.any()]
+    pairs = [max(0, np.sum(a * b)) for i, a in enumerate(unit_heads) for b in unit_heads[:i]]
+    agreement = np.mean(pairs) if pairs else float(len(unit_heads))
+    size = np.linalg.norm(sum(heads))
+    if size > 1e-9 * max(np.linalg.norm(head) for head in heads):
+        merged = merged + head_ratio_budget * agreement * np.linalg.norm(merged) * sum(heads) / size
+    return merged
+
+
+@_spectral
+def psa(taus, energy=0.9):
+    found = []
+    for tau in taus:
+        squares = np.linalg.svd(tau, compute_uv=False) ** 2
+        k = int((np.cumsum(squares) < energy * squares.sum()).sum()) + 1
+        found.append(_triples(tau, k if tau.any() else 0))
+    u, v = (_polar(np.concatenate([one[side] for one in found], axis=1)) for side in (0, 2))
+    merged, start = 0 * taus[0], 0
+    for (_, s, _), tau in zip(found, taus, strict=True):
+        part = slice(start, start + len(s))
+        start += len(s)
+        share = u[:, part] @ np.diag(s) @ v[:, part].T
+        if share.any():
+            merged = merged + np.linalg.norm(tau) / np.linalg.norm(share) * share
+    return merged
+
+
+@_spectral
+def _knots(taus, density=1.0):
+    u, _, _ = _triples(np.concatenate(taus, axis=1), sum(taus[0].shape) * len(taus))
+    rows = [u.T @ tau for tau in taus]
+    rows = [np.where(np.abs(row) >= kth_largest(np.abs(row).reshape(-1), density), row, 0) for row in rows]
+    agree = [np.where(np.sign(row) == np.sign(sum(rows)), row, 0) for row in rows]
+    return u @ (sum(agree) / np.maximum(sum(row != 0 for row in agree), 1))
+
+
+def knots(base, agents, dtype=None, real=None, *, scale=0.5, **parameters):
+    return _knots(base, agents, dtype, real, scale=scale, **parameters)

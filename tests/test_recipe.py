@@ -75,7 +75,7 @@ allow: {nonfinite: true}
         (4, "agents.code"),
         (5, "unknown key 'mdoel'; did you mean 'model'?"),
         (7, "not 'strong'"),
-        (8, "greater than or equal to 0, not -1"),
+        (8, "0 or more, not -1"),
         (9, "unknown parameter of ram+ 'alhpa'; did you mean 'alpha'?"),
         (10, "unknown value 'float61'; did you mean 'float64'?"),
         (11, "unknown key 'nonfinite'; did you mean 'non_finite'?"),

@@ -98,14 +98,19 @@ def test_the_table_is_complete() -> None:
     assert PLAUSIBLE | set(SUSPECT) == set(FAMILIES)
 
 
+def _suspicions(record: ramerge.Record) -> list[str]:
+    """Warnings, without those of dense float32 agents, which are about the threshold."""
+    return [text for text in record.warnings if not text.startswith("epsilon = ")]
+
+
 @pytest.mark.parametrize("dtype", ["BF16", "F32"])
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_suspect_agents_are_named(kind: str, dtype: str, tmp_path: Path) -> None:
     names = write_family(tmp_path, kind, dtype)
     source = recipe(tmp_path, names, "ram", dtype="float32")  # nothing is rounded away, which would be warned of too
-    found = ramerge.merge(source, tmp_path / "out").warnings
+    found = _suspicions(ramerge.merge(source, tmp_path / "out"))
     if kind in PLAUSIBLE:
-        assert found == ()
+        assert found == []
     else:
         (warning,) = found
         assert SUSPECT[kind].format(tmp_path) in warning
@@ -119,7 +124,7 @@ def test_an_agent_beside_its_rounded_self_says_nothing_of_the_base(size: float, 
     for name, weights in (("base", base), ("code", fine)):
         write_checkpoint(tmp_path / name, {key: floats(one, "F32") for key, one in weights.items()})
     write_checkpoint(tmp_path / "tool", {key: floats(one) for key, one in fine.items()})
-    assert not ramerge.merge(recipe(tmp_path, ["code", "tool"]), tmp_path / "out").warnings
+    assert not _suspicions(ramerge.merge(recipe(tmp_path, ["code", "tool"]), tmp_path / "out"))
 
 
 def test_strict_refuses_them_before_the_first_pass(tmp_path: Path) -> None:

@@ -33,15 +33,17 @@ class Row:
     exact: bool = True
 
 
+_EPSILON = st.sampled_from([1e-5, 0.0, 1e-3, {"relative": 0.5}])
 _RAM = {
-    "epsilon": st.sampled_from([1e-5, 0.0, 1e-3]),
-    "shared": st.sampled_from(["mean", "mean", "ties"]),
+    "epsilon": _EPSILON,
+    "shared": st.sampled_from(["mean", "mean", "agree_max", "ties"]),
     "density": st.sampled_from([0.1, 0.5, 1.0]),
     "trim": st.sampled_from(["tensor", "layer", "model"]),
 }
 _PLUS_S = {**_RAM, "r": st.sampled_from([0.0, 0.1, 0.37]), "scope": st.sampled_from(["model", "layer", "tensor"])}
 _SUM = {"scale": NUMBERS, "weights": NUMBERS, "normalize": st.booleans()}
 _TIES = {**_SUM, "density": FRACTIONS, "trim": st.sampled_from(["model", "tensor"])}
+_SPECTRAL = {"scale": NUMBERS, "weights": NUMBERS}
 _DROP = {"p": RATES, "seed": st.integers(-3, 3), "rescale": st.booleans()}
 _CRUMBS = {**_SUM, "density": FRACTIONS, "gamma": st.sampled_from([0.01, 0.2, 0.0, 1.0])}
 _DELLA = {
@@ -67,7 +69,7 @@ ROWS: dict[str, Row] = {
             "agent": st.sampled_from(["a0", None]),
             "region": st.sampled_from(["unique", "shared", "active"]),
             "scale": NUMBERS,
-            "epsilon": st.sampled_from([1e-5, 0.0, 1e-3]),
+            "epsilon": _EPSILON,
         },
     ),
     "passthrough": Row(reference.passthrough, {"agent": st.sampled_from(["a0", None]), "scale": NUMBERS}),
@@ -103,6 +105,51 @@ ROWS: dict[str, Row] = {
             "scale": NUMBERS,
         },
         exact=False,
+    ),
+    "tsvm": Row(reference.tsvm, _SPECTRAL, each=("weights",), exact=False),
+    "iso_c": Row(reference.iso_c, _SPECTRAL, each=("weights",), exact=False),
+    "iso_cts": Row(
+        reference.iso_cts,
+        {**_SPECTRAL, "common_space_fraction": st.sampled_from([0.8, 0.0, 1.0])},
+        each=("weights",),
+        exact=False,
+    ),
+    "swudi": Row(
+        reference.swudi,
+        {
+            "scale": NUMBERS,
+            "filter_type": st.sampled_from(["exponential", "none"]),
+            "exp_time": st.sampled_from([300.0, 0.0, 3.0]),
+            "truncate_rank_ratio": st.sampled_from([0.65, 0.1, 1.0]),
+            "init_mode": st.sampled_from(["sum", "mean", "zero"]),
+        },
+        exact=False,
+    ),
+    "aswudi": Row(
+        reference.aswudi,
+        {
+            "scale": NUMBERS,
+            "auto_rank_method": st.sampled_from(["participation_sqrt", "entropy", "gavish_donoho", "cumvar_0.9"]),
+            "rank_scale": st.sampled_from([1.0, 0.5]),
+            "init_mode": st.sampled_from(["sum", "mean", "zero"]),
+        },
+        exact=False,
+    ),
+    "resmerge": Row(
+        reference.resmerge,
+        {
+            "scale": NUMBERS,
+            "rank_topk": st.sampled_from([1, 2, 100]),
+            "src_beta_max": st.sampled_from([1.0, 0.8]),
+            "head_ratio_budget": st.sampled_from([0.2, 0.0]),
+        },
+        exact=False,
+    ),
+    "psa": Row(
+        reference.psa, {**_SPECTRAL, "energy": st.sampled_from([0.9, 0.5, 1.0])}, each=("weights",), exact=False
+    ),
+    "knots": Row(
+        reference.knots, {**_SPECTRAL, "density": st.sampled_from([1.0, 0.4, 0.0])}, each=("weights",), exact=False
     ),
     "dare_ties": Row(reference.dare_ties, {**_TIES, **_DROP}, each=("weights", "density", "p")),
 }

@@ -261,6 +261,9 @@ def _bounds(name: str, field: FieldInfo) -> tuple[list[Any], list[Any]]:
         "epsilon": ([0, 0.49, {"code": 0.1, "tool": 0.0, "memory": 0.2}], [-0.1, 1.1]),
         "p": ([0, 0.99], [1, -0.1]),
     }
+    if name == "epsilon":
+        inside, outside = [0, 1e-3, {"relative": 0}, {"relative": 0.5}], [-0.1, "much", True, None, [1], float("nan")]
+        return inside, [*outside, {}, {"relative": -0.1}, {"relative": "much"}, {"code": 0.1}, {"relative": 1, "x": 1}]
     if name == "agent":
         return [None, "code"], ["nobody", "", 3, ["code"]]
     if not field.metadata and name in by_agent:

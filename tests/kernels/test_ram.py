@@ -55,21 +55,81 @@ def test_counts_and_merges_as_the_reference(
 
     stack = [words(tensor) for tensor in (base, *agents)]
     counts = np.zeros((2, len(agents)), np.int64)
-    assert not ram.count(uniform(dtype, len(stack)), stack, epsilon, counts)
+    assert not ram.count(uniform(dtype, len(stack)), stack, (epsilon,), counts)
     assert np.array_equal(counts, expected)
 
     out, again = np.empty_like(stack[0]), np.zeros_like(counts)
-    assert not ram.merge(uniform(dtype, len(stack)), stack, epsilon, None, out, again)
+    assert not ram.merge(uniform(dtype, len(stack)), stack, (epsilon,), None, out, again)
     plain = reference.merge(base, agents, [1.0] * len(agents), epsilon, dtype)
     assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], plain.bits)
     assert np.array_equal(again, expected)
 
-    assert not ram.merge(uniform(dtype, len(stack)), stack, epsilon, scales, out)
+    assert not ram.merge(uniform(dtype, len(stack)), stack, (epsilon,), scales, out)
     rescaled = reference.merge(base, agents, scales, epsilon, dtype)
     assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], rescaled.bits)
 
-    assert not ram.merge(uniform(dtype, len(stack)), stack, epsilon, scales, out, lenient=True)
+    assert not ram.merge(uniform(dtype, len(stack)), stack, (epsilon,), scales, out, lenient=True)
     assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], rescaled.bits)
+
+
+@pytest.mark.parametrize("shared", [rule for rule in ram.SHARED if rule != "mean"])
+@pytest.mark.parametrize("dtype", ["BF16", "F64"])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_other_rules_for_shared_elements(shared: str, dtype: str, data: st.DataObject) -> None:
+    base, *agents = data.draw(inputs(dtype, (3,) if dtype == "BF16" else (2,)))
+    stack, scales = [words(tensor) for tensor in (base, *agents)], [1.1, 1.2, 1.3][: len(agents)]
+    out, counts = np.empty_like(stack[0]), np.zeros((2, len(agents)), np.int64)
+    wrong = ram.merge(uniform(dtype, len(stack)), stack, (EPSILON,), scales, out, counts, shared=shared)
+    wanted = reference.merge(base, agents, scales, EPSILON, dtype, shared)
+    assert wrong == (not np.isfinite(wanted.numbers(np.float64)).all())
+    assert np.array_equal(counts, reference.count(base, agents, EPSILON))
+    if not wrong:
+        assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], wanted.bits)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_every_agent_may_have_a_threshold_of_its_own(data: st.DataObject) -> None:
+    base, *agents = data.draw(inputs("BF16", (3,)))
+    epsilons = [data.draw(st.sampled_from([EPSILON, 0.0, 1e-3, 1.0])) for _ in agents]
+    stack, scales = [words(tensor) for tensor in (base, *agents)], [1.1, 1.2, 1.3]
+    out, counts, expected = np.empty_like(stack[0]), np.zeros((2, 3), np.int64), reference.count(base, agents, epsilons)
+    assert not ram.count(uniform("BF16", 4), stack, epsilons, counts)
+    assert np.array_equal(counts, expected)
+    assert not ram.merge(uniform("BF16", 4), stack, epsilons, scales, out, counts)
+    assert np.array_equal(counts, 2 * expected)
+    wanted = reference.merge(base, agents, scales, epsilons, "BF16")
+    assert np.array_equal(out.view(np.uint16)[: base.bits.size], wanted.bits)
+
+
+@pytest.mark.parametrize("shared", list(ram.SHARED))
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_reaches_the_result_of_every_rule(shared: str, place: int, bad: float) -> None:
+    values = [np.zeros(8), *(np.full(8, step) for step in (1.0, 2.0, -1.0))]
+    values[place][5] = bad
+    stack = [words(floats(array)) for array in values]
+    out, counts = np.empty_like(stack[0]), np.zeros((2, 3), np.int64)
+    assert ram.merge(uniform("BF16", 4), stack, (EPSILON,), [1.0] * 3, out, counts, shared=shared)
+
+
+@pytest.mark.parametrize(
+    ("moved", "wanted"),
+    [
+        ((1.0, 3.0, 2.0), {"mean": 2.0, "agree_max": 3.0, "sum": 6.0, "rms": 6 / 3**0.5}),
+        ((-1.0, -3.0, 0.0), {"mean": -2.0, "agree_max": -3.0, "sum": -4.0, "rms": -4 / 2**0.5}),
+        ((1.0, -3.0, 0.0), {"mean": -1.0, "agree_max": -1.0, "sum": -2.0, "rms": -2 / 2**0.5}),
+        ((0.0, -3.0, 0.0), dict.fromkeys(ram.SHARED, -3.0)),
+    ],
+)
+def test_known_answers_of_every_rule(moved: Sequence[float], wanted: Mapping[str, float]) -> None:
+    stack = [words(floats([value])) for value in (0.5, *(0.5 + step for step in moved))]
+    for shared, tau in wanted.items():
+        out, counts = np.empty_like(stack[0]), np.zeros((2, 3), np.int64)
+        ram.merge(uniform("BF16", 4), stack, (EPSILON,), [1.0] * 3, out, counts, shared=shared)
+        found = Stored("BF16", out.view(np.uint16)[:1]).numbers(np.float64)[0]
+        assert found == (pytest.approx(0.5 + tau, rel=2**-8) if shared == "rms" else 0.5 + tau), shared
 
 
 @pytest.mark.parametrize(
@@ -86,23 +146,25 @@ def test_formats_are_read_and_written_as_they_are(dtypes: tuple[str, ...], outpu
     inputs = loop.arrays([words(tensor) for tensor in (base, *agents)], size)
 
     counts, rounding = np.zeros((2, 2), np.int64), np.zeros((2, 2), np.int64)
-    assert not ram.count(loop, inputs, EPSILON, counts)
+    assert not ram.count(loop, inputs, (EPSILON,), counts)
     assert np.array_equal(counts, reference.count(base, agents, EPSILON))
 
     out = np.empty(size, BITS[output])
-    assert not ram.merge(loop, inputs, EPSILON, [1.1, 1.2], out, None, rounding=rounding if output != "F32" else None)
+    rounding_of = rounding if output != "F32" else None
+    assert not ram.merge(loop, inputs, (EPSILON,), [1.1, 1.2], out, None, rounding=rounding_of)
     assert np.array_equal(out, reference.merge(base, agents, [1.1, 1.2], EPSILON, output).bits)
     if output != "F32":
         expected = np.zeros_like(rounding)
         exact = reference.merge(base, agents, [1.1, 1.2], EPSILON, "F32").numbers(np.float32)
-        survey(uniform("F32", 3), [_wide(t) for t in (base, *agents)], exact.view(np.uint32), output, out, EPSILON, expected)
+        wide = [_wide(tensor) for tensor in (base, *agents)]
+        survey(uniform("F32", 3), wide, exact.view(np.uint32), output, out, (EPSILON,), expected)
         assert np.array_equal(rounding, expected) and rounding[1].any()
 
     for place in range(3):
         bad = [array.copy() for array in inputs]
         bad[place].view(BITS[dtypes[place]])[size - 1] = floats([np.nan], dtypes[place]).bits[0]
-        assert ram.count(loop, bad, EPSILON, counts)
-        assert ram.merge(loop, bad, EPSILON, None, out)
+        assert ram.count(loop, bad, (EPSILON,), counts)
+        assert ram.merge(loop, bad, (EPSILON,), None, out)
 
 
 def _wide(tensor: Stored) -> np.ndarray:
@@ -113,9 +175,9 @@ def test_counters_do_not_overflow_on_long_arrays() -> None:
     size = 3 * (1 << 16) + 5
     zeros, ones = words(floats(np.zeros(size))), words(floats(np.ones(size)))
     counts = np.zeros((2, 3), np.int64)
-    ram.count(uniform("BF16", 4), [zeros, ones, ones, zeros], EPSILON, counts)
+    ram.count(uniform("BF16", 4), [zeros, ones, ones, zeros], (EPSILON,), counts)
     assert counts.tolist() == [[size, size, 0], [0, 0, 0]]
-    ram.count(uniform("BF16", 4), [zeros, zeros, zeros, ones], EPSILON, counts)
+    ram.count(uniform("BF16", 4), [zeros, zeros, zeros, ones], (EPSILON,), counts)
     assert counts.tolist() == [[size, size, size], [0, 0, size]]
 
 
@@ -129,7 +191,7 @@ def test_up_to_sixteen_agents(n: int) -> None:
     counts = np.zeros((2, n), np.int64)
     out = np.empty_like(words(base))
     stack = [words(t) for t in (base, *agents)]
-    ram.merge(uniform("BF16", 1 + n), stack, EPSILON, None, out, counts)
+    ram.merge(uniform("BF16", 1 + n), stack, (EPSILON,), None, out, counts)
     assert np.array_equal(counts, reference.count(base, agents, EPSILON))
     assert np.array_equal(out.view(np.uint16)[:501], reference.merge(base, agents, [1.0] * n, EPSILON, "BF16").bits)
 
@@ -142,16 +204,17 @@ def test_a_non_finite_value_anywhere_is_noticed(dtype: str, bad: float, place: i
     values[place][57] = bad
     stack = [words(floats(array, dtype)) for array in values]
     counts = np.zeros((2, 2), np.int64)
-    assert ram.count(uniform(dtype, len(stack)), stack, EPSILON, counts)
-    assert ram.merge(uniform(dtype, len(stack)), stack, EPSILON, None, np.empty_like(stack[0]), counts)
-    assert ram.merge(uniform(dtype, len(stack)), stack, EPSILON, [1.0, 1.0], np.empty_like(stack[0]))
-    assert not ram.merge(uniform(dtype, len(stack)), stack, EPSILON, [1.0, 1.0], np.empty_like(stack[0]), lenient=True)
+    assert ram.count(uniform(dtype, len(stack)), stack, (EPSILON,), counts)
+    assert ram.merge(uniform(dtype, len(stack)), stack, (EPSILON,), None, np.empty_like(stack[0]), counts)
+    assert ram.merge(uniform(dtype, len(stack)), stack, (EPSILON,), [1.0, 1.0], np.empty_like(stack[0]))
+    loop, out = uniform(dtype, len(stack)), np.empty_like(stack[0])
+    assert not ram.merge(loop, stack, (EPSILON,), [1.0, 1.0], out, lenient=True)
 
 
 def test_infinity_in_base_and_agents_alike_is_noticed() -> None:
     stack = [words(floats(np.full(8, np.inf)))] * 3
     assert ram.merge(
-        uniform("BF16", len(stack)), stack, EPSILON, None, np.empty_like(stack[0]), np.zeros((2, 2), np.int64)
+        uniform("BF16", len(stack)), stack, (EPSILON,), None, np.empty_like(stack[0]), np.zeros((2, 2), np.int64)
     )
 
 
@@ -160,14 +223,14 @@ def test_a_result_that_overflows_is_noticed(dtype: str) -> None:
     largest = reference.LARGEST[dtype]
     stack = [words(floats(np.full(4, value), dtype)) for value in (largest * 0.5, largest)]
     out = np.empty_like(stack[0])
-    assert not ram.merge(uniform(dtype, len(stack)), stack, EPSILON, [1.0], out)
-    assert ram.merge(uniform(dtype, len(stack)), stack, EPSILON, [2.0], out)
+    assert not ram.merge(uniform(dtype, len(stack)), stack, (EPSILON,), [1.0], out)
+    assert ram.merge(uniform(dtype, len(stack)), stack, (EPSILON,), [2.0], out)
 
 
 def test_lenient_nan_does_not_count_as_moved() -> None:
     base = floats([1.0, 1.0, np.nan, 1.0])
     agent = floats([np.nan, 2.0, 3.0, np.inf])
     out, counts = np.empty_like(words(base)), np.zeros((2, 1), np.int64)
-    ram.merge(uniform("BF16", 2), [words(base), words(agent)], EPSILON, None, out, counts, lenient=True)
+    ram.merge(uniform("BF16", 2), [words(base), words(agent)], (EPSILON,), None, out, counts, lenient=True)
     assert out.view(np.uint16).tolist() == floats([1.0, 2.0, np.nan, np.inf]).bits.tolist()
     assert counts.tolist() == [[2], [2]]

@@ -19,12 +19,14 @@ from ramerge.analysis.roles import ROLES, role_of
 from ramerge.engine.execute import observe
 from ramerge.engine.executors.executor import Executor
 from ramerge.engine.warn import advice, effects, inspect, refuse, warnings_of
+from ramerge.engine.worker import Known
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.machine import peak_memory
 from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts
+from ramerge.methods.moved import Relative, factor, in_words, measured, thresholds
 from ramerge.methods.ram import Moved
 from ramerge.methods.table import METHODS
 from ramerge.planning import remembered
@@ -61,13 +63,21 @@ def plan_analysis(
     Raises:
         RecipeError: the recipe or the thresholds are wrong.
     """
-    document, epsilon, left_out = _for_analysis(document)
+    document, left_out = _for_analysis(document)
     wrong = [value for value in epsilons if isinstance(value, bool) or not 0 <= value < float("inf")]
     if wrong:
         raise RecipeError([f"epsilons: {value!r} must be a number, 0 or more" for value in wrong])
-    asked = tuple(sorted({float(value) for value in (*epsilons, epsilon)}, reverse=True))
     points = make_points(document)
-    anatomy = Anatomy("tensor", agents=len(points[0].recipe.agents), epsilon=epsilon, epsilons=asked)
+    epsilon = getattr(points[0].parameters[0], "epsilon", _USUAL_EPSILON)
+    own = () if isinstance(epsilon, Relative) else (epsilon,)
+    asked = tuple(sorted({float(value) for value in (*epsilons, *own)}, reverse=True))
+    anatomy = Anatomy(
+        "tensor",
+        measured(epsilon),
+        agents=len(points[0].recipe.agents),
+        epsilon=factor(epsilon),
+        epsilons=asked,
+    )
     plan = make_plan(
         points,
         observed=(anatomy, narrowing_of(anatomy)),
@@ -94,8 +104,7 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
     seen = inspect(plan)
     narrowing = narrowing_of(anatomy)
     observed = observe(plan, (anatomy, narrowing), executor, listen)
-    known, warnings = observed.known, warnings_of(plan, seen, observed.rounding)
-    refuse(plan, warnings)
+    known = observed.known
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
     tallies = {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in tensors}
     _leave_counts(plan, anatomy, tallies)
@@ -106,15 +115,21 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         return part_of(name, len(members), total, names, anatomy.epsilons)
 
     model = part("model", tensors)
+    densities = {agent.name: agent.density for agent in model.agents}
+    warnings = warnings_of(plan, seen, observed.rounding, plan.parameters, densities)
+    refuse(plan, warnings)
     lost = narrowed([result for (statistic, _), result in known.items() if statistic == narrowing], names)
     stored = {name: plan.input_dtypes.get(name, "") for name in names}
     wide = {name: figures for name, figures in lost.items() if stored[name].startswith(("float32", "float64"))}
     layers = _layers(tensors)
+    epsilon = Relative(relative=anatomy.epsilon) if anatomy.after else anatomy.epsilon
     return Analysis(
         ramerge_version=__version__,
         base=str(plan.recipe.base),
         models={name: agent.model for name, agent in plan.recipe.agents.items()},
-        epsilon=anatomy.epsilon,
+        epsilon=None if anatomy.after else anatomy.epsilon,
+        relative_epsilon=anatomy.epsilon if anatomy.after else None,
+        thresholds=_thresholds(anatomy, known, names),
         epsilons=anatomy.epsilons,
         method=plan.method.name,
         input_dtypes=plan.input_dtypes,
@@ -125,7 +140,7 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
         layers=tuple(part(name, members) for name, members in layers.items()),
         roles=tuple(part(role, members) for role, members in _roles(tensors).items()),
         tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
-        findings=(*findings_of(model, plan.dtype, plan.adapters), *finding_of(wide, anatomy.epsilon)),
+        findings=(*findings_of(model, plan.dtype, plan.adapters), *finding_of(wide, in_words(epsilon))),
         notes=(*plan.notes, *advice(plan, observed.rounding)),
         warnings=warnings,
         recipe={
@@ -140,7 +155,16 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
 
 def narrowing_of(anatomy: Anatomy) -> Narrowing:
     """The statistic that is counted beside an anatomy."""
-    return Narrowing("model", agents=anatomy.agents, epsilon=anatomy.epsilon)
+    return Narrowing("model", anatomy.after, agents=anatomy.agents, epsilon=anatomy.epsilon)
+
+
+def _thresholds(anatomy: Anatomy, known: Known, agents: Sequence[str]) -> dict[str, float]:
+    """Each agent's threshold; empty if rules give it several."""
+    sizes = [result for (statistic, _), result in known.items() if statistic == anatomy.after]
+    if anatomy.after is not None and len(sizes) != 1:
+        return {}
+    each = thresholds(anatomy.epsilon, sizes[0] if sizes else None)
+    return dict(zip(agents, each * (len(agents) // len(each)), strict=True))
 
 
 def _rounding(plan: Plan, counts: Counts) -> dict[str, dict[str, Any]]:
@@ -161,8 +185,8 @@ def _leave_counts(plan: Plan, anatomy: Anatomy, tallies: Mapping[str, Tally]) ->
     )
 
 
-def _for_analysis(document: Document) -> tuple[Document, float, list[str]]:
-    """The recipe as it is analysed, its threshold, and a note if its own method is left out.
+def _for_analysis(document: Document) -> tuple[Document, list[str]]:
+    """The recipe as it is analysed, and a note if its own method is left out.
 
     What the recipe's method makes of the agents is measured with the rest, if it works element by element on task
     vectors. Otherwise the recipe is read as RAM's. Rules that keep or take tensors hold in both cases, because a merge
@@ -173,10 +197,9 @@ def _for_analysis(document: Document) -> tuple[Document, float, list[str]]:
         raise RecipeError(document.where(("base",), "is missing; without a base there are no task vectors to analyse"))
     given = values.get("parameters")
     epsilon = given.get("epsilon", _USUAL_EPSILON) if isinstance(given, Mapping) else _USUAL_EPSILON
-    threshold = float(epsilon) if isinstance(epsilon, int | float) else _USUAL_EPSILON
     name = values.get("method", DEFAULT_METHOD)
     if _is_measured(name):
-        return document, threshold, []
+        return document, []
     values.pop("preset", None)
     values["method"], values["parameters"] = "ram", {"epsilon": epsilon}
     if isinstance(values.get("rules"), list | tuple):
@@ -184,7 +207,7 @@ def _for_analysis(document: Document) -> tuple[Document, float, list[str]]:
     if isinstance(values.get("agents"), Mapping):
         values["agents"] = {name: _without_importance(agent) for name, agent in values["agents"].items()}
     note = f"what {name} itself leaves of the agents is not measured; all figures are RAM's"
-    return replace(document, values=values), threshold, [note]
+    return replace(document, values=values), [note]
 
 
 def _is_measured(name: Any) -> bool:

@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import anatomy as kernel
-from ramerge.kernels import fixed, ram
+from ramerge.kernels import fixed
 from ramerge.kernels.formats import Loop
 from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Counts, Statistic
+from ramerge.methods.moved import thresholds
 
 Integers = NDArray[np.int64]
-
-# Words of an input that are gone over several times while they are in the cache.
-_STRETCH_WORDS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,8 @@ class Anatomy(Statistic):
 
     Attributes:
         agents: how many the recipe has.
-        epsilon: an element has moved where |tau| > epsilon (section 3.1).
+        epsilon: an element has moved where |tau| > epsilon (section 3.1); in units of what `after` measures of each
+            agent, if that must be known first.
         epsilons: those for which moved and unique elements are counted as well.
     """
 
@@ -109,24 +108,26 @@ class Anatomy(Statistic):
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
         agents, at = self.agents, self._slices
+        moved = thresholds(self.epsilon, known)
         sums = np.zeros(kernel.size_of(at.layout.sums), np.float64)
-        joint = kernel.joint_bins(agents)
-        by_epsilon = counts[at.by_epsilon].reshape(len(self.epsilons), 2, agents)
+        found = kernel.tables(agents)
 
         def observe(loop: Loop, inputs: list[Any], merged: Any) -> bool:
-            flagged = False
-            for start in range(0, merged.size, _STRETCH_WORDS):
-                stretch = slice(start, start + _STRETCH_WORDS)
-                part = [words[stretch] for words in inputs]
-                for epsilon, row in zip(self.epsilons, by_epsilon, strict=True):
-                    ram.count(loop, part, epsilon, row)
-                flagged |= kernel.survey(
-                    loop, part, merged[stretch], self.epsilon, piece.out_format, joint, counts[at.integers], sums
-                )
-            return flagged
+            return kernel.survey(
+                loop,
+                inputs,
+                merged,
+                moved,
+                self.epsilons,
+                piece.out_format,
+                found,
+                counts[at.by_epsilon],
+                counts[at.integers],
+                sums,
+            )
 
         flagged = piece.compare(observe)
-        kernel.fold(joint, counts[at.integers])
+        kernel.fold(found, counts[at.integers])
         fixed.encode(sums, counts[at.limbs].reshape(-1, fixed.LIMBS))
         return flagged
 

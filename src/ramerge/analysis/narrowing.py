@@ -14,6 +14,7 @@ from ramerge.kernels.formats import Loop
 from ramerge.kernels.narrowing import COUNTS, SUMS, narrowing
 from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Counts, Statistic
+from ramerge.methods.moved import thresholds
 
 _WIDE = ("F32", "F64")
 
@@ -26,7 +27,8 @@ class Narrowing(Statistic):
 
     Attributes:
         agents: how many the recipe has.
-        epsilon: an element has moved where |tau| > epsilon.
+        epsilon: an element has moved where |tau| > epsilon; in units of what `after` measures of each agent, if that
+            must be known first.
     """
 
     agents: int = field(kw_only=True)
@@ -38,13 +40,15 @@ class Narrowing(Statistic):
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
+        epsilons = thresholds(self.epsilon, known)
+        epsilons *= self.agents // len(epsilons)
         wide = [t for t in range(self.agents) if piece.formats[1 + t] in _WIDE]
 
         def observe(loop: Loop, inputs: list[Any], _merged: Any) -> bool:
             for t in wide:
                 sums = np.zeros(len(SUMS))
                 pair = Loop((loop.inputs[0], loop.inputs[1 + t]), loop.inputs[1 + t])
-                narrowing(pair, inputs[0], inputs[1 + t], self.epsilon, counts[t, : len(COUNTS)], sums)
+                narrowing(pair, inputs[0], inputs[1 + t], epsilons[t], counts[t, : len(COUNTS)], sums)
                 fixed.encode(sums, counts[t, len(COUNTS) :].reshape(len(SUMS), fixed.LIMBS))
             return False
 
@@ -77,8 +81,13 @@ def narrowed(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict[
     return found
 
 
-def finding_of(figures: Mapping[str, Mapping[str, float]], epsilon: float) -> list[Finding]:
-    """A sentence on what conversion to bfloat16 would lose; nothing without float32 agents."""
+def finding_of(figures: Mapping[str, Mapping[str, float]], threshold: str) -> list[Finding]:
+    """A sentence on what conversion to bfloat16 would lose; nothing without float32 agents.
+
+    Args:
+        figures: of `narrowed`.
+        threshold: what an element must have moved by, in words.
+    """
     if not figures:
         return []
 
@@ -92,7 +101,7 @@ def finding_of(figures: Mapping[str, Mapping[str, float]], epsilon: float) -> li
             f"Converting the float32 agents to bfloat16 before merging {text} {worst:.1%} of the elements that "
             "training changed.",
             "Back at the base's value in bfloat16: of all changed elements "
-            f"{each('changed_lost_share')}; of those that moved by more than {epsilon:g} {each('moved_lost_share')}; "
+            f"{each('changed_lost_share')}; of those that moved by more than {threshold} {each('moved_lost_share')}; "
             f"of the length of the task vector {each('norm_lost_share')}.",
         )
     ]

@@ -40,14 +40,16 @@ class Analysis:
     Attributes:
         base: folder or hub id.
         models: of the agents, by name.
-        epsilon: an element has moved where |agent - base| > epsilon.
+        epsilon: an element has moved where |agent - base| > epsilon; None if that is relative.
+        relative_epsilon: the threshold in units of the root mean square of each agent's task vector; None if absolute.
+        thresholds: of each agent, in numbers; empty if rules of the recipe give it several.
         epsilons: the thresholds of `by_epsilon`.
         method: of the merge that `fates` have under `merge`: the recipe's, or `ram` where that cannot be measured on
             the way.
         input_dtypes: of the floating-point tensors of `base` and agents.
         dtype: of the output of a merge, full name, or `mixed`. All that is said of merges is of merges in this dtype.
-        rounding: for each agent what rounding does to its updates in that merge, as its record would have it: `updates`,
-            `erased`, `erased_share` and the figures of a sample; empty where rounding loses nothing.
+        rounding: for each agent what rounding does to its updates in that merge, as its record would have it:
+            `updates`, `erased`, `erased_share` and the figures of a sample; empty where rounding loses nothing.
         narrowing: for each agent in float32 or float64: what storing it in bfloat16 would lose, as
             `analysis.narrowing.narrowed` has it.
         model, layers, roles, tensors: the same figures of the whole and of its parts.
@@ -63,7 +65,7 @@ class Analysis:
     ramerge_version: str
     base: str
     models: Mapping[str, str]
-    epsilon: float
+    epsilon: float | None
     epsilons: tuple[float, ...]
     method: str
     input_dtypes: Mapping[str, str]
@@ -81,6 +83,8 @@ class Analysis:
     seconds: float
     peak_memory_bytes: int
     narrowing: Mapping[str, Mapping[str, int | float]] = field(default_factory=dict)
+    relative_epsilon: float | None = None
+    thresholds: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as in `--json`. What is infinite or no number is null."""
@@ -137,7 +141,7 @@ def read_analysis(path: Path) -> Analysis:
 
 
 _ERASED = {"updates", "erased", "erased_share"}
-_SAMPLED = {"sampled", "grown_share", "alone", "nominal_lambda", "effective_lambda"}
+_SAMPLED = {"sampled", "grown_share", "alone", "nominal_lambda", "effective_lambda", "effective_error"}
 
 
 def _checked(values: Any) -> Any:

@@ -50,7 +50,7 @@ def make_records(
             rules=tuple(rules),
             counts=plan.counts,
             notes=(*plan.notes, *_remarks(point, agents), *advice(plan, counts)),
-            warnings=warnings_of(plan, seen, counts),
+            warnings=warnings_of(plan, seen, counts, point.parameters[0], _densities(agents)),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
             rounding=plan.recipe.rounding,
@@ -80,6 +80,11 @@ def _statistics(plan: Plan, point: Point, known: Known, rounding: Counts) -> tup
         AgentStatistics(name, plan.recipe.agents[name].model, {**figures, **more})
         for name, figures, more in zip(agents, values, rounded, strict=True)
     )
+
+
+def _densities(statistics: Sequence[AgentStatistics]) -> dict[str, float]:
+    """The share that each agent moved, if the method reports it."""
+    return {agent.name: agent.density for agent in statistics if "density" in agent.values}
 
 
 def _remarks(point: Point, statistics: Sequence[AgentStatistics]) -> list[str]:

@@ -87,9 +87,14 @@ def _tag(method: str) -> str:
 
 def columns_of(record: Record) -> tuple[Column, ...]:
     """The figures of each agent: the method's, and what rounding to the output's dtype does to its updates."""
+    columns = tuple(
+        column
+        for column in METHODS[record.method].columns
+        if not column.optional or any(column.key in agent.values for agent in record.statistics)
+    )
     dtype = "the output's dtypes" if record.dtype == "mixed" else record.dtype
     known = [column for column in _rounding(dtype) if all(column.key in agent.values for agent in record.statistics)]
-    return (*METHODS[record.method].columns, *known)
+    return (*columns, *known)
 
 
 def _rounding(dtype: str) -> list[Column]:
@@ -102,6 +107,7 @@ def _rounding(dtype: str) -> list[Column]:
         Column("grown_share", "grown", ".1%", grown),
         Column("nominal_lambda", "nominal", ".3f", nominal, none="-"),
         Column("effective_lambda", "effective", ".3f", "the same after rounding", none="-"),
+        Column("effective_error", "error", ".3f", "of effective, as far as roundings are a matter of chance", none="-"),
     ]
 
 

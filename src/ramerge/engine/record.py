@@ -47,7 +47,9 @@ class AgentStatistics:
         model: folder or hub id, as in the recipe.
         values: all figures that the method reports, by key.
 
-    The RAM family reports:
+    The RAM family reports, and `isolate` the first of them:
+        epsilon: what counts as moved, if the recipe gives it relative to each agent's task vector; None where that
+            differs by part.
         total: elements that were compared.
         active: elements that the agent moved by more than epsilon.
         shared: elements of these that other agents moved too.
@@ -72,12 +74,14 @@ class AgentStatistics:
         alone: elements that only this agent moved.
         nominal_lambda: of their updates, the part that the merge keeps before rounding; None if there are none.
         effective_lambda: the part that is left of them in the output; None if there are none.
+        effective_error: the standard error of that if roundings up and down are a matter of chance; None likewise.
     """
 
     name: str
     model: str
     values: Mapping[str, Figure]
 
+    epsilon = _Reported["float | None"]()
     total = _Reported[int]()
     active = _Reported[int]()
     shared = _Reported[int]()
@@ -98,6 +102,7 @@ class AgentStatistics:
     alone = _Reported[int]()
     nominal_lambda = _Reported["float | None"]()
     effective_lambda = _Reported["float | None"]()
+    effective_error = _Reported["float | None"]()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -34,15 +34,18 @@ class Statistics:
             blocks: what will be counted.
         """
         self._plan = plan
-        self._known = known
         self._totals: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
         self._elements: dict[tuple[Statistic, str], int] = {}
+        self._before: dict[tuple[Statistic, str], Any] = {}
         self.results: dict[tuple[Statistic, str], Any] = {}
         self.by_tensor: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
         for index, statistics in wanted.items():
             tensor = plan.tensors[index]
             for statistic in statistics:
-                self._elements[statistic, tensor.part(statistic.scope)] = 0
+                key = statistic, tensor.part(statistic.scope)
+                self._elements[key] = 0
+                if statistic.after is not None:
+                    self._before[key] = known[statistic.after, tensor.part(statistic.after.scope)]
                 if statistic.kept is not None:
                     self.by_tensor[statistic, tensor.name] = statistic.blank(len(plan.agents))
         for block in blocks:
@@ -70,10 +73,9 @@ class Statistics:
         return self._totals[key]
 
     def _finish(self, key: tuple[Statistic, str]) -> None:
-        statistic, part = key
+        statistic, _ = key
         total = self._total(key, statistic.blank(len(self._plan.agents)))
-        before = self._known[statistic.after, part] if statistic.after is not None else None
-        self.results[key] = statistic.finish(total, self._elements[key], before)
+        self.results[key] = statistic.finish(total, self._elements[key], self._before.get(key))
         del self._totals[key]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ramerge.engine.suspect import suspicions
@@ -10,13 +10,15 @@ from ramerge.foundation.errors import WeightsError
 from ramerge.kernels import effect
 from ramerge.kernels.rounding import ROWS
 from ramerge.methods.base import Counts
+from ramerge.methods.moved import ADVICE, absolute
 from ramerge.planning.model import Plan
 
 # If a larger share of an agent's updates than this is lost, the user is warned.
 _MUCH = 0.1
-# Users are told of an effective lambda that is further from the nominal one than this share of it, if that was measured
-# on so many elements that coins or ties cannot be the reason.
-_FAR, _ENOUGH = 0.05, 1000
+# Users are told of an effective lambda that is further from the nominal one than this share of it and so many errors.
+_FAR, _ERRORS = 0.05, 4
+# If an agent has moved a larger share of all elements than this, its threshold does not tell what moved from what not.
+_DENSE = 2 / 3
 
 
 def inspect(plan: Plan) -> tuple[str, ...]:
@@ -38,8 +40,8 @@ def effects(rounding: Counts) -> list[dict[str, Any]]:
         rounding: int64, as in `kernels.piece.no_counts`.
 
     Returns:
-        For each agent `updates` and `erased`, in elements; `erased_share`, erased / updates; and figures of a sample, as
-        `kernels.effect.figures` has them.
+        For each agent `updates` and `erased`, in elements; `erased_share`, erased / updates; and figures of a sample,
+        as `kernels.effect.figures` has them.
     """
     exact = [
         {"updates": updates, "erased": erased, "erased_share": erased / updates if updates else 0.0}
@@ -48,15 +50,33 @@ def effects(rounding: Counts) -> list[dict[str, Any]]:
     return [{**one, **more} for one, more in zip(exact, effect.figures(rounding[len(ROWS) :]), strict=True)]
 
 
-def warnings_of(plan: Plan, seen: Sequence[str], rounding: Counts) -> tuple[str, ...]:
+def warnings_of(
+    plan: Plan, seen: Sequence[str], rounding: Counts, parameters: Any, densities: Mapping[str, float]
+) -> tuple[str, ...]:
     """All warnings of a point.
 
     Args:
         plan: its own come first.
         seen: what `inspect` found.
         rounding: int64: counts of rounding, likewise; if they are not counted, the forecast from headers is used.
+        parameters: the method's.
+        densities: the share that each agent moved, by name; if empty, the forecast from headers is used.
     """
-    return (*plan.warnings, *seen, *(_erased(plan, rounding) if plan.rounds_updates else plan.forecast))
+    erased = _erased(plan, rounding) if plan.rounds_updates else plan.forecast_of_rounding
+    dense = _dense(plan, parameters, densities) if densities else plan.forecast_of_density
+    return (*plan.warnings, *seen, *erased, *dense)
+
+
+def _dense(plan: Plan, parameters: Any, densities: Mapping[str, float]) -> list[str]:
+    """A warning if nearly everything counts as moved because the files are so fine."""
+    epsilon = absolute(parameters)
+    found = [f"{densities[name]:.0%} of {name} ({why})" for name, why in plan.fine.items() if densities[name] > _DENSE]
+    if epsilon is None or not found or len(plan.agents) == 1:
+        return []
+    return [
+        f"epsilon = {epsilon:g} does not tell what training moved from what it did not: it counts {', '.join(found)} "
+        f"as moved, so most is shared, and RAM is then hardly more than averaging. {ADVICE}"
+    ]
 
 
 def advice(plan: Plan, rounding: Counts) -> list[str]:
@@ -66,8 +86,9 @@ def advice(plan: Plan, rounding: Counts) -> list[str]:
     far = [
         f"{name} {figures['effective_lambda']:.3f} instead of {figures['nominal_lambda']:.3f}"
         for name, figures in zip(plan.agents, effects(rounding), strict=True)
-        if figures["alone"] >= _ENOUGH
-        if abs(figures["effective_lambda"] - figures["nominal_lambda"]) > _FAR * abs(figures["nominal_lambda"])
+        if figures["alone"]
+        if abs(figures["effective_lambda"] - figures["nominal_lambda"])
+        > _FAR * abs(figures["nominal_lambda"]) + _ERRORS * figures["effective_error"]
     ]
     if not far:
         return []

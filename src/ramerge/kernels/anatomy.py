@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.formats import Loop
-from ramerge.kernels.rounding import rounded
+from ramerge.kernels.rounding import Counters, names_of, rounded
 
 Words = NDArray[Any]
 
@@ -25,8 +25,6 @@ Words = NDArray[Any]
 EXPONENT_BINS, LEAST_EXPONENT = 49, -40
 # Magnitudes in units of the base's last place, by exponent: bin 0 for 0, then 2^-16 and below, ..., 2^15 and above.
 ULP_BINS, LEAST_ULP = 33, -16
-# Both are counted at once, as adding to a bin is what takes the time.
-JOINT_BINS = EXPONENT_BINS * ULP_BINS
 # What a merge leaves of a moved element: as much as the agent moved it, less, the opposite, nothing.
 FATES = ("kept", "diluted", "flipped", "lost")
 # What is compared: RAM, the mean of all task vectors, and the merge that was asked for.
@@ -35,6 +33,8 @@ MERGES = ("ram", "average", "merge")
 KEPT = 0.99
 
 _CHUNK_WORDS = 512
+# Both histograms are counted at once, as adding to a bin is what takes the time. Rows are a power of two apart.
+_ULP_STRIDE = 64
 # Mantissa bits, and the biased float32 exponent below which the unit in the last place does not shrink.
 _LAST_PLACE = {"BF16": (7, 1), "F16": (10, 113), "F32": (23, 1), "F64": (52, 1)}
 
@@ -87,9 +87,11 @@ def survey(
     loop: Loop,
     inputs: Sequence[Words],
     merged: Words,
-    epsilon: float,
+    epsilons: Sequence[float],
+    others: Sequence[float],
     target: str,
-    joint: NDArray[np.uint32],
+    found: NDArray[np.uint32],
+    by_epsilon: NDArray[np.int64],
     counts: NDArray[np.int64],
     sums: NDArray[np.float64],
 ) -> bool:
@@ -101,158 +103,230 @@ def survey(
         loop: formats of the inputs and of `merged`.
         inputs: base and N agents, 1-D arrays of these formats' words, of equal length.
         merged: the merge that was asked for, rounded to `target`; as long as the inputs.
-        epsilon: an element has moved where |agent - base| > epsilon, compared in the loop's real type.
+        epsilons: one for each agent, or only one: it has moved an element where |agent - base| > epsilon, compared in
+            the loop's real type.
         target: the format to which merges are rounded, whose last place is the unit of `ulps`.
-        joint: of `joint_bins`, for fewer than 2^32 elements; `fold` adds it to `counts`.
+        others: further thresholds, the same for all agents.
+        found: of `tables`, for fewer than 2^32 elements; `fold` adds it to `counts`.
+        by_epsilon: int64, contiguous, shape (others, 2, N): elements that each agent moved by more than each of
+            `others`, and those that only it did.
         counts: int64, as `Layout.counts` lays it out.
-        sums: float64, as `Layout.sums` lays it out; each is summed in an order of the processor's choice.
+        sums: float64, as `Layout.sums` lays it out. Chunks of 1,024 elements are added in float32 (of float64 inputs in
+            float64), in an order of the processor's choice.
 
     Returns:
         True if an input or a task vector is not finite.
     """
     n = len(inputs) - 1
     chunk = _CHUNK_WORDS * len(loop.parts)
-    numbers = np.zeros((n + len(MERGES)) * chunk, loop.out.real)
+    numbers = np.zeros((2 * n + len(MERGES)) * chunk, loop.out.real)
     marks = np.zeros((1 + n) * chunk, np.uint32)
-    kernel = _survey(loop, target)
-    return bool(kernel(*inputs, merged, epsilon, numbers, marks, joint.reshape(-1), counts, sums))
+    kernel = _survey(loop, target, len(epsilons))
+    return bool(
+        kernel(
+            *inputs,
+            merged,
+            *epsilons,
+            np.array(others, loop.out.real),
+            numbers,
+            marks,
+            found,
+            by_epsilon.reshape(-1),
+            counts,
+            sums,
+        )
+    )
 
 
-def joint_bins(agents: int) -> NDArray[np.uint32]:
-    """What `survey` counts both histograms in: zeros of shape (agents, EXPONENT_BINS, ULP_BINS)."""
-    return np.zeros((agents, EXPONENT_BINS, ULP_BINS), np.uint32)
+def tables(agents: int) -> NDArray[np.uint32]:
+    """What `survey` counts sets of agents and both histograms in: zeros."""
+    return np.zeros(2 * _table_size(agents), np.uint32)
 
 
-def fold(joint: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
-    """Add the two histograms to `counts`, as `Layout.counts` lays them out."""
-    at = slices(Layout(len(joint)).counts)
-    counts[at["exponents"]] += joint.sum(2, np.int64).reshape(-1)
-    counts[at["ulps"]] += joint.sum(1, np.int64).reshape(-1)
+def fold(found: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
+    """Add tables to `masks` and the two histograms of `counts`, as `Layout.counts` lays them out."""
+    both = found.reshape(2, -1).sum(0, np.int64)
+    agents = next(n for n in range(1, 65) if _table_size(n) == both.size)
+    at = slices(Layout(agents).counts)
+    joint = both[1 << agents :].reshape(agents, EXPONENT_BINS, _ULP_STRIDE)[:, :, :ULP_BINS]
+    counts[at["masks"]] += both[: 1 << agents]
+    counts[at["exponents"]] += joint.sum(2).reshape(-1)
+    counts[at["ulps"]] += joint.sum(1).reshape(-1)
 
 
 _SOURCE = """
-def survey({inputs}, merged, epsilon, numbers, marks, joint, counts, sums):
+def survey({inputs}, merged, {epsilons}, others, numbers, marks, joint, by_epsilon, counts, sums):
     ZERO, ONE, COUNT = {real}(0), {real}(1), {real}({n})
-    nothing, seen = np.uint32(0), np.{bits}(0)
-    N, CHUNK = np.int64({n}), np.int64({chunk})
-    words = np.int64({chunk_words})
-    start, size = np.int64(0), np.int64(base.size)
+    nothing, one, seen = np.uint32(0), np.uint32(1), np.{bits}(0)
+    field0, field1 = np.uint32(1), np.uint32(1 << 16)
+    N, CHUNK, HALF = np.uint64({n}), np.uint64({chunk}), np.uint64({chunk} // 2)
+    words = np.uint64({words})
+    start, size = np.uint64(0), np.uint64(base.size)
     while start < size:
-        length = min(words, size - start)
+        length, top = min(words, size - start), np.{bits}(0)
         if length < words:
-            for k in range(numbers.size):
+            for k in range(np.uint64(numbers.size)):
                 numbers[k] = ZERO
-            for k in range(marks.size):
+            for k in range(np.uint64(marks.size)):
                 marks[k] = nothing
-        for i in range(np.uint64(length)):
-            j = np.uint64(start) + i
+        for i in range(length):
+            j = start + i
             {widen}
-        for k in range(CHUNK):
-            counts[np.uint64(marks[k])] += 1
+        seen = max(seen, top)
+        for k in range(HALF):
             {histograms}
+        for e in range(np.uint64(others.size)):
+            beyond = others[e]
+            {clear}
+            for k in range(CHUNK):
+                {clear_active}
+                {mark}
+                alone = without_lowest_bit({combined}) == nothing
+                {count}
+            row = e * np.uint64(2 * {n})
+            {flush_epsilon}
         for s in range(N):
-            a = s * CHUNK
-            bit_s = np.uint32(1) << np.uint32(s)
-            total = square = active = {lefts} = 0.0
+            m = (N + s) * CHUNK
             own = {fated} = nothing
             for k in range(CHUNK):
-                x = numbers[a + k]
-                wide = np.float64(x)
-                total = plus(total, abs(wide))
-                square = plus(square, wide * wide)
-                moved = (marks[k] & bit_s) != nothing
-                x = x if moved else ZERO
-                wide = wide if moved else 0.0
-                active = plus(active, wide * wide)
-                own = add32(own, np.uint32(1) if moved else nothing)
-                enough = abs(x) * {real}({kept})
+                x = numbers[m + k]
+                moved, up, enough = x != ZERO, x > ZERO, abs(x) * {real}({kept})
+                own = add32(own, one if moved else nothing)
                 {fates}
-            sums[{total} + s] += total
-            sums[{dots} + s * N + s] += square
-            sums[{active} + s] += active
             {flush}
             for t in range(s):
-                b = t * CHUNK
-                both = bit_s | (np.uint32(1) << np.uint32(t))
-                dot, moved_s, moved_t, agree = 0.0, 0.0, 0.0, nothing
+                o, agree = (N + t) * CHUNK, nothing
                 for k in range(CHUNK):
-                    x, y = np.float64(numbers[a + k]), np.float64(numbers[b + k])
-                    product = x * y
-                    dot = plus(dot, product)
-                    shared = (marks[k] & both) == both
-                    moved_s = plus(moved_s, abs(x) if shared else 0.0)
-                    moved_t = plus(moved_t, abs(y) if shared else 0.0)
-                    agree = add32(agree, np.uint32(1) if shared and (x > 0.0) == (y > 0.0) else nothing)
-                sums[{dots} + s * N + t] += dot
-                sums[{dots} + t * N + s] += dot
-                sums[{moved} + s * N + t] += moved_s
-                sums[{moved} + t * N + s] += moved_t
-                counts[{agree} + s * N + t] += agree
-                counts[{agree} + t * N + s] += agree
+                    x, y = numbers[m + k], numbers[o + k]
+                    agree = add32(agree, one if (x > ZERO and y > ZERO) or (x < ZERO and y < ZERO) else nothing)
+                counts[np.uint64({agree}) + s * N + t] += agree
+                counts[np.uint64({agree}) + t * N + s] += agree
+        unit = 1.0
+        {scale}
+        for s in range(N):
+            a, m = s * CHUNK, (N + s) * CHUNK
+            total = square = active = {lefts} = ZERO
+            for k in range(CHUNK):
+                x, y = numbers[a + k], numbers[m + k]
+                total = {plus}(total, abs(x))
+                square = {plus}(square, x * x)
+                active = {plus}(active, y * y)
+                {left}
+            sums[np.uint64({total}) + s] += np.float64(total) * unit
+            sums[np.uint64({dots}) + s * N + s] += np.float64(square) * unit * unit
+            sums[np.uint64({active}) + s] += np.float64(active) * unit * unit
+            {flush_left}
+            for t in range(s):
+                b, o = t * CHUNK, (N + t) * CHUNK
+                dot = moved_s = moved_t = ZERO
+                for k in range(CHUNK):
+                    dot = {plus}(dot, numbers[a + k] * numbers[b + k])
+                    x, y = numbers[m + k], numbers[o + k]
+                    moved_s = {plus}(moved_s, abs(x) if y != ZERO else ZERO)
+                    moved_t = {plus}(moved_t, abs(y) if x != ZERO else ZERO)
+                sums[np.uint64({dots}) + s * N + t] += np.float64(dot) * unit * unit
+                sums[np.uint64({dots}) + t * N + s] += np.float64(dot) * unit * unit
+                sums[np.uint64({moved}) + s * N + t] += np.float64(moved_s) * unit
+                sums[np.uint64({moved}) + t * N + s] += np.float64(moved_t) * unit
         start += length
-    return np.uint32(1) if seen >= np.{bits}({infinity}) else np.uint32(0)
+    return one if seen >= np.{bits}({infinity}) else nothing
 """
 
-# What merge number {r} leaves of an element: y. What is neither lost, flipped nor kept is diluted.
+# What merge number {r} leaves of an element, in the agent's direction: y. What is neither lost, flipped nor kept is
+# diluted.
 _FATE = """
-                y = numbers[(N + {r}) * CHUNK + k]
-                left{r} = plus(left{r}, wide * np.float64(y))
-                gone = moved and y == ZERO
-                opposite = (x > ZERO and y < ZERO) or (x < ZERO and y > ZERO)
-                lost{r} = add32(lost{r}, np.uint32(1) if gone else nothing)
-                flipped{r} = add32(flipped{r}, np.uint32(1) if opposite else nothing)
-                stays = moved and abs(y) >= enough and not (gone or opposite)
-                kept{r} = add32(kept{r}, np.uint32(1) if stays else nothing)
+                y = numbers[(N + N + np.uint64({r})) * CHUNK + k]
+                y = y if up else -y
+                lost{r} = add32(lost{r}, one if moved and y == ZERO else nothing)
+                flipped{r} = add32(flipped{r}, one if moved and y < ZERO else nothing)
+                kept{r} = add32(kept{r}, one if moved and y >= enough else nothing)
 """
 _FLUSH = """
-            sums[{left} + {r} * N + s] += left{r}
-            first = {fates} + ({r} * N + s) * 4
+            first = np.uint64({fates} + {r} * {n} * 4) + s * np.uint64(4)
             counts[first] += kept{r}
-            counts[first + 1] += np.int64(own) - np.int64(kept{r}) - np.int64(flipped{r}) - np.int64(lost{r})
-            counts[first + 2] += flipped{r}
-            counts[first + 3] += lost{r}
+            counts[first + np.uint64(1)] += np.int64(own) - np.int64(kept{r}) - np.int64(flipped{r}) - np.int64(lost{r})
+            counts[first + np.uint64(2)] += flipped{r}
+            counts[first + np.uint64(3)] += lost{r}
+"""
+
+_LEFT = "left{r} = {plus}(left{r}, y * numbers[(N + N + np.uint64({r})) * CHUNK + k])"
+_FLUSH_LEFT = "sums[np.uint64({left} + {r} * {n}) + s] += np.float64(left{r}) * unit * unit"
+
+# Sums run in float32 over a chunk. Where a chunk's largest task vector is so large or small that squares leave the
+# range of float32, the chunk is brought near 1 first, by a power of two.
+_SCALE = """
+        exponent = top >> np.uint32(23)
+        if top != nothing and (exponent > np.uint32(167) or exponent < np.uint32(97)):
+            exponent = min(max(exponent, np.uint32(1)), np.uint32(253))
+            factor = f32_whole(np.uint32(np.uint32(254) - exponent) << np.uint32(23))
+            for k in range(np.uint64(numbers.size)):
+                numbers[k] = numbers[k] * factor
+            unit = 1.0 / np.float64(factor)
 """
 
 
 @cache
-def _survey(loop: Loop, target: str) -> Any:
+def _survey(loop: Loop, target: str, epsilons: int) -> Any:
     """Write out and compile the loops for a base and agents."""
     form, n = loop.out, len(loop.inputs) - 1
     layout = Layout(n)
     at = {name: part.start for name, part in (slices(layout.counts) | slices(layout.sums)).items()}
     chunk = _CHUNK_WORDS * len(loop.parts)
     body: list[str] = []
+    thresholds = names_of("epsilon", epsilons, n)
     for part in loop.parts:
-        body += _widen(loop, part, target, chunk)
-    counting = [
-        f"joint[np.uint64({t * JOINT_BINS}) + np.uint64(marks[{(1 + t) * chunk} + k])] += np.uint32(1)"
-        for t in range(n)
-    ]
+        body += _widen(loop, part, target, chunk, thresholds)
+    counters = Counters(n)
+    combined = "active0"
+    for pair in counters.pairs[1:]:
+        combined = f"or32(double32({combined}), active{pair})"
     real = f"np.{np.dtype(form.real).name}"
-    merges = range(len(MERGES))
+    merges, plus = range(len(MERGES)), "plus_f32" if form.real is np.float32 else "plus"
     source = _SOURCE.format(
         inputs=", ".join(["base", *[f"a{t}" for t in range(n)]]),
+        epsilons=", ".join(thresholds[:epsilons]),
         real=real,
         bits=form.bits,
         n=n,
         chunk=chunk,
-        chunk_words=_CHUNK_WORDS,
+        words=_CHUNK_WORDS,
         widen="\n            ".join(body),
-        histograms="\n            ".join(counting),
+        histograms="\n            ".join(_histograms(n, chunk)),
+        clear="\n            ".join(counters.clear(("moved", "unique"))),
+        clear_active="; ".join(counters.clear(("active",))),
+        mark="\n                ".join(
+            counters.mark(t, f"abs(numbers[np.uint64({t * chunk}) + k]) > beyond") for t in range(n)
+        ),
+        combined=combined,
+        count="\n                ".join([*counters.count("moved"), *counters.count("unique", "alone")]),
+        flush_epsilon="\n            ".join(counters.flush("by_epsilon", ("moved", "unique"), "row")),
         lefts=" = ".join(f"left{r}" for r in merges),
         fated=" = ".join(f"{fate}{r}" for r in merges for fate in ("kept", "flipped", "lost")),
         fates="".join(_FATE.format(r=r) for r in merges).strip(),
-        flush="".join(_FLUSH.format(r=r, fates=at["fates"], left=at["left"]) for r in merges).strip(),
+        flush="".join(_FLUSH.format(r=r, n=n, fates=at["fates"]) for r in merges).strip(),
+        left="\n                ".join(_LEFT.format(r=r, plus=plus) for r in merges),
+        flush_left="\n            ".join(_FLUSH_LEFT.format(r=r, n=n, left=at["left"]) for r in merges),
+        plus=plus,
+        scale=_SCALE.strip() if form.real is np.float32 else "",
         kept=KEPT,
         infinity=form.infinity,
         **{name: at[name] for name in ("total", "dots", "moved", "agree", "active")},
     )
     words = [f"{each.word_code}[]" for each in (*loop.inputs, form)]
-    arguments = (*words, form.real_code, f"{form.real_code}[]", "u32[]", "u32[]", "i64[]", "f64[]")
+    arguments = (
+        *words,
+        *[form.real_code] * epsilons,
+        *[f"{form.real_code}[]"] * 2,
+        "u32[]",
+        "u32[]",
+        "i64[]",
+        "i64[]",
+        "f64[]",
+    )
     return native.load("survey", source, arguments, "u32")
 
 
-def _widen(loop: Loop, part: int, target: str, chunk: int) -> list[str]:
+def _widen(loop: Loop, part: int, target: str, chunk: int, thresholds: Sequence[str]) -> list[str]:
     """One element of a word: task vectors, who moved it, the merges, and the bins of its magnitudes."""
     form, n = loop.out, len(loop.inputs) - 1
     mantissa, least = _LAST_PLACE[target]
@@ -267,9 +341,10 @@ def _widen(loop: Loop, part: int, target: str, chunk: int) -> list[str]:
     for t in range(n):
         lines += [
             f"tau = {loop.element(1 + t, part, f'a{t}[j]')} - b",
-            f"seen = {form.peak}(seen, tau)",
+            f"top = {form.peak}(top, tau)",
             f"numbers[{t * chunk + first} + i] = tau",
-            "active = abs(tau) > epsilon",
+            f"active = abs(tau) > {thresholds[t]}",
+            f"numbers[{(n + t) * chunk + first} + i] = tau if active else ZERO",
             f"mask = or32(mask, np.uint32({1 << t}) if active else nothing)",
             "movers = movers + (ONE if active else ZERO)",
             "moved = moved + (tau if active else ZERO)",
@@ -278,7 +353,7 @@ def _widen(loop: Loop, part: int, target: str, chunk: int) -> list[str]:
             "exponent = np.int32(bits >> np.uint32(23))",
             *_binned("row", f"exponent - np.int32({127 + LEAST_EXPONENT})", EXPONENT_BINS),
             *_binned("column", f"exponent - unit - np.int32({LEAST_ULP})", ULP_BINS),
-            f"bin = row * np.int32({ULP_BINS}) + column",
+            f"bin = row * np.int32({_ULP_STRIDE}) + column",
             f"marks[{(1 + t) * chunk + first} + i] = np.uint32(bin) if bits != nothing else nothing",
         ]
     lines.append(f"marks[{first} + i] = mask")
@@ -286,8 +361,27 @@ def _widen(loop: Loop, part: int, target: str, chunk: int) -> list[str]:
     results = [*[rounded(form, target, f"({value})") for value in computed], f"{form.lanes[part]}(merged[j])"]
     # what is stored where no agent moves anything: the base, rounded if the output's format is narrower
     lines.append(f"stays = {rounded(form, target, 'b')}")
-    lines += [f"numbers[{(n + merge) * chunk + first} + i] = {result} - stays" for merge, result in enumerate(results)]
+    lines += [
+        f"numbers[{(2 * n + merge) * chunk + first} + i] = {result} - stays" for merge, result in enumerate(results)
+    ]
     return lines
+
+
+def _histograms(agents: int, chunk: int) -> list[str]:
+    """Count two elements in tables of their own, so that one need not wait for the other's bin."""
+    lines = []
+    for half in range(2):
+        table = half * _table_size(agents)
+        at = f"np.uint64({half * chunk // 2}) + k"
+        lines.append(f"joint[np.uint64({table}) + np.uint64(marks[{at}])] += one")
+        for t in range(agents):
+            first = table + (1 << agents) + t * EXPONENT_BINS * _ULP_STRIDE
+            lines.append(f"joint[np.uint64({first}) + np.uint64(marks[np.uint64({(1 + t) * chunk}) + {at}])] += one")
+    return lines
+
+
+def _table_size(agents: int) -> int:
+    return (1 << agents) + agents * EXPONENT_BINS * _ULP_STRIDE
 
 
 def _binned(name: str, value: str, bins: int) -> list[str]:

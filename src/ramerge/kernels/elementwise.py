@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.formats import Format, Loop
-from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters
+from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
 from ramerge.kernels.threefry import threefry
 
 Words = NDArray[Any]
@@ -87,7 +87,7 @@ def merge(
     common: Sequence[float] = (),
     drop: Drop | None = None,
     rounding: NDArray[np.int64] | None = None,
-    beyond: float = 0.0,
+    beyond: Sequence[float] = (0.0,),
     ranks: NDArray[np.int64] | None = None,
     bounds: Sequence[float] = (),
 ) -> bool:
@@ -104,17 +104,17 @@ def merge(
         drop: coins; `start` must be even where words hold two elements.
         rounding: int64, shape (2, N), for a result of 16 bits and with the base: where to count what storing it
             erases, as `kernels.rounding` has it.
-        beyond: for that an agent has moved an element where |tau| > beyond.
+        beyond: one for each agent, or only one; for that an agent has moved an element where |tau| > beyond.
         ranks: int64, shape (2, N): where to count each agent's magnitudes that lie above its bound, and that reach it.
         bounds: one for each agent, float32.
 
     Returns:
         True if an input is not finite, an importance is negative, or a result overflows the format.
     """
-    ranked, rounded = ranks is not None, rounding is not None
-    kernel = _merge(element, loop, which, len(each), len(common), drop is not None, rounded, ranked)
-    numbers = [*[number for row in each for number in row], *common, *(drop.scales if drop else ()), beyond]
-    numbers += bounds if ranked else ()
+    limits, ranked = len(beyond) if rounding is not None else 0, ranks is not None
+    kernel = _merge(element, loop, which, len(each), len(common), drop is not None, limits, ranked)
+    numbers = [*[number for row in each for number in row], *common, *(drop.scales if drop else ())]
+    numbers += [*beyond[:limits], *(bounds if ranked else ())]
     counts = [array.reshape(-1) if array is not None else _NOTHING for array in (rounding, ranks)]
     return bool(kernel(*inputs, out, np.array(numbers, loop.out.real), *counts, *_coins(drop)))
 
@@ -133,10 +133,10 @@ def histogram(
     drop: Drop | None = None,
     rows: int | None = None,
 ) -> bool:
-    """Count magnitudes of `value(tau, taus, *common)` of each agent.
+    """Count magnitudes of `value(t, taus, *common)` of each agent.
 
     Args:
-        value: a plain function of an agent's task vector and of all.
+        value: a plain function of an agent's number, and of all task vectors.
         loop: formats of the inputs.
         inputs: as for `merge`.
         which: what the inputs are.
@@ -170,9 +170,11 @@ def _coins(drop: Drop | None) -> tuple[Any, int]:
 
 @cache
 def _merge(
-    element: Element, loop: Loop, which: Inputs, each: int, common: int, drops: bool, rounds: bool, ranks: bool
+    element: Element, loop: Loop, which: Inputs, each: int, common: int, drops: bool, rounds: int, ranks: bool
 ) -> Any:
+    """Write out and compile; `rounds`: how many numbers `beyond` has if it is counted what rounding erases, else 0."""
     form, agents, counters = loop.out, range(which.agents), Counters(which.agents)
+    limits = names_of("beyond", rounds, which.agents)
     arguments = ["b", _tuple("tau{t}", agents)]
     arguments += [_tuple("f{t}_i", agents)] if which.importances else []
     arguments += [_tuple(f"e{row}_{{t}}", agents) for row in range(each)]
@@ -181,7 +183,7 @@ def _merge(
     for part in loop.parts:
         body += task_vectors(loop, which, part)
         if rounds:
-            body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > beyond") for t in agents]]
+            body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > {limits[t]}") for t in agents]]
         body += _dropped(loop, agents, part) if drops else []
         body += _ranked(counters) if ranks else []
         if which.importances:
@@ -195,7 +197,7 @@ def _merge(
         form,
         [*which.names, "out", "numbers", "counts", "ranks", "coins", "start"],
         [
-            *_numbers(agents, each, common, drops, ["beyond", *[f"bound{t}" for t in agents if ranks]]),
+            *_numbers(agents, each, common, drops, [*limits[:rounds], *[f"bound{t}" for t in agents if ranks]]),
             *(_keys(agents) if drops else []),
         ],
         [*(counters.clear(ROWS) if rounds else []), *(counters.clear(_RANKS) if ranks else [])],
@@ -220,7 +222,7 @@ def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: boo
         body += _dropped(loop, agents, part) if drops else []
         body += [f"seen = {form.peak}(seen, tau{t})" for t in agents]
         for t in rows:
-            call = ", ".join([f"tau{t}", _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
+            call = ", ".join([str(t), _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
             row = f"np.uint64({_CHUNK_WORDS * (t * len(parts) + part)})"
             body.append(f"magnitudes[{row} + i - start_of_chunk] = peak_f32(nothing, np.float32(value({call})))")
     counting = []

@@ -57,6 +57,11 @@ class Format:
         return f"f{8 * np.dtype(self.real).itemsize}"
 
     @property
+    def root(self) -> str:
+        """Function that gives the square root of a number of `real`, rounded once."""
+        return f"root_{self.real_code}"
+
+    @property
     def bits(self) -> str:
         """The integer type that holds the bits of `real`, by name."""
         return f"uint{8 * np.dtype(self.real).itemsize}"

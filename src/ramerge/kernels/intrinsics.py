@@ -288,7 +288,7 @@ def sticky_f32(b: Any, value: Any) -> Any:
     return b.bitcast(_select(b, ordinary, odd, bits), F32)
 
 
-# --- stochastic rounding: a coin decides between the two neighbours ----------------------------------------------------
+# --- stochastic rounding: a coin decides between the two neighbours ---------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -411,6 +411,11 @@ def plus(b: Any, x: Any, y: Any) -> Any:
     return b.fadd(x, y, flags=("reassoc",))
 
 
+@_intrinsic(types.float32, types.float32, types.float32)
+def plus_f32(b: Any, x: Any, y: Any) -> Any:
+    return b.fadd(x, y, flags=("reassoc",))
+
+
 @_intrinsic(types.float32, types.float32, types.float32, types.float32)
 def fused(b: Any, x: Any, y: Any, z: Any) -> Any:
     """x * y + z, rounded once: exact on every processor, in one instruction where the processor has it."""
@@ -418,8 +423,17 @@ def fused(b: Any, x: Any, y: Any, z: Any) -> Any:
     return b.call(multiply_add, [x, y, z])
 
 
-@_intrinsic(types.float64, types.float64)
-def root(b: Any, x: Any) -> Any:
+def _root(b: Any, x: Any) -> Any:
     """The square root, as an instruction: that of NumPy is a function of the C library."""
-    square_root = b.module.declare_intrinsic("llvm.sqrt", [F64], ir.FunctionType(F64, [F64]))
+    square_root = b.module.declare_intrinsic("llvm.sqrt", [x.type], ir.FunctionType(x.type, [x.type]))
     return b.call(square_root, [x])
+
+
+@_intrinsic(types.float32, types.float32)
+def root_f32(b: Any, x: Any) -> Any:
+    return _root(b, x)
+
+
+@_intrinsic(types.float64, types.float64)
+def root_f64(b: Any, x: Any) -> Any:
+    return _root(b, x)

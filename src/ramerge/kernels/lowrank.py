@@ -145,7 +145,7 @@ def scale_rows(values, width, magnitudes):
         for j in range(whole, width):
             x = np.float64(values[at + j])
             s0 = s0 + x * x
-        norm = np.float32(root(((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7))))
+        norm = np.float32(root_f64(((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7))))
         factor = magnitudes[i] / norm
         for j in range(width):
             values[at + j] = factor * values[at + j]

@@ -32,7 +32,7 @@ def arithmetic(formats: Collection[str]) -> str:
 
 
 def computed(formats: Collection[str], out_format: str, *, tossed: bool) -> str:
-    """The format in which a kernel writes a result: that of the output, or if coins round it, that of the arithmetic."""
+    """The format in which a kernel writes a result: that of the output, or of the arithmetic if coins round it."""
     wide = arithmetic(formats)
     return wide if tossed and loses(FORMATS[wide].real, out_format) else out_format
 
@@ -88,17 +88,17 @@ class Piece:
     has_base: bool = True
     counts: Counts | None = None
     _has_widened: bool = False
-    _beyond: float = 0.0
+    _beyond: tuple[float, ...] = (0.0,)
     _rounded_by_kernel: bool = False
 
-    def compute(self, kernel: Kernel, beyond: float = 0.0) -> bool:
+    def compute(self, kernel: Kernel, beyond: tuple[float, ...] = (0.0,)) -> bool:
         """Call `kernel(loop, inputs, out, counts)`, and round what it gives if it could not.
 
         A kernel that rounds by itself, to a 16-bit format, is given `counts`.
 
         Args:
             kernel: as above.
-            beyond: an agent has moved an element where |agent - base| > beyond.
+            beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond.
 
         Returns:
             True if it or the last rounding met a result that is not finite.
@@ -156,7 +156,7 @@ class Piece:
 
         True if an input or a result is not finite.
         """
-        self._beyond = 0.0
+        self._beyond = (0.0,)
         loop = uniform(arithmetic(self.formats), len(self.inputs))
         inputs = self._widened(loop.out.name)
         result = np.ascontiguousarray(function(*self.numbers(shape)), loop.out.real).reshape(-1)

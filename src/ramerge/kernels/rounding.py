@@ -50,6 +50,11 @@ def _stored(target: str, value: str) -> str:
     return f"{form.lanes[0]}({form.pack}({value}))"
 
 
+def names_of(name: str, numbers: int, agents: int) -> list[str]:
+    """What source calls a number of each agent: names of their own, or one name if all have the same number."""
+    return [f"{name}{t}" for t in range(agents)] if numbers > 1 else [name] * agents
+
+
 class Counters:
     """Source of the counters in a loop over words: fields of 16 bits, two agents to a register.
 
@@ -76,11 +81,13 @@ class Counters:
         line = f"{name}{{pair}} = add32({name}{{pair}}, {flags}{{pair}}){condition}"
         return [line.format(pair=pair) for pair in self.pairs]
 
-    def flush(self, array: str, names: Sequence[str]) -> list[str]:
-        """Add the counters to an array, one row for each of them."""
+    def flush(self, array: str, names: Sequence[str], start: str = "") -> list[str]:
+        """Add the counters to an array from the index `start` on, one row for each of them."""
         n = len(self.agents)
+        places = range(len(names) * n)
+        at = [f"{start} + np.uint64({place})" if start else f"{place}" for place in places]
         return [
-            f"{array}[{row * n + t}] += ({name}{t // 2} >> {16 * (t % 2)}) & 65535"
+            f"{array}[{at[row * n + t]}] += ({name}{t // 2} >> {16 * (t % 2)}) & 65535"
             for row, name in enumerate(names)
             for t in self.agents
         ]
@@ -93,7 +100,7 @@ class Counters:
 
 
 _SURVEY = """
-def survey({arrays}, result, stored, beyond, counts):
+def survey({arrays}, result, stored, {beyond}, counts):
     nothing, field0, field1 = np.uint32(0), np.uint32(1), np.uint32(1 << 16)
     for start in range(0, result.size, {chunk}):
         stop = min(start + {chunk}, result.size)
@@ -112,7 +119,7 @@ def survey(
     result: Words,
     target: str,
     stored: Words,
-    beyond: float,
+    beyond: Sequence[float],
     counts: NDArray[np.int64],
 ) -> None:
     """Count what rounding a result to a format did to the updates of N agents.
@@ -123,20 +130,22 @@ def survey(
         result: words of the merge; the inputs are as long, or longer.
         target: the format that the result was rounded to. F32 for a float32 result that is stored as other numbers.
         stored: words of `target`, one element a word: what is read back of the result.
-        beyond: an agent has moved an element where |agent - base| > beyond.
+        beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond.
         counts: int64, shape (2, N) or more rows, added to: updates, and those of them that rounding erased.
     """
-    _survey(loop, target)(*inputs, result, stored, beyond, counts.reshape(-1))
+    _survey(loop, target, len(beyond))(*inputs, result, stored, *beyond, counts.reshape(-1))
 
 
 @cache
-def _survey(loop: Loop, target: str) -> Any:
+def _survey(loop: Loop, target: str, limits: int) -> Any:
     form, n, after = loop.out, len(loop.inputs) - 1, ELEMENTS[target]
     wide = "np.float64" if form.real is np.float64 else ""
     counters = Counters(n)
-    moved = [counters.mark(t, f"abs({loop.element(1 + t, 0, f'a{t}[i]')} - b) > beyond") for t in range(n)]
+    beyond = names_of("beyond", limits, n)
+    moved = [counters.mark(t, f"abs({loop.element(1 + t, 0, f'a{t}[i]')} - b) > {beyond[t]}") for t in range(n)]
     source = _SURVEY.format(
         arrays=", ".join(["base", *[f"a{t}" for t in range(n)]]),
+        beyond=", ".join(beyond[:limits]),
         chunk=CHUNK_WORDS,
         base=loop.element(0, 0, "base[i]"),
         result=f"{form.lanes[0]}(result[i])",
@@ -146,4 +155,4 @@ def _survey(loop: Loop, target: str) -> Any:
         flush="\n        ".join(counters.flush("counts", ROWS)),
     )
     words = [f"{each.word_code}[]" for each in (*loop.inputs, form)]
-    return native.load("survey", source, (*words, f"{after.word_code}[]", form.real_code, "i64[]"), "u32")
+    return native.load("survey", source, (*words, f"{after.word_code}[]", *[form.real_code] * limits, "i64[]"), "u32")

@@ -46,8 +46,8 @@ def sums(
     """Sums of each segment.
 
     Args:
-        value: a plain function `value(tau, taus, *of_each, *common)` of an agent's task vector, of all, and of the
-            agent's own numbers.
+        value: a plain function `value(t, taus, *of_each, *common)` of an agent's number, of all task vectors, and of
+            the agent's own numbers.
         loop: formats of the inputs.
         inputs: 1-D arrays of these formats' words, of equal length, as `which` says.
         which: what the inputs are; without a base, task vectors are the agents themselves.
@@ -108,7 +108,7 @@ def _sums(value: Element, loop: Loop, which: Inputs, each: int, common: int) -> 
         for t in agents:
             own = [*[f"e{row}_{t}" for row in range(each)], *[f"c{index}" for index in range(common)]]
             widen += [
-                f"v = value({', '.join([f'tau{t}', taus, *own])})",
+                f"v = value({', '.join([str(t), taus, *own])})",
                 f"seen = {form.peak}(seen, v)",
                 f"room[np.uint64({t * _CHUNK + part * words}) + j] = np.float64(v)",
             ]

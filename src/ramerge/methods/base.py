@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,8 @@ class Statistic(ABC):
 
     scope: str
     after: Statistic | None = None
+    # sums of floats run over so many elements that follow one another, and blocks begin at multiples of it
+    chunk: ClassVar[int] = 1
 
     @abstractmethod
     def blank(self, agents: int) -> Counts:
@@ -174,21 +176,45 @@ Results = Mapping[Statistic, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means."""
+    """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means.
+
+    One that is `optional` is shown where it is reported.
+    """
 
     key: str
     title: str
     format: str
     meaning: str
     none: str = "by part"
+    optional: bool = False
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What a method may know of a tensor when it says what it needs: name and shape."""
+    """What a method may know of a tensor when it says what it needs.
+
+    Attributes:
+        name: the tensor's name.
+        shape: its shape.
+        itemsize: bytes of a number in the type that it is computed in.
+    """
 
     name: str
     shape: tuple[int, ...]
+    itemsize: int = 8
+
+
+@dataclass(frozen=True)
+class Work:
+    """What solving for a matrix takes, beyond what every merge does.
+
+    Attributes:
+        products: floating-point operations of products of matrices in float64; in float32 they count half.
+        decompositions: sum of the cubes of the sides of matrices of which eigenvectors are sought.
+    """
+
+    products: float = 0.0
+    decompositions: float = 0.0
 
 
 def _no_statistics(_parameters: Any, _agents: Agents) -> tuple[Statistic, ...]:
@@ -217,6 +243,10 @@ def _elementwise(_layer: Layer, _parameters: Any) -> int:
 
 def _no_scratch(_layer: Layer, _parameters: Any, _agents: int) -> int:
     return 0
+
+
+def _no_work(_layer: Layer, _parameters: Any, _agents: int) -> Work:
+    return Work()
 
 
 def _processors(_parameters: Any) -> str:
@@ -256,6 +286,7 @@ class Method:
         unit: how many elements that follow one another it needs at once: blocks begin at multiples of that. 1: it works
             on elements by themselves; all of a tensor's: on the tensor as a whole.
         scratch: bytes that it takes for a tensor beside inputs and result; not 0 where it solves for a whole matrix.
+        work: what solving for a tensor takes, so that a plan can tell how long.
         runs_on: what it computes with.
     """
 
@@ -284,6 +315,7 @@ class Method:
     columns: tuple[Column, ...] = ()
     unit: Callable[[Layer, Any], int] = _elementwise
     scratch: Callable[[Layer, Any, int], int] = _no_scratch
+    work: Callable[[Layer, Any, int], Work] = _no_work
     runs_on: Callable[[Any], str] = _processors
 
     @property

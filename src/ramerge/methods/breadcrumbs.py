@@ -109,15 +109,15 @@ class Magnitudes(Sums):
         return self.read(total).reshape(2, self.agents)
 
 
-def magnitude(tau: Any, _taus: Any) -> Any:
+def magnitude(t: Any, taus: Any) -> Any:
     """What is summed of all."""
-    return abs(tau)
+    return abs(taus[t])
 
 
-def kept_magnitude(tau: Any, _taus: Any, low: Any, high: Any) -> Any:
+def kept_magnitude(t: Any, taus: Any, low: Any, high: Any) -> Any:
     """What is summed of what is kept."""
-    size = np.float32(abs(tau))
-    return abs(tau) if low <= size and size <= high else ZERO
+    size = np.float32(abs(taus[t]))
+    return abs(taus[t]) if low <= size and size <= high else ZERO
 
 
 def statistics(parameters: BreadcrumbsParameters, agents: Agents) -> tuple[Statistic, ...]:

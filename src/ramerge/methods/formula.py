@@ -22,7 +22,8 @@ class Formula:
         inputs: what it reads beside the agents.
         coins: drops elements of task vectors first.
         bounds: one for each agent; what a merge counts are the magnitudes above them, and those that reach them.
-        beyond: an agent has moved an element where |agent - base| > beyond; for what is counted of rounding.
+        beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond; for what is
+            counted of rounding.
     """
 
     element: Element
@@ -32,7 +33,7 @@ class Formula:
     importances: bool = False
     coins: Coins | None = None
     bounds: tuple[float, ...] = ()
-    beyond: float = 0.0
+    beyond: tuple[float, ...] = (0.0,)
 
 
 def merge(piece: Piece, prepared: Formula, counts: Counts | None, lenient: bool) -> bool:

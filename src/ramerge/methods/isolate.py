@@ -9,13 +9,24 @@ moved too. A scale of 1/N shows what averaging N agents does to them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
 from ramerge.kernels.elementwise import ONE, ZERO
-from ramerge.methods.base import Agents, Method, Parameters, Results, agent_field, scale_field
+from ramerge.methods.base import Agents, Method, Parameters, Results, Statistic, agent_field, scale_field
 from ramerge.methods.formula import Formula, merge
+from ramerge.methods.moved import (
+    COLUMN,
+    EPSILON,
+    RootMeanSquare,
+    epsilon_field,
+    factor,
+    measured,
+    thresholds,
+    thresholds_of,
+)
 from ramerge.methods.ram import SOURCE
 
 _REGIONS = {"active": 0.0, "unique": 1.0, "shared": 2.0}
@@ -29,22 +40,41 @@ class IsolateParameters(Parameters):
         "unique", description="elements that only it moved, that others moved too, or both"
     )
     scale: float = scale_field()
-    epsilon: float = Field(1e-5, ge=0, allow_inf_nan=False, description="an element moved if |agent - base| > epsilon")
+    epsilon: EPSILON = epsilon_field()
 
 
-def prepare(parameters: IsolateParameters, agents: Agents, _results: Results) -> Formula:
+def size(parameters: IsolateParameters, _agents: Agents) -> RootMeanSquare | None:
+    """What thresholds need."""
+    return measured(parameters.epsilon)
+
+
+def statistics(parameters: IsolateParameters, agents: Agents) -> tuple[Statistic, ...]:
+    """What thresholds need, as a tuple."""
+    found = size(parameters, agents)
+    return (found,) if found else ()
+
+
+def report(parameters: IsolateParameters, parts: Sequence[tuple[float, ...]], agents: Agents) -> list[dict[str, Any]]:
+    """Each agent's threshold, if it has one of its own in all of the model."""
+    if len(parts) != 1:
+        return [{"epsilon": None} if parts else {} for _ in agents]
+    return [{"epsilon": threshold} for threshold in thresholds(factor(parameters.epsilon), parts[0])]
+
+
+def prepare(parameters: IsolateParameters, agents: Agents, results: Results) -> Formula:
     """Whose region, which one, scale and threshold."""
     chosen = parameters.agent or agents[0]
     mine = tuple(float(name == chosen) for name in agents)
-    common = (_REGIONS[parameters.region], parameters.scale, parameters.epsilon)
-    return Formula(element, (mine,), common, beyond=parameters.epsilon)
+    beyond = thresholds_of(parameters.epsilon, results)
+    each = (mine, beyond * (len(agents) // len(beyond)))
+    return Formula(element, each, (_REGIONS[parameters.region], parameters.scale), beyond=beyond)
 
 
-def element(b: Any, taus: Any, mine: Any, region: Any, scale: Any, epsilon: Any) -> Any:
+def element(b: Any, taus: Any, mine: Any, epsilons: Any, region: Any, scale: Any) -> Any:
     """One element."""
     tau, own, movers = ZERO, ZERO, ZERO
     for t in range(len(taus)):
-        moved = abs(taus[t]) > epsilon
+        moved = abs(taus[t]) > epsilons[t]
         movers = movers + (ONE if moved else ZERO)
         own = own + (mine[t] if moved else ZERO)
         tau = taus[t] if mine[t] > ZERO else tau
@@ -61,6 +91,10 @@ ISOLATE = Method(
     differs="has no such method",
     parameters=IsolateParameters,
     symmetric=False,
+    statistics=statistics,
+    reported=size,
+    report=report,
+    columns=(COLUMN,),
     prepare=prepare,
     merge=merge,
 )

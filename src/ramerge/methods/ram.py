@@ -4,8 +4,13 @@ tau = 0                              nobody moved the element
     = lambda_t * tau_t               only agent t moved it
     = mean of tau_t over the movers  several did                                            (equation 7)
 
-With `shared: ties` (the authors' script calls it arm-ties) the last line is TIES within the shared region: each agent
-is trimmed to its largest entries there, the sign of what is left is elected, and the mean runs over those that agree.
+`shared` says what stands in the last line instead of the mean:
+
+    agree_max   the tau_t of largest magnitude where all movers agree in sign, else their mean
+    sum         sum of tau_t over the movers
+    rms         sum of tau_t over the movers / square root of their number
+    ties        TIES within the shared region (the authors' script calls it arm-ties): each agent is trimmed to its
+                largest entries there, the sign of what is left is elected, and the mean runs over those that agree
 """
 
 from __future__ import annotations
@@ -24,6 +29,16 @@ from ramerge.kernels.elementwise import ONE, ZERO, Inputs
 from ramerge.kernels.elementwise import merge as merge_elements
 from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic, only
+from ramerge.methods.moved import (
+    COLUMN,
+    EPSILON,
+    Relative,
+    epsilon_field,
+    factor,
+    measured,
+    thresholds,
+    thresholds_of,
+)
 from ramerge.methods.trim import Fine, trimming
 
 SOURCE = "Behavior Knowledge Merge in Reinforced Agentic Models, arXiv 2601.13572"
@@ -39,11 +54,13 @@ class AgentCounts:
         total: elements that were compared.
         active: elements it moved.
         unique: elements that only it moved.
+        epsilon: it moved an element if |agent - base| > epsilon; None if that differs.
     """
 
     total: int
     active: int
     unique: int
+    epsilon: float | None = None
 
     @property
     def shared(self) -> int:
@@ -63,7 +80,8 @@ class AgentCounts:
         return self.shared / self.unique
 
     def __add__(self, other: AgentCounts) -> AgentCounts:
-        return AgentCounts(self.total + other.total, self.active + other.active, self.unique + other.unique)
+        epsilon = self.epsilon if self.epsilon == other.epsilon else None
+        return AgentCounts(self.total + other.total, self.active + other.active, self.unique + other.unique, epsilon)
 
 
 class RamParameters(Parameters):
@@ -71,9 +89,11 @@ class RamParameters(Parameters):
 
     rescales: ClassVar[bool] = False
 
-    epsilon: float = Field(1e-5, ge=0, allow_inf_nan=False, description="an element moved if |agent - base| > epsilon")
-    shared: Literal["mean", "ties"] = Field(
-        "mean", description="what becomes of shared elements: their mean (the paper), or TIES among them"
+    epsilon: EPSILON = epsilon_field()
+    shared: Literal["mean", "agree_max", "sum", "rms", "ties"] = Field(
+        "mean",
+        description="what becomes of elements that several agents moved: their mean (the paper); the largest where all "
+        "agree in sign, else the mean; their sum; the sum over the square root of the count; or TIES among them",
     )
     density: float = Field(
         0.1,
@@ -128,7 +148,11 @@ class ClippedParameters(RescaledParameters):
 
 @dataclass(frozen=True)
 class Moved(Statistic):
-    """What each agent moved, and what only it moved (equations 1 and 2). The result has `AgentCounts` by agent."""
+    """What each agent moved, and what only it moved (equations 1 and 2). The result has `AgentCounts` by agent.
+
+    Attributes:
+        epsilon: the threshold, in units of what `after` measures of each agent, if that must be known first.
+    """
 
     epsilon: float = 1e-5
 
@@ -138,16 +162,21 @@ class Moved(Statistic):
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
-        return piece.observe(lambda loop, inputs: kernel.count(loop, inputs, self.epsilon, counts))
+        return piece.observe(lambda loop, inputs: kernel.count(loop, inputs, thresholds(self.epsilon, known), counts))
 
     @property
-    def kept(self) -> str:
+    def kept(self) -> str | None:
         """See `Statistic.kept`."""
-        return f"moved and unique, epsilon {self.epsilon!r}"
+        return f"moved and unique, epsilon {self.epsilon!r}" if self.after is None else None
 
     def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[AgentCounts, ...]:
         """See `Statistic.finish`."""
-        return tuple(AgentCounts(elements, int(active), int(unique)) for active, unique in total.T)
+        found = thresholds(self.epsilon, known)
+        epsilons = found * (total.shape[1] // len(found))
+        return tuple(
+            AgentCounts(elements, active, unique, epsilon)
+            for (active, unique), epsilon in zip(total.T.tolist(), epsilons, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -155,33 +184,35 @@ class Prepared:
     """What merging takes.
 
     Attributes:
-        epsilon: an element moved if |agent - base| > epsilon.
+        epsilons: one for each agent, or only one: it moved an element if |agent - base| > epsilon.
         lambdas: factors of unique elements, one for each agent; None for plain RAM.
         thresholds: the least magnitude that each agent keeps of shared elements; None unless TIES merges them.
+        shared: what becomes of shared elements, a key of `kernels.ram.SHARED`; of no meaning if TIES merges them.
     """
 
-    epsilon: float
+    epsilons: tuple[float, ...]
     lambdas: tuple[float, ...] | None
     thresholds: tuple[float, ...] | None
+    shared: str
 
 
 def moved(parameters: RamParameters, _agents: Agents) -> Moved:
     """The counts that lambdas need, and that the record shows."""
-    return Moved(parameters.counted_over, epsilon=parameters.epsilon)
+    return Moved(parameters.counted_over, measured(parameters.epsilon), epsilon=factor(parameters.epsilon))
 
 
 def trimmed(parameters: RamParameters, agents: Agents) -> Fine | None:
     """The thresholds of `shared: ties`, if it is asked for and trims anything."""
-    if parameters.shared == "mean":
+    if parameters.shared != "ties":
         return None
     return trimming(parameters.trim, (parameters.density,) * len(agents), shared_beyond=parameters.epsilon)
 
 
 def statistics(parameters: RamParameters, agents: Agents) -> tuple[Statistic, ...]:
-    """Lambdas need counts, and `shared: ties` needs thresholds. RAM itself needs neither."""
-    thresholds = trimmed(parameters, agents)
-    counts = (moved(parameters, agents),) if parameters.rescales or parameters.shared == "ties" else ()
-    return (*counts, thresholds) if thresholds else counts
+    """Lambdas need counts, `shared: ties` what is trimmed, relative thresholds the agents' sizes. RAM needs nothing."""
+    counts = moved(parameters, agents) if parameters.rescales or parameters.shared == "ties" else None
+    needed = (measured(parameters.epsilon), counts, trimmed(parameters, agents))
+    return tuple(statistic for statistic in needed if statistic is not None)
 
 
 def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prepared:
@@ -189,11 +220,11 @@ def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prep
     lambdas = None
     if parameters.rescales:
         lambdas = tuple(parameters.rescaling(counts) for counts in results[moved(parameters, agents)])
-    thresholds: tuple[float, ...] | None = None
+    least: tuple[float, ...] | None = None
     if parameters.shared == "ties":
         fine = trimmed(parameters, agents)
-        thresholds = results[fine].thresholds if fine else (0.0,) * len(agents)
-    return Prepared(parameters.epsilon, lambdas, thresholds)
+        least = results[fine].thresholds if fine else (0.0,) * len(agents)
+    return Prepared(thresholds_of(parameters.epsilon, results), lambdas, least, parameters.shared)
 
 
 def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
@@ -201,13 +232,14 @@ def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool
     if prepared.thresholds is None:
         wrong = piece.compute(
             lambda loop, inputs, out, rounding: kernel.merge(
-                loop, inputs, prepared.epsilon, prepared.lambdas, out, counts, lenient, rounding
+                loop, inputs, prepared.epsilons, prepared.lambdas, out, counts, lenient, rounding, prepared.shared
             ),
-            beyond=prepared.epsilon,
+            beyond=prepared.epsilons,
         )
         return wrong and not lenient
     n = len(prepared.thresholds)
-    each = (prepared.lambdas or (1.0,) * n, prepared.thresholds)
+    epsilons = prepared.epsilons * (n // len(prepared.epsilons))
+    each = (prepared.lambdas or (1.0,) * n, prepared.thresholds, epsilons)
     wrong = piece.compute(
         lambda loop, inputs, out, rounding: merge_elements(
             element,
@@ -216,20 +248,19 @@ def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool
             out,
             Inputs(n),
             each=each,
-            common=(prepared.epsilon,),
             rounding=rounding,
-            beyond=prepared.epsilon,
+            beyond=prepared.epsilons,
         ),
-        beyond=prepared.epsilon,
+        beyond=prepared.epsilons,
     )
     return wrong and not lenient
 
 
-def element(b: Any, taus: Any, lambdas: Any, thresholds: Any, epsilon: Any) -> Any:
+def element(b: Any, taus: Any, lambdas: Any, thresholds: Any, epsilons: Any) -> Any:
     """Equation 7 with TIES in the shared region, for one element."""
     total, scale, movers, mass = ZERO, ONE, ZERO, ZERO
     for t in range(len(taus)):
-        moved = abs(taus[t]) > epsilon
+        moved = abs(taus[t]) > epsilons[t]
         movers = movers + (ONE if moved else ZERO)
         total = total + (taus[t] if moved else ZERO)
         scale = lambdas[t] if moved else scale
@@ -237,7 +268,7 @@ def element(b: Any, taus: Any, lambdas: Any, thresholds: Any, epsilon: Any) -> A
         mass = mass + (taus[t] if kept else ZERO)
     agreed, voices = ZERO, ZERO
     for t in range(len(taus)):
-        kept = abs(taus[t]) > epsilon and np.float32(abs(taus[t])) >= thresholds[t]
+        kept = abs(taus[t]) > epsilons[t] and np.float32(abs(taus[t])) >= thresholds[t]
         agrees = kept and ((taus[t] > ZERO and mass > ZERO) or (taus[t] < ZERO and mass < ZERO))
         agreed = agreed + (taus[t] if agrees else ZERO)
         voices = voices + (ONE if agrees else ZERO)
@@ -251,11 +282,11 @@ def report(parameters: RamParameters, parts: Sequence[tuple[AgentCounts, ...]], 
     """Each agent's counts, density, rho, and where one is counted over all of it, lambda."""
     rows = []
     for t in range(len(agents)):
-        counts = AgentCounts(0, 0, 0)
-        for part in parts:
-            counts = counts + part[t]
+        counts = sum((part[t] for part in parts[1:]), parts[0][t]) if parts else AgentCounts(0, 0, 0)
+        own = {"epsilon": counts.epsilon} if isinstance(parameters.epsilon, Relative) else {}
         rows.append(
-            {
+            own
+            | {
                 "total": counts.total,
                 "active": counts.active,
                 "shared": counts.shared,
@@ -270,6 +301,7 @@ def report(parameters: RamParameters, parts: Sequence[tuple[AgentCounts, ...]], 
 
 
 _COLUMNS = (
+    COLUMN,
     Column("density", "density", ".1%", "share of parameters moved"),
     Column("unique_share", "unique", ".1%", "share of these that no other agent moved"),
     Column("rho", "rho", ".3f", "shared / unique"),

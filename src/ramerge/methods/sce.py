@@ -86,7 +86,7 @@ def _bound(known: Any) -> float:
     return known[0][0] if known is not None else 0.0
 
 
-def variance(_tau: Any, taus: Any) -> Any:
+def variance(_t: Any, taus: Any) -> Any:
     """The variance of an element over agents as float32; infinite where that is 0, which is not counted."""
     count, total, squares = np.float32(len(taus)), ZERO, ZERO
     for t in range(len(taus)):
@@ -98,7 +98,7 @@ def variance(_tau: Any, taus: Any) -> Any:
     return found if found > ZERO else INFINITY
 
 
-def selected(tau: Any, taus: Any, least: Any) -> Any:
+def selected(t: Any, taus: Any, least: Any) -> Any:
     """An agent's element if it is selected, else 0."""
     count, total, squares = np.float32(len(taus)), ZERO, ZERO
     for t in range(len(taus)):
@@ -106,7 +106,7 @@ def selected(tau: Any, taus: Any, least: Any) -> Any:
     mean = total / count
     for t in range(len(taus)):
         squares = squares + (taus[t] - mean) * (taus[t] - mean)
-    return tau if np.float32(squares / count) >= least else ZERO
+    return taus[t] if np.float32(squares / count) >= least else ZERO
 
 
 def squares(parameters: SceParameters, agents: Agents) -> Squares:

@@ -23,6 +23,7 @@ from ramerge.kernels.elementwise import COARSE_BINS, FINE_BINS, ONE, ZERO, Input
 from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Counts, Statistic
 from ramerge.methods.coins import Coins
+from ramerge.methods.moved import Epsilon, factor, measured, thresholds
 
 INFINITY = np.float32(np.inf)
 # The bin of infinity, where `shared` puts what lies outside of the shared region.
@@ -63,13 +64,22 @@ class _Bin:
 
 
 @dataclass(frozen=True)
+class _Upper:
+    """The result of `Coarse`: each agent's bin, and the thresholds beyond which the agents have moved an element."""
+
+    bins: tuple[_Bin, ...]
+    beyond: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Coarse(Statistic):
     """The upper half of each agent's threshold.
 
     Attributes:
         densities: the part that each agent keeps.
         coins: drops elements first (DARE); what is dropped has magnitude 0.
-        shared_beyond: count only elements that several agents moved by more than this, and d is the number of these.
+        shared_beyond: count only elements that several agents moved by more than this, and d is the number of these;
+            in units of what `after` measures of each agent, if that must be known first.
     """
 
     densities: tuple[float, ...] = ()
@@ -82,23 +92,29 @@ class Coarse(Statistic):
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
-        return self.tally(piece, counts, None)
+        return self.tally(piece, counts, None, self._beyond(known))
 
-    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None) -> bool:
+    def _beyond(self, known: Any) -> tuple[float, ...]:
+        if self.shared_beyond is None:
+            return ()
+        found = thresholds(self.shared_beyond, known)
+        return found * (len(self.densities) // len(found))
+
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, beyond: tuple[float, ...]) -> bool:
         """Count the upper bits of magnitudes, or the lower bits of those in `bins`."""
         drop = self.coins.drop(piece) if self.coins else None
         value = every if self.shared_beyond is None else shared
-        common = () if self.shared_beyond is None else (self.shared_beyond,)
         which = Inputs(len(self.densities))
-        return piece.observe(lambda loop, inputs: histogram(value, loop, inputs, which, counts, bins, common, drop))
+        return piece.observe(lambda loop, inputs: histogram(value, loop, inputs, which, counts, bins, beyond, drop))
 
-    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[_Bin, ...]:
+    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> _Upper:
         """See `Statistic.finish`."""
         if self.shared_beyond is not None:
             total = total.copy()
             total[:, _OUTSIDE] = 0
             elements = int(total[0].sum())
-        return tuple(_find(row, rank) for row, rank in zip(total, self.asked(elements), strict=True))
+        bins = tuple(_find(row, rank) for row, rank in zip(total, self.asked(elements), strict=True))
+        return _Upper(bins, self._beyond(known))
 
     def asked(self, elements: int) -> tuple[int, ...]:
         """The rank of each agent's threshold among so many elements; 0 to keep nothing."""
@@ -117,18 +133,18 @@ class Fine(Statistic):
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
-        return self.after.tally(piece, counts, [found.index for found in known])
+        return self.after.tally(piece, counts, [found.index for found in known.bins], known.beyond)
 
     def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Trimmed:
         """See `Statistic.finish`."""
         thresholds, kept, above = [], [], []
-        for row, upper in zip(total, known, strict=True):
+        for row, upper in zip(total, known.bins, strict=True):
             lower = _find(row, upper.rank)
             bits = upper.index << 16 | lower.index if upper.rank else _INFINITE
             thresholds.append(float(np.uint32(bits).view(np.float32)))
             above.append(upper.above + lower.above if upper.rank else 0)
             kept.append(upper.above + int(row[lower.index if bits else 1 :].sum()) if upper.rank else 0)
-        asked = tuple(upper.above + upper.rank for upper in known)
+        asked = tuple(upper.above + upper.rank for upper in known.bins)
         return Trimmed(elements, tuple(thresholds), asked, tuple(kept), tuple(above))
 
     @property
@@ -194,22 +210,27 @@ def _find(row: NDArray[np.int64], rank: int) -> _Bin:
 
 
 def trimming(
-    scope: str, densities: tuple[float, ...], coins: Coins | None = None, shared_beyond: float | None = None
+    scope: str, densities: tuple[float, ...], coins: Coins | None = None, shared_beyond: Epsilon | None = None
 ) -> Fine | None:
     """The statistic that finds thresholds; None if everybody keeps everything."""
     if min(densities) >= 1:
         return None
-    return Fine(scope, Coarse(scope, densities=densities, coins=coins, shared_beyond=shared_beyond))
+    if shared_beyond is None:
+        return Fine(scope, Coarse(scope, densities=densities, coins=coins))
+    return Fine(
+        scope,
+        Coarse(scope, measured(shared_beyond), densities=densities, coins=coins, shared_beyond=factor(shared_beyond)),
+    )
 
 
-def every(tau: Any, _taus: Any) -> Any:
+def every(t: Any, taus: Any) -> Any:
     """Count every element."""
-    return tau
+    return taus[t]
 
 
-def shared(tau: Any, taus: Any, epsilon: Any) -> Any:
+def shared(t: Any, taus: Any, *epsilons: Any) -> Any:
     """Count the shared region: infinite outside of it, 0 inside for an agent that has not moved the element."""
     movers = ZERO
-    for t in range(len(taus)):
-        movers = movers + (ONE if abs(taus[t]) > epsilon else ZERO)
-    return (tau if abs(tau) > epsilon else ZERO) if movers > ONE else INFINITY
+    for s in range(len(taus)):
+        movers = movers + (ONE if abs(taus[s]) > epsilons[s] else ZERO)
+    return (taus[t] if abs(taus[t]) > epsilons[t] else ZERO) if movers > ONE else INFINITY

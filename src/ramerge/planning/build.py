@@ -6,6 +6,7 @@ Problems are collected, not raised one by one, so that a user sees all of them a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ramerge.checkpoint.identity import identify
@@ -15,6 +16,7 @@ from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.text import message
 from ramerge.methods.base import Statistic
 from ramerge.planning import checks, remembered
+from ramerge.planning.duration import seconds
 from ramerge.planning.findings import Findings
 from ramerge.planning.inputs import Inputs, open_inputs
 from ramerge.planning.layout import Matched, plan_tensors
@@ -65,8 +67,10 @@ def make_plan(
     findings.warnings += recipe.document.warnings
     inputs = open_inputs(recipe, findings, needs_base=points[0].uses_base)
     can_repeat = not in_memory and not observed
-    contents = _contents(points, inputs, findings, cache=cache, can_repeat=can_repeat)
+    contents = _contents(points, inputs, findings, observed, cache=cache, can_repeat=can_repeat)
     resources = cut(points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed)
+    took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
+    resources = replace(resources, solving_seconds=took)
     if out is not None:
         for text in problems_of(out, inputs.folders, contents.bytes_written, overwrite=overwrite):
             findings.problem(text)
@@ -91,7 +95,13 @@ def make_plan(
 
 
 def _contents(
-    points: Sequence[Point], inputs: Inputs, findings: Findings, *, cache: bool, can_repeat: bool
+    points: Sequence[Point],
+    inputs: Inputs,
+    findings: Findings,
+    observed: Sequence[Statistic],
+    *,
+    cache: bool,
+    can_repeat: bool,
 ) -> Contents:
     """The tensors of the output, and what is read for them. Empty if an input could not be opened.
 
@@ -99,6 +109,7 @@ def _contents(
         points: the merges.
         inputs: what is read.
         findings: gets problems, warnings and notes.
+        observed: statistics that will be counted instead of a merge.
         cache: whether to use stored counts.
         can_repeat: whether the merging pass can be done a second time.
     """
@@ -113,7 +124,7 @@ def _contents(
     checks.check_configs(base, inputs.opened_agents, ties, recipe, findings)
     if not inputs.are_complete:
         return Contents()
-    shards, tensors = plan_tensors(base, matched, points)
+    shards, tensors = plan_tensors(base, matched, points, observed)
     checks.check_like_base(base, recipe, findings)
     checks.note_rounding(recipe, tensors, findings)
     checks.check_rules(recipe, tensors, inputs.base.folder, findings)

@@ -13,7 +13,7 @@ from ramerge.checkpoint.scaled import Scaled, requantisable
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, lay_out
 from ramerge.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
-from ramerge.methods.base import Layer
+from ramerge.methods.base import Layer, Statistic
 from ramerge.planning.model import Part, Source, TensorPlan
 from ramerge.planning.vocabulary import BASE, Rows
 from ramerge.recipe.model import LIKE_BASE, Rule
@@ -53,14 +53,18 @@ class Matched:
         return base, Matched(agents, {agent: {name: found[tensor.name]} for agent, found in self.importances.items()})
 
 
-def plan_tensors(base: Checkpoint, matched: Matched, points: Sequence[Point]) -> tuple[list[Shard], list[TensorPlan]]:
+def plan_tensors(
+    base: Checkpoint, matched: Matched, points: Sequence[Point], observed: Sequence[Statistic] = ()
+) -> tuple[list[Shard], list[TensorPlan]]:
     """The output's files, like the base's or of the requested size, and the tensors in them.
 
     Args:
         base: the base.
         matched: the agents' counterparts of the base's tensors.
         points: their recipe gives dtype, size of shards and rules; their methods say what they need.
+        observed: what else is counted.
     """
+    chunks = _chunks(points, observed)
     recipe = points[0].recipe
     stored = base.quantised if recipe.dtype == LIKE_BASE and not unlike_base(base) else None
     outputs = [
@@ -79,11 +83,15 @@ def plan_tensors(base: Checkpoint, matched: Matched, points: Sequence[Point]) ->
     shards = [lay_out(name, group) for name, group in groups.items()]
     places = {name: (shard.name, offset) for shard in shards for name, offset in shard.offsets.items()}
     planned = {id(owners[name]): owners[name] for name in places}.values()
-    return shards, [tensor for output in planned for tensor in _plans(output, matched, points, places)]
+    return shards, [tensor for output in planned for tensor in _plans(output, matched, points, chunks, places)]
 
 
 def _plans(
-    output: _Output, matched: Matched, points: Sequence[Point], places: Mapping[str, tuple[str, int]]
+    output: _Output,
+    matched: Matched,
+    points: Sequence[Point],
+    chunks: Sequence[int],
+    places: Mapping[str, tuple[str, int]],
 ) -> Iterator[TensorPlan]:
     """How a tensor is made: at once, or some rows after others if models have different numbers of rows.
 
@@ -91,6 +99,7 @@ def _plans(
         output: the tensor.
         matched: the agents' counterparts.
         points: the merges.
+        chunks: by rule, of how many elements statistics add floats.
         places: file, and first byte in it, of every tensor of the output.
     """
     tensor, recipe = output.tensor, points[0].recipe
@@ -115,6 +124,7 @@ def _plans(
             parts=parts,
             rule=number,
             unit=_unit(piece, points, number) if action == "merge" else 1,
+            chunk=chunks[number] if action == "merge" else 1,
             quantised=output.quantised,
             seed=recipe.seed if action == "merge" else None,
         )
@@ -186,6 +196,15 @@ def _treatment(
         return "merge", tuple(agents)
     weighted = [Source(name, tensors[tensor.name], True) for name, tensors in matched.importances.items()]
     return "merge", (base, *agents, *weighted)
+
+
+def _chunks(points: Sequence[Point], observed: Sequence[Statistic]) -> list[int]:
+    """For tensors of each rule: of how many elements statistics add floats."""
+    found = []
+    for rule in range(len(points[0].parameters)):
+        own = (statistic for point in points for statistic in (*point.statistics(rule), point.reported(rule)))
+        found.append(math.lcm(*(statistic.chunk for statistic in (*own, *observed) if statistic is not None)))
+    return found
 
 
 def _unit(tensor: Tensor, points: Sequence[Point], rule: int) -> int:

@@ -20,7 +20,8 @@ from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
-from ramerge.methods.base import Statistic
+from ramerge.methods.base import Layer, Statistic
+from ramerge.methods.moved import ADVICE, absolute
 from ramerge.methods.table import Method
 from ramerge.recipe.layers import layer_of
 from ramerge.recipe.model import LIKE_BASE, Recipe
@@ -82,6 +83,7 @@ class TensorPlan:
         parts: what is written: the tensor itself, or its codes and its scales.
         rule: the rule of the recipe that catches it, counted from 1; 0 if no rule does.
         unit: how many elements that follow one another the method needs in one block.
+        chunk: blocks begin at multiples of so many elements too, for statistics that add floats.
         quantised: the base's codes and scales if the result is stored like them.
         seed: of the coins that round the method's result; None to round to nearest.
     """
@@ -93,6 +95,7 @@ class TensorPlan:
     parts: tuple[Part, ...]
     rule: int = 0
     unit: int = 1
+    chunk: int = 1
     quantised: Scaled | None = None
     seed: int | None = None
 
@@ -100,6 +103,12 @@ class TensorPlan:
     def name(self) -> str:
         """The tensor's name."""
         return self.base.name
+
+    @property
+    def layer(self) -> Layer:
+        """What a method may know of it."""
+        real = arithmetic([source.tensor.dtype for source in self.sources])
+        return Layer(self.name, self.base.shape, itemsize(real))
 
     @property
     def merged(self) -> bool:
@@ -142,7 +151,7 @@ class TensorPlan:
     def block(self, size: int) -> int:
         """The number of elements of its blocks, given the size of blocks in general."""
         # blocks begin at even elements, because two elements of a 16-bit format share a word
-        unit = math.lcm(2, self.unit, scaled.unit_of(self.quantised) if self.quantised is not None else 1)
+        unit = math.lcm(2, self.unit, self.chunk, scaled.unit_of(self.quantised) if self.quantised is not None else 1)
         return max(size // unit, 1) * unit
 
     def buffer_bytes(self, block: int) -> int:
@@ -242,12 +251,14 @@ class Resources:
         block_elements: elements of each input that a worker holds at a time.
         buffer_bytes: size of a worker's buffer.
         peak_memory_bytes: upper estimate of the process's memory.
+        solving_seconds: about how long solving for whole matrices takes; None if nothing is solved.
     """
 
     workers: int
     block_elements: int
     buffer_bytes: int
     peak_memory_bytes: int
+    solving_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -426,7 +437,31 @@ class Plan(Contents):
 
     @property
     def forecast(self) -> tuple[str, ...]:
-        """A warning, from headers, that rounding will lose updates. A merge that counts them warns only of many."""
+        """Warnings, from headers, of what a merge may count. A merge that counts it warns only of much."""
+        return (*self.forecast_of_rounding, *self.forecast_of_density)
+
+    @property
+    def fine(self) -> dict[str, str]:
+        """Agents whose steps are so fine that training leaves hardly an element where it was, with the reason."""
+        dtypes = self.input_dtypes
+        wide = {name: dtypes[name] for name in self.agents if dtypes.get(name, "").startswith(("float32", "float64"))}
+        return wide | dict.fromkeys(self.adapters, "a LoRA adapter")
+
+    @property
+    def forecast_of_density(self) -> tuple[str, ...]:
+        """A warning, from headers, that a threshold may not tell what moved from what did not."""
+        epsilon = absolute(self.parameters)
+        if epsilon is None or not self.fine or len(self.agents) == 1:
+            return ()
+        each = ", ".join(f"{name} is {why}" for name, why in self.fine.items())
+        return (
+            f"{each}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then nearly all is "
+            f"shared, and {self.method.name} is hardly more than averaging; `ramerge analyze` counts it. {ADVICE}",
+        )
+
+    @property
+    def forecast_of_rounding(self) -> tuple[str, ...]:
+        """A warning, from headers, that rounding will lose updates."""
         wide = {owner for tensor in self.tensors if tensor.seed is None for owner in tensor.narrowed}
         if not wide:
             return ()
@@ -482,6 +517,7 @@ class Plan(Contents):
             "workers": self.resources.workers,
             "block_elements": self.resources.block_elements,
             "peak_memory_bytes": self.resources.peak_memory_bytes,
+            "solving_seconds": self.resources.solving_seconds,
             "notes": list(self.notes),
             "warnings": [*self.warnings, *self.forecast],
             "problems": list(self.problems),

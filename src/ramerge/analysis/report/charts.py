@@ -145,7 +145,7 @@ def _density(analysis: Values) -> Figure:
     return Figure(
         name="density",
         title="How much each agent moved",
-        caption=f"Elements moved by more than ε = {rows.epsilon_label(analysis['epsilon'])}, and all whose value "
+        caption=f"Elements moved by more than ε = {rows.threshold_label(analysis)}, and all whose value "
         "changed at all, as a share of all elements compared.",
         text=f"Density: {_each(analysis, lambda agent: agent['density'])}.",
         chart=chart,
@@ -335,7 +335,8 @@ def _by_epsilon(analysis: Values, field: str, title: str, choose: Any = None) ->
         color=_colours("agent", rows.agents_of(analysis), AGENT_COLOURS, "stroke"),
         tooltip=_tips("agent:N", "epsilon:N", f"{field}:Q"),
     )
-    used = alt.Chart(alt.InlineData(values=[{"epsilon": rows.epsilon_label(analysis["epsilon"])}]))
+    own = [] if analysis["epsilon"] is None else [{"epsilon": rows.epsilon_label(analysis["epsilon"])}]
+    used = alt.Chart(alt.InlineData(values=own))
     points = lines.mark_point() if choose is None else lines.mark_point().add_params(choose)
     drawn = lines.mark_line().encode(strokeDash=_dashes(rows.agents_of(analysis)))
     layers = used.mark_rule(strokeDash=[4, 3], opacity=0.6).encode(x="epsilon:O"), drawn, points

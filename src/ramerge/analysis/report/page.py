@@ -138,7 +138,7 @@ _FILTERS: dict[str, Any] = {
     "number": _number,
     "plain": _plain_text,
     "bytes": _bytes,
-    "epsilon": rows.epsilon_label,
+    "threshold": rows.threshold_label,
     "count": lambda value: f"{value:,}",
     "seconds": lambda value: f"{value:.1f} s",
 }

@@ -139,6 +139,12 @@ def rescalings(analysis: Values) -> list[Row]:
     ]
 
 
+def threshold_label(analysis: Values) -> str:
+    """The threshold of the analysis."""
+    relative = analysis.get("relative_epsilon")
+    return epsilon_label(analysis["epsilon"]) if relative is None else f"{relative:g} × root mean square"
+
+
 def epsilon_label(epsilon: float) -> str:
     """0, or the shortest form with an exponent."""
     return (
@@ -169,7 +175,9 @@ def fates(analysis: Values) -> list[Row]:
 def precision(analysis: Values) -> list[Row]:
     """Every model's dtype, and what rounding to the output's does to an agent's updates where that was counted."""
     rounding = analysis.get("rounding", {})
-    unknown = dict.fromkeys(("erased", "erased_share", "grown_share", "nominal_lambda", "effective_lambda"))
+    unknown = dict.fromkeys(
+        ("erased", "erased_share", "grown_share", "nominal_lambda", "effective_lambda", "effective_error")
+    )
     return [
         {"name": name, "dtype": dtype, **unknown, **rounding.get(name, {})}
         for name, dtype in analysis.get("input_dtypes", {}).items()
