@@ -6,6 +6,17 @@ mergekit is taken by its program:
     RAMERGE_MERGEKIT=venv/bin/mergekit-yaml python -m pytest tests/peers
 
 They last passed on 22 November 2026, with mergekit 0.1.5, torch 2.13.0 (CPU) and transformers 5.23.0.
+
+All methods agree in float32, but for what differs on purpose, which the recipes here avoid:
+
+- Coins. Of `dare_*` and `della*` the tests compare what does not depend on them: the share that is kept, and how much.
+- Equal magnitudes at a bound (`ties`, `breadcrumbs*`) are all kept, and mergekit keeps some of them. Where signs cancel
+  out exactly, the base stays, and mergekit elects +.
+- `breadcrumbs*`: mergekit erases tensors from which it removes no largest element, those of fewer than 1 / gamma.
+- `sce`, `model_stock`, `multislerp`: mergekit's bounds of 1e-6 and 1e-8 change the results of agents that moved little.
+- `karcher`: arccos of a float32 cosine near 1 is noise; the tests' tolerance covers it.
+- `arcee_fusion`: quartiles of tensors of more than a million elements are of a sample in mergekit, and divergences of
+  nearly equal rows are noise there.
 """
 
 import os
@@ -98,11 +109,13 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(folder / "base", base)
     for seed, (name, moved) in enumerate(MOVED.items(), 2):
         save(folder / name, agent_weights(base, seed, moved))
-    # a model of another base: its angle to the others is not small
-    rng = np.random.default_rng(9)
-    save(
-        folder / "far", {name: values + rng.normal(0, 0.1, values.shape).astype("f4") for name, values in base.items()}
-    )
+    # models of other bases: their angles to the others are not small
+    for seed, (name, size) in enumerate({"far": 0.1, "wide": 0.05}.items(), 9):
+        rng = np.random.default_rng(seed)
+        save(
+            folder / name,
+            {key: values + rng.normal(0, size, values.shape).astype("f4") for key, values in base.items()},
+        )
     return folder
 
 
@@ -172,8 +185,9 @@ RECIPES = {
     "della-whole": recipe("della", *WEIGHTED, parameters="{lambda: 0.9}"),
     "della-nothing": recipe("della", "code {weight: 1, density: 0}", "tool {weight: 0.5}"),
     "della_linear-whole": recipe("della_linear", *OPPOSED, parameters="{normalize: true}"),
-    "sce": recipe("sce", *AGENTS),
-    "sce-selected": recipe("sce", *AGENTS, parameters="{select_topk: 0.3, int8_mask: true}"),
+    # where mean squares sum to less than 1e-6, mergekit weighs all agents alike
+    "sce": recipe("sce", "far", "wide"),
+    "sce-selected": recipe("sce", "far", "wide", "tool", parameters="{select_topk: 0.3, int8_mask: true}"),
     "sce-nothing": recipe("sce", *AGENTS, parameters="{select_topk: 0}"),
     "sce-one": recipe("sce", "tool"),
     "slerp": recipe("slerp", "tool", parameters="{t: 0.3}"),

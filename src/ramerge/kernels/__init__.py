@@ -7,6 +7,6 @@ ram, elementwise, wudi           the loops of methods; `threefry`: coins
 spectral, curvature              singular vectors, polar factors, and WUDI's objective by its spectrum
 lowrank                          products of thin matrices, and norms: LoRA and DoRA
 anatomy, rounding                the loops of analyses, and what rounding erases
-fixed                            sums of floats that no order of adding changes
+sums, fixed                      sums of products over segments; sums of floats that no order of adding changes
 native, compiler                 machine code, compiled once and kept
 """
