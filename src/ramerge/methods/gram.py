@@ -127,7 +127,7 @@ def statistics(agents: int, per: Per = "tensor") -> tuple[Statistic, ...]:
 
 
 def unit(layer: Layer, per: Per) -> int:
-    """The elements that are needed at once: more than one of rows and columns, for which there is room to widen them."""
+    """The elements that are needed at once: more than 1 of rows and columns, for which there is room to widen them."""
     if per == "tensor":
         return 1
     return max(row_of(layer.shape) if per == "row" else math.prod(layer.shape), 2)
