@@ -83,6 +83,30 @@ def make_cold() -> None:
     _DROP.write_text("3\n")
 
 
+def cannot_hold_caches() -> str | None:
+    """Why the page cache of a command cannot be held small here; None if it can."""
+    return None if os.access(_cgroups()[0], os.W_OK) else f"no right to make a memory cgroup in {_cgroups()[0]}"
+
+
+@contextmanager
+def held(limit: int) -> Iterator[list[str]]:
+    """What to put before a command so that its memory and its page cache together take at most `limit` bytes."""
+    parent, file = _cgroups()
+    group = parent / f"ramerge-benchmarks-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / file).write_text(str(limit))
+        yield ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+    finally:
+        group.rmdir()
+
+
+def _cgroups() -> tuple[Path, str]:
+    """Where memory cgroups lie, and the file with their limit: of version 1, or else of version 2."""
+    first = Path("/sys/fs/cgroup/memory")
+    return (first, "memory.limit_in_bytes") if first.is_dir() else (Path("/sys/fs/cgroup"), "memory.max")
+
+
 def make_warm(files: Iterable[Path]) -> None:
     """Write everything out and read files into the page cache."""
     os.sync()

@@ -20,7 +20,7 @@ def measure(options: Options) -> dict[str, Any]:
     """Each shape with both solvers in turns, in processes of their own; then merges with the closed form."""
     runs = min(options.runs, _MOST_RUNS)
     taken: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    shapes = _shapes(options.size)
+    shapes = shapes_of(options.size)
     for shape in shapes:
         taken[shape] = {solver: [] for solver in SOLVERS}
         for turn in range(runs):
@@ -32,7 +32,7 @@ def measure(options: Options) -> dict[str, Any]:
     return {"size": options.size, "layer_runs": runs, "shapes": shapes, "taken": taken, "merge": _merge(options, runs)}
 
 
-def _shapes(size: str) -> dict[str, int]:
+def shapes_of(size: str) -> dict[str, int]:
     """How often each shape of a linear weight, `out x in`, occurs in a model."""
     shape = SHAPES[size]
     hidden, inner = shape.hidden, shape.intermediate

@@ -20,7 +20,7 @@ SOLVERS = {"closed_form": wudi.closed_form, "adam": wudi.adam}
 
 
 def _main(solver: str, out: int, width: int) -> None:
-    taus = _task_vectors(out, width)
+    taus = task_vectors(out, width)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before, began = _memory("VmRSS"), time.perf_counter()
     result = SOLVERS[solver](taus)
@@ -35,7 +35,8 @@ def _main(solver: str, out: int, width: int) -> None:
     print(json.dumps(measured))
 
 
-def _task_vectors(out: int, width: int) -> list[NDArray[np.float32]]:
+def task_vectors(out: int, width: int) -> list[NDArray[np.float32]]:
+    """Those of the three agents of the generated checkpoints, of shape (out, width)."""
     generator = np.random.Generator(np.random.SFC64([out, width]))
     base = base_words(generator, out * width)
     moved = [moved_words(generator, base, density) for density in DENSITIES.values()]

@@ -92,15 +92,16 @@ def toss(values: NDArray, base: NDArray | None, words: Sequence[int], bits: int,
     return Stored(dtype, found.reshape(values.shape))
 
 
-def rounding_coins(seed: int, tensor: str, size: int, bits: int) -> list[int]:
-    """The coins of a tensor's elements: the blocks of 64 bits, cut from the lowest bits up."""
+def rounding_coins(seed: int, tensor: str, size: int, bits: int, start: int = 0) -> list[int]:
+    """The coins of a tensor's elements from `start` on: the blocks of 64 bits, cut from the lowest bits up."""
     digest = hashlib.sha256(f"ramerge rounding\n{seed}\n{tensor}".encode()).digest()
     key = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
     each = 64 // bits
-    counter = np.arange(-(-size // each), dtype=np.uint64)
+    first = start // each
+    counter = np.arange(first, -(-(start + size) // each), dtype=np.uint64)
     x, y = threefry(counter & np.uint64(0xFFFFFFFF), counter >> np.uint64(32), key)
     blocks = [first | second << 32 for first, second in zip(x.tolist(), y.tolist(), strict=True)]
-    return [blocks[i // each] >> (bits * (i % each)) & (2**bits - 1) for i in range(size)]
+    return [blocks[i // each - first] >> (bits * (i % each)) & (2**bits - 1) for i in range(start, start + size)]
 
 
 def stochastic(
@@ -293,14 +294,14 @@ def linear(base, agents, dtype=None, real=None, *, weights=1.0, normalize=True):
     return _each(base, agents, dtype, real, formula, owns=lambda name: [agent[name] for agent in agents.values()])
 
 
-def passthrough(base, agents, dtype=None, real=None, *, agent=None):
+def passthrough(base, agents, dtype=None, real=None, *, agent=None, scale=1.0):
     chosen = agents[agent or next(iter(agents))]
     return _each(
         base,
         agents,
         dtype,
         real,
-        lambda name, b, _taus: chosen[name].numbers(b.dtype.type),
+        lambda name, b, _taus: b.dtype.type(scale) * chosen[name].numbers(b.dtype.type),
         owns=lambda name: [agent[name] for agent in agents.values()],
     )
 
@@ -542,3 +543,440 @@ def wudi(base, agents, dtype=None, real=None, *, solver="closed_form", proximity
         return b + tau.astype(kind)
 
     return _each(base, agents, dtype, real, formula)
+
+
+# --- lengths and angles ----------------------------------------------------------------------------------------------
+#
+# Directions are of whole tensors, or of their rows or columns, computed in float64.
+
+
+def _combined(base, agents, dtype, real, based, per, combine):
+    """`combine(vectors)`, of float64 vectors, for every tensor, row or column: of task vectors, or of the agents."""
+
+    def formula(name, b, taus):
+        taus = taus if based else [agent[name].numbers(b.dtype.type) for agent in agents.values()]
+        vectors = np.stack([tau.astype(np.float64) for tau in taus])
+        if per == "tensor" or b.ndim < 2:
+            merged = combine(vectors.reshape(len(taus), -1)).reshape(b.shape)
+        else:
+            axis = {"row": -1, "column": 0}[per]
+            lines = np.moveaxis(vectors, (0, axis if axis < 0 else 1), (-2, -1))
+            merged = np.empty(lines.shape[:-2] + lines.shape[-1:])
+            for place in np.ndindex(lines.shape[:-2]):
+                merged[place] = combine(lines[place])
+            merged = np.moveaxis(merged, -1, axis)
+        return (b.astype(np.float64) + merged if based else merged).astype(b.dtype)
+
+    owns = None if based else (lambda name: [agent[name] for agent in agents.values()])
+    return _each(base, agents, dtype, real, formula, owns)
+
+
+def _unit(vector: NDArray) -> NDArray:
+    length = np.linalg.norm(vector)
+    return vector / length if length else vector
+
+
+def _arc(first: NDArray, second: NDArray, t: float, is_parallel) -> NDArray:
+    cosine = np.clip(_unit(first) @ _unit(second), -1, 1)
+    if is_parallel(cosine):
+        return (1 - t) * first + t * second
+    theta = np.arccos(cosine)
+    return (np.sin((1 - t) * theta) * first + np.sin(t * theta) * second) / np.sin(theta)
+
+
+def slerp(base, agents, dtype=None, real=None, *, t=0.5):
+    return _combined(
+        base, agents, dtype, real, False, "tensor", lambda v: _arc(v[0], v[1], t, lambda cosine: abs(cosine) > 0.9995)
+    )
+
+
+def nuslerp(base, agents, dtype=None, real=None, *, weights=1.0, per="tensor", based=True):
+    w = weights_of(weights, agents)
+    t = 0.5 if abs(sum(w)) < 1e-6 else w[1] / sum(w)
+    return _combined(
+        base,
+        agents,
+        dtype,
+        real,
+        based,
+        per,
+        lambda v: _arc(v[0], v[1], t, lambda cosine: np.sin(np.arccos(cosine)) < 1e-8),
+    )
+
+
+def multislerp(base, agents, dtype=None, real=None, *, weights=1.0, normalize=True, eps=1e-8, based=True):
+    """The way through the tangent space that mergekit goes."""
+    w = np.array(weights_of(weights, agents))
+    w = w / sum(w) if normalize else w
+
+    def combine(vectors):
+        if len(vectors) == 1 or not vectors.any():
+            return vectors[0]
+        units = np.stack([_unit(vector) for vector in vectors])
+        mean = w @ units
+        if np.linalg.norm(mean) < eps:
+            return w @ vectors if len(vectors) == 2 else np.full_like(mean, np.nan)
+        mean = _unit(mean)
+        tangent = w @ (units - np.outer(units @ mean, mean))
+        far = np.linalg.norm(tangent)
+        result = mean * np.cos(far) + (tangent * np.sin(far) / far if far else 0)
+        return result * (w @ np.linalg.norm(vectors, axis=1))
+
+    return _combined(base, agents, dtype, real, based, "tensor", combine)
+
+
+def karcher(base, agents, dtype=None, real=None, *, max_iter=10, tol=1e-5):
+    def combine(vectors):
+        lengths = np.linalg.norm(vectors, axis=1)
+        units = [vector / length for vector, length in zip(vectors, lengths, strict=True) if length > 0]
+        if not units:
+            return vectors[0]
+        place = sum(units) / len(units)
+        place = _unit(place) if np.linalg.norm(place) >= tol else units[0]
+        for _ in range(max_iter):
+            step = np.zeros_like(place)
+            for unit in units:
+                theta = 2 * np.arcsin(min(np.linalg.norm(unit - place) / 2, 1))
+                direction = unit - (unit @ place) * place
+                if theta >= tol and direction.any():
+                    step = step + theta * _unit(direction) / len(units)
+            far = np.linalg.norm(step)
+            if far < tol:
+                break
+            place = _unit(np.cos(far) * place + np.sin(far) * step / far)
+        return lengths.mean() * place
+
+    return _combined(base, agents, dtype, real, False, "tensor", combine)
+
+
+def model_stock(base, agents, dtype=None, real=None, *, per="tensor"):
+    n = len(agents)
+
+    def combine(vectors):
+        cosine = np.mean([_unit(vectors[i]) @ _unit(vectors[j]) for i in range(n) for j in range(i)])
+        below = 1 + (n - 1) * cosine
+        return vectors.mean(0) * (n * cosine / below if abs(below) > 1e-12 else 0.0)
+
+    return _combined(base, agents, dtype, real, True, per, combine)
+
+
+# --- what is kept of task vectors ------------------------------------------------------------------------------------
+
+
+def _linear(b, terms, w, scale, normalize):
+    kind = b.dtype.type
+    total = _summed(terms)
+    return np.where(total == 0, b, b + kind(scale) * (total / kind(_divisor(w) if normalize else 1)))
+
+
+def _elected(b, terms, w, scale, normalize):
+    kind = b.dtype.type
+    mass = _summed(terms)
+    agree = [np.sign(term) * np.sign(mass) > 0 for term in terms]
+    total = _summed([np.where(yes, term, kind(0)) for yes, term in zip(agree, terms, strict=True)])
+    voices = _summed([np.where(yes, kind(one), kind(0)) for yes, one in zip(agree, w, strict=True)])
+    return np.where(total == 0, b, b + kind(scale) * (total / np.where(normalize & (voices != 0), voices, kind(1))))
+
+
+def _grown(tau: NDArray, kept: NDArray, rescale: bool) -> NDArray:
+    """What is kept, with the sum of magnitudes of the whole."""
+    whole, left = (np.abs(each.astype(np.float64)).sum() for each in (tau, kept))
+    return kept * tau.dtype.type(whole / left if rescale and left else 1)
+
+
+def breadcrumbs(
+    base,
+    agents,
+    dtype=None,
+    real=None,
+    *,
+    combine=_linear,
+    scale=1.0,
+    weights=1.0,
+    normalize=False,
+    density=0.1,
+    gamma=0.01,
+    rescale=False,
+):
+    w, densities, gammas = (weights_of(value, agents) for value in (weights, density, gamma))
+
+    def crumbs(tau, density, gamma):
+        if density >= 1 or not tau.size:
+            return tau
+        sizes = np.abs(tau).astype(np.float32)
+        inside = np.sort(sizes.reshape(-1)[np.isfinite(sizes.reshape(-1))])
+        n = inside.size
+        top = min(int(gamma * n), n - int(density * n))
+        inside = inside[n - int(density * n) - top : n - top]
+        kept = (sizes >= inside[0]) & (sizes <= inside[-1]) if inside.size else np.zeros(tau.shape, bool)
+        return _grown(tau, np.where(kept, tau, tau.dtype.type(0)), rescale)
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        terms = [kind(one) * crumbs(tau, d, g) for one, tau, d, g in zip(w, taus, densities, gammas, strict=True)]
+        return combine(b, terms, w, scale, normalize)
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def breadcrumbs_ties(*models, **parameters):
+    return breadcrumbs(*models, combine=_elected, **parameters)
+
+
+def della_linear(
+    base,
+    agents,
+    dtype=None,
+    real=None,
+    *,
+    combine=_linear,
+    scale=1.0,
+    weights=1.0,
+    normalize=False,
+    density=0.5,
+    epsilon=0.15,
+    rescale="l1",
+    seed=0,
+):
+    w, densities, epsilons = (weights_of(value, agents) for value in (weights, density, epsilon))
+
+    def sampled(tau, name, agent, density, epsilon):
+        if density in (0, 1) or not tau.size:
+            return tau * tau.dtype.type(density)
+        rows = tau.reshape(-1, tau.shape[-1] if tau.ndim else 1)
+        n = rows.shape[1]
+        kept = np.zeros_like(rows)
+        dice = coins(seed, agent, name, tau.size).reshape(rows.shape)
+        for row, values in enumerate(rows):
+            for rank, column in enumerate(sorted(range(n), key=lambda place: (abs(values[place]), place))):
+                p = density - epsilon + 2 * epsilon * (rank / (n - 1)) if n > 1 else density
+                if dice[row, column] >= math.floor((1 - p) * 2**32):
+                    kept[row, column] = values[column] * tau.dtype.type(1 / p if rescale == "probability" else 1)
+        return _grown(tau, kept.reshape(tau.shape), rescale == "l1")
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        terms = [
+            kind(one) * sampled(tau, name, agent, d, e)
+            for one, tau, agent, d, e in zip(w, taus, agents, densities, epsilons, strict=True)
+        ]
+        return combine(b, terms, w, scale, normalize)
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def della(*models, normalize=True, **parameters):
+    return della_linear(*models, combine=_elected, normalize=normalize, **parameters)
+
+
+def sce(base, agents, dtype=None, real=None, *, select_topk=1.0):
+    n = len(agents)
+
+    def formula(_name, b, taus):
+        kind = b.dtype.type
+        mean = _summed(taus) / kind(n)
+        variance = (_summed([(tau - mean) * (tau - mean) for tau in taus]) / kind(n)).astype(np.float32)
+        chosen = np.ones(b.shape, bool)
+        if select_topk < 1:
+            some = np.sort(variance[(variance > 0) & np.isfinite(variance)])[::-1]
+            k = int(select_topk * some.size)
+            chosen = variance >= (some[k - 1] if k else np.inf)
+        taus = [np.where(chosen, tau, kind(0)) for tau in taus]
+        squares = np.array([np.sum(tau.astype(np.float64) ** 2) for tau in taus])
+        s = squares / squares.sum() if squares.sum() else np.full(n, 1 / n)
+        positive = _summed(taus) >= 0
+        agree = [np.where(positive, tau > 0, tau < 0) for tau in taus]
+        total = _summed([np.where(yes, kind(one) * tau, kind(0)) for yes, one, tau in zip(agree, s, taus, strict=True)])
+        voices = _summed([np.where(yes, kind(one), kind(0)) for yes, one in zip(agree, s, strict=True)])
+        return np.where(total == 0, b, b + total / np.maximum(voices, kind(np.float32(1e-6))))
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def arcee_fusion(base, agents, dtype=None, real=None):
+    (agent,) = agents.values()
+
+    def chances(row):
+        powers = np.exp(row.astype(np.float64) - row.max())
+        return powers / powers.sum() + 1e-8
+
+    def formula(name, b, taus):
+        a, width = agent[name].numbers(b.dtype.type), b.shape[-1] if b.ndim else 1
+        if not b.size:
+            return b
+        importance = []
+        for before, after, tau in zip(*(each.reshape(-1, width) for each in (b, a, taus[0])), strict=True):
+            p, q = chances(after), chances(before)
+            importance.append(np.abs(tau) * max(np.sum(p * np.log(p / q)), 0))
+        importance = np.array(importance).astype(np.float32).reshape(b.shape)
+        ordered = np.sort(importance.reshape(-1))
+        lower, median, upper = (float(ordered[int(part * (ordered.size - 1))]) for part in (0.25, 0.5, 0.75))
+        return np.where(importance >= np.float32(median + 1.5 * (upper - lower)), a, b)
+
+    return _each(base, agents, dtype, real, formula)
+
+
+# --- spectral methods, by numpy.linalg.svd in float64 ----------------------------------------------------------------
+
+
+def _triples(x: NDArray, k: int) -> tuple[NDArray, NDArray, NDArray]:
+    """The k leading singular triples that are not null."""
+    u, s, vt = np.linalg.svd(x, full_matrices=False)
+    k = min(k, int((s > 1e-7 * s.max(initial=0)).sum()))
+    return u[:, :k], s[:k], vt[:k].T
+
+
+def _polar(x: NDArray) -> NDArray:
+    u, s, vt = np.linalg.svd(x, full_matrices=False)
+    kept = s > 1e-6 * s.max(initial=0)
+    return u[:, kept] @ vt[kept]
+
+
+def _aligned(found: Sequence[tuple[NDArray, NDArray, NDArray]]) -> NDArray:
+    u, s, v = (np.concatenate(parts, axis=-1) for parts in zip(*found, strict=True))
+    return _polar(u) @ np.diag(s) @ _polar(v).T
+
+
+def _spectral(solve):
+    """A reference that merges linear weights by `solve(taus, **parameters)`, and takes the mean of others."""
+
+    def merge(base, agents, dtype=None, real=None, *, scale=1.0, weights=1.0, **parameters):
+        w = weights_of(weights, agents)
+
+        def formula(name, b, taus):
+            kind = b.dtype.type
+            taus = [kind(one) * tau for one, tau in zip(w, taus, strict=True)]
+            if not (b.ndim == 2 and b.size and name.startswith("model.layers.") and name.endswith(".weight")):
+                return b + kind(scale) * (_summed(taus) / kind(len(taus)))
+            if not any(tau.any() for tau in taus):
+                return b
+            return b + (scale * solve([tau.astype(np.float64) for tau in taus], **parameters)).astype(kind)
+
+        return _each(base, agents, dtype, real, formula)
+
+    return merge
+
+
+@_spectral
+def tsvm(taus):
+    k = min(taus[0].shape) // len(taus)
+    return _aligned([_triples(tau, k) for tau in taus]) if k else np.mean(taus, axis=0)
+
+
+@_spectral
+def iso_c(taus):
+    delta = sum(taus)
+    return _polar_of_all(delta) * np.linalg.svd(delta, compute_uv=False).mean()
+
+
+def _polar_of_all(x: NDArray) -> NDArray:
+    u, _, v = _triples(x, min(x.shape))
+    return u @ v.T
+
+
+@_spectral
+def iso_cts(taus, common_space_fraction=0.8):
+    r, n = min(taus[0].shape), len(taus)
+    own = min(round((r - int(r * common_space_fraction)) / n), r // n)
+    u, s, v = _triples(sum(taus), r - own * n)
+    found = [_triples(tau - u @ u.T @ tau, own) for tau in taus if own]
+    found = [one for one, tau in zip(found, taus, strict=False) if np.sum(one[1]) > 1e-7 * np.linalg.norm(tau)]
+    found.append((u, s, v))
+    mean = sum(np.sum(one[1]) for one in found) / r
+    return _aligned([(u, np.full(len(s), mean), v) for u, s, v in found])
+
+
+def _filtered(taus: Sequence[NDArray], start: str, time: float, choose) -> NDArray:
+    """theta_0 + (D - theta_0 C) V f / lambda V^T over the leading directions."""
+    theta = {"sum": sum(taus), "mean": sum(taus) / len(taus), "zero": 0 * taus[0]}[start]
+    g = [1 / np.sum(tau**2) if tau.any() else 0.0 for tau in taus]
+    c = sum(one * tau.T @ tau for one, tau in zip(g, taus, strict=True))
+    d = sum(one * tau @ tau.T @ tau for one, tau in zip(g, taus, strict=True))
+    values, vectors = np.linalg.eigh(c)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    kept = np.where(values > 1e-13 * values[0], values, 0)
+    k = min(choose(kept), np.count_nonzero(kept))
+    v, f = vectors[:, :k], 1 - np.exp(-time * kept[:k])
+    return theta + (d - theta @ c) @ v @ np.diag(f / kept[:k]) @ v.T
+
+
+@_spectral
+def swudi(taus, filter_type="exponential", exp_time=300.0, truncate_rank_ratio=0.65, init_mode="sum"):
+    k = max(1, int(np.ceil(taus[0].shape[1] * truncate_rank_ratio - 1e-9)))
+    return _filtered(taus, init_mode, exp_time if filter_type == "exponential" else np.inf, lambda _values: k)
+
+
+@_spectral
+def aswudi(taus, auto_rank_method="participation_sqrt", rank_scale=1.0, init_mode="sum"):
+    m, n = taus[0].shape
+
+    def rank(values):
+        shares, roots = values / values.sum(), np.sqrt(values)
+        entropy = -sum(p * np.log(p) for p in shares if p > 0)
+        beta = min(m, n) / max(m, n)
+        omega = 2 * (beta + 1) + 8 * beta / (beta + 1 + np.sqrt(beta**2 + 14 * beta + 1))
+        omega /= 2 + np.sqrt(3) if beta >= 0.9999 else (1 - beta) ** 2 + beta
+        if auto_rank_method.startswith("cumvar_"):
+            return int((np.cumsum(shares) < float(auto_rank_method[7:])).sum()) + 1
+        return {
+            "participation_sqrt": lambda: np.ceil(roots.sum() ** 2 / values.sum() - 1e-9),
+            "participation": lambda: np.ceil(values.sum() ** 2 / np.sum(values**2) - 1e-9),
+            "entropy": lambda: np.ceil(np.exp(entropy) - 1e-9),
+            "stable_rank": lambda: np.ceil(np.sum(values**2) / values[0] ** 2 - 1e-9),
+            "gavish_donoho": lambda: max(1, np.sum(roots > np.sqrt(omega) * np.sort(roots)[(n - 1) // 2])),
+        }[auto_rank_method]()
+
+    return _filtered(taus, init_mode, np.inf, lambda values: max(1, min(n, round(rank(values) * rank_scale))))
+
+
+@_spectral
+def resmerge(taus, rank_topk=1, src_beta_min=0.7, src_beta_max=1.0, head_ratio_budget=0.2):
+    n = len(taus)  # the conformance tests merge weights that are neither of attention nor of an MLP
+    split = [_triples(tau, rank_topk) for tau in taus]
+    heads = [u @ np.diag(s) @ v.T for u, s, v in split]
+    rest = [tau - head for tau, head in zip(taus, heads, strict=True)]
+    norms = [np.linalg.norm(one) for one in rest]
+    is_rounding = [norm <= 1e-9 * np.linalg.norm(tau) for norm, tau in zip(norms, taus, strict=True)]
+    units = [0 * one if no else one / norm for one, norm, no in zip(rest, norms, is_rounding, strict=True)]
+    c = np.linalg.norm(sum(units)) / n
+    merged = sum(rest) / n
+    if c > (1 + 1e-9) / np.sqrt(n):
+        merged = c**src_beta_max * np.mean(norms) * sum(units) / np.linalg.norm(sum(units))
+    unit_heads = [head / np.linalg.norm(head) for head in heads if head.any()]
+    pairs = [max(0, np.sum(a * b)) for i, a in enumerate(unit_heads) for b in unit_heads[:i]]
+    agreement = np.mean(pairs) if pairs else float(len(unit_heads))
+    size = np.linalg.norm(sum(heads))
+    if size > 1e-9 * max(np.linalg.norm(head) for head in heads):
+        merged = merged + head_ratio_budget * agreement * np.linalg.norm(merged) * sum(heads) / size
+    return merged
+
+
+@_spectral
+def psa(taus, energy=0.9):
+    found = []
+    for tau in taus:
+        squares = np.linalg.svd(tau, compute_uv=False) ** 2
+        k = int((np.cumsum(squares) < energy * squares.sum()).sum()) + 1
+        found.append(_triples(tau, k if tau.any() else 0))
+    u, v = (_polar(np.concatenate([one[side] for one in found], axis=1)) for side in (0, 2))
+    merged, start = 0 * taus[0], 0
+    for (_, s, _), tau in zip(found, taus, strict=True):
+        part = slice(start, start + len(s))
+        start += len(s)
+        share = u[:, part] @ np.diag(s) @ v[:, part].T
+        if share.any():
+            merged = merged + np.linalg.norm(tau) / np.linalg.norm(share) * share
+    return merged
+
+
+@_spectral
+def _knots(taus, density=1.0):
+    u, _, _ = _triples(np.concatenate(taus, axis=1), sum(taus[0].shape) * len(taus))
+    rows = [u.T @ tau for tau in taus]
+    rows = [np.where(np.abs(row) >= kth_largest(np.abs(row).reshape(-1), density), row, 0) for row in rows]
+    agree = [np.where(np.sign(row) == np.sign(sum(rows)), row, 0) for row in rows]
+    return u @ (sum(agree) / np.maximum(sum(row != 0 for row in agree), 1))
+
+
+def knots(base, agents, dtype=None, real=None, *, scale=0.5, **parameters):
+    return _knots(base, agents, dtype, real, scale=scale, **parameters)

@@ -13,7 +13,7 @@ from ramerge.foundation.errors import RecipeError
 from ramerge.methods.table import METHODS
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import Document, read_document
-from ramerge.recipe.mergekit import is_mergekit, translate
+from ramerge.recipe.mergekit.translate import is_mergekit, translate
 from ramerge.recipe.read import open_recipe
 from tests.checkpoints import floats, write_checkpoint
 
@@ -48,6 +48,7 @@ def test_the_form_is_told_by_its_keys(key: str) -> None:
 
 WEIGHTS = {"weights": {"code": 0.5, "tool": 1.0}}
 ARITHMETIC = {**WEIGHTS, "scale": 1.0, "normalize": False}
+CRUMBS = {**ARITHMETIC, "density": 1.0, "gamma": 0.01, "rescale": False}
 DARE = {**ARITHMETIC, "p": 0.0, "rescale": True}
 
 
@@ -71,6 +72,16 @@ DARE = {**ARITHMETIC, "p": 0.0, "rescale": True}
         ),
         ("dare_ties", {}, "dare_ties", {**DARE, "density": 1.0, "trim": "tensor"}),
         ("dare_ties", {"density": "9e-1", "lambda": "2"}, "dare_ties", {"p": 0.1, "density": 1.0, "scale": 2.0}),
+        ("breadcrumbs", {}, "breadcrumbs", CRUMBS),
+        ("breadcrumbs_ties", {}, "breadcrumbs_ties", CRUMBS),
+        ("breadcrumbs", {"density": 0.3, "gamma": 0.1}, "breadcrumbs", {"density": 0.3, "gamma": 0.1}),
+        ("della_linear", {}, "della_linear", {**ARITHMETIC, "density": 1.0, "epsilon": 0.15, "rescale": "l1"}),
+        ("della", {"rescale": False}, "della", {"normalize": True, "rescale": "none"}),
+        ("multislerp", {}, "multislerp", {**WEIGHTS, "normalize": True, "eps": 1e-8}),
+        ("nuslerp", {}, "nuslerp", {**WEIGHTS, "per": "tensor"}),
+        ("nuslerp", {"nuslerp_flatten": False}, "nuslerp", {**WEIGHTS, "per": "row"}),
+        ("nuslerp", {"nuslerp_flatten": 0, "nuslerp_row_wise": True}, "nuslerp", {**WEIGHTS, "per": "column"}),
+        ("nuslerp", {"nuslerp_row_wise": True}, "nuslerp", {**WEIGHTS, "per": "tensor"}),
     ],
 )
 def test_methods_of_task_vectors(theirs: str, given: dict[str, Any], ours: str, parameters: dict[str, Any]) -> None:
@@ -118,6 +129,37 @@ def test_what_comes_of_it_is_a_recipe(method: str, own: dict[str, float]) -> Non
     # RAM's variants of its own, which mergekit does not have, stay at the paper's
     left = {"shared", "density", "trim"} if method.startswith("ram") else {"seed"}
     assert set(METHODS[checked.method].parameters.model_fields) - set(checked.parameters) <= left
+
+
+@pytest.mark.parametrize(
+    ("theirs", "given", "agents", "parameters"),
+    [
+        ("slerp", {"t": 0.3}, ["base", "code"], {"t": 0.3}),
+        ("karcher", {}, ["code", "base"], {"max_iter": 10, "tol": 1e-5}),
+        ("sce", {"select_topk": 0.5, "int8_mask": True}, ["code"], {"select_topk": 0.5}),
+        ("model_stock", {"filter_wise": True}, ["code"], {"per": "row"}),
+        ("arcee_fusion", {}, ["code"], {}),
+    ],
+)
+def test_where_the_base_stands(theirs: str, given: dict[str, Any], agents: list[str], parameters: object) -> None:
+    for models in ([{"model": "code"}], [{"model": "code"}, {"model": "base"}]):
+        found = said(recipe(theirs, models=models, parameters=given))
+        assert (found["method"], found["base"], list(found["agents"])) == (theirs, "base", agents)
+        assert found["parameters"] == parameters
+
+
+def test_methods_that_take_a_base_if_there_is_one() -> None:
+    for method in ("nuslerp", "multislerp"):
+        assert "base" not in said(recipe(method, base_model=None))
+        found = said(recipe(method, models=[*MODELS, {"model": "base"}]))
+        assert (found["base"], list(found["agents"])) == ("base", ["code", "tool"])
+
+
+def test_passthrough() -> None:
+    models = [{"model": "code", "parameters": {"scale": 0.5}}]
+    wanted = {"method": "passthrough", "agents": {"code": "code"}, "parameters": {"scale": 0.5}}
+    assert said({"merge_method": "passthrough", "models": models}) == wanted
+    assert said({"merge_method": "passthrough", "base_model": "code", "models": models}) == {**wanted, "base": "code"}
 
 
 def test_linear() -> None:
@@ -237,12 +279,12 @@ models:
   - model: org/code+org/lora
     layer_range: [0, 4]
     parameters:
-      weight: [0, 0.5, 1]
+      weight: [0, half, 1]
       density: 1.5
   - model: org/tool
     parameters:
       weight:
-        - filter: mlp
+        - filtre: mlp
           value: 0.5
         - value: 1
       normalize: true
@@ -256,7 +298,7 @@ parameters:
   int8_mask: 5
   lamda: 0.5
   epsilon: 0.1
-  density: {filter: mlp, value: 0.5}
+  density: {filter: 5, value: 0.5}
 dtype: bf17
 out_dtype: int64
 tokenizer_source: union
@@ -275,9 +317,9 @@ def test_everything_at_once_and_with_its_line(tmp_path: Path) -> None:
     for line, words in (
         (3, "unknown key 'modles'; did you mean 'models'?"),
         (6, "unknown key 'layer_range'; known: model, parameters"),
-        (8, "models.0.parameters.weight: a gradient over layers is not supported"),
+        (8, "models.0.parameters.weight: must be a number, not 'half'"),
         (9, "models.0.parameters.density: must be from 0 to 1, not 1.5"),
-        (12, "models.1.parameters.weight: a value that depends on the tensor (filter) is not supported"),
+        (12, "models.1.parameters.weight: must be a list of {filter: TEXT, value: VALUE}, not with {'filtre'"),
         (16, "models.1.parameters.normalize: is not possible for a single model in mergekit"),
         (17, "models.2.model: weight is missing"),
         (18, "models.3: must be a mapping such as {model: ./coder}, not 'org/chat'"),
@@ -288,8 +330,8 @@ def test_everything_at_once_and_with_its_line(tmp_path: Path) -> None:
         (23, "parameters.rescale: true is not supported for ties"),
         (24, "parameters.int8_mask: must be true or false, not 5"),
         (25, "unknown parameter of ties 'lamda'; did you mean 'lambda'?"),
-        (26, "(epsilon belongs to ram, ramplus_tl)"),
-        (27, "parameters.density: a value that depends on the tensor"),
+        (26, "(epsilon belongs to ram, ramplus_tl, della, della_linear)"),
+        (27, "parameters.density: filter must be a part of tensors' names, not 5"),
         (28, "unknown dtype 'bf17'"),
         (29, "unknown dtype 'int64'"),
         (30, "tokenizer_source: 'union' is not supported"),
@@ -353,11 +395,15 @@ def test_values_that_are_the_same_everywhere(value: object) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (recipe(parameters={"density": [0.5, 0.6]}), "a gradient over layers"),
+        (
+            recipe(parameters={"density": [0.5, 0.6]}),
+            "density: depends on the tensor, and the model's tensors are not known",
+        ),
         (recipe(parameters={"density": []}), "a gradient over layers"),
         (recipe(parameters={"density": [{"filter": "mlp", "value": 0.5}]}), "depends on the tensor"),
         (recipe(parameters={"density": [{"filter": "mlp", "value": 0.5}, {"value": 1}]}), "depends on the tensor"),
-        (recipe(parameters={"density": [{"value": 0.5, "odd": 1}]}), "depends on the tensor"),
+        (recipe(parameters={"density": [{"value": 0.5, "odd": 1}]}), "must be a list of {filter: TEXT, value: VALUE}"),
+        (recipe(parameters={"normalize": [True, False]}), "a gradient over layers is of numbers"),
         (sliced((0, 4), (0, 3)), "slices: with different layers are not supported; only whole models can be merged"),
         (sliced((1, 4), (1, 4)), "layer_range [1, 4] is not supported"),
         (sliced(None, None), "layer_range None is not supported"),
@@ -366,7 +412,12 @@ def test_values_that_are_the_same_everywhere(value: object) -> None:
         (sliced() | {"slices": sliced()["slices"] * 2}, "slices: are not supported"),
         (sliced() | {"models": MODELS}, "slices: cannot be used together with models"),
         (recipe(merge_method=None), "merge_method: is missing; supported: linear, task_arithmetic, ties"),
-        (recipe("slerp"), "mergekit's slerp is not supported; supported: linear"),
+        (recipe("nearswap"), "mergekit's nearswap is not supported; supported: linear"),
+        (recipe("slerp", models=[{"model": "a"}]), "parameters: t is missing"),
+        (recipe("slerp", base_model=None, models=[{"model": "a"}]), "base_model: is missing; slerp needs it"),
+        (recipe("passthrough"), "unknown parameter of passthrough 'weight'"),
+        (recipe("passthrough", models=[{"model": "a"}]), "models: passthrough takes exactly 1 model, not 2"),
+        (recipe("slerp", models=[{"model": "a"}], parameters={"t": 1.5}), "parameters.t: must be from 0 to 1, not 1.5"),
         (recipe("tis"), "unknown method 'tis'; did you mean 'ties'? supported: linear"),
         (recipe("xyz"), "unknown method 'xyz'; supported: linear"),
         (recipe(merge_method=5), "merge_method: must be text, not 5"),
@@ -387,7 +438,10 @@ def test_values_that_are_the_same_everywhere(value: object) -> None:
         (recipe(parameters={"normalize": "maybe"}), "must be true or false, not 'maybe'"),
         (recipe("dare_ties", parameters={"density": 0}), "must be above 0, not 0"),
         (recipe("dare_ties", parameters={"density": -0.5}), "must be from 0 to 1, not -0.5"),
-        (recipe("slerp", parameters={"t": [0, 1]}), "parameters.t: a gradient"),
+        (
+            recipe("della", parameters={"weight": 1, "density": []}),
+            "parameters.density: a gradient over layers needs numbers",
+        ),
         (recipe(tokenizer={"pad_to_multiple_of": 8}), "tokenizer: is not supported"),
         (recipe(tokenizer="base"), "tokenizer: is not supported"),
         (recipe(dtype=["float32"]), "unknown dtype"),

@@ -131,7 +131,7 @@ def test_every_command_and_the_card_name_the_dtypes(lossy: Path, tmp_path: Path)
     merged = command("merge", str(lossy), str(tmp_path / "out"))
     assert (
         f"dtypes: {dtypes}, output bfloat16" in merged.stdout
-        and "  erased  grown  nominal  effective\n" in merged.stdout
+        and "  erased  grown  nominal  effective  error\n" in merged.stdout
     )
     assert f"Inputs: {dtypes}. Output: bfloat16." in (tmp_path / "out/README.md").read_text()
     record = json.loads((tmp_path / "out/ramerge.json").read_text())

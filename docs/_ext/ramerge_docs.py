@@ -24,7 +24,7 @@ from sphinx.errors import SphinxError
 from sphinx.util.docutils import SphinxDirective
 
 import ramerge
-from ramerge.methods.table import METHODS, describe
+from ramerge.methods.table import METHODS, describe, reads_in_words
 
 # --- methods --------------------------------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ class MethodDirective(SphinxDirective):
 
 
 def _method_text(method: Mapping[str, Any]) -> str:
-    reads = f"{method['reads']} of all inputs, with default parameters"
+    reads = f"{reads_in_words(method)} of all inputs, with default parameters"
     facts = [("Formula", _code(method["formula"])), ("Source", _linked(method["source"])), ("Reads", reads)]
     if method["differs"]:
         facts.append(("mergekit", method["differs"]))
@@ -73,7 +73,7 @@ class MethodsTableDirective(SphinxDirective):
                 f"[`{name}`]({page_of(name)})",
                 _cell(method.title),
                 _code(method.formula),
-                str(describe(method)["reads"]),
+                reads_in_words(describe(method)),
             )
             for name, method in METHODS.items()
         ]

@@ -2,9 +2,10 @@
 
     python lab/real/rounding.py --base .real/base --agent fact=.real/agents/fact --agent sum=.real/agents/sum --out DIR
 
-merges (what is there already is kept), prints what the records say of rounding, scores every merge on the tasks that the
-agents are named after, and prints the scores with paired differences against rounding to nearest. Results are written to
-DIR/scores.json after every model, so that a run that was stopped goes on. A seed is one more column: --seeds 0 1 2.
+merges (what is there already is kept), prints what the records say of rounding, scores every merge on the tasks that
+the agents are named after, and prints the scores with paired differences against rounding to nearest. Results are
+written to DIR/scores.json after every model, so that a run that was stopped goes on. A seed is one more column:
+--seeds 0 1 2.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def merged(flags: argparse.Namespace) -> dict[tuple[str, str], Path]:
     """All merges, by method and output."""
     agents = {name: str(folder.resolve()) for name, folder in flags.agent}
     found = {}
-    for method, how in METHODS.items():
+    for method in flags.methods:
+        how = METHODS[method]
         for output, rounded in outputs(flags.seeds).items():
             folder = flags.out / f"{method} {output}".replace(", ", "-").replace(" ", "-")
             if not (folder / "ramerge.json").exists():
@@ -61,7 +63,8 @@ def rounding_table(merges: Mapping[tuple[str, str], Path]) -> str:
         for agent in json.loads((folder / "ramerge.json").read_text())["statistics"]["agents"]:
             if "sampled" in agent:
                 shares = f"{agent['erased_share']:.1%} | {agent['grown_share']:.1%}"
-                lambdas = f"{agent['nominal_lambda']:.3f} | {agent['effective_lambda']:.3f}"
+                effective = f"{agent['effective_lambda']:.3f} ± {agent['effective_error']:.3f}"
+                lambdas = f"{agent['nominal_lambda']:.3f} | {effective}"
                 lines.append(f"| {method} | {output} | {agent['name']} | {shares} | {lambdas} |")
     return "\n".join(lines)
 
@@ -105,6 +108,7 @@ def main() -> None:
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--agent", type=named_directory, action="append", required=True, metavar="TASK=DIR")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--methods", choices=METHODS, nargs="+", default=list(METHODS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of the coins")
     parser.add_argument("--prompts", type=int, default=128, help="test prompts a task; 0 to score nothing")
     parser.add_argument("--batch", type=int, default=64)

@@ -18,6 +18,7 @@ from ramerge.engine.sinks import MergedTensor
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.events import Listener, silence
 from ramerge.planning.build import make_plan
+from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import Plan
 from ramerge.recipe.document import document_of
 from ramerge.recipe.points import make_points
@@ -67,7 +68,7 @@ def plan(
         RecipeError: the recipe is wrong; all its problems are listed.
     """
     return make_plan(
-        make_points(open_recipe(recipe, _set(method, parameters, dtype, rounding)), vary),
+        make_points(open_recipe(recipe, _set(method, parameters, dtype, rounding), tensors_of_base), vary),
         path_of(out) if out is not None else None,
         in_memory=in_memory,
         threads=threads,
@@ -320,7 +321,7 @@ def analyze(
     Raises:
         RecipeError, PlanError, WeightsError, CheckpointError: as for `merge`.
     """
-    document = open_recipe(recipe, _set(method, parameters, dtype, rounding))
+    document = open_recipe(recipe, _set(method, parameters, dtype, rounding), tensors_of_base)
     plan, anatomy = plan_analysis(
         document, epsilons=epsilons, threads=threads, max_memory=max_memory, cache=cache, strict=strict
     )

@@ -43,7 +43,16 @@ _RAM = {
 _PLUS_S = {**_RAM, "r": st.sampled_from([0.0, 0.1, 0.37]), "scope": st.sampled_from(["model", "layer", "tensor"])}
 _SUM = {"scale": NUMBERS, "weights": NUMBERS, "normalize": st.booleans()}
 _TIES = {**_SUM, "density": FRACTIONS, "trim": st.sampled_from(["model", "tensor"])}
+_SPECTRAL = {"scale": NUMBERS, "weights": NUMBERS}
 _DROP = {"p": RATES, "seed": st.integers(-3, 3), "rescale": st.booleans()}
+_CRUMBS = {**_SUM, "density": FRACTIONS, "gamma": st.sampled_from([0.01, 0.2, 0.0, 1.0])}
+_DELLA = {
+    **_SUM,
+    "density": st.sampled_from([0.5, 0.2, 1.0, 0.0]),
+    "epsilon": st.sampled_from([0.15, 0.0, 0.4]),
+    "rescale": st.sampled_from(["l1", "probability", "none"]),
+    "seed": st.integers(-3, 3),
+}
 
 ROWS: dict[str, Row] = {
     "ram": Row(partial(reference.ram_family, method="ram"), _RAM),
@@ -63,7 +72,30 @@ ROWS: dict[str, Row] = {
             "epsilon": _EPSILON,
         },
     ),
-    "passthrough": Row(reference.passthrough, {"agent": st.sampled_from(["a0", None])}),
+    "passthrough": Row(reference.passthrough, {"agent": st.sampled_from(["a0", None]), "scale": NUMBERS}),
+    "della": Row(reference.della, _DELLA, each=("weights", "density", "epsilon"), exact=False),
+    "della_linear": Row(reference.della_linear, _DELLA, each=("weights", "density", "epsilon"), exact=False),
+    "breadcrumbs": Row(reference.breadcrumbs, _CRUMBS, each=("weights", "density", "gamma")),
+    "breadcrumbs_ties": Row(reference.breadcrumbs_ties, _CRUMBS, each=("weights", "density", "gamma")),
+    "sce": Row(reference.sce, {"select_topk": FRACTIONS}, exact=False),
+    "arcee_fusion": Row(reference.arcee_fusion, {}, exact=False),
+    "slerp": Row(reference.slerp, {"t": st.sampled_from([0.5, 0.0, 0.3, 1.0])}, exact=False),
+    "nuslerp": Row(
+        reference.nuslerp,
+        {"weights": NUMBERS, "per": st.sampled_from(["tensor", "row", "column"])},
+        each=("weights",),
+        exact=False,
+    ),
+    "multislerp": Row(
+        reference.multislerp,
+        {"weights": st.sampled_from([1.0, 0.3, 0.7]), "normalize": st.booleans()},
+        each=("weights",),
+        exact=False,
+    ),
+    "karcher": Row(
+        reference.karcher, {"max_iter": st.sampled_from([10, 0, 1]), "tol": st.sampled_from([1e-5, 1e-3])}, exact=False
+    ),
+    "model_stock": Row(reference.model_stock, {"per": st.sampled_from(["tensor", "row"])}, exact=False),
     "wudi": Row(
         reference.wudi,
         {
@@ -73,6 +105,51 @@ ROWS: dict[str, Row] = {
             "scale": NUMBERS,
         },
         exact=False,
+    ),
+    "tsvm": Row(reference.tsvm, _SPECTRAL, each=("weights",), exact=False),
+    "iso_c": Row(reference.iso_c, _SPECTRAL, each=("weights",), exact=False),
+    "iso_cts": Row(
+        reference.iso_cts,
+        {**_SPECTRAL, "common_space_fraction": st.sampled_from([0.8, 0.0, 1.0])},
+        each=("weights",),
+        exact=False,
+    ),
+    "swudi": Row(
+        reference.swudi,
+        {
+            "scale": NUMBERS,
+            "filter_type": st.sampled_from(["exponential", "none"]),
+            "exp_time": st.sampled_from([300.0, 0.0, 3.0]),
+            "truncate_rank_ratio": st.sampled_from([0.65, 0.1, 1.0]),
+            "init_mode": st.sampled_from(["sum", "mean", "zero"]),
+        },
+        exact=False,
+    ),
+    "aswudi": Row(
+        reference.aswudi,
+        {
+            "scale": NUMBERS,
+            "auto_rank_method": st.sampled_from(["participation_sqrt", "entropy", "gavish_donoho", "cumvar_0.9"]),
+            "rank_scale": st.sampled_from([1.0, 0.5]),
+            "init_mode": st.sampled_from(["sum", "mean", "zero"]),
+        },
+        exact=False,
+    ),
+    "resmerge": Row(
+        reference.resmerge,
+        {
+            "scale": NUMBERS,
+            "rank_topk": st.sampled_from([1, 2, 100]),
+            "src_beta_max": st.sampled_from([1.0, 0.8]),
+            "head_ratio_budget": st.sampled_from([0.2, 0.0]),
+        },
+        exact=False,
+    ),
+    "psa": Row(
+        reference.psa, {**_SPECTRAL, "energy": st.sampled_from([0.9, 0.5, 1.0])}, each=("weights",), exact=False
+    ),
+    "knots": Row(
+        reference.knots, {**_SPECTRAL, "density": st.sampled_from([1.0, 0.4, 0.0])}, each=("weights",), exact=False
     ),
     "dare_ties": Row(reference.dare_ties, {**_TIES, **_DROP}, each=("weights", "density", "p")),
 }

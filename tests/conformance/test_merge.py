@@ -89,7 +89,7 @@ def plain(
     folder: Path, method: str, dtype: str = "BF16", **more: Any
 ) -> tuple[dict, Tensors, dict[str, Tensors], dict]:
     """A recipe for three ordinary agents, the base, the agents, and what the reference takes beside."""
-    names = write_simple(folder, dtype=dtype)
+    names = write_simple(folder, dtype=dtype)[: METHODS[method].most]
     agents = {name: read_checkpoint(folder / name) for name in names}
     source, beside = written(folder, method, agents, **more)
     return source, read_checkpoint(folder / "base"), agents, beside
@@ -111,6 +111,12 @@ def tossed(
     return reference.stochastic(exact, owned, inputs, {name: one.dtype for name, one in nearest.items()}, seed)
 
 
+def as_many_as_it_takes(method: str, agents: list[Any]) -> list[Any]:
+    """So many of the agents as the method takes; the first one again if there are too few."""
+    fewest, most = METHODS[method].fewest, METHODS[method].most
+    return [*agents, *agents[:1] * (fewest - len(agents))][:most]
+
+
 def test_every_method_has_a_row() -> None:
     assert [name for name in METHODS if name not in ROWS] == []
 
@@ -122,7 +128,7 @@ def test_every_method_has_a_row() -> None:
 def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.DataObject) -> None:
     row = ROWS[method]
     base, listed = data.draw(families(kinds))
-    agents = {f"a{place}": agent for place, agent in enumerate(listed)}
+    agents = {f"a{place}": agent for place, agent in enumerate(as_many_as_it_takes(method, listed))}
     dtype = data.draw(st.sampled_from([None, None, *FULL]))
     parameters: dict[str, Any] = {}
     for key, values in row.parameters.items():
@@ -201,7 +207,7 @@ def test_every_dtype(method: str, dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", list(ROWS))
 def test_float32_agents_of_a_bfloat16_base(method: str, tmp_path: Path) -> None:
     base = simple(0)
-    agents = {f"a{place}": simple(place, "F32", moved=0.4) for place in (1, 2)}
+    agents = {f"a{place}": simple(place, "F32", moved=0.4) for place in (1, 2)[: METHODS[method].most]}
     for name, tensors in {"base": base, **agents}.items():
         write_checkpoint(tmp_path / name, tensors)
     source, beside = written(tmp_path, method, agents, dtype="bfloat16")
@@ -223,7 +229,7 @@ def test_the_order_of_agents_changes_rounding_alone(method: str, tmp_path: Path)
 @pytest.mark.parametrize("copies", [1, 3])
 def test_identical_agents_and_one_agent(method: str, copies: int, tmp_path: Path) -> None:
     base, agent = simple(0, "F32"), simple(1, "F32", moved=0.4)
-    agents = {f"a{place}": agent for place in range(copies)}
+    agents = {f"a{place}": agent for place, agent in enumerate(as_many_as_it_takes(method, [agent] * copies))}
     write_checkpoint(tmp_path / "base", base)
     for name in agents:
         write_checkpoint(tmp_path / name, agent)
@@ -250,7 +256,9 @@ def test_every_bound_of_every_parameter(method: str, tmp_path: Path) -> None:
 def _bounds(name: str, field: FieldInfo) -> tuple[list[Any], list[Any]]:
     """Values at the bounds of a parameter, and just beyond."""
     by_agent = {
-        "density": ([0, 1, {"code": 0.1, "tool": 1.0, "memory": 0.2}], [-0.1, 1.1]),
+        "density": ([0, 1, {"code": 0.2, "tool": 1.0, "memory": 0.3}], [-0.1, 1.1]),
+        "gamma": ([0, 1, {"code": 0.1, "tool": 1.0, "memory": 0.2}], [-0.1, 1.1]),
+        "epsilon": ([0, 0.49, {"code": 0.1, "tool": 0.0, "memory": 0.2}], [-0.1, 1.1]),
         "p": ([0, 0.99], [1, -0.1]),
     }
     if name == "epsilon":

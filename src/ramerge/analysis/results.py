@@ -48,8 +48,8 @@ class Analysis:
             the way.
         input_dtypes: of the floating-point tensors of `base` and agents.
         dtype: of the output of a merge, full name, or `mixed`. All that is said of merges is of merges in this dtype.
-        rounding: for each agent what rounding does to its updates in that merge, as its record would have it: `updates`,
-            `erased`, `erased_share` and the figures of a sample; empty where rounding loses nothing.
+        rounding: for each agent what rounding does to its updates in that merge, as its record would have it:
+            `updates`, `erased`, `erased_share` and the figures of a sample; empty where rounding loses nothing.
         narrowing: for each agent in float32 or float64: what storing it in bfloat16 would lose, as
             `analysis.narrowing.narrowed` has it.
         model, layers, roles, tensors: the same figures of the whole and of its parts.
@@ -141,7 +141,7 @@ def read_analysis(path: Path) -> Analysis:
 
 
 _ERASED = {"updates", "erased", "erased_share"}
-_SAMPLED = {"sampled", "grown_share", "alone", "nominal_lambda", "effective_lambda"}
+_SAMPLED = {"sampled", "grown_share", "alone", "nominal_lambda", "effective_lambda", "effective_error"}
 
 
 def _checked(values: Any) -> Any:

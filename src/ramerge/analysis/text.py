@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.filesize import decimal
 
 from ramerge.analysis.parts import AgentPart
@@ -44,9 +46,15 @@ def _figures(agent: AgentPart, analysis: Analysis) -> dict[str, str]:
     if analysis.rounding:
         rounded = analysis.rounding[agent.name]
         figures["erased"] = f"{rounded['erased_share']:.1%}"
-        nominal, effective = rounded.get("nominal_lambda"), rounded.get("effective_lambda")
-        figures["effective"] = "-" if nominal is None or effective is None else f"{effective:.3f} of {nominal:.3f}"
+        figures["effective"] = _effective(rounded)
     return figures
+
+
+def _effective(rounded: Mapping[str, float | None]) -> str:
+    """Effective lambda with its error, beside the nominal one; nothing where no element says it."""
+    values = [rounded.get(key) for key in ("effective_lambda", "effective_error", "nominal_lambda")]
+    effective, error, nominal = (f"{value:.3f}" if value is not None else "-" for value in values)
+    return f"{effective} ± {error} of {nominal}" if None not in values else "-"
 
 
 def _threshold(analysis: Analysis) -> str:
@@ -66,7 +74,7 @@ def _meaning(analysis: Analysis) -> str:
     if analysis.rounding:
         texts += [
             f"erased: of what {analysis.method} changes of the agent, share that rounding puts back to the base",
-            f"effective: where no other agent moved an element, part of the update that {analysis.method} leaves in the "
-            "output, of what it is before rounding (in a sample)",
+            f"effective: where no other agent moved an element, part of the update that {analysis.method} leaves in "
+            "the output, of what it is before rounding (in a sample)",
         ]
     return "; ".join(texts)

@@ -234,7 +234,7 @@ def _write_pages(
 def methods(names: tuple[str, ...], as_json: bool) -> None:
     """List the merging methods, or describe those named: formula, parameters, defaults, presets and source."""
     from ramerge.foundation.text import unknown
-    from ramerge.methods.table import METHODS, describe
+    from ramerge.methods.table import METHODS, describe, reads_in_words
 
     if wrong := [name for name in names if name not in METHODS]:
         raise RecipeError([unknown("method", name, list(METHODS)) for name in wrong])
@@ -244,10 +244,10 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
     elif names:
         texts.methods(described)
     else:
-        click.echo(f"{'method':<16}reads  what it is")
+        click.echo(f"{'method':<16} reads  what it is")
         for name, method in described.items():
-            click.echo(f"{name:<16}{method['reads']:>5}  {method['title']}")
-        click.echo("\nreads: of all inputs, with default parameters")
+            click.echo(f"{name:<16}{reads_in_words(method):>6}  {method['title']}")
+        click.echo("\nreads: of all inputs, with default parameters; 1 or 3: 1 if a sample shows what must be counted")
         click.echo("`ramerge methods ram+` shows formula, parameters, presets and source of a method.")
 
 

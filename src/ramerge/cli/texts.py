@@ -102,6 +102,11 @@ def plan(made: Plan) -> list[str]:
             ("write", f"{values['bytes_written']:,} bytes"),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
             ("runs on", values["runs_on"]),
+            *(
+                [("time", f"about {_duration(values['solving_seconds'])} to solve")]
+                if values["solving_seconds"]
+                else []
+            ),
             ("peak memory", f"{values['peak_memory_bytes']:,} bytes at most, {_many(values['workers'], 'thread')}"),
         ]
     if made.disk_free is not None:
@@ -119,6 +124,13 @@ def plan(made: Plan) -> list[str]:
 
 def _many(count: int, what: str, ending: str = "s") -> str:
     return f"{count} {what}{'' if count == 1 else ending}"
+
+
+def _duration(seconds: float) -> str:
+    """A rough time."""
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 1 else "a second"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def _bytes(size: int) -> str:

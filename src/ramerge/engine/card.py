@@ -107,6 +107,7 @@ def _rounding(dtype: str) -> list[Column]:
         Column("grown_share", "grown", ".1%", grown),
         Column("nominal_lambda", "nominal", ".3f", nominal, none="-"),
         Column("effective_lambda", "effective", ".3f", "the same after rounding", none="-"),
+        Column("effective_error", "error", ".3f", "of effective, as far as roundings are a matter of chance", none="-"),
     ]
 
 

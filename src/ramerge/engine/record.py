@@ -74,6 +74,7 @@ class AgentStatistics:
         alone: elements that only this agent moved.
         nominal_lambda: of their updates, the part that the merge keeps before rounding; None if there are none.
         effective_lambda: the part that is left of them in the output; None if there are none.
+        effective_error: the standard error of that if roundings up and down are a matter of chance; None likewise.
     """
 
     name: str
@@ -101,6 +102,7 @@ class AgentStatistics:
     alone = _Reported[int]()
     nominal_lambda = _Reported["float | None"]()
     effective_lambda = _Reported["float | None"]()
+    effective_error = _Reported["float | None"]()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -48,7 +48,7 @@ def suspicions(plan: Plan) -> tuple[str, ...]:
         CheckpointError: an input cannot be read.
     """
     tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
-    if not tensors or not plan.method.needs_base:
+    if not tensors or not plan.points[0].uses_base:
         return ()
     names = tuple(plan.agents)
     sample = _Sample.of(tensors, len(names))

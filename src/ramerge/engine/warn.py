@@ -15,9 +15,8 @@ from ramerge.planning.model import Plan
 
 # If a larger share of an agent's updates than this is lost, the user is warned.
 _MUCH = 0.1
-# Users are told of an effective lambda that is further from the nominal one than this share of it, if that was measured
-# on so many elements that coins or ties cannot be the reason.
-_FAR, _ENOUGH = 0.05, 1000
+# Users are told of an effective lambda that is further from the nominal one than this share of it and so many errors.
+_FAR, _ERRORS = 0.05, 4
 # If an agent has moved a larger share of all elements than this, its threshold does not tell what moved from what not.
 _DENSE = 2 / 3
 
@@ -41,8 +40,8 @@ def effects(rounding: Counts) -> list[dict[str, Any]]:
         rounding: int64, as in `kernels.piece.no_counts`.
 
     Returns:
-        For each agent `updates` and `erased`, in elements; `erased_share`, erased / updates; and figures of a sample, as
-        `kernels.effect.figures` has them.
+        For each agent `updates` and `erased`, in elements; `erased_share`, erased / updates; and figures of a sample,
+        as `kernels.effect.figures` has them.
     """
     exact = [
         {"updates": updates, "erased": erased, "erased_share": erased / updates if updates else 0.0}
@@ -87,8 +86,9 @@ def advice(plan: Plan, rounding: Counts) -> list[str]:
     far = [
         f"{name} {figures['effective_lambda']:.3f} instead of {figures['nominal_lambda']:.3f}"
         for name, figures in zip(plan.agents, effects(rounding), strict=True)
-        if figures["alone"] >= _ENOUGH
-        if abs(figures["effective_lambda"] - figures["nominal_lambda"]) > _FAR * abs(figures["nominal_lambda"])
+        if figures["effective_lambda"] is not None
+        if abs(figures["effective_lambda"] - figures["nominal_lambda"])
+        > _FAR * abs(figures["nominal_lambda"]) + _ERRORS * figures["effective_error"]
     ]
     if not far:
         return []

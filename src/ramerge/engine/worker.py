@@ -157,11 +157,11 @@ class Worker:
 
     def _merge(self, point: int, piece: Piece, task: Task, counts: Counts | None, rounding: Counts) -> bool:
         """Merge a piece for a point; True if something is not finite."""
-        method, lenient = self._plan.points[point].method, self._plan.recipe.allow.non_finite
-        piece.has_base, piece.counts = method.needs_base, rounding if method.needs_base else None
-        flagged = method.merge(piece, task.prepared, counts, lenient)
+        merged, lenient = self._plan.points[point], self._plan.recipe.allow.non_finite
+        piece.has_base, piece.counts = merged.uses_base, rounding if merged.uses_base else None
+        flagged = merged.method.merge(piece, task.prepared, counts, lenient)
         for sample in piece.unrounded():
-            method.merge(sample, task.prepared, None, lenient)
+            merged.method.merge(sample, task.prepared, None, lenient)
             piece.measure(sample)
         return flagged
 

@@ -1,8 +1,8 @@
 """What rounding leaves of an agent's update, measured on a sample.
 
 The elements of a tensor lie in chunks of 4,096. Chunk j is in the sample if j * 2654435769 mod 2^32 < 2^22: one chunk
-in 1,024, evenly spread, and always a tensor's first one. Which elements are measured depends on nothing else. Each stretch
-takes some 0.1 ms, most of it for calls: more chunks would cost more than they tell.
+in 1,024, evenly spread, and always a tensor's first one. Which elements are measured depends on nothing else. A chunk
+takes some 0.1 ms, most of it for calls, so more chunks would cost more than they tell.
 
 With the unrounded result r, what is stored of it s, the base b, and what would be stored of it b' (which is b where the
 output has the base's dtype), for each agent t with its task vector tau_t, over elements of the sample:
@@ -10,6 +10,8 @@ output has the base's dtype), for each agent t with its task vector tau_t, over 
     an update grew      where t moved the element, r is not b, and |s - b'| > |r - b|
     nominal lambda      sum of sign(tau_t) * (r - b) over sum of |tau_t|, over elements that only t moved
     effective lambda    sum of sign(tau_t) * (s - b') over sum of |tau_t|, over these elements
+    its error           root of sum of ((s - b') - (r - b))^2 over sum of |tau_t|: standard error if roundings up and
+                        down are a matter of chance; large where few elements moved, or all by little
 
 Each number is added as two integers, so that no order of additions changes a digit: its multiples of 2^-17, and what is
 left in multiples of 2^-65. What lies below is cut off, and elements with a number above 2^30 are left out.
@@ -33,8 +35,9 @@ CHUNK = 1 << 12
 
 # What is counted of the sample, by agent: its updates, those that grew, and elements that only the agent moved.
 COUNTS = ("sampled", "grown", "alone")
-# What is summed over elements that only the agent moved: |tau|, and its share of the result and of what is stored.
-SUMS = ("size", "wanted", "got")
+# What is summed over elements that only the agent moved: |tau|, its shares of the result and of what is stored, and the
+# square of their difference.
+SUMS = ("size", "wanted", "got", "missed")
 # A sum has two integers, of which each is added up in two halves of 32 bits.
 _PARTS, _COARSE, _FINE = 4, 17, 65
 ROWS = len(COUNTS) + len(SUMS) * _PARTS
@@ -81,12 +84,12 @@ def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
 
     Returns:
         `sampled`: updates in the sample; `grown_share`: the share of them that grew; `alone`: elements that only the
-        agent moved; `nominal_lambda` and `effective_lambda`: None if there are none of these.
+        agent moved; `nominal_lambda`, `effective_lambda` and `effective_error`: None if there are none of these.
     """
     found: list[dict[str, int | float | None]] = []
     for column in counts.T.tolist():
         updates, grown, alone = column[: len(COUNTS)]
-        size, wanted, got = (_sum(column[first : first + _PARTS]) for first in range(len(COUNTS), ROWS, _PARTS))
+        size, wanted, got, missed = (_sum(column[first : first + _PARTS]) for first in range(len(COUNTS), ROWS, _PARTS))
         found.append(
             {
                 "sampled": updates,
@@ -94,6 +97,7 @@ def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
                 "alone": alone,
                 "nominal_lambda": wanted / size if size else None,
                 "effective_lambda": got / size if size else None,
+                "effective_error": math.sqrt(math.ldexp(missed, _FINE)) / size if size else None,
             }
         )
     return found
@@ -115,13 +119,13 @@ def measure(base, base_stored, {agents}, result, stored, {beyond}, counts):
         movers = {movers}
         tau = np.float64({tau})
         wanted, got = np.float64(r) - np.float64(b), np.float64(stored[i]) - np.float64(base_stored[i])
-        size = abs(tau)
-        usable = size <= LIMIT and abs(wanted) <= LIMIT and abs(got) <= LIMIT
+        size, missed = abs(tau), (got - wanted) * (got - wanted)
+        usable = size <= LIMIT and abs(wanted) <= LIMIT and abs(got) <= LIMIT and missed <= LIMIT
         changed = usable and r != b
         grew = changed and abs(got) > abs(wanted)
         single = usable and movers == ONE
         sign = (1.0 if tau > NONE else -1.0) if single else 0.0
-        size, wanted, got = size * abs(sign), wanted * sign, got * sign
+        size, wanted, got, missed = size * abs(sign), wanted * sign, got * sign, missed * abs(sign)
         {split}
         {count}
     {flush}

@@ -131,6 +131,7 @@ def histogram(
     bins: Sequence[int] | None = None,
     common: Sequence[float] = (),
     drop: Drop | None = None,
+    rows: int | None = None,
 ) -> bool:
     """Count magnitudes of `value(t, taus, *common)` of each agent.
 
@@ -144,14 +145,16 @@ def histogram(
         bins: for each agent a bin of the first count.
         common: numbers, rounded to the loop's real type.
         drop: as for `merge`.
+        rows: for how many agents to count, of the first ones; 1 for a value that all agents share. By default for all.
 
     Returns:
         True if an input or a task vector is not finite.
     """
-    kernel = _histogram(value, loop, which, len(common), bins is not None, drop is not None)
+    counted = which.agents if rows is None else rows
+    kernel = _histogram(value, loop, which, len(common), bins is not None, drop is not None, counted)
     numbers = np.array([*common, *(drop.scales if drop else ())], loop.out.real)
-    wanted = np.array(bins if bins is not None else (0,) * which.agents, np.uint32)
-    magnitudes = np.empty(_CHUNK_WORDS * which.agents * len(loop.parts), np.uint32)
+    wanted = np.array(bins if bins is not None else (0,) * counted, np.uint32)
+    magnitudes = np.empty(_CHUNK_WORDS * counted * len(loop.parts), np.uint32)
     return bool(kernel(*inputs, numbers, wanted, counts.reshape(-1), magnitudes, *_coins(drop)))
 
 
@@ -178,7 +181,7 @@ def _merge(
     arguments += [f"c{index}" for index in range(common)]
     body = _coin_words(loop, agents) if drops else []
     for part in loop.parts:
-        body += _task_vectors(loop, which, part)
+        body += task_vectors(loop, which, part)
         if rounds:
             body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > {limits[t]}") for t in agents]]
         body += _dropped(loop, agents, part) if drops else []
@@ -211,19 +214,19 @@ def _merge(
 
 
 @cache
-def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: bool, drops: bool) -> Any:
-    form, agents, parts = loop.out, range(which.agents), loop.parts
+def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: bool, drops: bool, counted: int) -> Any:
+    form, agents, rows, parts = loop.out, range(which.agents), range(counted), loop.parts
     body = _coin_words(loop, agents) if drops else []
     for part in parts:
-        body += _task_vectors(loop, which, part)
+        body += task_vectors(loop, which, part)
         body += _dropped(loop, agents, part) if drops else []
-        for t in agents:
+        body += [f"seen = {form.peak}(seen, tau{t})" for t in agents]
+        for t in rows:
             call = ", ".join([str(t), _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
-            body.append(f"seen = {form.peak}(seen, tau{t})")
             row = f"np.uint64({_CHUNK_WORDS * (t * len(parts) + part)})"
             body.append(f"magnitudes[{row} + i - start_of_chunk] = peak_f32(nothing, np.float32(value({call})))")
     counting = []
-    for t in agents:
+    for t in rows:
         for part in parts:
             row = f"np.uint64({_CHUNK_WORDS * (t * len(parts) + part)})"
             counting.append(f"m = np.uint64(magnitudes[{row} + j])")
@@ -234,7 +237,7 @@ def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: boo
                 ]
             else:
                 counting.append(f"counts[np.uint64({t * COARSE_BINS}) + (m >> SIXTEEN)] += ONE32")
-    bins = [f"bin{t} = np.uint64(bins[{t}])" for t in agents]
+    bins = [f"bin{t} = np.uint64(bins[{t}])" for t in rows]
     source = _COUNTING.format(
         arguments=", ".join([*which.names, "numbers", "bins", "counts", "magnitudes", "coins", "start"]),
         real=_real(form),
@@ -319,7 +322,7 @@ def _element(loop: Loop, which: Inputs, name: str, part: int) -> str:
     return loop.element(which.names.index(name), part, f"{name}[i]")
 
 
-def _task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
+def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
     """Element number `part` of the word: the base, and every agent's task vector."""
     peak, agents = loop.out.peak, range(which.agents)
     lines = [f"b = {_element(loop, which, 'base', part)}" if which.base else "b = ZERO"]

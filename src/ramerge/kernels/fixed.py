@@ -3,8 +3,8 @@
 Elements are added in float64 over chunks of `CHUNK` elements, counted from a tensor's first one, in an order that is
 the same on every processor. The sum of a chunk is added exactly to those of others.
 
-A float64 becomes a fixed-point number of `LIMBS` limbs of 32 bits, whose last bit stands for 2^-LOWEST. Limbs are
-int64 and are added as they are; a carry is only made when a sum is read.
+A float64 becomes a fixed-point number of limbs of 32 bits, whose last bit stands for 2^-320. Limbs are int64 and are
+added as they are; a carry is only made when a sum is read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16
 
 LIMBS = 14
+"""For sums below 2^128."""
+
+WIDE_LIMBS = 20
+"""For sums of products of float32: below 2^320."""
+
 _LOWEST = 320  # squares of the smallest float32 differences are some 2^-298
 _MASK = (1 << 32) - 1
 
 
 def encode(values: NDArray[np.float64], limbs: NDArray[np.int64]) -> None:
-    """Add float64 values of shape (n,) to limbs of shape (n, LIMBS).
+    """Add float64 values of shape (n,) to limbs of shape (n, any number).
 
     What lies below 2^-320 is cut off; values that are not finite add nothing.
     """
@@ -40,7 +45,7 @@ def encode(values: NDArray[np.float64], limbs: NDArray[np.int64]) -> None:
         whole = whole << shift if shift >= 0 else whole >> -shift
         sign = 1 if value > 0 else -1
         first = max(shift, 0) // 32
-        for index in range(first, min(first + 4, LIMBS)):
+        for index in range(first, min(first + 4, len(row))):
             row[index] += sign * ((whole >> (32 * index)) & _MASK)
 
 

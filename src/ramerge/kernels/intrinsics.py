@@ -288,7 +288,7 @@ def sticky_f32(b: Any, value: Any) -> Any:
     return b.bitcast(_select(b, ordinary, odd, bits), F32)
 
 
-# --- stochastic rounding: a coin decides between the two neighbours ----------------------------------------------------
+# --- stochastic rounding: a coin decides between the two neighbours ---------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def arithmetic(formats: Collection[str]) -> str:
 
 
 def computed(formats: Collection[str], out_format: str, *, tossed: bool) -> str:
-    """The format in which a kernel writes a result: that of the output, or if coins round it, that of the arithmetic."""
+    """The format in which a kernel writes a result: that of the output, or of the arithmetic if coins round it."""
     wide = arithmetic(formats)
     return wide if tossed and loses(FORMATS[wide].real, out_format) else out_format
 
@@ -141,16 +141,25 @@ class Piece:
         if self.counts is not None and "F64" not in self.formats:
             self._count(*self._taken("F32"), self.out[: self.elements], "F32", stored.view(np.uint32), self.counts)
 
-    def compute_numbers(self, function: Callable[..., NDArray[Any]]) -> bool:
-        """Store `function(*inputs)` of arrays of the tensor's shape, in float32 or float64; for whole tensors.
+    def numbers(self, shape: tuple[int, ...] | None = None) -> list[NDArray[Any]]:
+        """The inputs in float32 or float64; needs `scratch`.
+
+        Args:
+            shape: of the arrays; by default the tensor's, for a piece that is all of it.
+        """
+        real = FORMATS[arithmetic(self.formats)].real
+        wanted = self.shape if shape is None else shape
+        return [words.view(real)[: self.elements].reshape(wanted) for words in self._widened(arithmetic(self.formats))]
+
+    def compute_numbers(self, function: Callable[..., NDArray[Any]], shape: tuple[int, ...] | None = None) -> bool:
+        """Store `function(*numbers)` of the inputs as `numbers` gives them.
 
         True if an input or a result is not finite.
         """
         self._beyond = (0.0,)
         loop = uniform(arithmetic(self.formats), len(self.inputs))
         inputs = self._widened(loop.out.name)
-        numbers = [words.view(loop.out.real)[: self.elements].reshape(self.shape) for words in inputs]
-        result = np.ascontiguousarray(function(*numbers), loop.out.real).reshape(-1)
+        result = np.ascontiguousarray(function(*self.numbers(shape)), loop.out.real).reshape(-1)
         if loop.out.name != self.out_format:
             return self._round(loop, inputs, result.view(loop.out.word))
         self.out[:] = result.view(self.out.dtype)

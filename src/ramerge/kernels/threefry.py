@@ -9,9 +9,13 @@ number of such additions so far to y.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.kernels import native
 
 if TYPE_CHECKING:
     from ramerge.kernels.intrinsics import add32, rotl32, xor32
@@ -35,3 +39,31 @@ def threefry(low: Any, high: Any, key0: Any, key1: Any) -> Any:
 def key_words(digest: bytes) -> tuple[int, int]:
     """A key from the first 8 bytes of a digest, little end first."""
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
+
+
+def words(key: tuple[int, int], start: int, count: int) -> NDArray[np.uint32]:
+    """Words `start` to `start + count` under a key: word i is word i % 2 of the block of the 64-bit counter i // 2.
+
+    Args:
+        key: two words.
+        start: even.
+        count: how many words.
+    """
+    made = np.empty(count + count % 2, np.uint32)
+    _words()(made, start // 2, *key)
+    return made[:count]
+
+
+_SOURCE = """
+def words(made, first, key0, key1):
+    for i in range(np.uint64(made.size // 2)):
+        counter = first + i
+        low, high = threefry(np.uint32(counter), np.uint32(counter >> np.uint64(32)), key0, key1)
+        made[2 * i], made[2 * i + np.uint64(1)] = low, high
+    return np.uint32(0)
+"""
+
+
+@cache
+def _words() -> Any:
+    return native.load("words", _SOURCE, ("u32[]", "u64", "u32", "u32"), "u32", {"threefry": threefry})

@@ -191,10 +191,30 @@ class Column:
 
 @dataclass(frozen=True)
 class Layer:
-    """What a method may know of a tensor when it says what it needs: name and shape."""
+    """What a method may know of a tensor when it says what it needs.
+
+    Attributes:
+        name: the tensor's name.
+        shape: its shape.
+        itemsize: bytes of a number in the type that it is computed in.
+    """
 
     name: str
     shape: tuple[int, ...]
+    itemsize: int = 8
+
+
+@dataclass(frozen=True)
+class Work:
+    """What solving for a matrix takes, beyond what every merge does.
+
+    Attributes:
+        products: floating-point operations of products of matrices in float64; in float32 they count half.
+        decompositions: sum of the cubes of the sides of matrices of which eigenvectors are sought.
+    """
+
+    products: float = 0.0
+    decompositions: float = 0.0
 
 
 def _no_statistics(_parameters: Any, _agents: Agents) -> tuple[Statistic, ...]:
@@ -225,6 +245,10 @@ def _no_scratch(_layer: Layer, _parameters: Any, _agents: int) -> int:
     return 0
 
 
+def _no_work(_layer: Layer, _parameters: Any, _agents: int) -> Work:
+    return Work()
+
+
 def _processors(_parameters: Any) -> str:
     return "cpu"
 
@@ -248,8 +272,11 @@ class Method:
         noted: whether with these parameters that makes results so different that plans say so.
         presets: named values of parameters.
         combines: whether it makes one model of several; otherwise it writes one of them anew.
+        fewest: how many agents it takes at least.
+        most: how many it takes at most, which is also the fewest; None for any number.
         symmetric: whether the order of agents changes nothing but rounding.
         needs_base: whether task vectors are needed; without them the base gives no more than the layout.
+        takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
         needs_importance: whether every agent needs importances, tensors beside its own.
         statistics: what must be counted first.
         reported: the statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way.
@@ -259,6 +286,7 @@ class Method:
         unit: how many elements that follow one another it needs at once: blocks begin at multiples of that. 1: it works
             on elements by themselves; all of a tensor's: on the tensor as a whole.
         scratch: bytes that it takes for a tensor beside inputs and result; not 0 where it solves for a whole matrix.
+        work: what solving for a tensor takes, so that a plan can tell how long.
         runs_on: what it computes with.
     """
 
@@ -274,8 +302,11 @@ class Method:
     noted: Callable[[Any], bool] = _not_noted
     presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     combines: bool = True
+    fewest: int = 1
+    most: int | None = None
     symmetric: bool = True
     needs_base: bool = True
+    takes_base: bool = False
     needs_importance: bool = False
     statistics: Callable[[Any, Agents], tuple[Statistic, ...]] = _no_statistics
     reported: Callable[[Any, Agents], Statistic | None] = _nothing_reported
@@ -284,7 +315,15 @@ class Method:
     columns: tuple[Column, ...] = ()
     unit: Callable[[Layer, Any], int] = _elementwise
     scratch: Callable[[Layer, Any, int], int] = _no_scratch
+    work: Callable[[Layer, Any, int], Work] = _no_work
     runs_on: Callable[[Any], str] = _processors
+
+    @property
+    def takes(self) -> str:
+        """How many agents it takes, in words; empty for any number."""
+        if self.most is None:
+            return f"at least {self.fewest} agents" if self.fewest > 1 else ""
+        return f"exactly {self.most} agents" if self.most > 1 else "exactly one agent"
 
     @property
     def elementwise(self) -> bool:

@@ -12,22 +12,18 @@ share of the curvature is below it keep the value of the sum. At 1e-10 it is the
 
 from __future__ import annotations
 
-import math
-import re
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from ramerge.kernels import wudi as kernel
-from ramerge.kernels.piece import Piece
+from ramerge.kernels.wudi import Array
 from ramerge.methods import task_arithmetic
-from ramerge.methods.base import Agents, Counts, Layer, Method, Parameters, Results, only
+from ramerge.methods.base import Agents, Layer, Method, Parameters, Results, Work, only
 from ramerge.methods.formula import Formula
-from ramerge.methods.formula import merge as merge_formula
-
-_LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv)).*\.?(weight|in_proj_weight)$")
+from ramerge.methods.matrices import Prepared, is_matrix, merge, unit
 
 
 class WudiParameters(Parameters):
@@ -50,51 +46,39 @@ class WudiParameters(Parameters):
     )
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What merging takes: for linear weights, and for all others."""
-
-    parameters: WudiParameters
-    formula: Formula
-
-
-def is_linear(layer: Layer) -> bool:
-    """Whether a tensor is a linear weight."""
-    return len(layer.shape) == 2 and min(layer.shape) > 0 and _LINEAR.search(layer.name) is not None
-
-
-def unit(layer: Layer, _parameters: WudiParameters) -> int:
-    """All of a linear weight."""
-    return math.prod(layer.shape) if is_linear(layer) else 1
-
-
 def scratch(layer: Layer, parameters: WudiParameters, agents: int) -> int:
     """Bytes for a linear weight: task vectors in the arithmetic's type, the result, and what the solver takes."""
-    if not is_linear(layer):
+    if not is_matrix(layer):
         return 0
     out, width = layer.shape
     held = (agents + 2) * out * width * 8
     return held + kernel.scratch_bytes((out, width), agents, parameters.solver, "float64")
 
 
+def work(layer: Layer, parameters: WudiParameters, agents: int) -> Work:
+    """Of a linear weight: Gram matrices and products with them, an inverse, and two steps; or the steps of Adam."""
+    if not is_matrix(layer):
+        return Work()
+    out, width = layer.shape
+    side, elements = min(width, agents * out), out * width
+    if parameters.solver == "adam":
+        return Work(parameters.steps * (side + 10) * elements)  # in float32
+    inverse = 2 * 8 / 3 * side**3 + 4 * out * side**2
+    if width < agents * out:
+        return Work(3 * agents * width * elements + inverse)
+    return Work(side**2 * width + 2 * side * elements + inverse)
+
+
 def prepare(parameters: WudiParameters, agents: Agents, _results: Results) -> Prepared:
     """Task Arithmetic of the sum, for other tensors."""
-    return Prepared(parameters, Formula(task_arithmetic.element, ((1.0,) * len(agents),), (parameters.scale,)))
+    others = Formula(task_arithmetic.element, ((1.0,) * len(agents),), (parameters.scale,))
+    return Prepared(lambda _tensor, taus: solve(taus, parameters), others)
 
 
-def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
-    """Merge a piece: a whole linear weight, or elements of another tensor."""
-    if not is_linear(Layer(piece.tensor, piece.shape)):
-        return merge_formula(piece, prepared.formula, counts, lenient)
-    return piece.compute_numbers(lambda base, *agents: base + _solve(base, agents, prepared.parameters)) and not lenient
-
-
-def _solve(base: Any, agents: tuple[Any, ...], parameters: WudiParameters) -> Any:
-    """The merged task vector of a linear weight."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        taus = [agent - base for agent in agents]
+def solve(taus: Sequence[Array], parameters: WudiParameters) -> Array:
+    """The merged task vector of a linear weight; not finite if one of them is not."""
     if not all(np.isfinite(tau).all() for tau in taus):
-        return np.full_like(base, np.nan)
+        return np.full_like(taus[0], np.nan)
     if parameters.solver == "adam":
         return kernel.adam(taus, parameters.steps, parameters.rate)
     return kernel.closed_form(taus, parameters.proximity)
@@ -109,6 +93,7 @@ WUDI = Method(
     parameters=WudiParameters,
     unit=unit,
     scratch=scratch,
+    work=work,
     runs_on=lambda _parameters: kernel.device(),
     prepare=prepare,
     merge=merge,

@@ -6,6 +6,7 @@ Problems are collected, not raised one by one, so that a user sees all of them a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ramerge.checkpoint.identity import identify
@@ -15,6 +16,7 @@ from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.text import message
 from ramerge.methods.base import Statistic
 from ramerge.planning import checks, remembered
+from ramerge.planning.duration import seconds
 from ramerge.planning.findings import Findings
 from ramerge.planning.inputs import Inputs, open_inputs
 from ramerge.planning.layout import Matched, plan_tensors
@@ -62,10 +64,13 @@ def make_plan(
     recipe, limits = points[0].recipe, read_limits(threads, max_memory)
     findings = Findings(recipe.document)
     checks.note_methods(points, findings)
-    inputs = open_inputs(recipe, findings, needs_base=points[0].method.needs_base)
+    findings.warnings += recipe.document.warnings
+    inputs = open_inputs(recipe, findings, needs_base=points[0].uses_base)
     can_repeat = not in_memory and not observed
     contents = _contents(points, inputs, findings, observed, cache=cache, can_repeat=can_repeat)
     resources = cut(points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed)
+    took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
+    resources = replace(resources, solving_seconds=took)
     if out is not None:
         for text in problems_of(out, inputs.folders, contents.bytes_written, overwrite=overwrite):
             findings.problem(text)

@@ -97,8 +97,8 @@ def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findi
         )
         return
     findings.notes.append(
-        f"rounding: stochastic, seed {recipe.seed}: a coin decides to which of its two neighbours in the output's dtype "
-        "a result is rounded, so that updates are kept on average; what the merge does not change stays as it is"
+        f"rounding: stochastic, seed {recipe.seed}: a coin decides to which of its two neighbours in the output's "
+        "dtype a result is rounded, so that updates are kept on average; what the merge does not change stays as it is"
     )
 
 
@@ -140,7 +140,8 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
     if recipe.seed is not None:
         text = (
             "stochastic does not go with dtype: like base: codes are rounded in steps that depend on the largest "
-            "number of their block, and only rounding them to nearest is defined; write another dtype, or rounding: nearest"
+            "number of their block, and only rounding them to nearest is defined; write another dtype, or "
+            "rounding: nearest"
         )
         findings.problems.append(findings.document.where(("rounding",), text))
     others = unlike_base(base)

@@ -16,6 +16,7 @@ from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.foundation.errors import CheckpointError
 from ramerge.planning.findings import Findings
+from ramerge.recipe.document import Document
 from ramerge.recipe.model import Recipe
 
 
@@ -72,6 +73,20 @@ class Inputs:
     def folders(self) -> list[Path]:
         """The folders of base and agents that were found."""
         return [folder for model in (self.base, *self.agents.values()) for folder in model.folders]
+
+
+def tensors_of_base(document: Document) -> list[str]:
+    """Names of the floating-point tensors of a recipe's base, or if it has none, of its first agent.
+
+    Raises:
+        CheckpointError: the model cannot be found or opened.
+    """
+    values = document.values
+    first = values.get("base") or next(iter(values["agents"].values()))
+    allow = values.get("allow")
+    links = isinstance(allow, Mapping) and allow.get("outside_links") is True
+    opened = open_checkpoint(resolve(first, document.folder).folder, allow_outside_links=links)
+    return [tensor.name for tensor in opened.tensors.values() if tensor.is_float]
 
 
 def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Inputs:

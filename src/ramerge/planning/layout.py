@@ -192,7 +192,7 @@ def _treatment(
     agents = [Source(name, tensors[tensor.name]) for name, tensors in matched.agents.items()]
     if not tensor.is_float:
         return "compare", (base, *agents)
-    if not any(point.method.needs_base for point in points):
+    if not any(point.uses_base for point in points):
         return "merge", tuple(agents)
     weighted = [Source(name, tensors[tensor.name], True) for name, tensors in matched.importances.items()]
     return "merge", (base, *agents, *weighted)

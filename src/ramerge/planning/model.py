@@ -20,7 +20,7 @@ from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
-from ramerge.methods.base import Statistic
+from ramerge.methods.base import Layer, Statistic
 from ramerge.methods.moved import ADVICE, absolute
 from ramerge.methods.table import Method
 from ramerge.recipe.layers import layer_of
@@ -103,6 +103,12 @@ class TensorPlan:
     def name(self) -> str:
         """The tensor's name."""
         return self.base.name
+
+    @property
+    def layer(self) -> Layer:
+        """What a method may know of it."""
+        real = arithmetic([source.tensor.dtype for source in self.sources])
+        return Layer(self.name, self.base.shape, itemsize(real))
 
     @property
     def merged(self) -> bool:
@@ -245,12 +251,14 @@ class Resources:
         block_elements: elements of each input that a worker holds at a time.
         buffer_bytes: size of a worker's buffer.
         peak_memory_bytes: upper estimate of the process's memory.
+        solving_seconds: about how long solving for whole matrices takes; None if nothing is solved.
     """
 
     workers: int
     block_elements: int
     buffer_bytes: int
     peak_memory_bytes: int
+    solving_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -419,7 +427,7 @@ class Plan(Contents):
     @property
     def rounds_updates(self) -> bool:
         """Whether rounding to the output's dtype can lose updates of agents, so that the losses are counted."""
-        return self.method.needs_base and any(tensor.rounds_updates for tensor in self.tensors)
+        return self.points[0].uses_base and any(tensor.rounds_updates for tensor in self.tensors)
 
     @property
     def exact_dtype(self) -> str:
@@ -509,6 +517,7 @@ class Plan(Contents):
             "workers": self.resources.workers,
             "block_elements": self.resources.block_elements,
             "peak_memory_bytes": self.resources.peak_memory_bytes,
+            "solving_seconds": self.resources.solving_seconds,
             "notes": list(self.notes),
             "warnings": [*self.warnings, *self.forecast],
             "problems": list(self.problems),

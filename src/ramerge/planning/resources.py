@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.machine import memory, processors
-from ramerge.methods.base import Layer, Statistic
+from ramerge.methods.base import Statistic
 from ramerge.planning.findings import Findings
 from ramerge.planning.inputs import Inputs
 from ramerge.planning.model import Contents, Resources, TensorPlan
@@ -139,7 +139,7 @@ def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int
     """Bytes that the method needs beside a worker's buffer for its largest tensor."""
     return max(
         (
-            point.method.scratch(Layer(tensor.name, tensor.base.shape), point.parameters[tensor.rule], agents)
+            point.method.scratch(tensor.layer, point.parameters[tensor.rule], agents)
             for tensor in tensors
             if tensor.merged
             for point in points

@@ -41,6 +41,7 @@ class Document:
         text: the file's lines.
         flags: paths of keys that came from the command line, with the flag as written.
         layers: the number of layers that `slices` of a recipe in mergekit's form states; None if it states none.
+        warnings: what is probably not what is wanted in a recipe that was translated from there.
     """
 
     values: dict[str, Any]
@@ -50,6 +51,7 @@ class Document:
     text: list[str] = field(default_factory=list)
     flags: dict[Key, str] = field(default_factory=dict)
     layers: int | None = None
+    warnings: list[str] = field(default_factory=list)
 
     def where(self, key: Key, message: str) -> str:
         """`message` about the value at `key`, with the file, the line and its text."""

@@ -39,6 +39,11 @@ class Point:
     method: Method
     parameters: tuple[Any, ...]
 
+    @property
+    def uses_base(self) -> bool:
+        """Whether it works on task vectors; otherwise a base gives no more than the layout."""
+        return self.method.needs_base or (self.method.takes_base and self.recipe.base is not None)
+
     def statistics(self, rule: int) -> tuple[Statistic, ...]:
         """The statistics that must be counted before the tensors of a rule can be merged."""
         return self.method.statistics(self.parameters[rule], tuple(self.recipe.agents))

@@ -7,25 +7,26 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ramerge.recipe.document import Document, read_document
-from ramerge.recipe.mergekit import is_mergekit, translate
+from ramerge.recipe.mergekit.translate import Look, blind, is_mergekit, translate
 from ramerge.recipe.model import Recipe, read_structure
 
 AnyRecipe: TypeAlias = Recipe | Mapping[str, Any] | str | Path | Document
 
 
-def open_recipe(source: AnyRecipe, values: Mapping[str, Any] | None = None) -> Document:
+def open_recipe(source: AnyRecipe, values: Mapping[str, Any] | None = None, look: Look = blind) -> Document:
     """The document of a recipe, in ramerge's own form. Its values are not checked yet.
 
     Args:
         source: a `Recipe`, a mapping, a document, or the path of a YAML file, in ramerge's or in mergekit's form.
         values: values that override the recipe's, as flags do: keys, such as `dtype` or `parameters.r`, to values or
             None.
+        look: gives the names of the base's tensors, on which values in mergekit's form may depend.
 
     Raises:
         RecipeError: it cannot be read, or it is in mergekit's form and asks for something that ramerge does not have.
     """
     document = _written(source).with_values(values or {})
-    return translate(document) if is_mergekit(document.values) else document
+    return translate(document, look) if is_mergekit(document.values) else document
 
 
 def _written(source: AnyRecipe) -> Document:

@@ -175,7 +175,9 @@ def fates(analysis: Values) -> list[Row]:
 def precision(analysis: Values) -> list[Row]:
     """Every model's dtype, and what rounding to the output's does to an agent's updates where that was counted."""
     rounding = analysis.get("rounding", {})
-    unknown = dict.fromkeys(("erased", "erased_share", "grown_share", "nominal_lambda", "effective_lambda"))
+    unknown = dict.fromkeys(
+        ("erased", "erased_share", "grown_share", "nominal_lambda", "effective_lambda", "effective_error")
+    )
     return [
         {"name": name, "dtype": dtype, **unknown, **rounding.get(name, {})}
         for name, dtype in analysis.get("input_dtypes", {}).items()

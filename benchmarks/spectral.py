@@ -1,0 +1,129 @@
+"""Spectral methods: whole merges beside what plans promise, and single matrices beside fusion_bench."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine, merging
+from benchmarks.checkpoints import family
+from benchmarks.report import Bar, Options, Section, Stored, bars, table
+from benchmarks.timing import run, shown, spread, tell
+from benchmarks.wudi import shapes_of
+
+METHODS = ("wudi", "swudi", "tsvm", "iso_c", "resmerge", "psa")
+PEER = "fusion-bench==0.2.33"
+PEERS = ("tsvm", "iso_c")
+_MOST_RUNS = 3
+_SLOWEST = 60.0
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """Merges in turns; then each shape of matrix with both tools, in processes of their own."""
+    runs = min(options.runs, _MOST_RUNS)
+    files, out = family(options.size, options.work), options.work / "merged"
+    commands = {method: merging.command(method, files, out) for method in METHODS}
+    merges: dict[str, list[dict[str, Any]]] = {method: [] for method in METHODS}
+    planned = {method: _planned(json.loads(run(merging.plan(method, files)).output)) for method in METHODS}
+    for turn in range(runs):
+        for method, command in commands.items():
+            machine.make_warm(files.weights)
+            merges[method].append(run(command, watch=True).as_dict())
+            machine.remove(out)
+            tell(f"spectral {options.size}: run {turn + 1}, {method}: {merges[method][-1]['seconds']:.1f} s")
+    return {
+        "size": options.size,
+        "commands": {method: shown(command) for method, command in commands.items()},
+        "planned": planned,
+        "merges": merges,
+        "shapes": shapes_of(options.size),
+        "layers": _layers(options, _unpacked(options.work / "fusion-bench"), runs),
+    }
+
+
+def _planned(plan: Mapping[str, Any]) -> dict[str, Any]:
+    return {"seconds": plan["solving_seconds"], "bytes": plan["peak_memory_bytes"], "workers": plan["workers"]}
+
+
+def _unpacked(folder: Path) -> Path:
+    """The folder of the peer's wheel, fetched if it is not there; of what it depends on, only torch is used."""
+    if not folder.exists():
+        tell(f"fetching {PEER}")
+        run([sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(folder), PEER])
+    return folder
+
+
+def _layers(options: Options, folder: Path, runs: int) -> dict[str, dict[str, dict[str, list[dict[str, Any]]]]]:
+    """Seconds by method, shape and tool."""
+    taken: dict[str, dict[str, dict[str, list[dict[str, Any]]]]] = {}
+    for method in PEERS:
+        for shape in shapes_of(options.size):
+            both: dict[str, list[dict[str, Any]]] = {"ramerge": [], "fusion_bench": []}
+            for _turn in range(runs):
+                for tool, ones in both.items():
+                    program = [sys.executable, "-m", "benchmarks.spectral_layer", tool, method, *shape.split(" x ")]
+                    ones.append(json.loads(run([*program, str(folder)]).output))
+            taken.setdefault(method, {})[shape] = both
+            tell(f"spectral {options.size}: {method}, {shape}")
+    return taken
+
+
+# --- report ----------------------------------------------------------------------------------------------------------
+
+
+def render(by_size: Mapping[str, Stored]) -> str:
+    """For each size a table of merges, and one of matrices."""
+    return "\n\n".join(part for stored in by_size.values() for part in _parts(stored.data))
+
+
+def _parts(data: Mapping[str, Any]) -> list[str]:
+    workers = {plan["workers"] for plan in data["planned"].values()}
+    return [
+        f"### Merges: Qwen2.5-{data['size']}",
+        "Whole processes with warm caches, in turns. *Planned* is what `ramerge plan` said before, of the time to "
+        f"solve and of memory at most. {max(workers)} workers, each with one thread of BLAS.",
+        "\n".join(f"    {command}" for command in data["commands"].values()),
+        table(("method", "seconds", "planned", "MB", "planned, MB"), [_merge_row(data, method) for method in METHODS]),
+        bars([_bar(data)]),
+        "### Matrices beside fusion_bench",
+        f"One matrix on one thread, three agents, with {PEER} on torch. It takes the singular value decomposition in "
+        "float32; here it is that of Gram matrices in float64. *All* is the sum over the model's matrices.",
+        table(("method", "matrix", "in the model", "ramerge, s", "fusion_bench, s"), _layer_rows(data)),
+    ]
+
+
+def _merge_row(data: Mapping[str, Any], method: str) -> tuple[str, ...]:
+    ones, planned = data["merges"][method], data["planned"][method]
+    return (
+        f"`{method}`",
+        spread([one["seconds"] for one in ones]).text(1),
+        f"{planned['seconds']:.0f}" if planned["seconds"] else "-",
+        spread([one["anonymous"] / 1e6 for one in ones]).text(0),
+        f"{planned['bytes'] / 1e6:,.0f}",
+    )
+
+
+def _bar(data: Mapping[str, Any]) -> Bar:
+    size = data["size"]
+    took = spread([one["seconds"] for one in data["merges"]["swudi"]])
+    return Bar(f"spectral.{size}.swudi", f"{size}, warm caches: swudi, in seconds", took, _SLOWEST)
+
+
+def _layer_rows(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    rows = []
+    for method, by_shape in data["layers"].items():
+        sums = {"ramerge": 0.0, "fusion_bench": 0.0}
+        for shape, both in by_shape.items():
+            took = {tool: spread([one["seconds"] for one in ones]) for tool, ones in both.items()}
+            for tool, one in took.items():
+                sums[tool] += data["shapes"][shape] * one.median
+            times = str(data["shapes"][shape])
+            rows.append((f"`{method}`", shape, times, took["ramerge"].text(), took["fusion_bench"].text()))
+        rows.append((f"`{method}`", "all", "", f"{sums['ramerge']:.0f}", f"{sums['fusion_bench']:.0f}"))
+    return rows
+
+
+SECTION = Section("spectral", "Spectral methods", sized=True, measure=measure, render=render, fewest=1)

@@ -1,0 +1,284 @@
+"""DELLA: drop small entries of task vectors more often than large ones (Deep et al. 2024, arXiv 2406.11617).
+
+In each row of a tensor (its last axis) entries are ranked by magnitude, equal ones by column. An entry of rank 1 to n
+is kept with the probability
+
+p = density - epsilon + 2 epsilon (rank - 1) / (n - 1)        p = density in a row of one entry
+
+by the coins of `coins`: it is kept if its word is at least floor((1 - p) 2^32). What is kept is multiplied so that each
+tensor keeps its sum of magnitudes (`rescale: l1`, mergekit's), or by 1 / p (the paper's). Task Arithmetic
+(`della_linear`) or TIES's election (`della`) then merges what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from ramerge.kernels.piece import Piece
+from ramerge.kernels.threefry import words
+from ramerge.methods.base import (
+    WEIGHTS,
+    Agents,
+    Counts,
+    Layer,
+    Method,
+    Parameters,
+    Results,
+    Statistic,
+    for_each,
+    scale_field,
+    weights_field,
+)
+from ramerge.methods.breadcrumbs import FRACTION, ratios
+from ramerge.methods.coins import key
+from ramerge.methods.gram import Floats, Sums, row_of
+from ramerge.methods.task_arithmetic import divisor
+
+# Rows are taken in groups of so many elements, so that what is made of them is small.
+_GROUP = 1 << 16
+
+Rescale = Literal["l1", "probability", "none"]
+
+
+class DellaLinearParameters(Parameters):
+    """Parameters of `della_linear`."""
+
+    scale: float = scale_field()
+    weights: WEIGHTS = weights_field()
+    normalize: bool = Field(False, description="divide by the sum of the weights (with election: of those that agree)")
+    density: FRACTION = Field(0.5, description="mean probability that an entry is kept; 1 keeps all, 0 nothing")
+    epsilon: FRACTION = Field(0.15, description="how far the probabilities of a row lie from density, up and down")
+    rescale: Rescale = Field(
+        "l1", description="what is kept keeps each tensor's sum of magnitudes, is divided by its probability, or stays"
+    )
+    seed: int = Field(0, description="seed of the coins")
+
+    @model_validator(mode="after")
+    def _are_probabilities(self) -> DellaLinearParameters:
+        names = [*{**_by_agent(self.density), **_by_agent(self.epsilon)}] or [""]
+        for name in names:
+            density, epsilon = _of(self.density, name), _of(self.epsilon, name)
+            if density is None or epsilon is None or density in (0, 1):
+                continue
+            if density - epsilon <= 0 or density + epsilon >= 1:
+                raise ValueError(
+                    f"density {density:g} and epsilon {epsilon:g} make probabilities from {density - epsilon:g} to "
+                    f"{density + epsilon:g}, which must lie between 0 and 1"
+                )
+        return self
+
+
+class DellaParameters(DellaLinearParameters):
+    """Parameters of `della`."""
+
+    normalize: bool = Field(True, description="divide by the sum of the weights of the agents that agree")
+
+
+def _by_agent(value: Any) -> Mapping[str, float]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _of(value: Any, agent: str) -> float | None:
+    return value.get(agent) if isinstance(value, Mapping) else value
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """What is kept of each agent.
+
+    Attributes:
+        seed: of the coins.
+        agents: names.
+        densities: for each agent.
+        epsilons: likewise.
+        by_chance: whether what is kept is divided by its probability.
+    """
+
+    seed: int
+    agents: Agents
+    densities: tuple[float, ...]
+    epsilons: tuple[float, ...]
+    by_chance: bool
+
+    def groups(self, piece: Piece) -> Iterator[tuple[slice, NDArray[Any], list[NDArray[Any]], list[NDArray[Any]]]]:
+        """For some whole rows after others: which, the base, task vectors, and what is kept of these."""
+        width = row_of(piece.shape)
+        base, *agents = piece.numbers((-1, width))
+        step = max(_GROUP // width, 1)
+        for first in range(0, len(base), step):
+            rows = slice(first, first + step)
+            with np.errstate(all="ignore"):
+                taus = [agent[rows] - base[rows] for agent in agents]
+                kept = [self._kept(t, tau, piece, piece.start + first * width) for t, tau in enumerate(taus)]
+            yield rows, base[rows], taus, kept
+
+    def _kept(self, t: int, tau: NDArray[Any], piece: Piece, start: int) -> NDArray[Any]:
+        """Rows of a task vector, with 0 for what is dropped."""
+        if self.densities[t] >= 1:
+            return tau
+        if self.densities[t] <= 0:
+            return np.where(np.isfinite(tau), tau.dtype.type(0), tau)
+        chances = probabilities(tau, self.densities[t], self.epsilons[t])
+        odd = start % 2
+        coins = words(key(self.seed, self.agents[t], piece.tensor), start - odd, tau.size + odd)[odd:]
+        below = np.floor((1 - chances) * 2.0**32)
+        stays = coins.reshape(tau.shape) >= below
+        grown = tau * (1 / chances).astype(tau.dtype) if self.by_chance else tau
+        # a number that is not finite is not dropped, so that it is found
+        return np.where(stays | ~np.isfinite(tau), grown, tau.dtype.type(0))
+
+
+def probabilities(rows: NDArray[Any], density: float, epsilon: float) -> Floats:
+    """Probabilities that entries are kept, of shape (rows, n)."""
+    n = rows.shape[-1]
+    if n == 1:
+        return np.full(rows.shape, density)
+    order = np.argsort(np.abs(rows), axis=-1, kind="stable")
+    by_rank = density - epsilon + 2 * epsilon * (np.arange(n) / (n - 1))
+    made = np.empty(rows.shape)
+    np.put_along_axis(made, order, np.broadcast_to(by_rank, rows.shape), -1)
+    return made
+
+
+@dataclass(frozen=True)
+class Magnitudes(Sums):
+    """Sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
+
+    dropping: Dropping | None = None
+
+    def terms(self) -> Sequence[tuple[int, int]]:
+        """Of all, and of what is kept."""
+        return [(t, self.agents) for t in range(self.agents)] * 2
+
+    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+        """See `Statistic.count`."""
+        assert self.dropping is not None
+        flagged = False
+        for _, _, taus, kept in self.dropping.groups(piece):
+            # row by row: NumPy adds a row's entries in an order that depends on nothing but its length
+            found = np.stack([np.abs(each).sum(-1, dtype=np.float64) for each in (*taus, *kept)], 1)
+            self.enter(found, counts)
+            flagged |= not bool(np.isfinite(found).all())
+        return flagged
+
+    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Floats:
+        """See `Statistic.finish`."""
+        return self.read(total).reshape(2, self.agents)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What merging takes: what is kept, by agent weights and factors of it, and how it is summed."""
+
+    dropping: Dropping
+    weights: tuple[float, ...]
+    factors: tuple[float, ...]
+    scale: float
+    normalize: bool
+    elects: bool
+
+
+def dropping(parameters: DellaLinearParameters, agents: Agents) -> Dropping:
+    """What the parameters keep."""
+    densities, epsilons = for_each(parameters.density, agents), for_each(parameters.epsilon, agents)
+    return Dropping(parameters.seed, agents, densities, epsilons, parameters.rescale == "probability")
+
+
+def statistics(parameters: DellaLinearParameters, agents: Agents) -> tuple[Statistic, ...]:
+    """Norms, if they are restored."""
+    if parameters.rescale != "l1":
+        return ()
+    return (Magnitudes("tensor", agents=len(agents), dropping=dropping(parameters, agents)),)
+
+
+def _prepare(parameters: DellaLinearParameters, agents: Agents, results: Results, *, elects: bool) -> Prepared:
+    factors = (1.0,) * len(agents)
+    for statistic in statistics(parameters, agents):
+        factors = ratios(*results[statistic])
+    weights = for_each(parameters.weights, agents)
+    return Prepared(dropping(parameters, agents), weights, factors, parameters.scale, parameters.normalize, elects)
+
+
+def prepare(parameters: DellaLinearParameters, agents: Agents, results: Results) -> Prepared:
+    """For `della_linear`."""
+    return _prepare(parameters, agents, results, elects=False)
+
+
+def prepare_ties(parameters: DellaParameters, agents: Agents, results: Results) -> Prepared:
+    """For `della`."""
+    return _prepare(parameters, agents, results, elects=True)
+
+
+def merge(piece: Piece, prepared: Prepared, _counts: Counts | None, lenient: bool) -> bool:
+    """Merge a piece: whole rows."""
+
+    def merged(base: NDArray[Any], *_agents: NDArray[Any]) -> NDArray[Any]:
+        result = np.empty_like(base)
+        for rows, b, _, kept in prepared.dropping.groups(piece):
+            with np.errstate(all="ignore"):
+                result[rows] = _sum(b, kept, prepared)
+        return result
+
+    return piece.compute_numbers(merged, (-1, row_of(piece.shape))) and not lenient
+
+
+def _sum(b: NDArray[Any], kept: Sequence[NDArray[Any]], prepared: Prepared) -> NDArray[Any]:
+    """Rows of the result."""
+    real = b.dtype.type
+    pairs = zip(prepared.weights, prepared.factors, kept, strict=True)
+    terms = [real(weight) * (real(factor) * tau) for weight, factor, tau in pairs]
+    total, below = _added(terms), real(divisor(prepared.weights) if prepared.normalize else 1)
+    if prepared.elects:
+        agree = [((term > 0) & (total > 0)) | ((term < 0) & (total < 0)) for term in terms]
+        voices = _added([np.where(yes, real(one), real(0)) for yes, one in zip(agree, prepared.weights, strict=True)])
+        lost = np.isnan(total)  # where there is no sign, and must not pass for 0
+        total = _added([np.where(yes | lost, term, real(0)) for yes, term in zip(agree, terms, strict=True)])
+        below = np.where(prepared.normalize & (voices != 0), voices, real(1))
+    return np.where(total == 0, b, b + real(prepared.scale) * (total / below))
+
+
+def _added(terms: Sequence[NDArray[Any]]) -> Any:
+    total = np.zeros_like(terms[0])
+    for term in terms:
+        total = total + term
+    return total
+
+
+def unit(layer: Layer, _parameters: DellaLinearParameters) -> int:
+    """Whole rows; more than one element, for which there is room to widen them."""
+    return max(row_of(layer.shape), 2)
+
+
+_SOURCE = "DELLA-Merging: Reducing Interference by Magnitude-Based Sampling, arXiv 2406.11617"
+_DIFFERS = "`{}` drops other elements in each run, and ranks tensors of three axes along the middle one"
+
+DELLA = Method(
+    name="della",
+    title="DELLA with TIES's election",
+    source=_SOURCE,
+    formula="drop elements with probabilities by rank in their row; then the mean of those that agree in sign",
+    differs=_DIFFERS.format("della"),
+    parameters=DellaParameters,
+    statistics=statistics,
+    unit=unit,
+    prepare=prepare_ties,
+    merge=merge,
+)
+DELLA_LINEAR = Method(
+    name="della_linear",
+    title="DELLA with Task Arithmetic",
+    source=_SOURCE,
+    formula="drop elements with probabilities by rank in their row; then scale * sum_t w_t tau_t",
+    differs=_DIFFERS.format("della_linear"),
+    parameters=DellaLinearParameters,
+    statistics=statistics,
+    unit=unit,
+    prepare=prepare,
+    merge=merge,
+)

@@ -1,0 +1,227 @@
+"""Methods that combine models linearly, with coefficients that depend on their lengths and angles.
+
+All that such a method must know of a tensor, or of a row of it, is the Gram matrix: the dot products of all agents'
+task vectors, or of the agents themselves where there is no base. Products and sums are float64. Sums run over chunks of
+`CHUNK` elements, and over chunks as fixed-point integers, so blocks and threads do not matter.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.kernels.elementwise import ZERO, Inputs
+from ramerge.kernels.fixed import CHUNK, WIDE_LIMBS, decode, encode
+from ramerge.kernels.formats import Loop, Words, uniform
+from ramerge.kernels.piece import Piece, arithmetic
+from ramerge.kernels.sums import products, sums
+from ramerge.methods.base import Counts, Layer, Results, Statistic
+from ramerge.methods.formula import Formula
+from ramerge.methods.formula import merge as merge_formula
+from ramerge.methods.trim import every
+
+Per = Literal["tensor", "row", "column"]
+Floats = NDArray[np.float64]
+# from Gram matrices, of shape (..., N, N), to coefficients, of shape (..., N)
+Solve = Callable[[Floats], Floats]
+
+
+@dataclass(frozen=True)
+class Sums(Statistic):
+    """Sums of float64 over segments of a tensor. Their last row counts segments whose sums are out of range."""
+
+    agents: int = field(kw_only=True)
+
+    @abstractmethod
+    def terms(self) -> Sequence[tuple[int, int]]:
+        """What is summed, as `kernels.sums` takes it."""
+
+    def blank(self, agents: int) -> Counts:
+        """int64, shape (terms + 1, limbs)."""
+        return np.zeros((len(self.terms()) + 1, WIDE_LIMBS), np.int64)
+
+    def enter(self, found: Floats, counts: Counts) -> None:
+        """Add sums of shape (segments, terms)."""
+        usable = np.abs(found) < _LARGEST  # false for NaN, too
+        counts[-1, 0] += np.count_nonzero(~usable)
+        for row in np.where(usable, found, 0):
+            encode(row, counts[:-1])
+
+    def read(self, total: NDArray[np.int64]) -> Floats:
+        """The sums, in the order of terms; NaN if one was out of range."""
+        found = decode(total[:-1])
+        return np.full_like(found, np.nan) if total[-1, 0] else found
+
+
+_LARGEST = 2.0**300
+
+
+@dataclass(frozen=True)
+class Gram(Sums):
+    """The Gram matrix of a tensor: float64, shape (agents, agents)."""
+
+    chunk = CHUNK
+
+    def terms(self) -> Sequence[tuple[int, int]]:
+        """All pairs."""
+        return products(self.agents)
+
+    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+        """See `Statistic.count`."""
+        which = Inputs(self.agents, base=has_base(piece, self.agents))
+
+        def kernel(loop: Loop, inputs: list[Words]) -> bool:
+            found, flagged = sums(every, loop, inputs, which, self.terms(), CHUNK, piece.elements)
+            self.enter(found, counts)
+            return flagged
+
+        return piece.observe(kernel)
+
+    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Floats:
+        """See `Statistic.finish`."""
+        return squared(self.read(total), self.agents)
+
+
+def squared(rows: Floats, agents: int) -> Floats:
+    """Gram matrices of shape (..., agents, agents) from their terms, of shape (..., terms)."""
+    made = np.empty((*rows.shape[:-1], agents, agents))
+    for index, (i, j) in enumerate(products(agents)):
+        made[..., i, j] = made[..., j, i] = rows[..., index]
+    return made
+
+
+def has_base(piece: Piece, agents: int) -> bool:
+    """Whether a piece holds the base before its agents."""
+    return len(piece.inputs) > agents
+
+
+# --- combining ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A linear combination of N agents' task vectors, or without a base of the agents themselves.
+
+    Attributes:
+        agents: how many.
+        per: what has coefficients of its own.
+        coefficients: those of the tensor, if it has its own.
+        solve: gives coefficients to rows and columns.
+    """
+
+    agents: int
+    per: Per
+    coefficients: tuple[float, ...]
+    solve: Solve
+
+
+def statistics(agents: int, per: Per = "tensor") -> tuple[Statistic, ...]:
+    """The Gram matrix of the tensor, unless rows or columns have their own."""
+    return (Gram("tensor", agents=agents),) if per == "tensor" else ()
+
+
+def unit(layer: Layer, per: Per) -> int:
+    """The elements that are needed at once: more than 1 of rows and columns, for which there is room to widen them."""
+    if per == "tensor":
+        return 1
+    return max(row_of(layer.shape) if per == "row" else math.prod(layer.shape), 2)
+
+
+def row_of(shape: tuple[int, ...]) -> int:
+    """Elements of a row: of the last axis."""
+    return max(shape[-1], 1) if shape else 1
+
+
+def prepare(agents: int, solve: Solve, results: Results, per: Per = "tensor") -> Combination:
+    """Coefficients of a tensor."""
+    coefficients = solve(results[statistics(agents)[0]]) if per == "tensor" else np.empty(0)
+    return Combination(agents, per, tuple(coefficients.tolist()), solve)
+
+
+def merge(piece: Piece, prepared: Combination, _counts: Counts | None, lenient: bool) -> bool:
+    """Merge a piece; see `Method.merge`."""
+    based = has_base(piece, prepared.agents)
+    if prepared.per == "tensor":
+        coefficients = prepared.coefficients
+        if based:
+            return merge_formula(piece, Formula(task_element, (coefficients,)), None, lenient)
+        nearest = int(np.argmax(np.abs(coefficients)))
+        each = (coefficients, tuple(float(t == nearest) for t in range(prepared.agents)))
+        formula = Formula(agent_element, each, (math.fsum(coefficients) - 1,), base=False)
+        return merge_formula(piece, formula, None, lenient)
+    if prepared.per == "row":
+        shape = (-1, row_of(piece.shape))
+        return piece.compute_numbers(lambda *rows: _rows(rows, piece, prepared, based), shape) and not lenient
+    shape = (piece.shape[0] if piece.shape else 1, -1)
+
+    def columns(*numbers: Any) -> Any:
+        return _rows([np.ascontiguousarray(each.T) for each in numbers], piece, prepared, based).T
+
+    return piece.compute_numbers(columns, shape) and not lenient
+
+
+def _rows(rows: Sequence[NDArray[Any]], piece: Piece, prepared: Combination, based: bool) -> NDArray[Any]:
+    """The combination of arrays whose rows have coefficients of their own."""
+    agents, length = prepared.agents, rows[0].shape[1]
+    loop, real = uniform(arithmetic(piece.formats), len(rows)), rows[0].dtype
+    words = [row.reshape(-1).view(loop.out.word) for row in rows]
+    found, _ = sums(every, loop, words, Inputs(agents, base=based), products(agents), length, rows[0].size)
+    with np.errstate(all="ignore"):
+        coefficients = prepared.solve(squared(found, agents))
+        origin, *others = rows if based else (_nearest(rows, coefficients), *rows)
+        total = np.zeros_like(origin)
+        if not based:
+            total = (np.sum(coefficients, -1) - 1).astype(real)[:, None] * origin
+        for t, agent in enumerate(others):
+            total = total + coefficients[:, t, None].astype(real) * (agent - origin)
+        return np.where(total == 0, origin, origin + total)
+
+
+def _nearest(rows: Sequence[NDArray[Any]], coefficients: Floats) -> NDArray[Any]:
+    """Of each row that of the agent with the largest coefficient."""
+    found: NDArray[Any] = np.choose(np.argmax(np.abs(coefficients), -1)[:, None], rows)
+    return found
+
+
+def task_element(b: Any, taus: Any, coefficients: Any) -> Any:
+    """One element of a combination of task vectors."""
+    total = ZERO
+    for t in range(len(taus)):
+        total = total + coefficients[t] * taus[t]
+    return b if total == ZERO else b + total
+
+
+def agent_element(_b: Any, values: Any, coefficients: Any, nearest: Any, excess: Any) -> Any:
+    """One element of a combination of agents, as differences from one of them: exact where agents are close.
+
+    `nearest` marks the agent of the largest coefficient, and `excess` is the sum of the coefficients less 1.
+    """
+    origin = values[0]
+    for t in range(len(values)):
+        origin = values[t] if nearest[t] > ZERO else origin
+    total = excess * origin
+    for t in range(len(values)):
+        total = total + coefficients[t] * (values[t] - origin)
+    return origin if total == ZERO else origin + total
+
+
+# --- lengths and angles ----------------------------------------------------------------------------------------
+
+
+def norms(gram: Floats) -> Floats:
+    """Lengths, of shape (..., N)."""
+    return np.sqrt(np.diagonal(gram, axis1=-2, axis2=-1))
+
+
+def cosines(gram: Floats) -> Floats:
+    """Cosines of angles, of shape (..., N, N); 0 where a vector is 0."""
+    lengths = norms(gram)
+    scale = lengths[..., :, None] * lengths[..., None, :]
+    with np.errstate(all="ignore"):
+        return np.where(scale == 0, 0.0, np.clip(gram / scale, -1, 1))

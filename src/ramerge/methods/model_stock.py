@@ -1,0 +1,54 @@
+"""Model Stock: the agents' mean, pulled back to the base as far as they disagree (Jang et al. 2024, arXiv 2403.19522).
+
+tau = t * mean_t tau_t        t = N c / (1 + (N - 1) c)        c: the mean cosine of two task vectors
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from ramerge.methods import gram
+from ramerge.methods.base import Agents, Method, Parameters, Results
+from ramerge.methods.gram import Combination, Floats
+
+
+class ModelStockParameters(Parameters):
+    """Parameters of `model_stock`."""
+
+    per: Literal["tensor", "row"] = Field("tensor", description="what has a t of its own: each tensor, or each row")
+
+
+def ratio(products: Floats) -> Floats:
+    """Coefficients of N task vectors; all are 0 where t has no value."""
+    n = products.shape[-1]
+    cosine = gram.cosines(products)[(..., *np.tril_indices(n, -1))].mean(-1)
+    below = 1 + (n - 1) * cosine
+    with np.errstate(all="ignore"):
+        t = np.where(np.abs(below) < _NOTHING, 0, n * cosine / below)
+    return np.repeat(t[..., None] / n, n, -1)
+
+
+_NOTHING = 1e-12
+
+
+def prepare(parameters: ModelStockParameters, agents: Agents, results: Results) -> Combination:
+    """The coefficient of all task vectors, or how to find that of a row."""
+    return gram.prepare(len(agents), ratio, results, parameters.per)
+
+
+MODEL_STOCK = Method(
+    name="model_stock",
+    title="Model Stock",
+    source="Model Stock: All we need is just a few fine-tuned models, arXiv 2403.19522",
+    formula="t * mean_t tau_t, t = N c / (1 + (N - 1) c), c the mean cosine of two task vectors",
+    differs="takes products of lengths for 1e-6 at least, so small task vectors shrink; `filter_wise` is `per: row`",
+    parameters=ModelStockParameters,
+    fewest=2,
+    statistics=lambda parameters, agents: gram.statistics(len(agents), parameters.per),
+    unit=lambda layer, parameters: gram.unit(layer, parameters.per),
+    prepare=prepare,
+    merge=gram.merge,
+)

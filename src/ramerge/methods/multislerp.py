@@ -1,0 +1,89 @@
+"""Multi-SLERP: the mean direction of several vectors, at their mean length (Goddard, mergekit's method of this name).
+
+u = sum_t w_t v_t / |v_t|        merged = (sum_t w_t |v_t|) u / |u|
+
+v_t are task vectors if the recipe has a base, and the agents themselves if not. mergekit goes through the tangent space
+at u, where the weighted vectors sum to 0, so that this is what is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from ramerge.foundation.errors import WeightsError
+from ramerge.kernels.piece import Piece
+from ramerge.methods import gram
+from ramerge.methods.base import WEIGHTS, Agents, Counts, Method, Parameters, Results, for_each, weights_field
+from ramerge.methods.gram import Combination, Floats
+
+
+class MultislerpParameters(Parameters):
+    """Parameters of `multislerp`."""
+
+    weights: WEIGHTS = weights_field()
+    normalize: bool = Field(True, description="divide weights by their sum")
+    eps: float = Field(1e-8, ge=0, le=1, description="directions cancel out if their weighted sum is shorter than this")
+
+    @model_validator(mode="after")
+    def _has_a_sum(self) -> MultislerpParameters:
+        weights = self.weights.values() if isinstance(self.weights, Mapping) else [self.weights]
+        if self.normalize and abs(sum(weights)) < 1e-8:
+            raise ValueError("weights sum to 0, so they cannot be normalized")
+        return self
+
+
+def mean_direction(products: Floats, weights: tuple[float, ...], eps: float) -> Floats:
+    """Coefficients of N vectors; NaN if more than two of them cancel out."""
+    lengths = gram.norms(products)
+    if len(weights) == 1 or not lengths.any():
+        return np.ones(len(weights)) / len(weights)
+    w: Floats = np.array(weights)
+    squared = float(w @ gram.cosines(products) @ w)
+    if not math.isfinite(squared):
+        return np.full(len(weights), np.nan)
+    if math.sqrt(max(squared, 0)) >= eps:
+        along: Floats = np.divide(w, lengths, out=np.zeros_like(w), where=lengths > 0)
+        return along * float(w @ lengths) / math.sqrt(squared)
+    return w if len(weights) == 2 else np.full(len(weights), np.nan)
+
+
+def prepare(parameters: MultislerpParameters, agents: Agents, results: Results) -> Combination:
+    """Coefficients of all vectors."""
+    weights = for_each(parameters.weights, agents)
+    if parameters.normalize:
+        weights = tuple(weight / sum(weights) for weight in weights)
+    return gram.prepare(len(agents), lambda products: mean_direction(products, weights, parameters.eps), results)
+
+
+def merge(piece: Piece, prepared: Combination, counts: Counts | None, lenient: bool) -> bool:
+    """Merge a piece; see `Method.merge`.
+
+    Raises:
+        WeightsError: the agents' directions cancel out.
+    """
+    if np.isnan(prepared.coefficients).any() and not lenient:
+        raise WeightsError(
+            f"tensor {piece.tensor!r}: the weighted directions of the agents cancel out, so there is no mean "
+            "direction; give other weights"
+        )
+    return gram.merge(piece, prepared, counts, lenient)
+
+
+MULTISLERP = Method(
+    name="multislerp",
+    title="Mean direction at mean length",
+    source="mergekit's method of this name, goddard.blog/posts/multislerp-wow-what-a-cool-idea",
+    formula="(sum_t w_t |tau_t|) u / |u|, u = sum_t w_t tau_t / |tau_t|; without a base of the agents themselves",
+    alone="the result is the agent itself",
+    differs="adds `eps` to lengths, which shortens task vectors that are nearly 0",
+    parameters=MultislerpParameters,
+    needs_base=False,
+    takes_base=True,
+    statistics=lambda _parameters, agents: gram.statistics(len(agents)),
+    prepare=prepare,
+    merge=merge,
+)

@@ -1,0 +1,115 @@
+"""Values of given ranks in each tensor, such as quantiles, found exactly by counting, as in `trim`.
+
+A value is the magnitude of a float32. A first read counts the upper 15 bits of all values, which tells in which bins
+the wanted ranks lie; a second one counts the lower 16 bits of the values in these bins. Infinite values are left out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.kernels.elementwise import COARSE_BINS, FINE_BINS
+from ramerge.kernels.piece import Piece
+from ramerge.methods.base import Counts, Statistic
+
+_INFINITE_BIN = 0x7F80
+# The bin, and the rank from the top within it.
+_Place = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Values(ABC):
+    """Values of elements in one or several rows, and the ranks that are wanted. Subclasses are frozen dataclasses."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """How many values an element has."""
+
+    @abstractmethod
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None) -> bool:
+        """Count a piece's values as `kernels.elementwise.histogram` does; True if a task vector is not finite."""
+
+    @abstractmethod
+    def ranks(self, row: int, counted: int) -> tuple[int, ...]:
+        """The wanted ranks among so many values, counted from the largest, which is 1; as many for each row.
+
+        0 stands for infinity, and ranks beyond the last one for 0.
+        """
+
+
+@dataclass(frozen=True)
+class Coarse(Statistic):
+    """In which bin every wanted value lies: for each row a place for each rank."""
+
+    values: Values = field(kw_only=True)
+
+    def blank(self, agents: int) -> Counts:
+        """uint32, shape (rows, bins)."""
+        return np.zeros((self.values.rows, COARSE_BINS), np.uint32)
+
+    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+        """See `Statistic.count`."""
+        return self.values.tally(piece, counts, None)
+
+    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[tuple[_Place, ...], ...]:
+        """See `Statistic.finish`."""
+        total = total.copy()
+        total[:, _INFINITE_BIN] = 0
+        return tuple(
+            tuple(_find(counts, rank) for rank in self.values.ranks(row, int(counts.sum())))
+            for row, counts in enumerate(total)
+        )
+
+
+@dataclass(frozen=True)
+class Ranked(Statistic):
+    """The values of the wanted ranks: for each row a float for each rank."""
+
+    after: Coarse
+
+    def blank(self, agents: int) -> Counts:
+        """uint32, shape (ranks, rows, bins)."""
+        values = self.after.values
+        return np.zeros((len(values.ranks(0, 0)), values.rows, FINE_BINS), np.uint32)
+
+    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+        """See `Statistic.count`."""
+        flags = [
+            self.after.values.tally(piece, of_rank, [place for place, _ in bins])
+            for of_rank, bins in zip(counts, zip(*known, strict=True), strict=True)
+        ]
+        return any(flags)
+
+    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[tuple[float, ...], ...]:
+        """See `Statistic.finish`."""
+        return tuple(
+            tuple(_value(upper, total[rank, row]) for rank, upper in enumerate(places))
+            for row, places in enumerate(known)
+        )
+
+
+def ranked(values: Values) -> Ranked:
+    """The statistic of a tensor's values."""
+    return Ranked("tensor", Coarse("tensor", values=values))
+
+
+def _find(counts: NDArray[np.int64], rank: int) -> _Place:
+    """The bin of the `rank`-th largest; the lowest bin if there are fewer."""
+    if rank == 0:
+        return _INFINITE_BIN, 0
+    from_top = np.cumsum(counts[::-1])
+    passed = min(int(np.searchsorted(from_top, rank)), counts.size - 1)
+    return counts.size - 1 - passed, rank - (int(from_top[passed - 1]) if passed else 0)
+
+
+def _value(upper: _Place, counts: NDArray[np.int64]) -> float:
+    index, rank = upper
+    lower = _find(counts, rank)[0] if rank else 0
+    return float(np.uint32(index << 16 | lower).view(np.float32))

@@ -1,0 +1,159 @@
+"""SCE: select, calculate, erase (Wan et al. 2024, FuseChat, arXiv 2408.07990).
+
+Select the elements of a tensor in which the agents differ most: the largest variances over agents. Calculate weights of
+the agents for the tensor: their mean squares of what is selected, as shares. Erase what does not agree with the sign of
+the sum. tau is the weighted mean of what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ramerge.kernels.elementwise import ZERO, Inputs, histogram
+from ramerge.kernels.fixed import CHUNK
+from ramerge.kernels.formats import Loop, Words
+from ramerge.kernels.piece import Piece
+from ramerge.kernels.sums import sums
+from ramerge.methods.base import Agents, Counts, Method, Parameters, Results
+from ramerge.methods.formula import Formula, merge
+from ramerge.methods.gram import Floats, Sums
+from ramerge.methods.ranks import Values, ranked
+
+LEAST_WEIGHT, INFINITY = np.float32(1e-6), np.float32(np.inf)
+
+
+class SceParameters(Parameters):
+    """Parameters of `sce`."""
+
+    select_topk: float = Field(
+        1.0, ge=0, le=1, description="share of a tensor's elements with any variance that is selected; 1: all elements"
+    )
+
+
+@dataclass(frozen=True)
+class Variances(Values):
+    """Variances over agents, and the rank of the least that is selected. Where agents are equal, there is none."""
+
+    agents: int
+    topk: float
+
+    @property
+    def rows(self) -> int:
+        """See `Values`."""
+        return 1
+
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None) -> bool:
+        """See `Values`."""
+        which = Inputs(self.agents)
+        return piece.observe(lambda loop, inputs: histogram(variance, loop, inputs, which, counts, bins, rows=1))
+
+    def ranks(self, row: int, counted: int) -> tuple[int, ...]:
+        """See `Values`."""
+        return (int(self.topk * counted),)
+
+
+@dataclass(frozen=True)
+class Squares(Sums):
+    """The sum of squares of each agent over what is selected, `after` its bound or of all: float64, shape (agents,)."""
+
+    chunk = CHUNK
+
+    def terms(self) -> Sequence[tuple[int, int]]:
+        """Every agent's square."""
+        return [(t, t) for t in range(self.agents)]
+
+    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+        """See `Statistic.count`."""
+        which, least = Inputs(self.agents), (_bound(known),)
+
+        def kernel(loop: Loop, inputs: list[Words]) -> bool:
+            found, flagged = sums(selected, loop, inputs, which, self.terms(), CHUNK, piece.elements, common=least)
+            self.enter(found, counts)
+            return flagged
+
+        return piece.observe(kernel)
+
+    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[Floats, float]:
+        """The sums, and the bound of what is selected."""
+        return self.read(total), _bound(known)
+
+
+def _bound(known: Any) -> float:
+    """The least variance that is selected; 0 for all."""
+    return known[0][0] if known is not None else 0.0
+
+
+def variance(_t: Any, taus: Any) -> Any:
+    """The variance of an element over agents as float32; infinite where that is 0, which is not counted."""
+    count, total, squares = np.float32(len(taus)), ZERO, ZERO
+    for t in range(len(taus)):
+        total = total + taus[t]
+    mean = total / count
+    for t in range(len(taus)):
+        squares = squares + (taus[t] - mean) * (taus[t] - mean)
+    found = np.float32(squares / count)
+    return found if found > ZERO else INFINITY
+
+
+def selected(own: Any, taus: Any, least: Any) -> Any:
+    """An agent's element if it is selected, else 0."""
+    count, total, squares = np.float32(len(taus)), ZERO, ZERO
+    for t in range(len(taus)):
+        total = total + taus[t]
+    mean = total / count
+    for t in range(len(taus)):
+        squares = squares + (taus[t] - mean) * (taus[t] - mean)
+    return taus[own] if np.float32(squares / count) >= least else ZERO
+
+
+def squares(parameters: SceParameters, agents: Agents) -> Squares:
+    """The statistic that gives weights, after that which selects."""
+    before = None
+    if parameters.select_topk < 1:
+        before = ranked(Variances(len(agents), parameters.select_topk))
+    return Squares("tensor", before, agents=len(agents))
+
+
+def prepare(parameters: SceParameters, agents: Agents, results: Results) -> Formula:
+    """Weights, and the least variance that is selected."""
+    found, least = results[squares(parameters, agents)]
+    total = found.sum()
+    weights = found / total if total != 0 else np.full(len(agents), 1 / len(agents))
+    return Formula(element, (tuple(weights.tolist()),), (least,))
+
+
+def element(b: Any, taus: Any, weights: Any, least: Any) -> Any:
+    """One element."""
+    count, mass, squares = np.float32(len(taus)), ZERO, ZERO
+    for t in range(len(taus)):
+        mass = mass + taus[t]
+    mean = mass / count
+    for t in range(len(taus)):
+        squares = squares + (taus[t] - mean) * (taus[t] - mean)
+    total, voices = ZERO, ZERO
+    for t in range(len(taus)):
+        agrees = taus[t] > ZERO if mass >= ZERO else taus[t] < ZERO
+        total = total + (weights[t] * taus[t] if agrees else ZERO)
+        voices = voices + (weights[t] if agrees else ZERO)
+    stays = total == ZERO or np.float32(squares / count) < least
+    return b if stays else b + total / (voices if voices > LEAST_WEIGHT else LEAST_WEIGHT)
+
+
+SCE = Method(
+    name="sce",
+    title="Select, calculate, erase",
+    source="FuseChat: Knowledge Fusion of Chat Models, arXiv 2408.07990",
+    formula="of the `select_topk` largest variances over agents: sum_t s_t tau_t / sum_t s_t of those that agree with "
+    "the sign of the sum, s_t the mean of tau_t^2",
+    differs="weighs all agents alike where mean squares sum to less than 1e-6, as those of RL agents do",
+    parameters=SceParameters,
+    statistics=lambda parameters, agents: (squares(parameters, agents),),
+    prepare=prepare,
+    merge=merge,
+)

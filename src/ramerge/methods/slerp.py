@@ -1,0 +1,105 @@
+"""Spherical linear interpolation between two models: along the arc, not along the chord (Shoemake 1985).
+
+merged = [sin((1 - t) theta) a_1 + sin(t theta) a_2] / sin(theta)        theta: the angle between a_1 and a_2
+
+`slerp` is between the models themselves, and takes the chord where |cos(theta)| > 0.9995. Models of one base are nearly
+parallel, so it nearly always does. `nuslerp` is between task vectors if the recipe has a base, which are not parallel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from ramerge.methods import gram
+from ramerge.methods.base import WEIGHTS, Agents, Method, Parameters, Results, for_each, weights_field
+from ramerge.methods.gram import Combination, Floats, Per
+
+_PARALLEL = 0.9995
+_SINE_OF_PARALLEL = 1e-8
+_NO_WEIGHT = 1e-6
+
+
+class SlerpParameters(Parameters):
+    """Parameters of `slerp`."""
+
+    t: float = Field(0.5, ge=0, le=1, description="how far to go from the first agent (0) to the second one (1)")
+
+
+class NuslerpParameters(Parameters):
+    """Parameters of `nuslerp`."""
+
+    weights: WEIGHTS = weights_field()
+    per: Per = Field("tensor", description="what has an angle of its own: each tensor, row (last axis) or column")
+
+
+def arc(products: Floats, t: float, parallel: Any) -> Floats:
+    """Coefficients of two vectors on the arc between them; on the chord where `parallel(cosine)`."""
+    cosine = gram.cosines(products)[..., 0, 1]
+    theta = np.arccos(cosine)
+    with np.errstate(all="ignore"):
+        round_ = np.stack([np.sin((1 - t) * theta), np.sin(t * theta)], -1) / np.sin(theta)[..., None]
+    # NaN stays NaN: a dot product that is out of range must not pass for parallel
+    return np.where(parallel(cosine)[..., None], np.array([1 - t, t]), round_)
+
+
+def nearly(cosine: Floats) -> Any:
+    """Whether `slerp` takes vectors for parallel."""
+    return np.abs(cosine) > _PARALLEL
+
+
+def exactly(cosine: Floats) -> Any:
+    """Whether `nuslerp` does."""
+    return np.sin(np.arccos(cosine)) < _SINE_OF_PARALLEL
+
+
+def share(weights: tuple[float, ...]) -> float:
+    """How far weights go from the first vector to the second one."""
+    return 0.5 if abs(sum(weights)) < _NO_WEIGHT else weights[1] / sum(weights)
+
+
+def prepare_slerp(parameters: SlerpParameters, agents: Agents, results: Results) -> Combination:
+    """Coefficients of both models."""
+    return gram.prepare(len(agents), lambda products: arc(products, parameters.t, nearly), results)
+
+
+def prepare_nuslerp(parameters: NuslerpParameters, agents: Agents, results: Results) -> Combination:
+    """Coefficients of both task vectors, or how to find those of a row."""
+    t = share(for_each(parameters.weights, agents))
+    return gram.prepare(len(agents), lambda products: arc(products, t, exactly), results, parameters.per)
+
+
+SLERP = Method(
+    name="slerp",
+    title="Spherical interpolation of two models",
+    source="Animating Rotation with Quaternion Curves, Shoemake 1985, for each tensor",
+    formula="[sin((1 - t) theta) a_1 + sin(t theta) a_2] / sin(theta), linear if |cos(theta)| > 0.9995; needs no base",
+    differs="there is no difference but rounding",
+    parameters=SlerpParameters,
+    fewest=2,
+    most=2,
+    symmetric=False,
+    needs_base=False,
+    statistics=lambda _parameters, agents: gram.statistics(len(agents)),
+    prepare=prepare_slerp,
+    merge=gram.merge,
+)
+NUSLERP = Method(
+    name="nuslerp",
+    title="Spherical interpolation of two task vectors",
+    source="mergekit's method of this name; Shoemake 1985",
+    formula="slerp of tau_1 and tau_2, or without a base of a_1 and a_2, at t = w_2 / (w_1 + w_2)",
+    differs="there is no difference but rounding; `nuslerp_flatten: false` is `per: row`, or `column` with "
+    "`nuslerp_row_wise`",
+    parameters=NuslerpParameters,
+    fewest=2,
+    most=2,
+    needs_base=False,
+    takes_base=True,
+    statistics=lambda parameters, agents: gram.statistics(len(agents), parameters.per),
+    unit=lambda layer, parameters: gram.unit(layer, parameters.per),
+    prepare=prepare_nuslerp,
+    merge=gram.merge,
+)

@@ -1,0 +1,183 @@
+"""mergekit's methods and their parameters, and what they are here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _fraction(density: float) -> float:
+    if not 0 <= density <= 1:
+        raise ValueError(f"must be from 0 to 1, not {density:g}")
+    return density
+
+
+def _drop_rate(density: float) -> float:
+    """1 - density in decimal: 0.3 for 0.7, where the difference of floats is 0.30000000000000004."""
+    rate = float(1 - Decimal(repr(_fraction(density))))
+    if rate == 1:
+        raise ValueError(f"must be above 0, not {density:g}: nothing would be left of the model")
+    return rate
+
+
+def _to_norm(rescale: bool) -> str:
+    return "l1" if rescale else "none"
+
+
+def _per_row(filter_wise: bool) -> str:
+    return "row" if filter_wise else "tensor"
+
+
+def _per(parameters: dict[str, Any]) -> dict[str, Any]:
+    """What has an angle of its own in `nuslerp`: mergekit's rows are columns, and it has rows where it says columns."""
+    flatten, row_wise = parameters.pop("flatten"), parameters.pop("row_wise")
+    return {**parameters, "per": "tensor" if flatten else "column" if row_wise else "row"}
+
+
+def _unscaled(rescale: bool) -> bool:
+    if rescale:
+        raise ValueError("true is not supported for ties: ramerge does not rescale after trimming")
+    return rescale
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A parameter of one of mergekit's methods.
+
+    Attributes:
+        ours: its name here; None if it has no effect here.
+        kind: float, bool or int.
+        default: mergekit's default; None if there is none. Then the parameter is not written.
+        required: whether mergekit refuses a recipe without it.
+        each: whether every model may have its own value.
+        shared: whether it is one value here all the same, because there is only one model.
+        convert: from mergekit's value to ramerge's; a ValueError says what is wrong with the value.
+    """
+
+    ours: str | None
+    kind: type = float
+    default: Any = None
+    required: bool = False
+    each: bool = False
+    shared: bool = False
+    convert: Callable[[Any], Any] = _same
+
+
+@dataclass(frozen=True)
+class Method:
+    """One of mergekit's methods.
+
+    Attributes:
+        ours: its name here.
+        settings: its parameters.
+        fixed: parameters here for the same results as there.
+        base: what the base is: the `origin` of task vectors; the same `if given`; one of the `models`; or the `first`
+            of them.
+        only: how many models it takes, if that is not checked later.
+        join: from parameters here, each from a setting, to others that say the same.
+    """
+
+    ours: str
+    settings: Mapping[str, Setting]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    base: Literal["origin", "if given", "models", "first"] = "origin"
+    only: int | None = None
+    join: Callable[[dict[str, Any]], dict[str, Any]] = _same
+
+
+# the type of mergekit's masks, which changes no result
+_MASK = {"int8_mask": Setting(None, bool, False)}
+_WEIGHT = {"weight": Setting("weights", required=True, each=True)}
+_ARITHMETIC = _MASK | _WEIGHT | {"lambda": Setting("scale", default=1.0)}
+
+
+def _normalize(default: bool) -> dict[str, Setting]:
+    return {"normalize": Setting("normalize", bool, default)}
+
+
+_DARE = (
+    _ARITHMETIC
+    | _normalize(False)
+    | {
+        "density": Setting("p", default=1.0, each=True, convert=_drop_rate),
+        "rescale": Setting("rescale", bool, True),
+        # in mergekit the seed is only a flag
+        "seed": Setting("seed", int),
+    }
+)
+_SPARSE = _ARITHMETIC | {"density": Setting("density", default=1.0, each=True, convert=_fraction)}
+_BREADCRUMBS = (
+    _SPARSE
+    | _normalize(False)
+    | {
+        "gamma": Setting("gamma", default=0.01, each=True, convert=_fraction),
+        "rescale": Setting("rescale", bool, False),
+    }
+)
+_DELLA = _SPARSE | {
+    "epsilon": Setting("epsilon", default=0.15, each=True, convert=_fraction),
+    "rescale": Setting("rescale", bool, True, convert=_to_norm),
+    "seed": Setting("seed", int),
+}
+_EPSILON = _MASK | {"epsilon": Setting("epsilon", default=1e-5)}
+_RESCALED = {"r": Setting("r", default=0.1), "alpha": Setting("alpha", default=0.2)}
+
+METHODS: Mapping[str, Method] = {
+    "linear": Method("linear", _MASK | _WEIGHT | _normalize(True), base="models"),
+    "task_arithmetic": Method(
+        "task_arithmetic",
+        # mergekit accepts density and rescale here, but they have no effect
+        _ARITHMETIC
+        | _normalize(False)
+        | {"density": Setting(None, default=1.0, each=True), "rescale": Setting(None, bool, False)},
+    ),
+    "ties": Method(
+        "ties",
+        _SPARSE | _normalize(True) | {"rescale": Setting(None, bool, False, convert=_unscaled)},
+        {"trim": "tensor"},
+    ),
+    "dare_linear": Method("dare", _DARE),
+    "dare_ties": Method("dare_ties", _DARE, {"density": 1.0, "trim": "tensor"}),
+    "ram": Method("ram", _EPSILON),
+    "ramplus_tl": Method("ram+", _EPSILON | _RESCALED, {"scope": "tensor"}),
+    "breadcrumbs": Method("breadcrumbs", _BREADCRUMBS),
+    "breadcrumbs_ties": Method("breadcrumbs_ties", _BREADCRUMBS),
+    "della": Method("della", _DELLA | _normalize(True)),
+    "della_linear": Method("della_linear", _DELLA | _normalize(False)),
+    "sce": Method("sce", _MASK | {"select_topk": Setting("select_topk", default=1.0, convert=_fraction)}),
+    "slerp": Method("slerp", {"t": Setting("t", required=True, convert=_fraction)}, base="first"),
+    "nuslerp": Method(
+        "nuslerp",
+        _WEIGHT
+        | {
+            "nuslerp_flatten": Setting("flatten", bool, True),
+            "nuslerp_row_wise": Setting("row_wise", bool, False),
+        },
+        base="if given",
+        join=_per,
+    ),
+    "multislerp": Method(
+        "multislerp",
+        _WEIGHT | {"normalize_weights": Setting("normalize", bool, True), "eps": Setting("eps", default=1e-8)},
+        base="if given",
+    ),
+    "karcher": Method(
+        "karcher",
+        {"max_iter": Setting("max_iter", int, 10), "tol": Setting("tol", default=1e-5)},
+        base="models",
+    ),
+    "model_stock": Method("model_stock", {"filter_wise": Setting("per", bool, False, convert=_per_row)}),
+    "arcee_fusion": Method("arcee_fusion", {}),
+    "passthrough": Method(
+        "passthrough", {"scale": Setting("scale", default=1.0, each=True, shared=True)}, base="models", only=1
+    ),
+}
+
+# mergekit's other methods. For these, a suggestion of a similar name would not help.
+OTHERS = frozenset({"nearswap"})

@@ -1,0 +1,446 @@
+"""Translates recipes from mergekit's form to ramerge's, and reports everything in them that is not supported.
+
+    merge_method, base_model    method, base
+    models                      agents, named after the last part of each path or hub id
+    slices                      the same, if there is one slice with all layers of every model
+    parameters                  parameters; a model's own override those of the whole recipe
+    out_dtype, else dtype       dtype
+
+A parameter that the recipe does not give gets mergekit's default, never ramerge's. Mistakes that mergekit ignores
+silently, such as a misspelt key, are refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ramerge.foundation.dtypes import full_dtype
+from ramerge.foundation.errors import CheckpointError, RecipeError
+from ramerge.foundation.text import unknown
+from ramerge.recipe.document import Document, Key
+from ramerge.recipe.mergekit.methods import METHODS, OTHERS, Method, Setting
+from ramerge.recipe.mergekit.models import Model, located, named, whole_slice
+from ramerge.recipe.mergekit.values import (
+    ANYWHERE,
+    Case,
+    Given,
+    Rule,
+    Tensor,
+    Value,
+    chained,
+    read_value,
+    rules_of,
+    shown,
+    tensors_of,
+    varies,
+)
+
+# names of the floating-point tensors of a recipe's base, which may be in ramerge's form by half
+Look = Callable[[Document], Sequence[str]]
+
+_MARKS = frozenset({"merge_method", "models", "slices", "modules"})
+_KEYS = ("merge_method", "base_model", "models", "parameters", "dtype", "out_dtype")
+_MODEL_KEYS = ("model", "parameters")
+# ramerge's own keys. mergekit does not know them and ignores them, so both programs take the same file.
+_ADDED_KEYS = ("rounding", "rounding_seed", "companions", "shard_size", "allow")
+_OWN_KEYS = {
+    "method": "use merge_method",
+    "base": "use base_model",
+    "agents": "use models",
+    "preset": "use parameters",
+    "rules": "write the recipe in ramerge's own form",
+}
+_DTYPES = ("bfloat16", "float16", "float32", "float64")
+_ELSEWHERE = ("tokenizer_source", "tokenizer", "chat_template", "slices", "modules")
+_WHOLE = "only whole models can be merged: list them under models, or in one slice with all layers of every model"
+
+
+def is_mergekit(values: Mapping[str, Any]) -> bool:
+    """Whether a recipe's values have mergekit's form: they have one of merge_method, models, slices, modules."""
+    return not _MARKS.isdisjoint(values)
+
+
+def blind(_document: Document) -> Sequence[str]:
+    """Stands for a look at models where there is none."""
+    raise CheckpointError("the model's tensors are not known here")
+
+
+def translate(document: Document, look: Look = blind) -> Document:
+    """Translate a recipe from mergekit's form to ramerge's. Messages still show the lines and flags of the original.
+
+    Args:
+        document: the recipe.
+        look: gives the names of the base's tensors (without a base, the first agent's), if values depend on them.
+
+    Raises:
+        RecipeError: something is wrong or not supported; all problems are listed.
+    """
+    return _Translation(document, look).run()
+
+
+class _Translation:
+    """One translation: the given recipe, the result, and the problems."""
+
+    def __init__(self, document: Document, look: Look) -> None:
+        self.given = document
+        self.look = look
+        self.values = {str(key): value for key, value in document.values.items()}
+        self.problems: list[str] = []
+        self.entries: Any = self.values.get("models")
+        self.models_key: Key = ("models",)
+        self.slice_parameters: Any = None
+        self.result = Document({}, document.source, document.folder, {}, document.text, {})
+
+    def run(self) -> Document:
+        """The document in ramerge's form."""
+        self.check_keys()
+        self.open_slice()
+        method = self.read_method()
+        base = self.read_model(self.values["base_model"], ("base_model",)) if self.values.get("base_model") else None
+        agents = self.choose_agents(method, self.read_models(method), base)
+        self.write_models(method, base, agents)
+        self.keep_own_keys()
+        self.write_dtype()
+        self.check_tokenizer(base)
+        self.write_parameters(method, agents)
+        if self.problems:
+            raise RecipeError(self.problems)
+        return self.result
+
+    # --- reports and results ---
+
+    def problem(self, key: Key, message: str) -> None:
+        """Report a problem of the value at `key`."""
+        self.problems.append(self.given.where(key, message))
+
+    def put(self, key: Key, value: Any, origin: Key = ()) -> None:
+        """Set a value of the result. It comes from the value that was given at `origin`."""
+        mapping = self.result.values
+        for part in key[:-1]:
+            mapping = mapping.setdefault(part, {})
+        mapping[key[-1]] = value
+        self.mark(key, origin)
+
+    def mark(self, key: Key, origin: Key) -> None:
+        """Make messages about `key` of the result show the line or flag of `origin`, or of the mapping around it."""
+        for length in range(len(origin), 0, -1):
+            if origin[:length] in self.given.flags:
+                self.result.flags[key] = self.given.flags[origin[:length]]
+                return
+            if origin[:length] in self.given.lines:
+                self.result.lines[key] = self.given.lines[origin[:length]]
+                return
+
+    # --- keys and method ---
+
+    def check_keys(self) -> None:
+        """Report keys that are unknown, not supported, or from ramerge's own form."""
+        for key, value in self.values.items():
+            if key == "modules" and value:
+                self.problem((key,), f"is not supported; {_WHOLE}")
+            elif key in _OWN_KEYS:
+                given = next((given for given in self.given.flags if given[0] == key), (key,))
+                self.problem(given, f"does not belong in a recipe of mergekit's form: {_OWN_KEYS[key]}")
+            elif key not in (*_KEYS, *_ADDED_KEYS, *_ELSEWHERE):
+                self.problem((key,), unknown("key", key, [*_KEYS, *_ADDED_KEYS]))
+
+    def read_method(self) -> Method | None:
+        """The method; None if there is a problem with it."""
+        name = self.values.get("merge_method")
+        if isinstance(name, str) and name in METHODS:
+            self.put(("method",), METHODS[name].ours, ("merge_method",))
+            return METHODS[name]
+        supported = f"supported: {', '.join(METHODS)}"
+        if name is None:
+            message = f"is missing; {supported}"
+        elif not isinstance(name, str):
+            message = f"must be text, not {shown(name)}; {supported}"
+        elif name in OTHERS:
+            message = f"mergekit's {name} is not supported; {supported}"
+        else:
+            message = f"{unknown('method', name, list(METHODS)).partition('known:')[0]} {supported}".replace("  ", " ")
+        self.problem(("merge_method",), message)
+        return None
+
+    # --- models ---
+
+    def open_slice(self) -> None:
+        """Take the models from a slice that holds all layers. mergekit itself makes such a slice from `models`."""
+        slices = self.values.get("slices")
+        if not slices:
+            return
+        try:
+            sources, layers, self.slice_parameters = whole_slice(slices)
+        except ValueError as error:
+            self.problem(("slices",), f"{error}; {_WHOLE}")
+            return
+        if self.entries:
+            self.problem(("slices",), "cannot be used together with models; remove one of the two")
+        self.entries, self.models_key = sources, ("slices", "0", "sources")
+        self.mark(("slices",), ("slices",))
+        # planning checks that these are all layers, once the base is open
+        self.result.layers = layers
+
+    def read_models(self, method: Method | None) -> list[Model]:
+        """The listed models. Problems of each are reported."""
+        entries = self.entries
+        if not entries and (self.values.get("slices") or self.values.get("modules")):
+            return []  # already reported as a problem of these keys
+        if entries is None:
+            self.problem(("models",), "is missing")
+            return []
+        if not isinstance(entries, list | tuple) or not entries:
+            self.problem(("models",), f"must be a list such as [{{model: ./coder}}], not {shown(entries)}")
+            return []
+        read = [self.read_entry(entry, (*self.models_key, str(index)), method) for index, entry in enumerate(entries)]
+        models = [model for model in read if model is not None]
+        for index, model in enumerate(models):
+            if any(model.is_same(other) for other in models[:index]):
+                self.problem(model.key, f"{model.written} is listed twice")
+        return models
+
+    def read_entry(self, entry: Any, key: Key, method: Method | None) -> Model | None:
+        """A model of the list, with its parameters."""
+        if not isinstance(entry, Mapping):
+            self.problem(key, f"must be a mapping such as {{model: ./coder}}, not {shown(entry)}")
+            return None
+        for name in entry:
+            if name not in _MODEL_KEYS:
+                self.problem((*key, str(name)), unknown("key", str(name), list(_MODEL_KEYS)))
+        own = self.read_parameters(entry.get("parameters"), (*key, "parameters"), method)
+        if entry.get("model") is None:
+            self.problem((*key, "model"), "is missing")
+            return None
+        return self.read_model(entry["model"], (*key, "model"), own)
+
+    def read_model(self, value: Any, key: Key, own: Given | None = None) -> Model | None:
+        """The model that a recipe's value names."""
+        try:
+            path, revision = located(value)
+        except ValueError as error:
+            self.problem(key, str(error))
+            return None
+        return Model(path, revision, key, own or {})
+
+    def choose_agents(self, method: Method | None, listed: Sequence[Model], base: Model | None) -> dict[str, Model]:
+        """Agents by name, in the order of sums. Some methods take the base for one of them, as in mergekit."""
+        others = [model for model in listed if not model.is_same(base)]
+        if method is None or method.base in ("origin", "if given"):
+            if listed and not others:
+                self.problem(("models",), "only the base model is listed; there is nothing to merge into it")
+            return named(others)
+        # mergekit adds the base to `models`, but not to a slice
+        counted = base is not None and (len(others) < len(listed) or self.models_key == ("models",))
+        if method.base == "first":
+            return named([*([base] if base is not None and counted else []), *others])
+        added = [base] if base is not None and counted and len(others) == len(listed) else []
+        models = [*listed, *added]
+        if method.only is not None and listed and len(models) != method.only:
+            text = f"{self.values['merge_method']} takes exactly {method.only} model, not {len(models)}"
+            self.problem(self.models_key, text)
+        return named(models)
+
+    def write_models(self, method: Method | None, base: Model | None, agents: Mapping[str, Model]) -> None:
+        """Write base and agents to the result."""
+        if base is not None:
+            self.put(("base",), base.written, base.key)
+        elif method is not None and method.base in ("origin", "first") and not self.values.get("base_model"):
+            self.problem(("base_model",), f"is missing; {self.values['merge_method']} needs it")
+        self.put(("agents",), {}, self.models_key)
+        for name, model in agents.items():
+            self.put(("agents", name), model.written, model.key)
+
+    # --- parameters ---
+
+    def read_parameters(self, given: Any, key: Key, method: Method | None) -> Given:
+        """The parameters at `key`, with values as they become ramerge's; wrong ones are empty."""
+        if given is None:
+            return {}
+        if not isinstance(given, Mapping):
+            self.problem(key, f"must be a mapping such as {{weight: 1}}, not {shown(given)}")
+            return {}
+        found: dict[str, tuple[Value, Key]] = {}
+        for name, value in ((str(name), value) for name, value in given.items()):
+            inside = (*key, name)
+            found[name] = (), inside
+            try:
+                if method is not None:
+                    setting = self.setting(method, name, for_all=key[:-2] != self.models_key)
+                    found[name] = read_value(value, setting.kind, setting.convert), inside
+            except ValueError as error:
+                self.problem(inside, str(error))
+        return found
+
+    def setting(self, method: Method, name: str, *, for_all: bool) -> Setting:
+        """The parameter of that name. A ValueError if the method does not have it, or not for a single model."""
+        if name not in method.settings:
+            others = [other for other, form in METHODS.items() if name in form.settings]
+            hint = f" ({name} belongs to {', '.join(others)})" if others else ""
+            raise ValueError(unknown(f"parameter of {self.values['merge_method']}", name, list(method.settings)) + hint)
+        if not for_all and not method.settings[name].each:
+            raise ValueError("is not possible for a single model in mergekit: put it under the recipe's parameters")
+        return method.settings[name]
+
+    def write_parameters(self, method: Method | None, agents: Mapping[str, Model]) -> None:
+        """Write every parameter of ramerge's method, and rules where they are not the same for all tensors."""
+        levels = [
+            self.read_parameters(self.slice_parameters, ("slices", "0", "parameters"), method),
+            self.read_parameters(self.values.get("parameters"), ("parameters",), method),
+        ]
+        if method is None:
+            return
+        for name, setting in method.settings.items():
+            if setting.required:
+                self.check_given(name, levels, agents)
+        slots = list(_slots(method, agents, levels))
+        for slot in slots:
+            self.mark(("parameters", *slot.key), slot.origin)
+            if len(slot.key) > 1:
+                self.mark(("parameters", slot.key[0]), self.models_key)
+        self.put(("parameters",), {}, ("parameters",))
+        varying = [slot for slot in slots if varies(slot.value)]
+        if self.problems:
+            return
+        if not varying:
+            self.result.values["parameters"] = _parameters(method, slots, ANYWHERE)
+            return
+        tensors = self.read_tensors(varying)
+        for slot in varying:
+            self.check_cases(slot, tensors)
+        if tensors and not self.problems:
+            texts = {case.text for slot in varying for case in slot.value if case.text is not None}
+            common, rules = rules_of(tensors, sorted(texts), lambda tensor: _parameters(method, slots, tensor))
+            self.result.values["parameters"] = common
+            self.put(("rules",), [_plain(rule, common) for rule in rules], varying[0].origin)
+
+    def read_tensors(self, varying: Sequence[_Slot]) -> list[Tensor]:
+        """The tensors on which values depend; empty if they cannot be known, which is a problem."""
+        try:
+            names = self.look(self.result)
+            if any(len(case.steps) > 1 for slot in varying for case in slot.value):
+                return tensors_of(names)
+            return [Tensor(name, None, 0.0) for name in names]
+        except (CheckpointError, ValueError) as error:
+            self.problem(varying[0].origin, f"depends on the tensor, and {error}")
+            return []
+
+    def check_cases(self, slot: _Slot, tensors: Sequence[Tensor]) -> None:
+        """Warn of filters that are for no tensor, and report tensors that no case is for."""
+        for case in slot.value:
+            if tensors and case.text is not None and not any(case.text in tensor.name for tensor in tensors):
+                warning = self.given.where(slot.origin, f"filter {case.text!r}: no tensor's name holds it")
+                self.result.warnings.append(warning)
+        missed = next((tensor.name for tensor in tensors if tensor.value(slot.value) is None), None)
+        if missed is not None:
+            self.problem(slot.origin, f"no filter is for {missed!r}; add an entry without a filter: {{value: ...}}")
+
+    def check_given(self, name: str, levels: Sequence[Given], agents: Mapping[str, Model]) -> None:
+        """Report every agent without a parameter that mergekit requires."""
+        for model in agents.values():
+            if any(name in level for level in (model.own, *levels)):
+                continue
+            if name == "t":
+                self.problem(("parameters",), f"{name} is missing")
+                return
+            if model.key == ("base_model",):
+                advice = f"list it under models with a {name} (0 excludes it), or remove base_model"
+                self.problem(model.key, f"mergekit merges the base model too, but it has no {name}: {advice}")
+            else:
+                self.problem(model.key, f"{name} is missing: give it in this model's parameters, or in the recipe's")
+
+    # --- the rest ---
+
+    def write_dtype(self) -> None:
+        """Write the output's dtype: from a flag, else out_dtype, else dtype, in which mergekit also computes."""
+        found = {key: name for key in ("out_dtype", "dtype") if (name := self.read_dtype(key)) is not None}
+        if ("dtype",) in self.given.flags:
+            found.pop("out_dtype", None)
+        for key in list(found)[:1]:
+            self.put(("dtype",), found[key], (key,))
+
+    def read_dtype(self, key: str) -> str | None:
+        """The full name of the dtype at `key`; None if none is given."""
+        value = self.values.get(key)
+        if value is None or value in ("", "auto"):
+            return None
+        name = full_dtype(value) if isinstance(value, str) else shown(value)
+        if not isinstance(value, str) or name not in _DTYPES:
+            self.problem((key,), unknown("dtype", name, list(_DTYPES)))
+            return None
+        return name
+
+    def check_tokenizer(self, base: Model | None) -> None:
+        """Report requests for other tokenizers and chat templates than the base's, which the output has."""
+
+        def is_base(source: Any) -> bool:
+            return source is None or source == "base" or (base is not None and source == base.written)
+
+        advice = "the output gets the base's tokenizer and chat template; companions: AGENT takes an agent's"
+        source, tokenizer = self.values.get("tokenizer_source"), self.values.get("tokenizer")
+        if not is_base(source):
+            self.problem(("tokenizer_source",), f"{shown(source)} is not supported: {advice}")
+        if tokenizer is not None:
+            # without a source, mergekit uses the union of all vocabularies
+            parts = {"source": "union", **tokenizer} if isinstance(tokenizer, Mapping) else {"source": "?"}
+            if not is_base(parts.pop("source")) or any(parts.values()):
+                self.problem(("tokenizer",), f"is not supported, except {{source: base}}: {advice}")
+        # agents of one base share its template, and mergekit's vote would select it
+        if self.values.get("chat_template") not in (None, "", "auto"):
+            self.problem(("chat_template",), f"is not supported: {advice}")
+
+    def keep_own_keys(self) -> None:
+        """Copy ramerge's own keys to the result, with the lines and flags of all values in them."""
+        for key in _ADDED_KEYS:
+            if key in self.values:
+                self.put((key,), self.values[key])
+        self.result.lines |= {key: line for key, line in self.given.lines.items() if key[0] in _ADDED_KEYS}
+        self.result.flags |= {key: flag for key, flag in self.given.flags.items() if key[0] in _ADDED_KEYS}
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A parameter of the result, or its value for an agent.
+
+    Attributes:
+        key: its name, and the agent's if every agent has its own.
+        value: mergekit's value, or its default.
+        origin: where the value was written.
+    """
+
+    key: Key
+    value: Value
+    origin: Key
+
+
+def _slots(method: Method, agents: Mapping[str, Model], levels: Sequence[Given]) -> Iterator[_Slot]:
+    """All parameters that are given or have a default."""
+    for name, setting in method.settings.items():
+        if setting.ours is None:
+            continue
+        own = any(name in model.own for model in agents.values())
+        for agent, model in agents.items() if own else [("", None)]:
+            given = [level[name] for level in ([model.own] if model else []) + [*levels] if name in level]
+            default = (Case(None, (setting.default,), setting.convert),) if setting.default is not None else ()
+            value = chained([*(value for value, _ in given), default])
+            if value:
+                key = (setting.ours, agent) if own and not setting.shared else (setting.ours,)
+                yield _Slot(key, value, given[0][1] if given else ("merge_method",))
+
+
+def _parameters(method: Method, slots: Sequence[_Slot], tensor: Tensor) -> dict[str, Any]:
+    """The parameters of a tensor in ramerge's words."""
+    found: dict[str, Any] = {}
+    for slot in slots:
+        case = tensor.value(slot.value)
+        assert case is not None, slot.key
+        inside = found.setdefault(slot.key[0], {}) if len(slot.key) > 1 else found
+        inside[slot.key[-1]] = case.at(tensor.place)
+    return {**method.join(found), **method.fixed}
+
+
+def _plain(rule: Rule, common: Mapping[str, Any]) -> dict[str, Any]:
+    """A rule as recipes have it, with the parameters that differ from those of most tensors."""
+    others = {name: value for name, value in rule.parameters.items() if value != common[name]}
+    return {**rule.plain, "parameters": others}

@@ -1,0 +1,241 @@
+"""Values of mergekit's parameters: the same everywhere, or a gradient over layers, or by filter on tensors' names.
+
+A list of numbers is a gradient: from the first layer to the last one, linear between its numbers; tensors outside of
+the layers have the first one. A filter is for tensors whose names hold its text. The first case that is for a tensor
+counts; if none is, the next level counts: model, slice, recipe, default.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from glob import escape
+from itertools import groupby, permutations
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from ramerge.recipe.document import Key
+from ramerge.recipe.layers import layer_of
+
+_READERS: Mapping[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (float, bool, int)}
+_WORDS = {float: "a number", bool: "true or false", int: "a whole number"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A value, or the numbers of a gradient, for the tensors whose names hold a text; for all if there is none."""
+
+    text: str | None
+    steps: tuple[Any, ...]
+    convert: Callable[[Any], Any]
+
+    def at(self, place: float) -> Any:
+        """The value at a place from 0, the first layer, to 1, the last one."""
+        scaled = place * (len(self.steps) - 1)
+        lower = int(scaled)
+        if scaled == lower:
+            return self.convert(self.steps[lower])
+        part = scaled - lower
+        return self.convert((1 - part) * self.steps[lower] + part * self.steps[lower + 1])
+
+
+Value = tuple[Case, ...]
+# by name: a value, and where it was written
+Given = Mapping[str, tuple[Value, Key]]
+
+
+def read_value(value: Any, kind: type, convert: Callable[[Any], Any]) -> Value:
+    """A value as mergekit reads it, up to the first case that is for all tensors.
+
+    Args:
+        value: as in the recipe.
+        kind: float, bool or int.
+        convert: from mergekit's value to ramerge's; a ValueError says what is wrong.
+
+    Raises:
+        ValueError: the value has no form that mergekit has, or it is not of that kind.
+    """
+    entries = [value] if isinstance(value, Mapping) else value
+    if not isinstance(entries, list | tuple) or not any(isinstance(entry, Mapping) for entry in entries):
+        return (_case(None, value, kind, convert),)
+    cases = []
+    for entry in entries:
+        if not isinstance(entry, Mapping) or not set(entry) <= {"filter", "value"} or "value" not in entry:
+            raise ValueError(f"must be a list of {{filter: TEXT, value: VALUE}}, not with {shown(entry)}")
+        text = entry.get("filter")
+        if not isinstance(text, str | None) or text == "":
+            raise ValueError(f"filter must be a part of tensors' names, not {shown(text)}")
+        cases.append(_case(None if text == "*" else text, entry["value"], kind, convert))
+        if cases[-1].text is None:
+            break
+    return tuple(cases)
+
+
+def _case(text: str | None, value: Any, kind: type, convert: Callable[[Any], Any]) -> Case:
+    steps = tuple(read(step, kind) for step in (value if isinstance(value, list | tuple) else [value]))
+    if not steps:
+        raise ValueError("a gradient over layers needs numbers")
+    for step in steps:
+        convert(step)
+    if all(step == steps[0] for step in steps):
+        return Case(text, steps[:1], convert)
+    if kind is not float:
+        raise ValueError(f"a gradient over layers is of numbers, and this is {_WORDS[kind]}")
+    return Case(text, steps, convert)
+
+
+def read(value: Any, kind: type) -> Any:
+    """A value as mergekit reads it: its YAML reads `1e-5` as text, which becomes a number here."""
+    try:
+        result = _READERS[kind].validate_python(value)
+    except ValidationError as error:
+        raise ValueError(f"must be {_WORDS[kind]}, not {shown(value)}") from error
+    if isinstance(result, float) and not math.isfinite(result):
+        raise ValueError(f"must be a finite number, not {shown(value)}")
+    return result
+
+
+def chained(levels: Sequence[Value]) -> Value:
+    """The cases of several levels, the first of which goes before the others."""
+    cases: list[Case] = []
+    for value in levels:
+        cases += value
+        if cases and cases[-1].text is None:
+            break
+    return tuple(cases)
+
+
+def varies(value: Value) -> bool:
+    """Whether tensors have different values, or only some have one."""
+    if not value:
+        return False
+    same = all(case.steps == value[0].steps and len(case.steps) == 1 for case in value)
+    return not same or value[-1].text is not None
+
+
+def shown(value: Any) -> str:
+    """A value in messages."""
+    text = repr(value)
+    return text if len(text) < 60 else type(value).__name__
+
+
+# --- tensors -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor as values see it: its name, its layer's number if it has one, and its place from 0 to 1."""
+
+    name: str
+    layer: int | None
+    place: float
+
+    def value(self, value: Value) -> Case | None:
+        """The case that is for it."""
+        return next((case for case in value if case.text is None or case.text in self.name), None)
+
+
+ANYWHERE = Tensor("", None, 0.0)
+
+
+def tensors_of(names: Sequence[str]) -> list[Tensor]:
+    """The tensors of these names.
+
+    Raises:
+        ValueError: there are several stacks of layers, so that a layer's number does not say where it lies.
+    """
+    layers = {name: layer_of(name) for name in names}
+    stacks = sorted({layer.stack for layer in layers.values() if layer})
+    if len(stacks) > 1:
+        raise ValueError(f"a gradient over layers needs one stack of layers, and the model has {', '.join(stacks)}")
+    last = max((layer.number for layer in layers.values() if layer), default=0)
+
+    def place(number: int) -> float:
+        return number / last if last else 1.0
+
+    return [
+        Tensor(name, layer and layer.number, place(layer.number) if layer else 0.0) for name, layer in layers.items()
+    ]
+
+
+# --- rules -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Tensors with parameters of their own."""
+
+    match: tuple[str, ...]
+    layers: tuple[int, ...] | None
+    parameters: Mapping[str, Any]
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """As in recipes."""
+        match: dict[str, Any] = {"match": list(self.match)} if self.match != ("*",) else {}
+        return match | ({"layers": _spans(self.layers)} if self.layers is not None else {})
+
+
+def rules_of(
+    tensors: Sequence[Tensor], texts: Sequence[str], parameters: Callable[[Tensor], Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], list[Rule]]:
+    """Parameters of most tensors, and rules for the others, of which the first that catches a tensor counts.
+
+    Args:
+        tensors: all tensors.
+        texts: of all filters.
+        parameters: of a tensor; they depend on its layer and on which texts its name holds, and on nothing else.
+    """
+    groups: dict[frozenset[str], list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(frozenset(text for text in texts if text in tensor.name), []).append(tensor)
+    # what holds more texts first, so that a pattern need not say which texts a name must not hold
+    rules = [
+        rule
+        for held in sorted(groups, key=lambda held: (-len(held), sorted(held)))
+        for rule in _rules_of_group(groups[held], _patterns(held, groups[held]), parameters)
+    ]
+    common = rules.pop().parameters
+    while rules and rules[-1].parameters == common:
+        rules.pop()
+    return common, rules
+
+
+def _rules_of_group(
+    group: Sequence[Tensor], match: tuple[str, ...], parameters: Callable[[Tensor], Mapping[str, Any]]
+) -> Iterator[Rule]:
+    """A rule for each value of a group; the last one is for all layers, as none but its own are left."""
+    found: list[tuple[Mapping[str, Any], set[int | None]]] = []
+    for tensor in group:
+        values = parameters(tensor)
+        layers = next((layers for others, layers in found if others == values), None)
+        if layers is None:
+            found.append((values, {tensor.layer}))
+        else:
+            layers.add(tensor.layer)
+    found.sort(key=lambda entry: None in entry[1])
+    for values, layers in found[:-1]:
+        yield Rule(match, tuple(sorted(layer for layer in layers if layer is not None)), values)
+    yield Rule(match, None, found[-1][0])
+
+
+def _patterns(held: frozenset[str], group: Sequence[Tensor]) -> tuple[str, ...]:
+    """Patterns that catch the tensors of a group, whose names hold all these texts, and no names without these."""
+    texts = sorted(text for text in held if not any(text in other and text != other for other in held))
+    orders = permutations(texts) if len(texts) <= 3 else ()
+    patterns = [f"*{'*'.join(map(escape, order))}*" if order else "*" for order in orders]
+    used = [pattern for pattern in patterns if any(fnmatchcase(tensor.name, pattern) for tensor in group)]
+    if all(any(fnmatchcase(tensor.name, pattern) for pattern in used) for tensor in group):
+        return tuple(used)
+    return tuple(escape(tensor.name) for tensor in group)  # texts that overlap in names
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Numbers as a rule's `layers`."""
+    runs = [
+        [number for _, number in run] for _, run in groupby(enumerate(numbers), key=lambda entry: entry[1] - entry[0])
+    ]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
