@@ -26,6 +26,8 @@ from ramerge.methods.ranks import Values, ranked
 from ramerge.methods.trim import every
 
 _LEAST_CHANCE = 1e-8
+# Rows are taken in groups of so many elements, so that what is made of them is small.
+_GROUP = 1 << 16
 
 
 class ArceeFusionParameters(Parameters):
@@ -54,10 +56,15 @@ class Quartiles(Values):
 
 def importances(base: NDArray[Any], agent: NDArray[Any]) -> NDArray[np.float32]:
     """Importances of rows, of shape (rows, length)."""
-    with np.errstate(all="ignore"):
-        p, q = _chances(agent), _chances(base)
-        divergence = np.maximum(np.sum(p * np.log(p / q), axis=-1, keepdims=True), 0)
-        return np.ascontiguousarray(np.abs(agent - base) * divergence, np.float32)
+    made = np.empty(base.shape, np.float32)
+    step = max(_GROUP // base.shape[1], 1)
+    for first in range(0, len(base), step):
+        rows = slice(first, first + step)
+        with np.errstate(all="ignore"):
+            p, q = _chances(agent[rows]), _chances(base[rows])
+            divergence = np.maximum(np.sum(p * np.log(p / q), axis=-1, keepdims=True), 0)
+            made[rows] = np.abs(agent[rows] - base[rows]) * divergence
+    return made
 
 
 def _chances(rows: NDArray[Any]) -> NDArray[np.float64]:

@@ -133,6 +133,11 @@ def unit(layer: Layer, per: Per) -> int:
     return max(row_of(layer.shape) if per == "row" else math.prod(layer.shape), 2)
 
 
+def scratch(layer: Layer, per: Per, agents: int) -> int:
+    """Bytes for a whole tensor whose columns are turned to rows: the inputs, what is added up, and the result."""
+    return math.prod(layer.shape) * 8 * (agents + 4) if per == "column" else 0
+
+
 def row_of(shape: tuple[int, ...]) -> int:
     """Elements of a row: of the last axis."""
     return max(shape[-1], 1) if shape else 1

@@ -100,6 +100,7 @@ NUSLERP = Method(
     takes_base=True,
     statistics=lambda parameters, agents: gram.statistics(len(agents), parameters.per),
     unit=lambda layer, parameters: gram.unit(layer, parameters.per),
+    scratch=lambda layer, parameters, agents: gram.scratch(layer, parameters.per, agents),
     prepare=prepare_nuslerp,
     merge=gram.merge,
 )
