@@ -86,7 +86,7 @@ def advice(plan: Plan, rounding: Counts) -> list[str]:
     far = [
         f"{name} {figures['effective_lambda']:.3f} instead of {figures['nominal_lambda']:.3f}"
         for name, figures in zip(plan.agents, effects(rounding), strict=True)
-        if figures["alone"]
+        if figures["effective_lambda"] is not None
         if abs(figures["effective_lambda"] - figures["nominal_lambda"])
         > _FAR * abs(figures["nominal_lambda"]) + _ERRORS * figures["effective_error"]
     ]

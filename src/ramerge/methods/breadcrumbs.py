@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ramerge.kernels.elementwise import ONE, ZERO, Inputs, histogram
+from ramerge.kernels.fixed import CHUNK
 from ramerge.kernels.formats import Loop, Words
 from ramerge.kernels.piece import Piece
 from ramerge.kernels.sums import sums, totals
@@ -25,7 +26,6 @@ from ramerge.methods.base import (
     WEIGHTS,
     Agents,
     Counts,
-    Layer,
     Method,
     Parameters,
     Results,
@@ -36,7 +36,7 @@ from ramerge.methods.base import (
     weights_field,
 )
 from ramerge.methods.formula import Formula, merge
-from ramerge.methods.gram import CHUNK, Floats, Sums
+from ramerge.methods.gram import Floats, Sums
 from ramerge.methods.ranks import Ranked, Values, ranked
 from ramerge.methods.task_arithmetic import divisor
 from ramerge.methods.trim import every
@@ -86,6 +86,7 @@ class Magnitudes(Sums):
     """The sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
 
     after: Ranked = field(kw_only=True)
+    chunk = CHUNK
 
     def terms(self) -> Sequence[tuple[int, int]]:
         """Of all, and of what is kept."""
@@ -127,11 +128,6 @@ def statistics(parameters: BreadcrumbsParameters, agents: Agents) -> tuple[Stati
         return ()
     bounds = ranked(Kept(densities, for_each(parameters.gamma, agents)))
     return (bounds, Magnitudes("tensor", agents=len(agents), after=bounds)) if parameters.rescale else (bounds,)
-
-
-def unit(_layer: Layer, parameters: BreadcrumbsParameters) -> int:
-    """Chunks, where norms are summed."""
-    return CHUNK if parameters.rescale else 1
 
 
 def _each(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[tuple[float, ...], ...]:
@@ -201,7 +197,6 @@ BREADCRUMBS = Method(
     differs=_DIFFERS,
     parameters=BreadcrumbsParameters,
     statistics=statistics,
-    unit=unit,
     prepare=prepare,
     merge=merge,
 )
@@ -213,7 +208,6 @@ BREADCRUMBS_TIES = Method(
     differs=f"{_DIFFERS}; elects + where the sum is 0",
     parameters=BreadcrumbsParameters,
     statistics=statistics,
-    unit=unit,
     prepare=prepare_ties,
     merge=merge,
 )

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels.elementwise import ZERO, Inputs
-from ramerge.kernels.fixed import WIDE_LIMBS, decode, encode
+from ramerge.kernels.fixed import CHUNK, WIDE_LIMBS, decode, encode
 from ramerge.kernels.formats import Loop, Words, uniform
 from ramerge.kernels.piece import Piece, arithmetic
 from ramerge.kernels.sums import products, sums
@@ -25,8 +25,6 @@ from ramerge.methods.base import Counts, Layer, Results, Statistic
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
 from ramerge.methods.trim import every
-
-CHUNK = 1 << 16
 
 Per = Literal["tensor", "row", "column"]
 Floats = NDArray[np.float64]
@@ -36,7 +34,7 @@ Solve = Callable[[Floats], Floats]
 
 @dataclass(frozen=True)
 class Sums(Statistic):
-    """Sums of float64 over each chunk of a tensor. Their last row counts chunks whose sums are out of range."""
+    """Sums of float64 over segments of a tensor. Their last row counts segments whose sums are out of range."""
 
     agents: int = field(kw_only=True)
 
@@ -49,7 +47,7 @@ class Sums(Statistic):
         return np.zeros((len(self.terms()) + 1, WIDE_LIMBS), np.int64)
 
     def enter(self, found: Floats, counts: Counts) -> None:
-        """Add sums of shape (chunks, terms)."""
+        """Add sums of shape (segments, terms)."""
         usable = np.abs(found) < _LARGEST  # false for NaN, too
         counts[-1, 0] += np.count_nonzero(~usable)
         for row in np.where(usable, found, 0):
@@ -67,6 +65,8 @@ _LARGEST = 2.0**300
 @dataclass(frozen=True)
 class Gram(Sums):
     """The Gram matrix of a tensor: float64, shape (agents, agents)."""
+
+    chunk = CHUNK
 
     def terms(self) -> Sequence[tuple[int, int]]:
         """All pairs."""
@@ -126,10 +126,10 @@ def statistics(agents: int, per: Per = "tensor") -> tuple[Statistic, ...]:
     return (Gram("tensor", agents=agents),) if per == "tensor" else ()
 
 
-def unit(layer: Layer, per: Per = "tensor") -> int:
-    """The elements that are needed at once; more than one, for which there is room to widen them."""
+def unit(layer: Layer, per: Per) -> int:
+    """The elements that are needed at once: more than 1 of rows and columns, for which there is room to widen them."""
     if per == "tensor":
-        return CHUNK
+        return 1
     return max(row_of(layer.shape) if per == "row" else math.prod(layer.shape), 2)
 
 

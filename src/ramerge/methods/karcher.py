@@ -83,7 +83,6 @@ KARCHER = Method(
     parameters=KarcherParameters,
     needs_base=False,
     statistics=lambda _parameters, agents: gram.statistics(len(agents)),
-    unit=lambda layer, _parameters: gram.unit(layer),
     prepare=prepare,
     merge=gram.merge,
 )

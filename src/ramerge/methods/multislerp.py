@@ -84,7 +84,6 @@ MULTISLERP = Method(
     needs_base=False,
     takes_base=True,
     statistics=lambda _parameters, agents: gram.statistics(len(agents)),
-    unit=lambda layer, _parameters: gram.unit(layer),
     prepare=prepare,
     merge=merge,
 )

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ramerge.kernels.elementwise import ZERO, Inputs, histogram
+from ramerge.kernels.fixed import CHUNK
 from ramerge.kernels.formats import Loop, Words
 from ramerge.kernels.piece import Piece
 from ramerge.kernels.sums import sums
 from ramerge.methods.base import Agents, Counts, Method, Parameters, Results
 from ramerge.methods.formula import Formula, merge
-from ramerge.methods.gram import CHUNK, Floats, Sums
+from ramerge.methods.gram import Floats, Sums
 from ramerge.methods.ranks import Values, ranked
 
 LEAST_WEIGHT, INFINITY = np.float32(1e-6), np.float32(np.inf)
@@ -61,6 +62,8 @@ class Variances(Values):
 class Squares(Sums):
     """The sum of squares of each agent over what is selected, `after` its bound or of all: float64, shape (agents,)."""
 
+    chunk = CHUNK
+
     def terms(self) -> Sequence[tuple[int, int]]:
         """Every agent's square."""
         return [(t, t) for t in range(self.agents)]
@@ -98,7 +101,7 @@ def variance(_t: Any, taus: Any) -> Any:
     return found if found > ZERO else INFINITY
 
 
-def selected(t: Any, taus: Any, least: Any) -> Any:
+def selected(own: Any, taus: Any, least: Any) -> Any:
     """An agent's element if it is selected, else 0."""
     count, total, squares = np.float32(len(taus)), ZERO, ZERO
     for t in range(len(taus)):
@@ -106,7 +109,7 @@ def selected(t: Any, taus: Any, least: Any) -> Any:
     mean = total / count
     for t in range(len(taus)):
         squares = squares + (taus[t] - mean) * (taus[t] - mean)
-    return taus[t] if np.float32(squares / count) >= least else ZERO
+    return taus[own] if np.float32(squares / count) >= least else ZERO
 
 
 def squares(parameters: SceParameters, agents: Agents) -> Squares:
@@ -151,7 +154,6 @@ SCE = Method(
     differs="weighs all agents alike where mean squares sum to less than 1e-6, as those of RL agents do",
     parameters=SceParameters,
     statistics=lambda parameters, agents: (squares(parameters, agents),),
-    unit=lambda _layer, _parameters: CHUNK,
     prepare=prepare,
     merge=merge,
 )

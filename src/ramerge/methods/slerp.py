@@ -83,7 +83,6 @@ SLERP = Method(
     symmetric=False,
     needs_base=False,
     statistics=lambda _parameters, agents: gram.statistics(len(agents)),
-    unit=lambda layer, _parameters: gram.unit(layer),
     prepare=prepare_slerp,
     merge=gram.merge,
 )
