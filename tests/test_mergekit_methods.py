@@ -219,5 +219,5 @@ def test_large_tensors_in_any_blocks(method: str, parameters: dict[str, Any], tm
         write_checkpoint(tmp_path / name, tensors)
     source = recipe(tmp_path, ["a", "b"], method, parameters=parameters)
     run(tmp_path, source, "one", block=1 << 20, workers=1)
-    run(tmp_path, source, "many", block=1, workers=3)
+    run(tmp_path, source, "many", block=2000, workers=3)
     assert (tmp_path / "one/model.safetensors").read_bytes() == (tmp_path / "many/model.safetensors").read_bytes()
