@@ -18,7 +18,8 @@ from ramerge.methods.base import WEIGHTS, Agents, Method, Parameters, Results, f
 from ramerge.methods.gram import Combination, Floats, Per
 
 _PARALLEL = 0.9995
-_SINE_OF_PARALLEL = 1e-8
+# Below this, an angle cannot be told from 0 or 180 degrees by dot products in float64.
+_SINE_OF_PARALLEL = 1e-7
 _NO_WEIGHT = 1e-6
 
 
