@@ -556,14 +556,18 @@ def _combined(base, agents, dtype, real, based, per, combine):
     def formula(name, b, taus):
         taus = taus if based else [agent[name].numbers(b.dtype.type) for agent in agents.values()]
         vectors = np.stack([tau.astype(np.float64) for tau in taus])
+
+        def of_some_length(lines):
+            return combine(np.stack([line * (line @ line >= 2.0**-260) for line in lines]))
+
         if per == "tensor" or b.ndim < 2:
-            merged = combine(vectors.reshape(len(taus), -1)).reshape(b.shape)
+            merged = of_some_length(vectors.reshape(len(taus), -1)).reshape(b.shape)
         else:
             axis = {"row": -1, "column": 0}[per]
             lines = np.moveaxis(vectors, (0, axis if axis < 0 else 1), (-2, -1))
             merged = np.empty(lines.shape[:-2] + lines.shape[-1:])
             for place in np.ndindex(lines.shape[:-2]):
-                merged[place] = combine(lines[place])
+                merged[place] = of_some_length(lines[place])
             merged = np.moveaxis(merged, -1, axis)
         return (b.astype(np.float64) + merged if based else merged).astype(b.dtype)
 
@@ -600,7 +604,7 @@ def nuslerp(base, agents, dtype=None, real=None, *, weights=1.0, per="tensor", b
         real,
         based,
         per,
-        lambda v: _arc(v[0], v[1], t, lambda cosine: np.sin(np.arccos(cosine)) < 1e-8),
+        lambda v: _arc(v[0], v[1], t, lambda cosine: np.sin(np.arccos(cosine)) < 1e-7),
     )
 
 
@@ -614,8 +618,8 @@ def multislerp(base, agents, dtype=None, real=None, *, weights=1.0, normalize=Tr
             return vectors[0]
         units = np.stack([_unit(vector) for vector in vectors])
         mean = w @ units
-        if np.linalg.norm(mean) < eps:
-            return w @ vectors if len(vectors) == 2 else np.full_like(mean, np.nan)
+        if np.linalg.norm(mean) < max(eps, 1e-7 * np.abs(w).sum()):
+            return w @ vectors if vectors.any(1).sum() <= 2 else np.full_like(mean, np.nan)
         mean = _unit(mean)
         tangent = w @ (units - np.outer(units @ mean, mean))
         far = np.linalg.norm(tangent)

@@ -59,7 +59,7 @@ class Sums(Statistic):
         return np.full_like(found, np.nan) if total[-1, 0] else found
 
 
-_LARGEST = 2.0**300
+_LARGEST, _LEAST_SQUARE = 2.0**300, 2.0**-260
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,15 @@ class Gram(Sums):
 
 
 def squared(rows: Floats, agents: int) -> Floats:
-    """Gram matrices of shape (..., agents, agents) from their terms, of shape (..., terms)."""
+    """Gram matrices of shape (..., agents, agents) from their terms, of shape (..., terms).
+
+    A vector shorter than 2^-130 counts as 0: its square would not be exact.
+    """
     made = np.empty((*rows.shape[:-1], agents, agents))
     for index, (i, j) in enumerate(products(agents)):
         made[..., i, j] = made[..., j, i] = rows[..., index]
+    gone = np.diagonal(made, axis1=-2, axis2=-1) < _LEAST_SQUARE
+    made[gone[..., :, None] | gone[..., None, :]] = 0
     return made
 
 

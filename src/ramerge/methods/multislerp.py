@@ -20,6 +20,9 @@ from ramerge.methods import gram
 from ramerge.methods.base import WEIGHTS, Agents, Counts, Method, Parameters, Results, for_each, weights_field
 from ramerge.methods.gram import Combination, Floats
 
+# Shorter sums of unit vectors cannot be told from 0 by dot products in float64.
+_RESOLVED = 1e-7
+
 
 class MultislerpParameters(Parameters):
     """Parameters of `multislerp`."""
@@ -39,7 +42,7 @@ class MultislerpParameters(Parameters):
 
 
 def mean_direction(products: Floats, weights: tuple[float, ...], eps: float) -> Floats:
-    """Coefficients of N vectors; NaN if more than two of them cancel out."""
+    """Coefficients of N vectors; NaN if more than two that are not 0 cancel out."""
     lengths = gram.norms(products)
     if len(weights) == 1 or not lengths.any():
         return np.ones(len(weights)) / len(weights)
@@ -47,10 +50,10 @@ def mean_direction(products: Floats, weights: tuple[float, ...], eps: float) -> 
     squared = float(w @ gram.cosines(products) @ w)
     if not math.isfinite(squared):
         return np.full(len(weights), np.nan)
-    if math.sqrt(max(squared, 0)) >= eps:
+    if math.sqrt(max(squared, 0)) >= max(eps, _RESOLVED * float(np.abs(w).sum())):
         along: Floats = np.divide(w, lengths, out=np.zeros_like(w), where=lengths > 0)
         return along * float(w @ lengths) / math.sqrt(squared)
-    return w if len(weights) == 2 else np.full(len(weights), np.nan)
+    return w if np.count_nonzero(lengths) <= 2 else np.full(len(weights), np.nan)
 
 
 def prepare(parameters: MultislerpParameters, agents: Agents, results: Results) -> Combination:
