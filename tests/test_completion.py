@@ -27,7 +27,7 @@ def offered(words: list[str], begun: str) -> list[str]:
         (["merge", "--preset"], "of", ["official"]),
         (["merge", "--set"], "parameters.al", ["parameters.alpha="]),
         (["merge", "--set"], "allow.n", ["allow.non_finite="]),
-        (["sweep", "--vary"], "parameters.eps", ["parameters.epsilon="]),
+        (["sweep", "--vary"], "parameters.epsi", ["parameters.epsilon="]),
         (["eval", "--suite"], "tool,mat", ["tool,math"]),
         (["suites"], "cod", ["coding"]),
     ],
