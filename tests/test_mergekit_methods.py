@@ -102,7 +102,7 @@ def test_directions_that_cancel_out(tmp_path: Path) -> None:
     two = [[2.0, 0.0], [-1.0, 0.0]]
     np.testing.assert_allclose(merged(tmp_path, "multislerp", np.zeros(2), two), [0.5, 0])
     three = [[1.0, 0.0], [-0.5, 3**0.5 / 2], [-0.5, -(3**0.5) / 2]]
-    with pytest.raises(ramerge.WeightsError, match=r"'model\.layers\.0\.w': the weighted directions .* cancel out"):
+    with pytest.raises(ramerge.WeightsError, match=r"'model\.layers\.0\.w': there is no mean direction"):
         merged(tmp_path, "multislerp", np.zeros(2), three, eps=1e-3)
     assert np.isfinite(merged(tmp_path, "karcher", np.zeros(2), three)).all()
 

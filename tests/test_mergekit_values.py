@@ -144,7 +144,7 @@ def test_rules_are_as_few_as_can_be() -> None:
 @pytest.mark.parametrize(
     ("given_", "names", "message"),
     [
-        ({"weight": {"filter": "mlp", "value": 1}}, NAMES, "no filter is for 'model.embed_tokens.weight'"),
+        ({"weight": {"filter": "mlp", "value": 1}}, NAMES, "has no value for 'model.embed_tokens.weight'"),
         ({"density": [0, 1]}, ["v.0.w", "t.0.w", "t.1.w"], "needs one stack of layers, and the model has t, v"),
     ],
 )

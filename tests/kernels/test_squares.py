@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramerge.kernels import fixed, native
+from ramerge.kernels import anatomy, fixed, native
 from ramerge.kernels.formats import uniform
 from ramerge.kernels.squares import squares
 from tests import reference
@@ -66,3 +66,22 @@ def test_compiled_code_enters_numbers_as_python_does(values: list[float]) -> Non
     for value in values:
         fixed.encode(np.array([value]), wanted)
     assert found.tolist() == wanted[0].tolist()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-10, 1.0, 1e17, 1e25])
+def test_figures_of_an_analysis_do_not_leave_float32(size: float) -> None:
+    values = np.random.default_rng(0).normal(0, size, (3, 700))
+    values[0] = 0
+    stack = [words(floats(row, "F32")) for row in values]
+    layout = anatomy.Layout(2)
+    counts, found = np.zeros(anatomy.size_of(layout.counts), np.int64), anatomy.tables(2)
+    sums, beyond = np.zeros(anatomy.size_of(layout.sums)), np.zeros((1, 2, 2), np.int64)
+    loop = uniform("F32", 3)
+    assert not anatomy.survey(loop, stack, stack[1], (0.0,), (0.0,), "F32", found, beyond, counts, sums)
+    anatomy.fold(found, counts)
+    taus = values[1:].astype(np.float32).astype(np.float64)
+    at = anatomy.slices(layout.sums)
+    assert sums[at["dots"]].reshape(2, 2) == pytest.approx(taus @ taus.T, rel=1e-5)
+    assert sums[at["total"]] == pytest.approx(np.abs(taus).sum(1), rel=1e-6)
+    assert beyond.tolist() == [[[700, 700], [0, 0]]]
+    assert counts[anatomy.slices(layout.counts)["masks"]].tolist()[1:] == [0, 0, 700]

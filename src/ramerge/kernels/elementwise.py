@@ -116,7 +116,9 @@ def merge(
     numbers = [*[number for row in each for number in row], *common, *(drop.scales if drop else ())]
     numbers += [*beyond[:limits], *(bounds if ranked else ())]
     counts = [array.reshape(-1) if array is not None else _NOTHING for array in (rounding, ranks)]
-    return bool(kernel(*inputs, out, np.array(numbers, loop.out.real), *counts, *_coins(drop)))
+    with np.errstate(over="ignore"):  # a number that overflows float32 makes the result overflow, which is reported
+        rounded = np.array(numbers, loop.out.real)
+    return bool(kernel(*inputs, out, rounded, *counts, *_coins(drop)))
 
 
 _NOTHING = np.empty(0, np.int64)

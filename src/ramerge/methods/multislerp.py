@@ -34,8 +34,10 @@ class MultislerpParameters(Parameters):
     @model_validator(mode="after")
     def _has_a_sum(self) -> MultislerpParameters:
         weights = self.weights.values() if isinstance(self.weights, Mapping) else [self.weights]
-        if self.normalize and abs(sum(weights)) < 1e-8:
-            raise ValueError("weights sum to 0, so they cannot be normalized")
+        total = sum(weights)
+        if self.normalize and (abs(total) < 1e-8 or not math.isfinite(total)):
+            amount = "0" if math.isfinite(total) else "more than float64 holds"
+            raise ValueError(f"weights sum to {amount}, so they cannot be normalized; give other weights")
         return self
 
 
@@ -66,12 +68,12 @@ def merge(piece: Piece, prepared: Combination, counts: Counts | None, lenient: b
     """Merge a piece; see `Method.merge`.
 
     Raises:
-        WeightsError: the agents' directions cancel out.
+        WeightsError: the agents' directions cancel out, or squares of their elements overflow.
     """
     if np.isnan(prepared.coefficients).any() and not lenient:
         raise WeightsError(
-            f"tensor {piece.tensor!r}: the weighted directions of the agents cancel out, so there is no mean "
-            "direction; give other weights"
+            f"tensor {piece.tensor!r}: there is no mean direction, because the agents' weighted directions cancel out, "
+            "or because elements are so large that their squares overflow; give other weights, or another method"
         )
     return gram.merge(piece, prepared, counts, lenient)
 

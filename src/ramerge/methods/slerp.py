@@ -8,10 +8,12 @@ parallel, so it nearly always does. `nuslerp` is between task vectors if the rec
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ramerge.methods import gram
 from ramerge.methods.base import WEIGHTS, Agents, Method, Parameters, Results, for_each, weights_field
@@ -34,6 +36,13 @@ class NuslerpParameters(Parameters):
 
     weights: WEIGHTS = weights_field()
     per: Per = Field("tensor", description="what has an angle of its own: each tensor, row (last axis) or column")
+
+    @model_validator(mode="after")
+    def _has_a_sum(self) -> NuslerpParameters:
+        weights = self.weights.values() if isinstance(self.weights, Mapping) else [self.weights]
+        if not math.isfinite(sum(weights)):
+            raise ValueError("weights sum to more than float64 holds; give smaller ones")
+        return self
 
 
 def arc(products: Floats, t: float, parallel: Any) -> Floats:

@@ -91,6 +91,8 @@ def element(b: Any, taus: Any, weights: Any, thresholds: Any, scale: Any, normal
 
 def report(_parameters: Any, parts: Sequence[Trimmed], agents: Agents) -> list[dict[str, Any]]:
     """Each agent's threshold, where there is one for all of it, and what is kept of what was asked for."""
+    if not parts:
+        return [{} for _ in agents]  # nothing is trimmed
     elements = max(sum(part.elements for part in parts), 1)
     rows = []
     for t in range(len(agents)):
@@ -108,16 +110,16 @@ def report(_parameters: Any, parts: Sequence[Trimmed], agents: Agents) -> list[d
 
 def remarks(figures: Mapping[str, Any]) -> str:
     """Says so where equal magnitudes make much more of an agent stay than was asked for."""
-    kept, asked = figures["kept_share"], figures["asked_share"]
+    kept, asked = figures.get("kept_share", 0), figures.get("asked_share", 0)
     if kept <= _MUCH_MORE * asked:
         return ""
     return f"{kept:.1%} are kept where {asked:.1%} were asked for, because many magnitudes equal the threshold"
 
 
 COLUMNS = (
-    Column("threshold", "threshold", ".3g", "the least |tau| that is kept, 0 for all that moved"),
-    Column("asked_share", "asked", ".1%", "share of parameters that the density asks for"),
-    Column("kept_share", "kept", ".1%", "share of parameters that are kept and not 0"),
+    Column("threshold", "threshold", ".3g", "the least |tau| that is kept, 0 for all that moved", optional=True),
+    Column("asked_share", "asked", ".1%", "share of parameters that the density asks for", optional=True),
+    Column("kept_share", "kept", ".1%", "share of parameters that are kept and not 0", optional=True),
 )
 
 TIES = Method(

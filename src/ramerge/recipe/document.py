@@ -55,7 +55,7 @@ class Document:
 
     def where(self, key: Key, message: str) -> str:
         """`message` about the value at `key`, with the file, the line and its text."""
-        name = brief(one_line(".".join(key)), 200)
+        name = brief(one_line(".".join(map(str, key))), 200)
         label = f"{name}: {message}" if name else message
         for length in range(len(key), 0, -1):
             if key[:length] in self.flags:
@@ -66,9 +66,9 @@ class Document:
                 return f"{self.source}:{number}: {label}\n    {number} | {line}"
         return f"{self.source}: {label}" if self.source else label
 
-    def unknown(self, key: Key, what: str, name: str, known: Sequence[str], hint: str = "") -> str:
+    def unknown(self, key: Key, what: str, name: object, known: Sequence[str], hint: str = "") -> str:
         """The message that the value at `key` is the unknown `name`, with the nearest known name."""
-        return self.where(key, unknown(what, name, known) + hint)
+        return self.where(key, unknown(what, str(name), known) + hint)
 
     def set(self, key: Key, value: Any, flag: str) -> None:
         """Set the value at `key`, for the flag `flag`.

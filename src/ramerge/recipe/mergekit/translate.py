@@ -334,7 +334,7 @@ class _Translation:
                 self.result.warnings.append(warning)
         missed = next((tensor.name for tensor in tensors if tensor.value(slot.value) is None), None)
         if missed is not None:
-            self.problem(slot.origin, f"no filter is for {missed!r}; add an entry without a filter: {{value: ...}}")
+            self.problem(slot.origin, f"has no value for {missed!r}; add a last entry without a filter: {{value: ...}}")
 
     def check_given(self, name: str, levels: Sequence[Given], agents: Mapping[str, Model]) -> None:
         """Report every agent without a parameter that mergekit requires."""
