@@ -245,7 +245,7 @@ def test_identical_agents_and_one_agent(method: str, copies: int, tmp_path: Path
 def test_every_bound_of_every_parameter(method: str, tmp_path: Path) -> None:
     source, *_ = plain(tmp_path, method)
     for name, field in METHODS[method].parameters.model_fields.items():
-        inside, outside = _bounds(name, field)
+        inside, outside = _bounds(name, field, each=name in ROWS[method].each)
         for value in inside:
             assert ramerge.plan({**source, "parameters": {name: value}}).problems == (), (name, value)
         for value in outside:
@@ -253,15 +253,15 @@ def test_every_bound_of_every_parameter(method: str, tmp_path: Path) -> None:
                 ramerge.plan({**source, "parameters": {name: value}})
 
 
-def _bounds(name: str, field: FieldInfo) -> tuple[list[Any], list[Any]]:
-    """Values at the bounds of a parameter, and just beyond."""
+def _bounds(name: str, field: FieldInfo, *, each: bool) -> tuple[list[Any], list[Any]]:
+    """Values at the bounds of a parameter, and just beyond; of one that every agent may have if `each`."""
     by_agent = {
         "density": ([0, 1, {"code": 0.2, "tool": 1.0, "memory": 0.3}], [-0.1, 1.1]),
         "gamma": ([0, 1, {"code": 0.1, "tool": 1.0, "memory": 0.2}], [-0.1, 1.1]),
         "epsilon": ([0, 0.49, {"code": 0.1, "tool": 0.0, "memory": 0.2}], [-0.1, 1.1]),
         "p": ([0, 0.99], [1, -0.1]),
     }
-    if name == "epsilon":
+    if name == "epsilon" and not each:
         inside, outside = [0, 1e-3, {"relative": 0}, {"relative": 0.5}], [-0.1, "much", True, None, [1], float("nan")]
         return inside, [*outside, {}, {"relative": -0.1}, {"relative": "much"}, {"code": 0.1}, {"relative": 1, "x": 1}]
     if name == "agent":
