@@ -123,7 +123,7 @@ def test_every_method_has_a_row() -> None:
 
 @pytest.mark.parametrize("kinds", [KINDS, pytest.param(EVERY_KIND, marks=pytest.mark.thorough)], ids=["some", "every"])
 @pytest.mark.parametrize("method", list(ROWS))
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.DataObject) -> None:
     row = ROWS[method]
