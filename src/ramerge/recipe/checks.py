@@ -121,7 +121,7 @@ def _agent_problems(document: Document) -> list[str]:
         if isinstance(meant, str) and meant not in agents:
             problems.append(document.unknown(("rename", str(index), "agent"), "agent", meant, list(agents)))
     method = METHODS.get(str(values.get("method", DEFAULT_METHOD)))
-    if method is not None and not method.fewest <= len(agents) <= (method.most or len(agents)):
+    if method is not None and agents and not method.fewest <= len(agents) <= (method.most or len(agents)):
         problems.append(document.where(("agents",), f"{method.name} takes {method.takes}, not {len(agents)}"))
     weighted = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get("importance")}
     for name in agents:
