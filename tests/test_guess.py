@@ -78,8 +78,8 @@ def test_wrong_guesses_change_nothing(wrong: str, place: int, tmp_path: Path, mo
     exact = [agent.threshold for agent in read_record(tmp_path / "exact/ramerge.json").statistics]
     thresholds = [WRONG[wrong](value) if t == place else value for t, value in enumerate(map(float, exact))]
 
-    def guess(self: trim.Fine, _sampled: trim.Trimmed) -> trim.Ranked:
-        return trim.Ranked(self.scope, thresholds=tuple(thresholds), trimming=self.after)
+    def guess(self: trim.Fine, _sampled: trim.Trimmed) -> trim.Proof:
+        return trim.Proof(self.scope, thresholds=tuple(thresholds), trimming=self.after)
 
     def sampled(self: Any) -> dict[Any, Any]:
         found = {key: value for key, value in original(self).items() if isinstance(key[0], trim.Fine)}

@@ -43,11 +43,13 @@ class Outcome:
         self.slowest = max(self.slowest, seconds)
 
 
-def run(kind: ModuleType, seeds: Iterator[int], cases: int, most_defects: int = 5) -> Outcome:
+def run(
+    kind: ModuleType, seeds: Iterator[int], cases: int, most_defects: int = 5, most_seconds: float = MOST_SECONDS
+) -> Outcome:
     """Up to `cases` cases of the seeds in a forked process, or several where some do not come back."""
     outcome = Outcome()
     for seed in seeds if cases else ():
-        with _process(kind) as child:
+        with _process(kind, most_seconds) as child:
             for one in chain([seed], seeds):
                 back = _run_seed(child, one, outcome, cases)
                 if outcome.cases >= cases or len(outcome.defects) >= most_defects:
@@ -58,11 +60,13 @@ def run(kind: ModuleType, seeds: Iterator[int], cases: int, most_defects: int = 
 
 
 @contextmanager
-def _process(kind: ModuleType) -> Iterator[Connection]:
+def _process(kind: ModuleType, most_seconds: float) -> Iterator[Connection]:
     """A process that takes seeds, with a folder for its files on a disk of memory where there is one."""
     ours, theirs = get_context("fork").Pipe()
     with TemporaryDirectory(prefix="ramerge-fuzz-", dir=_MEMORY if _MEMORY.is_dir() else None) as scratch:
-        child = get_context("fork").Process(target=_serve, args=(kind, ours, theirs, scratch), daemon=True)
+        child = get_context("fork").Process(
+            target=_serve, args=(kind, most_seconds, ours, theirs, scratch), daemon=True
+        )
         child.start()
         theirs.close()
         try:
@@ -102,7 +106,7 @@ def _note_peak(outcome: Outcome, seed: int, peak_bytes: int) -> None:
     outcome.peak_bytes = max(outcome.peak_bytes, peak_bytes)
 
 
-def _serve(kind: ModuleType, theirs: Connection, parent: Connection, scratch: str) -> None:
+def _serve(kind: ModuleType, most_seconds: float, theirs: Connection, parent: Connection, scratch: str) -> None:
     """The process: cases of the seeds that are sent, one after another."""
     theirs.close()  # or this process would keep itself waiting when its parent has died
     tempfile.tempdir = scratch
@@ -121,7 +125,7 @@ def _serve(kind: ModuleType, theirs: Connection, parent: Connection, scratch: st
             began = time.process_time()
             taken, defect = _checked(kind, case)
             seconds = time.process_time() - began
-            if not defect and seconds > MOST_SECONDS:
+            if not defect and seconds > most_seconds:
                 defect = f"takes {seconds:.1f} s: {case!r:.300}"
             parent.send(("case", place, taken, seconds, defect))
         parent.send(("end", _status("VmHWM") - baseline))

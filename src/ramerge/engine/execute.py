@@ -24,7 +24,7 @@ from ramerge.engine.worker import Compiling, Known, Outcome, Sink, Task, Worker,
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import PlanError, WeightsError
 from ramerge.foundation.events import Listener, Progress, silence
-from ramerge.methods.base import Counts, Statistic
+from ramerge.methods.base import Counted, Counts, Statistic
 from ramerge.planning import remembered
 from ramerge.planning.model import Block, Plan, TensorPlan, Tie, share_of
 from ramerge.planning.sample import sample
@@ -126,13 +126,13 @@ class _Passes:
     """
 
     def __init__(self, plan: Plan, executor: Executor, listen: Listener) -> None:
-        self.known: dict[tuple[Statistic, str], Any] = dict(plan.remembered)
+        self.known: dict[tuple[Counted, str], Any] = dict(plan.remembered)
         self.rounding = blank(plan)
         self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self._plan = plan
         self._executor = executor
         self._listen = listen
-        self._by_tensor: dict[tuple[Statistic, str], Any] = {}
+        self._by_tensor: dict[tuple[Counted, str], Any] = {}
         self._kernels_begun = self._kernels_done = 0
         check_unchanged(plan.files)
         self._files = Files(plan.files)
@@ -189,7 +189,11 @@ class _Passes:
         if not plan.guessed:
             return False
         sampled = self._sampled()
-        guesses = {key: key[0].guess(result) for key, result in sampled.items() if key[0].guessable}
+        guesses = {
+            key: key[0].guess(result)
+            for key, result in sampled.items()
+            if isinstance(key[0], Statistic) and key[0].guessable
+        }
         verified = {key: guess for key, guess in guesses.items() if guess is not None}
         if len(verified) < len(guesses) or not guesses.keys() >= _asked(plan):
             return False
@@ -202,7 +206,7 @@ class _Passes:
         self.known |= found
         return True
 
-    def _sampled(self) -> dict[tuple[Statistic, str], Any]:
+    def _sampled(self) -> dict[tuple[Counted, str], Any]:
         """What a sample says of everything that must be counted; nothing of parts of the model that it lacks."""
         blocks, known = list(sample(self._plan.tensors)), dict(self.known)
         for wanted in self._plan.rounds:
@@ -210,7 +214,7 @@ class _Passes:
             known |= self._counted("sampling", due, wanted, known).results
         return {key: result for key, result in known.items() if key not in self.known}
 
-    def _merge(self, sink: Sink, known: Known, verified: Mapping[tuple[Statistic, str], Statistic]) -> None:
+    def _merge(self, sink: Sink, known: Known, verified: Mapping[tuple[Counted, str], Counted]) -> None:
         tasks, wanted = _tasks(self._plan, known, verified)
         blocks = _in_order(self._plan, range(len(self._plan.tensors)), 0 if verified else len(self._plan.rounds))
         with _blas(self._plan):
@@ -234,7 +238,7 @@ class _Passes:
         stage: str,
         blocks: Sequence[Block],
         work: Callable[[Worker, Block], Outcome | Compiling],
-        wanted: Wanted,
+        wanted: Mapping[int, Sequence[Counted]],
         known: Known,
         sink: Sink | None = None,
     ) -> Statistics:
@@ -306,7 +310,7 @@ def _blocks(tensor: TensorPlan, index: int, size: int) -> Iterator[Block]:
         yield Block(index, start, min(start + size, tensor.base.elements))
 
 
-def _asked(plan: Plan) -> set[tuple[Statistic, str]]:
+def _asked(plan: Plan) -> set[tuple[Counted, str]]:
     """The statistics that merging needs and that are not known when the plan is made, by part of the model."""
     return {
         (statistic, tensor.part(statistic.scope))
@@ -319,8 +323,8 @@ def _asked(plan: Plan) -> set[tuple[Statistic, str]]:
 
 
 def _tasks(
-    plan: Plan, known: Known, verified: Mapping[tuple[Statistic, str], Statistic]
-) -> tuple[list[tuple[Task, ...]], dict[int, list[Statistic]]]:
+    plan: Plan, known: Known, verified: Mapping[tuple[Counted, str], Counted]
+) -> tuple[list[tuple[Task, ...]], dict[int, list[Counted]]]:
     """For each tensor: how every point merges it, and the statistics that are counted during merging.
 
     Args:

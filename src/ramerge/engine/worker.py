@@ -18,12 +18,12 @@ from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS, Words
 from ramerge.kernels.native import told_of_compiling
 from ramerge.kernels.piece import Piece, count_negative, no_counts, words_of
-from ramerge.methods.base import Counts, Statistic
+from ramerge.methods.base import Counted, Counts, Statistic
 from ramerge.planning.model import Block, Plan, TensorPlan, share_of
 
 _NOTHING = np.empty((0, 0), np.uint8)
 # A result of a statistic over one part of the model.
-Known = Mapping[tuple[Statistic, str], Any]
+Known = Mapping[tuple[Counted, str], Any]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Outcome:
 
     block: Block
     bytes_read: int
-    counted: Mapping[Statistic, Counts] = field(default_factory=dict)
+    counted: Mapping[Counted, Counts] = field(default_factory=dict)
     rounding: Counts | None = None
     wrong: tuple[int, ...] | None = None
     unequal: tuple[int, ...] = ()
@@ -76,7 +76,7 @@ class Task:
     """
 
     prepared: Any
-    on_the_way: Statistic | None
+    on_the_way: Counted | None
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,8 @@ class Worker:
         self, block: Block, piece: Piece, statistics: Sequence[Statistic], known: Known, rounding: Counts | None
     ) -> Outcome:
         tensor = self._plan.tensors[block.tensor]
-        counted, flagged = {}, False
+        counted: dict[Counted, Counts] = {}
+        flagged = False
         for statistic in statistics:
             after = statistic.after
             before = known[after, tensor.part(after.scope)] if after is not None else None
@@ -144,7 +145,7 @@ class Worker:
             self._write(tensor, block, piece, range(len(self._plan.points)), sink)
             wrong = self._wrong(tensor, piece) if not lenient else ()
             return Outcome(block, read, wrong=wrong if any(wrong) or (flagged and not lenient) else None)
-        counted: dict[Statistic, Counts] = {}
+        counted: dict[Counted, Counts] = {}
         rounding = blank(self._plan)
         flagged = False
         for index, task in enumerate(tasks):

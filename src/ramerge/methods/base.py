@@ -117,10 +117,10 @@ def names_agent(parameters: type[BaseModel], name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Statistic(ABC):
-    """Something to count over the inputs before they can be merged. Subclasses are frozen dataclasses.
+class Counted(ABC):
+    """Something that is counted over the inputs. Subclasses are frozen dataclasses.
 
-    Equal statistics are counted once, however many merges need them, so all that they depend on must be a field.
+    What is equal is counted once, however many merges need it, so all that it depends on must be a field.
 
     Attributes:
         scope: what one result is counted over: the whole `model`, each `layer`, or each `tensor`.
@@ -137,10 +137,6 @@ class Statistic(ABC):
         """An array of zeros to count in; small, because every block of the inputs gets one."""
 
     @abstractmethod
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
-        """Add to `counts` what a piece holds, given the result of `after`; True if a task vector is not finite."""
-
-    @abstractmethod
     def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Any:
         """The result, small again: from the sums of all counts, over so many elements, and the result of `after`."""
 
@@ -152,11 +148,20 @@ class Statistic(ABC):
         """
         return None
 
-    def guess(self, sampled: Any) -> Statistic | None:
+
+@dataclass(frozen=True)
+class Statistic(Counted):
+    """Something to count before the inputs can be merged."""
+
+    @abstractmethod
+    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+        """Add to `counts` what a piece holds, given the result of `after`; True if a task vector is not finite."""
+
+    def guess(self, sampled: Any) -> Counted | None:
         """What tells whether the result of a sample is the result of everything, so that a merge need not wait for it.
 
-        It is counted while the merge goes on with `sampled`. Its `finish` gives the result of this statistic, or None
-        if that is another one. None where a sample cannot say it. Only asked if `guessable`.
+        The method's `merge` counts it, given `sampled`. Its `finish` gives the result of this statistic, or None if
+        that is another one. None where a sample cannot say it. Only asked if `guessable`.
         """
         return None
 

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from ramerge.kernels.elementwise import COARSE_BINS, FINE_BINS
 from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Counts, Statistic
+from ramerge.methods.trim import Bin, find
 
 _INFINITE_BIN = 0x7F80
-# The bin, and the rank from the top within it.
-_Place = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Values(ABC):
 
 @dataclass(frozen=True)
 class Coarse(Statistic):
-    """In which bin every wanted value lies: for each row a place for each rank."""
+    """In which bin every wanted value lies: for each row a bin for each rank."""
 
     values: Values = field(kw_only=True)
 
@@ -58,12 +57,12 @@ class Coarse(Statistic):
         """See `Statistic.count`."""
         return self.values.tally(piece, counts, None)
 
-    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[tuple[_Place, ...], ...]:
+    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[tuple[Bin, ...], ...]:
         """See `Statistic.finish`."""
         total = total.copy()
         total[:, _INFINITE_BIN] = 0
         return tuple(
-            tuple(_find(counts, rank) for rank in self.values.ranks(row, int(counts.sum())))
+            tuple(_bin(counts, rank) for rank in self.values.ranks(row, int(counts.sum())))
             for row, counts in enumerate(total)
         )
 
@@ -82,7 +81,7 @@ class Ranked(Statistic):
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
         flags = [
-            self.after.values.tally(piece, of_rank, [place for place, _ in bins])
+            self.after.values.tally(piece, of_rank, [found.index for found in bins])
             for of_rank, bins in zip(counts, zip(*known, strict=True), strict=True)
         ]
         return any(flags)
@@ -90,8 +89,7 @@ class Ranked(Statistic):
     def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[tuple[float, ...], ...]:
         """See `Statistic.finish`."""
         return tuple(
-            tuple(_value(upper, total[rank, row]) for rank, upper in enumerate(places))
-            for row, places in enumerate(known)
+            tuple(_value(upper, total[rank, row]) for rank, upper in enumerate(bins)) for row, bins in enumerate(known)
         )
 
 
@@ -100,16 +98,10 @@ def ranked(values: Values) -> Ranked:
     return Ranked("tensor", Coarse("tensor", values=values))
 
 
-def _find(counts: NDArray[np.int64], rank: int) -> _Place:
-    """The bin of the `rank`-th largest; the lowest bin if there are fewer."""
-    if rank == 0:
-        return _INFINITE_BIN, 0
-    from_top = np.cumsum(counts[::-1])
-    passed = min(int(np.searchsorted(from_top, rank)), counts.size - 1)
-    return counts.size - 1 - passed, rank - (int(from_top[passed - 1]) if passed else 0)
+def _bin(counts: NDArray[np.int64], rank: int) -> Bin:
+    return find(counts, rank) if rank else Bin(_INFINITE_BIN, 0, 0)
 
 
-def _value(upper: _Place, counts: NDArray[np.int64]) -> float:
-    index, rank = upper
-    lower = _find(counts, rank)[0] if rank else 0
-    return float(np.uint32(index << 16 | lower).view(np.float32))
+def _value(upper: Bin, counts: NDArray[np.int64]) -> float:
+    lower = find(counts, upper.rank).index if upper.rank else 0
+    return float(np.uint32(upper.index << 16 | lower).view(np.float32))

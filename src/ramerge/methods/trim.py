@@ -6,7 +6,7 @@ threshold does not depend on blocks or threads, and the task vector is never hel
 elements, or none for a density of 0; what equals the threshold is kept.
 
 Where many magnitudes are equal, a sample shows the threshold, and the merge itself counts whether that was right
-(`Ranked`).
+(`Proof`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels.elementwise import COARSE_BINS, FINE_BINS, ONE, ZERO, Inputs, histogram
 from ramerge.kernels.piece import Piece
-from ramerge.methods.base import Counts, Statistic
+from ramerge.methods.base import Counted, Counts, Statistic
 from ramerge.methods.coins import Coins
 from ramerge.methods.moved import Epsilon, factor, measured, thresholds
 
@@ -55,7 +55,7 @@ class Trimmed:
 
 
 @dataclass(frozen=True)
-class _Bin:
+class Bin:
     """Where a k-th largest magnitude lies: in a bin of the first count, the `rank`-th largest, below `above` others."""
 
     index: int
@@ -67,7 +67,7 @@ class _Bin:
 class _Upper:
     """The result of `Coarse`: each agent's bin, and the thresholds beyond which the agents have moved an element."""
 
-    bins: tuple[_Bin, ...]
+    bins: tuple[Bin, ...]
     beyond: tuple[float, ...]
 
 
@@ -113,7 +113,7 @@ class Coarse(Statistic):
             total = total.copy()
             total[:, _OUTSIDE] = 0
             elements = int(total[0].sum())
-        bins = tuple(_find(row, rank) for row, rank in zip(total, self.asked(elements), strict=True))
+        bins = tuple(find(row, rank) for row, rank in zip(total, self.asked(elements), strict=True))
         return _Upper(bins, self._beyond(known))
 
     def asked(self, elements: int) -> tuple[int, ...]:
@@ -139,7 +139,7 @@ class Fine(Statistic):
         """See `Statistic.finish`."""
         thresholds, kept, above = [], [], []
         for row, upper in zip(total, known.bins, strict=True):
-            lower = _find(row, upper.rank)
+            lower = find(row, upper.rank)
             bits = upper.index << 16 | lower.index if upper.rank else _INFINITE
             thresholds.append(float(np.uint32(bits).view(np.float32)))
             above.append(upper.above + lower.above if upper.rank else 0)
@@ -152,7 +152,7 @@ class Fine(Statistic):
         """Thresholds of the whole model; those of a layer or tensor are too many for all guesses to be right."""
         return self.scope == "model" and self.after.shared_beyond is None
 
-    def guess(self, sampled: Trimmed) -> Ranked | None:
+    def guess(self, sampled: Trimmed) -> Proof | None:
         """Formats of few bits have few magnitudes, so many elements equal a threshold, and a sample finds it.
 
         Only if all agents' thresholds lie well inside of such a run of equal magnitudes.
@@ -164,11 +164,11 @@ class Fine(Statistic):
             margin = max(_MARGIN * asked, _DEVIATIONS * math.sqrt(asked))
             if asked and not above + margin < asked < last - margin:
                 return None
-        return Ranked(self.scope, thresholds=sampled.thresholds, trimming=self.after)
+        return Proof(self.scope, thresholds=sampled.thresholds, trimming=self.after)
 
 
 @dataclass(frozen=True)
-class Ranked(Statistic):
+class Proof(Counted):
     """Whether guessed thresholds are those of trimming: `Trimmed` if they are, None otherwise.
 
     Attributes:
@@ -182,10 +182,6 @@ class Ranked(Statistic):
     def blank(self, agents: int) -> Counts:
         """int64, shape (2, agents): magnitudes above the threshold, and those that reach it."""
         return np.zeros((2, agents), np.int64)
-
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
-        """Only merging counts it, with the thresholds that it takes."""
-        raise NotImplementedError
 
     def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Trimmed | None:
         """See `Statistic.finish`."""
@@ -201,12 +197,12 @@ class Ranked(Statistic):
         return Trimmed(elements, self.thresholds, asked, kept, above)
 
 
-def _find(row: NDArray[np.int64], rank: int) -> _Bin:
+def find(row: NDArray[np.int64], rank: int) -> Bin:
     """The bin that holds the `rank`-th largest; the lowest bin if there are fewer."""
     from_top = np.cumsum(row[::-1])
     passed = min(int(np.searchsorted(from_top, rank)), row.size - 1)
     above = int(from_top[passed - 1]) if passed else 0
-    return _Bin(row.size - 1 - passed, rank - above, above)
+    return Bin(row.size - 1 - passed, rank - above, above)
 
 
 def trimming(

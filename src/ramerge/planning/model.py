@@ -20,7 +20,7 @@ from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
-from ramerge.methods.base import Layer, Statistic
+from ramerge.methods.base import Counted, Layer, Statistic
 from ramerge.methods.moved import ADVICE, absolute
 from ramerge.methods.table import Method
 from ramerge.recipe.layers import layer_of
@@ -292,7 +292,7 @@ class Contents:
     guessed: bool = False
     digest: bytes | None = field(default=None, repr=False)
     vocabulary: int | None = None
-    remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
+    remembered: Mapping[tuple[Counted, str], Any] = field(default_factory=dict, repr=False)
     bytes_read: int = 0
     bytes_written: int = 0
     dequantised_to: str | None = None
