@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
@@ -78,6 +80,42 @@ def open_checkpoint(
         contents.lineage,
         format.needs_base,
     )
+
+
+def open_stacked(
+    folders: Sequence[Path],
+    *,
+    base: Checkpoint | None = None,
+    allow_outside_links: bool = False,
+    ignore_quantisation: bool = False,
+) -> Checkpoint:
+    """Open a model with what is added to it: each folder over what is below it, the first one over `base`.
+
+    Args:
+        folders: a model, adapters and deltas; the first may be any of these if there is a base, the others no model.
+        base: the model that the first folder changes, if it does not hold a model itself.
+        allow_outside_links, ignore_quantisation: as for `open_checkpoint`.
+
+    Raises:
+        CheckpointError: a folder cannot be opened, or what is added to a model is a model itself.
+    """
+    first, *added = folders
+    open_one = partial(
+        open_checkpoint, allow_outside_links=allow_outside_links, ignore_quantisation=ignore_quantisation
+    )
+    if base is not None and added and first.resolve() == base.directory.resolve():
+        opened = replace(base, notes=(), warnings=())  # so that what is not changed is known to be the base's
+    else:
+        opened = open_one(first, base=base)
+    for folder in added:
+        below, opened = opened, open_one(folder, base=opened)
+        if not opened.needs_base:
+            text = "is a whole model; only adapters and deltas can be added to another one"
+            raise CheckpointError(f"{folder}: {text}")
+        opened = replace(
+            opened, notes=(*below.notes, *opened.notes), warnings=(*below.warnings, *opened.warnings)
+        )
+    return opened
 
 
 def _check_link(directory: Path, found: Path, *, allowed: bool) -> None:

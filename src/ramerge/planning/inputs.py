@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ramerge.checkpoint.encodings.decode import ADVICE
@@ -11,7 +11,7 @@ from ramerge.checkpoint.formats.adapter import NAME as ADAPTER
 from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.open import open_checkpoint
+from ramerge.checkpoint.open import open_checkpoint, open_stacked
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.foundation.errors import CheckpointError
@@ -149,30 +149,13 @@ def _open(
 
 
 def _stacked(model: Model, base: Checkpoint | None, recipe: Recipe) -> Checkpoint:
-    """A model with what is added to it, each opened over what is below it; the lowest over the base, if it needs one.
-
-    Raises:
-        CheckpointError: a folder cannot be opened, or what is added to a model is a model itself.
-    """
-    first, *added = model.parts
-    options = {
-        "allow_outside_links": recipe.allow.outside_links,
-        "ignore_quantisation": "quantization_config" in recipe.allow.config,
-    }
-    notes, warnings = [], []
-    if base is not None and added and first.folder.resolve() == base.directory.resolve():
-        opened = base  # so that what is not changed is known to be the base's
-    else:
-        opened = open_checkpoint(first.folder, base=base, **options)
-        notes, warnings = [*opened.notes], [*opened.warnings]
-    for change in added:
-        opened = open_checkpoint(change.folder, base=opened, **options)
-        if not opened.needs_base:
-            text = "is a whole model; only adapters and deltas can be added to another one"
-            raise CheckpointError(f"{change.folder}: {text}")
-        notes += opened.notes
-        warnings += opened.warnings
-    return replace(opened, notes=tuple(notes), warnings=tuple(warnings))
+    """See `open_stacked`."""
+    return open_stacked(
+        [part.folder for part in model.parts],
+        base=base,
+        allow_outside_links=recipe.allow.outside_links,
+        ignore_quantisation="quantization_config" in recipe.allow.config,
+    )
 
 
 def _check_arithmetic(name: str, checkpoint: Checkpoint, findings: Findings) -> None:

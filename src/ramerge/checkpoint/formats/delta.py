@@ -9,7 +9,17 @@ from typing import Any
 
 from ramerge.checkpoint.companions import companion_files
 from ramerge.checkpoint.delta.codec import COLUMNS, blocks_of
-from ramerge.checkpoint.delta.layout import BLOCKS, COMPANIONS, DATA, HEADER, INDEX, WHOLE, DeltaTensor, Index, read_index
+from ramerge.checkpoint.delta.layout import (
+    BLOCKS,
+    COMPANIONS,
+    DATA,
+    HEADER,
+    INDEX,
+    WHOLE,
+    DeltaTensor,
+    Index,
+    read_index,
+)
 from ramerge.checkpoint.formats import safetensors
 from ramerge.checkpoint.formats.files import check_files, check_index, read_json, weight_files
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
