@@ -1,5 +1,6 @@
 from .analysis.results import Analysis, frames
 from .api import analyze, convert, merge, plan, sweep
+from .deltas.run import DeltaRecord, apply, delta
 from .engine.record import AgentStatistics, Record
 from .engine.sinks import MergedTensor
 from .evaluation.endpoint import EndpointAccess
@@ -32,6 +33,7 @@ __all__ = [
     "Allow",
     "Analysis",
     "CheckpointError",
+    "DeltaRecord",
     "EndpointAccess",
     "EndpointError",
     "EvaluationError",
@@ -56,7 +58,9 @@ __all__ = [
     "WeightsError",
     "__version__",
     "analyze",
+    "apply",
     "convert",
+    "delta",
     "evaluate",
     "fisher",
     "frames",

@@ -54,6 +54,7 @@ class Checkpoint:
         lineage: the digest of the model that deltas began with, and of what each of them gives; empty if no delta is
             part of it.
         needs_base: whether the folder holds changes of another model.
+        delta: the folder of the delta that gives it, if one does; of several the last one.
     """
 
     directory: Path
@@ -72,3 +73,4 @@ class Checkpoint:
     companions: Mapping[str, Path] | None = None
     lineage: tuple[str, ...] = ()
     needs_base: bool = False
+    delta: Path | None = None

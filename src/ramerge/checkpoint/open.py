@@ -79,6 +79,7 @@ def open_checkpoint(
         contents.companions,
         contents.lineage,
         format.needs_base,
+        contents.delta,
     )
 
 
@@ -112,9 +113,7 @@ def open_stacked(
         if not opened.needs_base:
             text = "is a whole model; only adapters and deltas can be added to another one"
             raise CheckpointError(f"{folder}: {text}")
-        opened = replace(
-            opened, notes=(*below.notes, *opened.notes), warnings=(*below.warnings, *opened.warnings)
-        )
+        opened = replace(opened, notes=(*below.notes, *opened.notes), warnings=(*below.warnings, *opened.warnings))
     return opened
 
 

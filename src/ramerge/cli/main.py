@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from ramerge.cli import commands
+from ramerge.deltas import commands as deltas
 from ramerge.evaluation import commands as evaluation
 from ramerge.foundation.errors import OutputWarning, RamergeError, StoppedError, reason
 from ramerge.foundation.machine import check_limits
@@ -31,7 +32,7 @@ from ramerge.importance import commands as importance
 _INTERRUPTED = 128
 
 # The core and its wings, each with commands of its own.
-_ROOMS = (commands, importance, evaluation)
+_ROOMS = (commands, deltas, importance, evaluation)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,10 @@ from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, Writer, lay_out
-from ramerge.deltas.pool import Pool
+from ramerge.deltas.pool import Pool, told
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.machine import processors
 from ramerge.foundation.text import quoted
 
@@ -38,19 +40,23 @@ class _Block:
     offset: int
 
 
-def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None) -> None:
+def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, listen: Listener = silence) -> Index:
     """Write the files of the agent that a delta gives, equal to the byte.
 
     Args:
         agent: the delta, opened over its base.
         stage: the folder.
         workers: threads; by default one for each processor, and one more.
+        listen: gets the progress, in bytes of the agent.
+
+    Returns:
+        What the delta says of the agent.
 
     Raises:
         CheckpointError: the base is another one, the delta is damaged, or a file has changed.
         OSError: the disk is full or fails.
     """
-    index = read_index(agent.directory / INDEX)
+    index = _index(agent)
     shards = _shards(agent, index)
     memory = max((room(BLOCK * itemsize(one.dtype)) + one.scratch(BLOCK) for one in agent.tensors.values()), default=0)
     with Files(agent.files) as files:
@@ -58,9 +64,12 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None) 
         try:
             pool = Pool(workers or processors() + 1, lambda: _Worker(Reader(files, Arena(memory)), writer))
             digests = pool.map(_Worker.run, _blocks(agent, shards))
+            total, done = sum(tensor.nbytes for tensor in agent.tensors.values()), 0
             for tensor in _in_order(agent, shards):
+                blocks = islice(digests, blocks_of(tensor.elements))
                 found = [np.empty((0, 2), np.uint64)]
-                found += [np.frombuffer(next(digests), np.uint64)[None] for _ in range(blocks_of(tensor.elements))]
+                found += [np.frombuffer(one, np.uint64)[None] for one in told(blocks, tensor, done, total, listen)]
+                done += tensor.nbytes
                 if digest_of_blocks(np.concatenate(found)) != index.tensors[tensor.name].result:
                     raise CheckpointError(
                         f"{agent.directory}: tensor {quoted(tensor.name)} does not become what the delta says; it is "
@@ -71,6 +80,12 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None) 
             writer.close()
     _copy_companions(agent, index, stage)
     check_unchanged(agent.files)
+    return index
+
+
+def _index(agent: Checkpoint) -> Index:
+    assert agent.delta is not None
+    return read_index(agent.delta / INDEX)
 
 
 class _Worker:
@@ -91,13 +106,16 @@ class _Worker:
 
 def _shards(agent: Checkpoint, index: Index) -> list[Shard]:
     """The files, with the headers that they had."""
+    assert agent.delta is not None
     if not index.shards:
         return [_laid_out(ONE_FILE, list(agent.tensors.values()))]
     found = []
     for file, names in index.shards.items():
-        header = stored_header(agent.directory, index, file)
+        header = stored_header(agent.delta, index, file)
         tensors = [agent.tensors[name] for name in names]
-        found.append(_with_header(agent.directory / file, file, header, tensors) if header else _laid_out(file, tensors))
+        found.append(
+            _with_header(agent.directory / file, file, header, tensors) if header else _laid_out(file, tensors)
+        )
     return found
 
 

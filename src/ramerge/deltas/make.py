@@ -24,9 +24,10 @@ from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.deltas.pool import Pool
+from ramerge.deltas.pool import Pool, told
 from ramerge.foundation.dtypes import BITS, itemsize
 from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.machine import processors
 from ramerge.foundation.text import quoted
 
@@ -49,6 +50,7 @@ def write_delta(
     *,
     compression: Compression = "zstd",
     workers: int | None = None,
+    listen: Listener = silence,
     allow_outside_links: bool = False,
 ) -> Index:
     """Write what an agent has changed of its base.
@@ -59,6 +61,7 @@ def write_delta(
         stage: the folder.
         compression: see `codec.Encoder`.
         workers: threads; by default one for each processor, and one more.
+        listen: gets the progress, in bytes of the agent.
         allow_outside_links: whether files beside the weights may be links that lead out of their folder.
 
     Raises:
@@ -73,10 +76,12 @@ def write_delta(
         memory = max((_memory(tensor) for model in (base, agent) for tensor in model.tensors.values()), default=0)
         pool = Pool(workers or processors() + 1, lambda: _Worker(files, compression, memory))
         results = pool.map(_Worker.run, tasks)
+        total, done = sum(tensor.nbytes for tensor in agent.tensors.values()), 0
         for name, tensor in agent.tensors.items():
             blocks: Iterator[Any] = islice(results, blocks_of(tensor.elements))
             take = writer.changed if pairs[name] is not None else writer.whole
-            take(name, tensor.dtype, tensor.shape, blocks)
+            take(name, tensor.dtype, tensor.shape, told(blocks, tensor, done, total, listen))
+            done += tensor.nbytes
         for tensor in alone:
             found = TensorDigest()
             for block in islice(results, blocks_of(tensor.elements)):
@@ -88,7 +93,9 @@ def write_delta(
 
 
 def _refuse(*models: Checkpoint) -> None:
-    problems = [f"{one.directory}: is quantised; deltas are made of models that are not" for one in models if one.quantised]
+    problems = [
+        f"{one.directory}: is quantised; deltas are made of models that are not" for one in models if one.quantised
+    ]
     problems += [
         f"{tensor.place}: tensor {quoted(tensor.name)} has dtype {tensor.dtype}, which deltas do not have"
         for one in models

@@ -56,7 +56,9 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     index = read_index(folder / INDEX)
     _check_lineage(folder, index, base)
     if base.quantised is not None:
-        raise CheckpointError(f"{folder}: is a delta, but its base {base.directory} is quantised; give the model as it was")
+        raise CheckpointError(
+            f"{folder}: is a delta, but its base {base.directory} is quantised; give the model as it was"
+        )
     names = weight_files(folder / INDEX, index.weight_map, ".safetensors")
     beside = {name: folder / COMPANIONS / name for name, each in index.companions.items() if not each.same}
     inside = [*names, *(f"{COMPANIONS}/{name}" for name in beside)]
@@ -85,6 +87,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
         tokenizers=has_tokenizer,
         companions=companions,
         lineage=(*(base.lineage or (index.metadata.base,)), index.metadata.result),
+        delta=folder,
     )
 
 
@@ -140,7 +143,9 @@ def _check_lineage(folder: Path, index: Index, base: Checkpoint) -> None:
     if not base.lineage or base.lineage[-1] == wanted:
         return
     if wanted in base.lineage:
-        text = f"is for the same model as {base.directory}, or an earlier one, not for what that gives; two deltas of one "
+        text = (
+            f"is for the same model as {base.directory}, or an earlier one, not for what that gives; two deltas of one "
+        )
         text += "version cannot both be applied"
     else:
         text = f"is for the model with the digest {wanted}, but {base.directory} gives {base.lineage[-1]}; "

@@ -41,6 +41,7 @@ class Contents:
         quantised: how the model is stored that an adapter changes, if it is quantised.
         vocabulary: rows of the embeddings if there are not as many as `config.json` in `beside` says.
         companions: the files beside the weights by name, where they are not those of `beside`.
+        delta: the folder of the delta that gives the model.
         lineage: the digest of the model that deltas began with, and of what each of them gives.
     """
 
@@ -56,6 +57,7 @@ class Contents:
     vocabulary: int | None = None
     companions: Mapping[str, Path] | None = None
     lineage: tuple[str, ...] = ()
+    delta: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,47 @@
+"""The page of a delta: README.md with the front matter that the Hugging Face hub reads."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from ruamel.yaml import YAML
+
+from ramerge.foundation.text import markdown
+
+if TYPE_CHECKING:
+    from ramerge.deltas.run import DeltaRecord
+
+
+def card(record: DeltaRecord, hub_id: str | None) -> str:
+    """What the delta is, what it saves, and how to get the model.
+
+    Args:
+        record: of the delta.
+        hub_id: of the base, if it comes from the hub.
+    """
+    front = {**({"base_model": [hub_id]} if hub_id else {}), "tags": ["ramerge", "delta"]}
+    stream = io.StringIO()
+    YAML().dump(front, stream)
+    return f"""---
+{stream.getvalue()}---
+
+# A delta on {markdown(record.base)}
+
+This folder holds what a model has changed of its base, and nothing else: {record.moved:,} of {record.elements:,}
+parameters. It takes {record.delta_bytes / 1e6:,.1f} MB, where the model takes {record.agent_bytes / 1e6:,.1f} MB
+({share(record)}).
+
+This gives the model, equal to the byte, if BASE is the folder or hub id of {markdown(record.base)}:
+
+```sh
+ramerge apply BASE THIS_FOLDER MODEL
+```
+
+`ramerge merge` takes the delta itself as an agent. The files are safetensors; docs/deltas.md of ramerge describes them.
+"""
+
+
+def share(record: DeltaRecord) -> str:
+    """The delta's size beside the model's."""
+    return f"{record.delta_bytes / record.agent_bytes:.1%} of it" if record.agent_bytes else "which has no tensors"

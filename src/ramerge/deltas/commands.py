@@ -1,0 +1,87 @@
+"""The commands `delta` and `apply`. They hold no logic, and import when they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ramerge.foundation.completion import folders
+from ramerge.foundation.options import DEBUG, OUT, OVERWRITE, QUIET, as_json
+from ramerge.foundation.terminal import say
+
+if TYPE_CHECKING:
+    from ramerge.deltas.run import DeltaRecord
+
+_THREADS = click.option("--threads", type=int, metavar="N", help="Worker threads; default: processors and one more.")
+
+
+@click.command(short_help="Store an agent as what it changed of its base.")
+@click.argument("base", metavar="BASE", shell_complete=folders)
+@click.argument("agent", metavar="AGENT", shell_complete=folders)
+@OUT
+@click.option(
+    "--compression",
+    type=click.Choice(["zstd", "none"]),
+    default="zstd",
+    show_default=True,
+    help="zstd, where it saves something; or none.",
+)
+@_THREADS
+@OVERWRITE
+@QUIET
+@as_json("what was written")
+@DEBUG
+def delta(base: str, agent: str, out: Path, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Write to OUT what AGENT has changed of BASE.
+
+    `ramerge apply BASE OUT MODEL` gives AGENT back, equal to the byte, and merging takes OUT as an agent. AGENT is a
+    model of any format that merging reads.
+    """
+    from ramerge.deltas.run import delta as run
+    from ramerge.foundation.screen import shown, stage
+
+    with shown(stage, quiet=quiet or as_json) as listen:
+        record = run(base, agent, out, on_progress=listen, **options)
+    _tell(record, f"{out}: a delta of", quiet=quiet, as_json=as_json)
+
+
+@click.command(short_help="Turn deltas back into the model.")
+@click.argument("base", metavar="BASE", shell_complete=folders)
+@click.argument("deltas", metavar="DELTA...", nargs=-1, required=True, shell_complete=folders)
+@OUT
+@_THREADS
+@OVERWRITE
+@QUIET
+@as_json("what was written")
+@DEBUG
+def apply(base: str, deltas: tuple[str, ...], out: Path, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Write to OUT the model that DELTAs give on BASE, with all its files, equal to the byte.
+
+    Of several deltas, each must have been made for what BASE and the deltas before it give. Everything is checked
+    against the digests in the deltas.
+    """
+    from ramerge.deltas.run import apply as run
+    from ramerge.foundation.screen import shown, stage
+
+    with shown(stage, quiet=quiet or as_json) as listen:
+        record = run(base, deltas, out, on_progress=listen, **options)
+    _tell(record, f"{out}: made from", quiet=quiet, as_json=as_json)
+
+
+def _tell(record: DeltaRecord, what: str, *, quiet: bool, as_json: bool) -> None:
+    if as_json:
+        click.echo(record.to_json(), nl=False)
+    elif not quiet:
+        kinds = f"{record.changed:,} of {record.tensors:,} tensors changed, {record.moved:,} elements"
+        kinds += f"; {record.whole:,} tensors stored whole" if record.whole else ""
+        say(
+            [
+                kinds,
+                f"{what} {record.delta_bytes:,} bytes for a model of {record.agent_bytes:,}: {record.seconds:.1f} s",
+            ]
+        )
+
+
+COMMANDS = (delta, apply)

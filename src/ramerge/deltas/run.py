@@ -1,0 +1,201 @@
+"""The functions that users call: `delta` and `apply`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ramerge.checkpoint.delta.layout import Index
+from ramerge.checkpoint.hub import Model, resolve
+from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.open import open_checkpoint, open_stacked
+from ramerge.checkpoint.outputs import path_of, problems_of
+from ramerge.checkpoint.stage import Stage, staged
+from ramerge.deltas.apply import write_agent
+from ramerge.deltas.card import card
+from ramerge.deltas.make import write_delta
+from ramerge.foundation.errors import CheckpointError, PlanError, RecipeError
+from ramerge.foundation.events import Listener, silence
+from ramerge.foundation.jsontext import dumped
+
+COMPRESSIONS = ("zstd", "none")
+
+
+@dataclass(frozen=True)
+class DeltaRecord:
+    """What was written.
+
+    Attributes:
+        base: the model that the delta changes, as it was named.
+        agent: the model that it gives: as it was named, or of `apply` the folder that was written.
+        tensors: the agent's tensors.
+        changed: those of which elements differ from the base's.
+        whole: those that the base lacks, or has in another dtype or shape; they are stored as they are.
+        dropped: tensors that only the base has.
+        moved: elements that differ.
+        elements: all elements of the agent.
+        agent_bytes: bytes of the agent's tensors.
+        delta_bytes: bytes of the delta's files; of several deltas, together.
+        digest: of the agent: xxh3-128, in hexadecimal, as docs/deltas.md defines it.
+        seconds: how long it took.
+    """
+
+    base: str
+    agent: str
+    tensors: int
+    changed: int
+    whole: int
+    dropped: int
+    moved: int
+    elements: int
+    agent_bytes: int
+    delta_bytes: int
+    digest: str
+    seconds: float
+
+    def to_json(self) -> str:
+        """As JSON."""
+        return dumped(asdict(self), indent=2) + "\n"
+
+
+def delta(
+    base: str | Path,
+    agent: str | Path,
+    out: str | Path,
+    *,
+    compression: str = "zstd",
+    threads: int | None = None,
+    overwrite: bool = False,
+    on_progress: Listener | None = None,
+) -> DeltaRecord:
+    """Write what an agent has changed of its base, so that base and delta give every file of the agent back.
+
+    Args:
+        base: a folder or hub id.
+        agent: a folder or hub id of any format that merging reads, also a delta of a trainer, which is then on `base`.
+        out: the folder to make. It appears complete or not at all.
+        compression: `zstd`, where that saves something; or `none`.
+        threads: worker threads; by default one for each processor, and one more.
+        overwrite: replace an existing folder at `out`.
+        on_progress: called with a `Progress` in bytes of the agent.
+
+    Returns:
+        What was written.
+
+    Raises:
+        RecipeError: an argument is wrong.
+        CheckpointError: a model cannot be found or read, is quantised, or has changed meanwhile.
+        PlanError: `out` cannot be where it is wanted.
+        OutputError: the disk is full or fails.
+    """
+    began = time.monotonic()
+    if compression not in COMPRESSIONS:
+        raise RecipeError(f"compression: {compression!r} is not known; choose one of {', '.join(COMPRESSIONS)}")
+    _check_threads(threads)
+    below, above = _find(base), _find(agent)
+    opened_base = open_stacked(below.folders)
+    opened = open_stacked(above.folders, base=opened_base)
+    size = sum(tensor.nbytes for tensor in opened.tensors.values())
+    folder = path_of(out)
+    # what it will take is not known before it is made; it is never more than the agent and a little
+    if problems := problems_of(folder, [*below.folders, *above.folders], 0, overwrite=overwrite):
+        raise PlanError(problems)
+    with staged(folder, overwrite=overwrite) as stage:
+        index = write_delta(
+            opened_base,
+            opened,
+            stage,
+            compression="zstd" if compression == "zstd" else "none",
+            workers=threads,
+            listen=on_progress or silence,
+        )
+        record = _record(str(base), str(agent), index, opened, size, _bytes_of(stage), began)
+        stage.write("README.md", card(record, below.hub_id))
+    return record
+
+
+def apply(
+    base: str | Path,
+    deltas: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    threads: int | None = None,
+    overwrite: bool = False,
+    on_progress: Listener | None = None,
+) -> DeltaRecord:
+    """Write the agent that deltas give, with all its files, equal to the byte.
+
+    Args:
+        base: the model that the first delta was made for: a folder or hub id.
+        deltas: a delta, or several of which each was made for what the ones before give.
+        out: the folder to make. It appears complete or not at all.
+        threads, overwrite, on_progress: as for `delta`.
+
+    Returns:
+        What the last delta says of the agent.
+
+    Raises:
+        RecipeError: an argument is wrong.
+        CheckpointError: a folder cannot be found or read, is no delta, is a delta for another model, or is damaged. The
+            message names tensor and file, and nothing is written.
+        PlanError: `out` cannot be where it is wanted.
+        OutputError: the disk is full or fails.
+    """
+    began = time.monotonic()
+    _check_threads(threads)
+    below = _find(base)
+    above = [_find(each) for each in ([deltas] if isinstance(deltas, str | os.PathLike) else deltas)]
+    if not above:
+        raise RecipeError("no delta: give at least one")
+    opened = open_stacked(below.folders)
+    for model in above:
+        for place in model.folders:
+            opened = open_checkpoint(place, base=opened)
+            if opened.delta is None:
+                raise CheckpointError(f"{place}: is no delta ({opened.title}); to add adapters use ramerge convert")
+    assert opened.delta is not None
+    size = sum(tensor.nbytes for tensor in opened.tensors.values())
+    folder = path_of(out)
+    folders = [place for model in (below, *above) for place in model.folders]
+    if problems := problems_of(folder, folders, size, overwrite=overwrite):
+        raise PlanError(problems)
+    with staged(folder, overwrite=overwrite) as stage:
+        index = write_agent(opened, stage, workers=threads, listen=on_progress or silence)
+    stored = sum(path.stat().st_size for model in above for place in model.folders for path in place.rglob("*"))
+    return _record(str(base), str(folder), index, opened, size, stored, began)
+
+
+def _find(model: str | Path) -> Model:
+    return resolve(os.fspath(model), Path.cwd())
+
+
+def _check_threads(threads: int | None) -> None:
+    if threads is not None and not 1 <= threads <= 1024:
+        raise RecipeError(f"threads: must be 1 to 1024, not {threads}")
+
+
+def _bytes_of(stage: Stage) -> int:
+    return sum(path.stat().st_size for path in stage.folder.rglob("*") if path.is_file())
+
+
+def _record(
+    base: str, agent: str, index: Index, opened: Checkpoint, size: int, stored: int, began: float
+) -> DeltaRecord:
+    kinds = [tensor.kind for tensor in index.tensors.values()]
+    return DeltaRecord(
+        base=base,
+        agent=agent,
+        tensors=len(kinds),
+        changed=kinds.count("changed"),
+        whole=kinds.count("whole"),
+        dropped=len(index.dropped),
+        moved=sum(tensor.moved for tensor in index.tensors.values()),
+        elements=sum(tensor.elements for tensor in opened.tensors.values()),
+        agent_bytes=size,
+        delta_bytes=stored,
+        digest=index.metadata.result,
+        seconds=round(time.monotonic() - began, 3),
+    )
