@@ -25,7 +25,7 @@ from ramerge.recipe.points import make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
 # Defaults of the options of a plan. The default of every other option is None.
-_DEFAULTS = {"overwrite": False, "cache": True, "strict": False}
+_DEFAULTS = {"as_delta": False, "overwrite": False, "cache": True, "strict": False}
 
 
 def plan(
@@ -38,6 +38,7 @@ def plan(
     rounding: str | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     in_memory: bool = False,
+    as_delta: bool = False,
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
@@ -55,6 +56,7 @@ def plan(
         rounding: replaces the recipe's rounding: `nearest` or `stochastic`.
         vary: as for `sweep`.
         in_memory: whether merged tensors will be passed to a function, as in `merge(..., on_tensor=...)`.
+        as_delta: whether the output will be a delta on the base, from which `apply` makes the checkpoint.
         threads: worker threads; by default one for each processor, and two more.
         max_memory: the most memory that the process may use, in bytes or as `2GB`.
         overwrite: whether an existing checkpoint at `out` would be replaced.
@@ -71,6 +73,7 @@ def plan(
         make_points(open_recipe(recipe, _set(method, parameters, dtype, rounding), tensors_of_base), vary),
         path_of(out) if out is not None else None,
         in_memory=in_memory,
+        as_delta=as_delta,
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,
@@ -100,6 +103,7 @@ def merge(
     parameters: Mapping[str, Any] | None = None,
     dtype: str | None = None,
     rounding: str | None = None,
+    as_delta: bool = False,
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
@@ -115,7 +119,7 @@ def merge(
         out: the output folder; it must not exist unless `overwrite` is set.
         on_tensor: a function that gets the merged tensors, one after another, from this thread; given instead of
             `out`. At most two tensors are in memory at a time, even if the function is slow.
-        method, parameters, dtype, rounding: as for `plan`.
+        method, parameters, dtype, rounding, as_delta: as for `plan`.
         threads: worker threads; by default one for each processor, and two more. Results do not depend on it.
         max_memory: the most memory that the process may use, in bytes or as `2GB`; an error if it is not enough.
         overwrite: replace an existing checkpoint at `out`, at the end.
@@ -144,6 +148,7 @@ def merge(
         parameters=parameters,
         dtype=dtype,
         rounding=rounding,
+        as_delta=as_delta,
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,

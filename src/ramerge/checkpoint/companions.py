@@ -14,7 +14,6 @@ from ramerge.checkpoint.embeddings import set_vocabulary
 from ramerge.checkpoint.encodings.decode import KEYS, without_declaration
 from ramerge.checkpoint.formats.files import read_json
 from ramerge.checkpoint.paths import leads_outside, target
-from ramerge.checkpoint.stage import Stage
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import dumped
@@ -144,21 +143,15 @@ def _is_tokenizer(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in _TOKENIZER_FILES)
 
 
-def copy_companions(
-    files: Mapping[str, Path],
-    stage: Stage,
-    folder: str,
-    dtype: str | None,
-    *,
-    dequantised: bool = False,
-    vocabulary: int | None = None,
-) -> None:
-    """Copy files byte for byte. `config.json` is changed only where it states something else than the output has.
+def companions_of(
+    files: Mapping[str, Path], dtype: str | None, *, dequantised: bool = False, vocabulary: int | None = None
+) -> Iterator[tuple[str, Path | str]]:
+    """The output's companions, by relative name: the file to copy byte for byte, or a text.
+
+    `config.json` is changed only where it states something else than the output has.
 
     Args:
         files: relative name to source.
-        stage: the output folder.
-        folder: prefix of their names there, such as `point/`; may be empty.
         dtype: safetensors' name of the dtype to state; None if the output keeps the base's dtypes.
         dequantised: whether the output has no quantisation although the configuration declares one.
         vocabulary: the number of tokens to state; None if the output keeps the base's.
@@ -173,9 +166,9 @@ def copy_companions(
                 if not any(isinstance(config.get(key), str) for key in _DTYPE_KEYS):
                     config["torch_dtype"] = full_name(dtype)
             if changed:
-                stage.write(f"{folder}{name}", dumped(config, constants=True))
+                yield name, dumped(config, constants=True)
                 continue
-        stage.copy(f"{folder}{name}", source)
+        yield name, source
 
 
 def _set_dtype(config: dict[str, Any], dtype: str) -> bool:

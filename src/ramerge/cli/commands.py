@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Merge agents into a checkpoint.")
 @options(*RECIPE)
-def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> None:
+@click.option("--as-delta", is_flag=True, help="Write what changed of the base only; `ramerge apply` gives the model.")
+def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **flags: Any) -> None:
     """Merge agents into a checkpoint at OUT, which appears complete or not at all."""
     from ramerge.api import merge as run
     from ramerge.api import plan as make
@@ -38,7 +39,7 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> N
     if out is None:
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
 
-    made = make(document, out, **_machine(flags))
+    made = make(document, out, as_delta=as_delta, **_machine(flags))
     warn(made.warnings)  # before the work, so that it can be stopped
     with shown(stage, quiet=quiet or as_json) as listen:
         record = run(made, on_progress=listen)

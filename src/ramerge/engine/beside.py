@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from ramerge.checkpoint.companions import copy_companions
+from ramerge.checkpoint.companions import companions_of
+from ramerge.checkpoint.delta.write import DeltaWriter
+from ramerge.checkpoint.formats.delta import files_beside
 from ramerge.checkpoint.formats.safetensors import INDEX
 from ramerge.checkpoint.stage import Stage
 from ramerge.engine.card import model_card
@@ -23,7 +26,13 @@ from ramerge.recipe.points import Point
 
 
 def make_records(
-    plan: Plan, known: Known, rounding: Counts, bytes_read: int, seen: Sequence[str], began: float
+    plan: Plan,
+    known: Known,
+    rounding: Counts,
+    bytes_read: int,
+    bytes_written: int,
+    seen: Sequence[str],
+    began: float,
 ) -> tuple[Record, ...]:
     """A record for each point, from the counts.
 
@@ -32,6 +41,7 @@ def make_records(
         known: results of statistics.
         rounding: int64: for each point counts of rounding, as in `kernels.piece.no_counts`.
         bytes_read: bytes of weights that were read.
+        bytes_written: bytes of weights that were written, of all points.
         seen: warnings from a sample of the weights.
         began: `time.monotonic` at the beginning.
     """
@@ -49,7 +59,7 @@ def make_records(
             base=plan.recipe.base,
             rules=tuple(rules),
             counts=plan.counts,
-            notes=(*plan.notes, *_remarks(point, agents), *advice(plan, counts)),
+            notes=(*plan.notes, *_saved(plan, bytes_written), *_remarks(point, agents), *advice(plan, counts)),
             warnings=warnings_of(plan, seen, counts, point.parameters[0], _densities(agents)),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
@@ -62,12 +72,23 @@ def make_records(
             merged_tensors=sum(tensor.merged for tensor in plan.tensors),
             parameters_count=plan.parameters_count,
             bytes_read=bytes_read,
-            bytes_written=plan.bytes_written // len(plan.points),
+            bytes_written=bytes_written // len(plan.points),
             seconds=round(time.monotonic() - began, 3),
             peak_memory_bytes=peak_memory(),
         )
         for point, agents, counts in zip(plan.points, statistics, rounding, strict=True)
     )
+
+
+def _saved(plan: Plan, bytes_written: int) -> list[str]:
+    """What a delta saves."""
+    if plan.below is None:
+        return []
+    share = bytes_written / plan.bytes_written
+    return [
+        f"written as a delta on {plan.below.directory}: {bytes_written:,} bytes, {share:.1%} of the "
+        f"{plan.bytes_written:,} of the model; ramerge apply gives the model"
+    ]
 
 
 def _statistics(plan: Plan, point: Point, known: Known, rounding: Counts) -> tuple[AgentStatistics, ...]:
@@ -118,13 +139,32 @@ def _reported(plan: Plan, point: Point, known: Known) -> dict[str, tuple[int, An
 def write_beside(plan: Plan, records: Sequence[Record], stage: Stage) -> None:
     """Write index, companions, model card, recipe and record of every point; for a sweep also `sweep.json`."""
     for point, record in zip(plan.points, records, strict=True):
-        _write_point(plan, point, record, stage, f"{point.name}/" if point.name else "")
+        folder = f"{point.name}/" if point.name else ""
+        for name, content in _beside(plan, point, record):
+            if isinstance(content, Path):
+                stage.copy(f"{folder}{name}", content)
+            else:
+                stage.write(f"{folder}{name}", content)
     if plan.is_sweep:
         points = {point.name: record for point, record in zip(plan.points, records, strict=True)}
         stage.write("sweep.json", Sweep(__version__, plan.method.name, points).to_json())
 
 
-def _write_point(plan: Plan, point: Point, record: Record, stage: Stage, folder: str) -> None:
+def write_beside_delta(plan: Plan, record: Record, writer: DeltaWriter, stage: Stage) -> None:
+    """Write the same into a delta, and end it; card and record are also beside the delta's own files."""
+    assert plan.below is not None
+    theirs = files_beside(plan.below, allow_outside_links=True)
+    for shard in plan.shards:
+        writer.header(shard.name, list(shard.offsets), shard.header)
+    for name, content in _beside(plan, plan.points[0], record):
+        writer.companion(name, content, theirs.get(name))
+    writer.finish()
+    stage.write("README.md", model_card(plan, plan.points[0], record, is_delta=True))
+    stage.write("ramerge.json", record.to_json())
+
+
+def _beside(plan: Plan, point: Point, record: Record) -> Iterator[tuple[str, Path | str]]:
+    """The files of a merged model that are not weights, by name: a file to copy, or a text."""
     if [shard.name for shard in plan.shards] != ["model.safetensors"]:
         parts = [part for tensor in plan.tensors for part in tensor.parts]
         index = {
@@ -134,18 +174,13 @@ def _write_point(plan: Plan, point: Point, record: Record, stage: Stage, folder:
             },
             "weight_map": {part.name: part.shard for part in sorted(parts, key=lambda part: part.name)},
         }
-        stage.write(f"{folder}{INDEX}", json.dumps(index, indent=2) + "\n")
-    copy_companions(
-        plan.companions,
-        stage,
-        folder,
-        plan.loads_as,
-        dequantised=plan.dequantised_to is not None,
-        vocabulary=plan.vocabulary,
+        yield INDEX, json.dumps(index, indent=2) + "\n"
+    yield from companions_of(
+        plan.companions, plan.loads_as, dequantised=plan.dequantised_to is not None, vocabulary=plan.vocabulary
     )
-    stage.write(f"{folder}README.md", model_card(plan, point, record))
-    stage.write(f"{folder}ramerge.yaml", _resolved(plan, point).to_yaml())
-    stage.write(f"{folder}ramerge.json", record.to_json())
+    yield "README.md", model_card(plan, point, record)
+    yield "ramerge.yaml", _resolved(plan, point).to_yaml()
+    yield "ramerge.json", record.to_json()
 
 
 def _resolved(plan: Plan, point: Point) -> Recipe:

@@ -20,8 +20,15 @@ from ramerge.recipe.points import Point
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
 
 
-def model_card(plan: Plan, point: Point, record: Record) -> str:
-    """Markdown with YAML front matter: base models, tags and library; then method, inputs and statistics."""
+def model_card(plan: Plan, point: Point, record: Record, *, is_delta: bool = False) -> str:
+    """Markdown with YAML front matter: base models, tags and library; then method, inputs and statistics.
+
+    Args:
+        plan: the plan that was carried out.
+        point: the merge.
+        record: its record.
+        is_delta: whether the card is for a delta that gives the model, and not for the model.
+    """
     relation = {"base_model_relation": "merge"} if plan.method.combines else {}
     tags = ["merge", "model-merging", "ramerge", _tag(plan.method.name)] if plan.method.combines else ["ramerge"]
     base = {"base_model": _base_models(plan)} if plan.method.combines or plan.base.hub_id else {}
@@ -47,7 +54,7 @@ Inputs: {inputs}. Output: {record.dtype}{_rounded(record)}.
 
 {_table(record) if plan.method.combines else ""}
 {_warnings(record)}
-{_loading(literal) if "config.json" in plan.companions else ""}
+{_unpacking(plan, record) if is_delta else _loading(literal) if "config.json" in plan.companions else ""}
 The recipe is in `ramerge.yaml`, counts and sizes are in `ramerge.json`.
 """
 
@@ -64,6 +71,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained({literal})
 tokenizer = AutoTokenizer.from_pretrained({literal})
+```
+"""
+
+
+def _unpacking(plan: Plan, record: Record) -> str:
+    """What a delta saves, and how to get the model."""
+    size, of = record.bytes_written / 1e6, plan.bytes_written / 1e6
+    return f"""This folder is a delta: it holds what the model has changed of its base. It takes {size:,.1f} MB, where the model takes
+{of:,.1f} MB. This gives the model, if BASE is the folder or hub id of the base:
+
+```sh
+ramerge apply BASE THIS_FOLDER MODEL
 ```
 """
 

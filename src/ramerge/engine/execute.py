@@ -10,14 +10,16 @@ from typing import Any, cast
 
 import numpy as np
 
+from ramerge.checkpoint.delta.write import DeltaWriter
 from ramerge.checkpoint.identity import check_unchanged
+from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
-from ramerge.checkpoint.stage import staged
-from ramerge.checkpoint.write import Writer
-from ramerge.engine.beside import make_records, write_beside
+from ramerge.checkpoint.stage import Stage, staged
+from ramerge.engine.beside import make_records, write_beside, write_beside_delta
 from ramerge.engine.executors.executor import Executor
+from ramerge.engine.patches import Patches
 from ramerge.engine.record import Record
-from ramerge.engine.sinks import MergedTensor, Shards, Whole, all_shards
+from ramerge.engine.sinks import MergedTensor, Shards, Whole
 from ramerge.engine.tally import Refusals, Statistics
 from ramerge.engine.warn import inspect, refuse
 from ramerge.engine.worker import Compiling, Known, Outcome, Sink, Task, Worker, blank, worker
@@ -60,24 +62,46 @@ def execute(
                 passes.merge(whole)
                 whole.finish()
             passes.keep()
-            return _records(plan, passes, seen, began)
+            return _records(plan, passes, 0, seen, began)
         assert plan.out is not None
         with staged(plan.out, overwrite=plan.overwrite) as stage:
-            with closing(Writer(stage, all_shards(plan))) as writer:
-                shards = Shards(plan, writer)
-                if not passes.merge_guessed(shards):
-                    passes.count()
-                    passes.merge(shards)
-                writer.finish()
-            passes.keep()
-            records = _records(plan, passes, seen, began)
-            write_beside(plan, records, stage)
+            if plan.below is not None:
+                records = _write_delta(plan, plan.below, passes, stage, seen, began)
+            else:
+                records = _write(plan, passes, stage, seen, began)
             check_unchanged(plan.files)  # the copied companions must not have changed either
         return records
 
 
-def _records(plan: Plan, passes: _Passes, seen: Sequence[str], began: float) -> tuple[Record, ...]:
-    records = make_records(plan, passes.known, passes.rounding, passes.bytes_read, seen, began)
+def _write(plan: Plan, passes: _Passes, stage: Stage, seen: Sequence[str], began: float) -> tuple[Record, ...]:
+    with closing(Shards(plan, stage)) as shards:
+        if not passes.merge_guessed(shards):
+            passes.count()
+            passes.merge(shards)
+        written = shards.finish()
+    passes.keep()
+    records = _records(plan, passes, written, seen, began)
+    write_beside(plan, records, stage)
+    return records
+
+
+def _write_delta(
+    plan: Plan, below: Checkpoint, passes: _Passes, stage: Stage, seen: Sequence[str], began: float
+) -> tuple[Record, ...]:
+    passes.count()
+    names = [part.name for tensor in plan.tensors for part in tensor.parts]
+    with DeltaWriter(stage, names) as writer:
+        with closing(Patches(plan, below, writer)) as patches:
+            passes.merge(patches)
+            written = patches.finish()
+        passes.keep()
+        records = _records(plan, passes, written, seen, began)
+        write_beside_delta(plan, records[0], writer, stage)
+    return records
+
+
+def _records(plan: Plan, passes: _Passes, bytes_written: int, seen: Sequence[str], began: float) -> tuple[Record, ...]:
+    records = make_records(plan, passes.known, passes.rounding, passes.bytes_read, bytes_written, seen, began)
     refuse(plan, (warning for record in records for warning in record.warnings))
     return records
 
@@ -154,7 +178,7 @@ class _Passes:
         plan = self._plan
         known, (tasks, _) = dict(self.known), _tasks(plan, self.known, {})
         wanted = {index: statistics for index, tensor in enumerate(plan.tensors) if tensor.merged}
-        blocks = _in_order(plan, wanted, len(plan.rounds))
+        blocks = _in_order(plan, wanted, 0)
 
         def work(own: Worker, block: Block) -> Outcome:
             return own.observe(block, statistics, known, tasks[block.tensor][0])
@@ -163,7 +187,8 @@ class _Passes:
             self._learn(self._read("reading", blocks, work, wanted, known))
 
     def _count(self, stage: str, wanted: Wanted, number: int) -> None:
-        self._learn(self._counted(stage, _in_order(self._plan, wanted, number), wanted, self.known))
+        before = len(self._plan.rounds) - number
+        self._learn(self._counted(stage, _in_order(self._plan, wanted, before), wanted, self.known))
 
     def _counted(self, stage: str, blocks: Sequence[Block], wanted: Wanted, known: Known) -> Statistics:
         known = dict(known)
@@ -216,7 +241,7 @@ class _Passes:
 
     def _merge(self, sink: Sink, known: Known, verified: Mapping[tuple[Counted, str], Counted]) -> None:
         tasks, wanted = _tasks(self._plan, known, verified)
-        blocks = _in_order(self._plan, range(len(self._plan.tensors)), 0 if verified else len(self._plan.rounds))
+        blocks = _in_order(self._plan, range(len(self._plan.tensors)), 0)
         with _blas(self._plan):
             self._learn(
                 self._read(
@@ -293,15 +318,20 @@ def _blas(plan: Plan) -> AbstractContextManager[object]:
     return cast(AbstractContextManager[object], threadpoolctl.threadpool_limits(1, "blas"))
 
 
-def _in_order(plan: Plan, tensors: Sequence[int] | Mapping[int, object], number: int) -> list[Block]:
-    """Blocks of tensors in the order of the output's files. Every second pass goes backwards.
+def _in_order(plan: Plan, tensors: Sequence[int] | Mapping[int, object], before: int) -> list[Block]:
+    """Blocks of tensors in the order of the output's files. Every second pass goes backwards, the last one forwards.
 
-    So it begins with the blocks that the previous pass has read last, which are still in the page cache.
+    So each begins with the blocks that the previous pass has read last, which are still in the page cache.
+
+    Args:
+        plan: the plan.
+        tensors: indices of tensors.
+        before: how many passes come after this one.
     """
     blocks = [
         block for index in tensors for block in _blocks(plan.tensors[index], index, plan.resources.block_elements)
     ]
-    return blocks[::-1] if number % 2 else blocks
+    return blocks[::-1] if before % 2 else blocks
 
 
 def _blocks(tensor: TensorPlan, index: int, size: int) -> Iterator[Block]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.write import Shard, Writer
 from ramerge.foundation.dtypes import torch_dtypes
 from ramerge.planning.model import Plan
@@ -45,9 +46,14 @@ class MergedTensor:
 class Shards:
     """Bytes into the shards of every point."""
 
-    def __init__(self, plan: Plan, writer: Writer) -> None:
+    def __init__(self, plan: Plan, stage: Stage) -> None:
+        """Make the files.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
         self._plan = plan
-        self._writer = writer
+        self._writer = Writer(stage, all_shards(plan))
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         """See `Sink.write`."""
@@ -57,8 +63,18 @@ class Shards:
     def advance(self) -> None:
         """Nothing to do."""
 
+    def finish(self) -> int:
+        """Wait until everything is on the disk. Returns bytes of the files.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        self._writer.finish()
+        return self._plan.bytes_written
+
     def close(self) -> None:
-        """Nothing to do: the code that opened the writer closes it."""
+        """Close the files without waiting for the disk."""
+        self._writer.close()
 
 
 def shard_name(plan: Plan, point: int, shard: str) -> str:

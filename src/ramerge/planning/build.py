@@ -39,6 +39,7 @@ def make_plan(
     max_memory: int | str | None = None,
     overwrite: bool = False,
     in_memory: bool = False,
+    as_delta: bool = False,
     observed: Sequence[Statistic] = (),
     cache: bool = True,
     strict: bool = False,
@@ -53,6 +54,7 @@ def make_plan(
         max_memory: bytes, or a size such as `2GB`, that the process must not exceed.
         overwrite: whether an existing checkpoint at `out` will be replaced.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
+        as_delta: whether the output is a delta on the base.
         observed: statistics that will be counted instead of a merge; the plan includes the memory for them.
         cache: whether to use stored counts of earlier reads of the same files, and to store counts.
         strict: whether warnings are problems.
@@ -66,8 +68,11 @@ def make_plan(
     checks.note_methods(points, findings)
     findings.warnings += recipe.document.warnings
     inputs = open_inputs(recipe, findings, needs_base=points[0].uses_base)
-    can_repeat = not in_memory and not observed
+    can_repeat = not in_memory and not observed and not as_delta
     contents = _contents(points, inputs, findings, observed, cache=cache, can_repeat=can_repeat)
+    if as_delta:
+        checks.check_delta(points, inputs, findings, in_memory=in_memory)
+        contents = replace(contents, below=inputs.opened_base)
     resources = cut(points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed)
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
     resources = replace(resources, solving_seconds=took)

@@ -185,3 +185,16 @@ def find_companions(
         for text in error.problems:
             findings.problem(text)
         return {}
+
+
+def check_delta(points: Sequence[Point], inputs: Inputs, findings: Findings, *, in_memory: bool) -> None:
+    """Refuse what cannot be a delta on the base."""
+    recipe, base = points[0].recipe, inputs.opened_base
+    if in_memory or points[0].name:
+        findings.problem("--as-delta: only a merge into a folder can be written as a delta, not a sweep or on_tensor")
+    if recipe.base is None:
+        findings.problem("--as-delta: the recipe has no base; name the model that the delta shall be for as base")
+    elif base is not None and base.quantised is not None:
+        findings.problem(f"--as-delta: {base.directory} is quantised; deltas are for models that are not")
+    elif base is not None and base.lineage:
+        findings.problem(f"--as-delta: {base.directory} is a delta itself; write the model first, with ramerge apply")

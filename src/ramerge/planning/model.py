@@ -14,6 +14,7 @@ from ramerge.checkpoint import scaled
 from ramerge.checkpoint.arena import room
 from ramerge.checkpoint.hub import Model
 from ramerge.checkpoint.identity import Identity
+from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.scaled import Scaled
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
@@ -279,6 +280,7 @@ class Contents:
         remembered: stored results of earlier reads of the same files, by statistic and part of the model.
         bytes_read: bytes of weights that are read, in all passes together; of a `guessed` plan, if the guess is right.
         bytes_written: bytes of the output's safetensors files, of all points.
+        below: the model on which the output is a delta; None if the output is a checkpoint.
         dequantised_to: dtype of a quantised base's tensors in the output; None if the base is not quantised, or if the
             output is quantised like it.
     """
@@ -295,6 +297,7 @@ class Contents:
     remembered: Mapping[tuple[Counted, str], Any] = field(default_factory=dict, repr=False)
     bytes_read: int = 0
     bytes_written: int = 0
+    below: Checkpoint | None = field(default=None, repr=False)
     dequantised_to: str | None = None
 
 

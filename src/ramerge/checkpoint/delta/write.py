@@ -136,13 +136,20 @@ class DeltaWriter:
             with self._files.entry(HEADER + file, "U8", lambda: [len(padded)]) as append:
                 append(padded)
 
-    def companion(self, name: str, source: Path, base: Path | None) -> None:
-        """A file beside the agent's weights, and the base's file of that name; copied unless they are equal."""
-        found = digest_of_file(source)
-        same = base is not None and base.stat().st_size == source.stat().st_size and digest_of_file(base) == found
+    def companion(self, name: str, source: Path | str, base: Path | None) -> None:
+        """A file beside the agent's weights, or its text, and the base's file; written unless they are equal."""
+        found = digest(source.encode()).hex() if isinstance(source, str) else digest_of_file(source)
+        same = base is not None and base.is_file() and digest_of_file(base) == found
         self._companions[name] = Companion(same, found)
-        if not same:
+        if isinstance(source, str) and not same:
+            self._stage.write(f"{COMPANIONS}/{name}", source)
+        elif isinstance(source, Path) and not same:
             self._stage.copy(f"{COMPANIONS}/{name}", source)
+
+    @property
+    def written(self) -> int:
+        """Bytes of tensors so far."""
+        return self._files.written
 
     def finish(self) -> Index:
         """Write what is left. The stage holds a whole delta then."""
@@ -196,6 +203,7 @@ class _DataFiles:
         self._header: dict[str, Any] = {}
         self._length = 0
         self._weight_map: dict[str, str] = {}
+        self.written = 0
 
     @property
     def _name(self) -> str:
@@ -225,6 +233,7 @@ class _DataFiles:
         view = memoryview(data).cast("B")
         write_all(self._descriptor, view, 8 + self._room + self._position)
         self._position += view.nbytes
+        self.written += view.nbytes
 
     def _add(self, name: str, dtype: str, shape: Sequence[int], begin: int) -> None:
         self._header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, self._position]}
