@@ -14,7 +14,19 @@ import click
 
 from ramerge.cli import completion as complete
 from ramerge.cli import texts
-from ramerge.cli.options import AGENTS, DTYPE, LIMITS, MACHINE, METHOD, PAGES, RECIPE, ROUNDING, SHARD_SIZE, options
+from ramerge.cli.options import (
+    AGENTS,
+    AS_DELTA,
+    DTYPE,
+    LIMITS,
+    MACHINE,
+    METHOD,
+    PAGES,
+    RECIPE,
+    ROUNDING,
+    SHARD_SIZE,
+    options,
+)
 from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.options import DEBUG, OUT, OVERWRITE, as_json
@@ -27,7 +39,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Merge agents into a checkpoint.")
 @options(*RECIPE)
-@click.option("--as-delta", is_flag=True, help="Write what changed of the base only; `ramerge apply` gives the model.")
+@AS_DELTA
 def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **flags: Any) -> None:
     """Merge agents into a checkpoint at OUT, which appears complete or not at all."""
     from ramerge.api import merge as run
@@ -81,7 +93,8 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
 
 @click.command(short_help="Show what a merge would do, and what would make it fail.")
 @options(*RECIPE)
-def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> None:
+@AS_DELTA
+def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **flags: Any) -> None:
     """Show what a merge would read, write and need, and everything that would make it fail.
 
     The folder of a single model of any format may be given in place of a recipe. Reads headers only. Models from the
@@ -92,7 +105,7 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> No
     from ramerge.foundation.jsontext import dumped
 
     document, out = read_inputs(paths, flags, or_model=True)
-    made = make(document, out, **_machine(flags))
+    made = make(document, out, as_delta=as_delta, **_machine(flags))
     problems = (*made.problems, *(made.forecast if flags["strict"] else ()))
     warn([*made.warnings, *(() if flags["strict"] else made.forecast)])
     if as_json:

@@ -74,6 +74,9 @@ ROUNDING: Decorator = click.option(
 SHARD_SIZE: Decorator = click.option(
     "--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."
 )
+AS_DELTA: Decorator = click.option(
+    "--as-delta", is_flag=True, help="Write only what changes of the base; `ramerge apply` gives the model."
+)
 RECIPE: tuple[Decorator, ...] = (
     click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", shell_complete=files),
     METHOD,

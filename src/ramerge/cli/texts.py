@@ -99,7 +99,7 @@ def plan(made: Plan) -> list[str]:
                 f"{values['bytes_read']:,} bytes in {_many(values['passes'], 'pass', 'es')}"
                 + (" and a sample" if made.guessed else ""),
             ),
-            ("write", f"{values['bytes_written']:,} bytes"),
+            ("write", f"{values['bytes_written']:,} bytes" + (" at most, as a delta" if made.below else "")),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
             ("runs on", values["runs_on"]),
             *(

@@ -1,0 +1,220 @@
+"""Merging from deltas and into a delta: the same files as from checkpoints, to the byte."""
+
+import errno
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ramerge
+from ramerge.checkpoint.delta.layout import INDEX
+from ramerge.checkpoint.delta.write import DeltaWriter
+from ramerge.engine.execute import execute
+from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.foundation.errors import OutputError, PlanError, RecipeError, WeightsError
+from tests.checkpoints import floats, recipe, simple, write_checkpoint
+from tests.commands import ramerge as command
+from tests.conformance.methods import ROWS
+from tests.conformance.test_merge import plain
+from tests.reference import Stored
+from tests.test_vocabulary import COMMON
+from tests.test_vocabulary import write as with_vocabulary
+
+# What differs in every merge: times and folders.
+RECORDS = {"README.md", "ramerge.json", "ramerge.yaml"}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """A model's files by name, without records."""
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {name: data for name, data in found.items() if name not in RECORDS}
+
+
+def packed(folder: Path, source: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The recipe with deltas in place of some agents."""
+    agents = dict(source["agents"])
+    for name in names:
+        ramerge.delta(source["base"], folder / name, folder / f"{name}-delta")
+        agent = agents[name]
+        model = str(folder / f"{name}-delta")
+        agents[name] = {**agent, "model": model} if isinstance(agent, dict) else model
+    return {**source, "agents": agents}
+
+
+@pytest.mark.parametrize("method", list(ROWS))
+def test_every_method(method: str, tmp_path: Path) -> None:
+    source, *_ = plain(tmp_path, method)
+    source.setdefault("base", str(tmp_path / "base"))
+    ramerge.merge(source, tmp_path / "wanted", cache=False)
+    wanted, names = files(tmp_path / "wanted"), list(source["agents"])
+    for place, which in enumerate((names, names[:1])):
+        given = packed(tmp_path / str(place), *_moved(tmp_path, place, source), which)
+        ramerge.merge(given, tmp_path / f"out{place}", cache=False)
+        assert files(tmp_path / f"out{place}") == wanted
+    ramerge.merge(given, tmp_path / "packed", as_delta=True, cache=False)
+    ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "unpacked")
+    assert files(tmp_path / "unpacked") == wanted
+
+
+def _moved(folder: Path, place: int, source: dict[str, Any]) -> tuple[dict[str, Any]]:
+    """A folder of its own, in which the agents are the same."""
+    (folder / str(place)).mkdir()
+    for name in source["agents"]:
+        (folder / str(place) / name).symlink_to(folder / name)
+    return (source,)
+
+
+def large(folder: Path, seed: int, moved: float) -> Path:
+    """Tensors of several blocks, of another number of rows than blocks, and of less than one."""
+    rng = np.random.default_rng(seed)
+    shapes = {"embed": (700, 1000), "w": (300, 1000), "norm": (1000,), "none": (0, 4)}
+    base = np.random.default_rng(7)
+    tensors = {}
+    for name, shape in shapes.items():
+        values = base.normal(0, 0.02, shape)
+        tensors[name] = floats(values + np.where(rng.random(shape) < moved, 0.01, 0))
+    return write_checkpoint(folder, tensors, shards=2)
+
+
+@pytest.mark.parametrize("block", [1 << 19, 100_000])
+def test_blocks_of_any_size_in_any_order(block: int, tmp_path: Path) -> None:
+    for name, moved in (("base", 0), ("a", 0.1), ("b", 0.3)):
+        large(tmp_path / name, len(name) + int(100 * moved), moved)
+    source = recipe(tmp_path, ["a", "b"])
+    ramerge.merge(source, tmp_path / "wanted", cache=False)
+    plan = ramerge.plan(source, tmp_path / "packed", as_delta=True, cache=False)
+    assert plan.problems == ()
+    execute(replace(plan, resources=replace(plan.resources, block_elements=block)), ThreadExecutor(5))
+    ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "out", threads=2)
+    assert files(tmp_path / "out") == files(tmp_path / "wanted")
+
+
+def test_an_output_of_another_dtype_and_of_more_rows(tmp_path: Path) -> None:
+    with_vocabulary(tmp_path / "base", 0, 12)
+    with_vocabulary(tmp_path / "a", 1, 14, ["<x>", "<y>", "<z>", "<u>", "<v>"])
+    with_vocabulary(tmp_path / "b", 2, 10)
+    for dtype in ("float32", "bfloat16"):
+        source = recipe(tmp_path, ["a", "b"], allow=COMMON, dtype=dtype)
+        ramerge.merge(source, tmp_path / dtype)
+        ramerge.merge(source, tmp_path / f"packed {dtype}", as_delta=True)
+        ramerge.apply(tmp_path / "base", tmp_path / f"packed {dtype}", tmp_path / f"out {dtype}")
+        assert files(tmp_path / f"out {dtype}") == files(tmp_path / dtype)
+
+
+def test_what_was_saved_is_said(tmp_path: Path) -> None:
+    for name, moved in (("base", 0), ("a", 0.01), ("b", 0.02)):
+        large(tmp_path / name, len(name) + int(100 * moved), moved)
+    record = ramerge.merge(recipe(tmp_path, ["a", "b"]), tmp_path / "out", as_delta=True)
+    size = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.safetensors"))
+    assert record.bytes_written == pytest.approx(size, rel=0.1)
+    (note,) = (note for note in record.notes if "delta" in note)
+    assert f"{record.bytes_written:,} bytes" in note and "ramerge apply" in note
+    assert "ramerge apply BASE" in (tmp_path / "out/README.md").read_text()
+    again = ramerge.merge(recipe(tmp_path, ["a", "b"]), tmp_path / "out", as_delta=True, overwrite=True)
+    assert again.bytes_written == record.bytes_written
+
+
+def test_what_cannot_be_a_delta_is_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", simple(0))
+    write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
+    source = recipe(tmp_path, ["a"])
+    in_memory = ramerge.plan(source, in_memory=True, as_delta=True)
+    assert any("only a merge into a folder" in text for text in in_memory.problems)
+    without = {key: value for key, value in source.items() if key != "base"}
+    with pytest.raises(PlanError, match="the recipe has no base"):
+        ramerge.merge({**without, "method": "linear"}, tmp_path / "out", as_delta=True)
+    swept = ramerge.plan(source, tmp_path / "out", as_delta=True, vary={"parameters.r": [0, 0.1]})
+    assert any("not a sweep" in text for text in swept.problems)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("place", ["worker", "writer"])
+def test_a_failure_ends_all_threads(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, moved in (("base", 0), ("a", 0.1), ("b", 0.3)):
+        large(tmp_path / name, len(name) + int(100 * moved), moved)
+    if place == "writer":
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(DeltaWriter, "changed", full)
+    else:
+        bad = large(tmp_path / "c", 3, 0.1)
+        data = bytearray((bad / "model-00002-of-00002.safetensors").read_bytes())
+        data[-2000:] = b"\xff\x7f" * 1000
+        (bad / "model-00002-of-00002.safetensors").write_bytes(data)
+    names = ["a", "b"] if place == "writer" else ["a", "c"]
+    with pytest.raises(OutputError if place == "writer" else WeightsError):
+        ramerge.merge(recipe(tmp_path, names), tmp_path / "out", as_delta=True, threads=3)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", simple(0))
+    write_checkpoint(tmp_path / "a", {**simple(1, moved=0.1), "extra": floats([1.0, 2.0])}, shards=2)
+    (tmp_path / "a/chat_template.jinja").write_text("{{ messages }}")
+    said = command("delta", tmp_path / "base", tmp_path / "a", tmp_path / "d", "--json")
+    assert said.returncode == 0, said.stderr
+    made = json.loads(said.stdout)
+    assert (made["tensors"], made["changed"], made["whole"]) == (4, 3, 1)
+    assert made["delta_bytes"] == sum(
+        p.stat().st_size for p in (tmp_path / "d").rglob("*") if p.name != "README.md" and p.is_file()
+    )
+    assert "ramerge apply BASE" in (tmp_path / "d/README.md").read_text()
+    said = command("apply", tmp_path / "base", tmp_path / "d", tmp_path / "back")
+    assert said.returncode == 0 and "3 of 4 tensors changed" in said.stdout
+    assert files(tmp_path / "back") == files(tmp_path / "a")
+    refused = command("apply", tmp_path / "base", tmp_path / "a", tmp_path / "other")
+    assert refused.returncode == 2 and "is no delta" in refused.stderr
+    refused = command("delta", tmp_path / "base", tmp_path / "a", tmp_path / "d")
+    assert refused.returncode == 2 and "exists" in refused.stderr
+    write_checkpoint(tmp_path / "another", simple(5, moved=0.5))
+    said = command("apply", tmp_path / "another", tmp_path / "d", tmp_path / "other")
+    assert said.returncode == 2 and "model.layers.0.weight" in said.stderr and not (tmp_path / "other").exists()
+    said = command("merge", "--base", tmp_path / "base", "--agent", f"a={tmp_path / 'd'}", "--as-delta", tmp_path / "m")
+    assert said.returncode == 2 and "extra" in said.stderr  # as from the agent itself
+
+
+def test_arguments_are_checked(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", simple(0))
+    write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
+    with pytest.raises(RecipeError, match="compression"):
+        ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d", compression="gzip")
+    with pytest.raises(RecipeError, match="threads"):
+        ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d", threads=0)
+    with pytest.raises(RecipeError, match="no delta"):
+        ramerge.apply(tmp_path / "base", [], tmp_path / "d")
+    with pytest.raises(PlanError, match="one of the inputs"):
+        ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "a", overwrite=True)
+
+
+def test_a_chain(tmp_path: Path) -> None:
+    steps: list[dict[str, Stored]] = [simple(0)]
+    rng = np.random.default_rng(5)
+    for _ in range(3):
+        steps.append(
+            {
+                name: Stored(one.dtype, one.bits ^ (rng.random(one.bits.shape) < 0.1).astype(one.bits.dtype))
+                for name, one in steps[-1].items()
+            }
+        )
+    for number, tensors in enumerate(steps):
+        write_checkpoint(tmp_path / f"v{number}", tensors)
+    for number in (1, 2, 3):
+        ramerge.delta(tmp_path / f"v{number - 1}", tmp_path / f"v{number}", tmp_path / f"d{number}")
+    chain = [tmp_path / f"d{number}" for number in (1, 2, 3)]
+    ramerge.apply(tmp_path / "v0", chain, tmp_path / "back")
+    assert files(tmp_path / "back") == files(tmp_path / "v3")
+    listed = "+".join(map(str, chain))
+    source = {"method": "ram", "base": str(tmp_path / "v0")}
+    ramerge.merge({**source, "agents": {"a": str(tmp_path / "v3")}}, tmp_path / "wanted")
+    ramerge.merge({**source, "agents": {"a": listed}}, tmp_path / "found")
+    assert files(tmp_path / "found") == files(tmp_path / "wanted")
+    for wrong in ([chain[0], chain[2]], [chain[1]], [chain[0], chain[0]], [chain[1], chain[0]]):
+        with pytest.raises(ramerge.CheckpointError, match=str(tmp_path)):
+            ramerge.apply(tmp_path / "v0", wrong, tmp_path / "other")
+        assert not (tmp_path / "other").exists()
+    assert (tmp_path / "d1" / INDEX).is_file()
