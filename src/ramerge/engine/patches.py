@@ -32,7 +32,7 @@ class _Half:
 
 
 class Patches:
-    """Compares merged blocks with the base's, in the workers' threads, and writes them in order, in a thread of its own.
+    """Compares merged blocks with the base's, in the workers' threads, and writes them in order, in its own thread.
 
     Args:
         plan: its merging pass goes forwards, so the block that is written next is always being merged.
