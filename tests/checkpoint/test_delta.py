@@ -55,7 +55,7 @@ def equal(left: Path, right: Path) -> bool:
     st.sampled_from([0.0, 0.003, 0.1, 0.4, 1.0]),
     st.sampled_from(["none", "zstd"]),
 )
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_block_comes_back(seed: int, size: int, width: int, density: float, compression: Any) -> None:
     base, other = drawn(seed, size, width, density)
     found = Encoder(compression).encode(base, other)
@@ -181,7 +181,7 @@ def two_models(draw: st.DrawFn) -> tuple[dict[str, Stored], dict[str, Stored]]:
 
 
 @given(two_models(), st.sampled_from([1, 3]), st.sampled_from([4, BLOCK]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_any_two_models(
     tmp_path_factory: pytest.TempPathFactory, models: tuple[Any, Any], shards: int, block: int
 ) -> None:
@@ -253,6 +253,25 @@ def test_links_of_a_chain(models: Path) -> None:
     with pytest.raises(CheckpointError, match="is a delta, which is nothing without its model"):
         ramerge.plan({"method": "linear", "agents": {"a": str(first)}}, models / "m")
         raise CheckpointError(ramerge.plan({"method": "linear", "agents": {"a": str(first)}}, models / "m").problems)
+
+
+def test_recipes_say_that_an_agent_is_a_delta(models: Path) -> None:
+    first = write_delta(models / "d1", models / "base", models / "v1")
+    second = write_delta(models / "d2", models / "v1", models / "v2")
+    source = recipe(models, ["v1"], "task_arithmetic")
+    wanted = source | {"agents": {"a": str(models / "v1"), "b": str(models / "v2")}}
+    given = source | {"agents": {"a": {"delta": first}, "b": {"delta": [str(first), str(second)]}}}
+    ramerge.merge(wanted, models / "wanted")
+    ramerge.merge(given, models / "given")
+    assert (models / "wanted/model.safetensors").read_bytes() == (models / "given/model.safetensors").read_bytes()
+    ramerge.merge(models / "given/ramerge.yaml", models / "again")
+    assert (models / "wanted/model.safetensors").read_bytes() == (models / "again/model.safetensors").read_bytes()
+    plan = ramerge.plan(source | {"agents": {"a": {"delta": models / "v1"}}}, models / "m")
+    assert any("is no delta, but safetensors files" in text for text in plan.problems)
+    plan = ramerge.plan(source | {"agents": {"a": f"{first}+{models / 'v2'}"}}, models / "m")
+    assert any("only adapters and deltas can be added" in text for text in plan.problems)
+    with pytest.raises(RamergeError, match="exactly one of model"):
+        ramerge.plan(source | {"agents": {"a": {"delta": str(first), "model": "x"}}}, models / "m")
 
 
 def entry_of(delta: Path, name: str) -> tuple[Path, int, int]:

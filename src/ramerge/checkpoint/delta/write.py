@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ class DeltaWriter:
 
     def _write_blocks(self, name: str, blocks: Iterable[Encoded]) -> tuple[NDArray[np.uint64], TensorDigest]:
         rows, size, result = [np.empty((0, COLUMNS), np.uint64)], 0, TensorDigest()
-        with self._files.entry(DATA + name, "U8", lambda: [size]) as append:
+        with self._files.entry(DATA + name, "U8", lambda: [size], optional=True) as append:
             for block in blocks:
                 row = block.row.numbers
                 row[0] = size
@@ -204,10 +204,16 @@ class _DataFiles:
         return f"delta-{self._number:05}.safetensors"
 
     @contextmanager
-    def entry(self, name: str, dtype: str, shape: Any) -> Iterator[Any]:
-        """A tensor; gives a function that appends bytes to it. `shape()` is asked at the end; empty ones are left out.
+    def entry(
+        self, name: str, dtype: str, shape: Callable[[], Sequence[int]], *, optional: bool = False
+    ) -> Iterator[Callable[[Any], None]]:
+        """A tensor; gives a function that appends bytes to it.
 
-        Empty tensors of type uint8 are left out, because there is nothing that they say.
+        Args:
+            name: its name.
+            dtype: its dtype.
+            shape: asked when all bytes are there.
+            optional: whether the tensor is left out if it has none.
         """
         needed = len(json.dumps(name)) + 2 * _ENTRY
         if self._position >= _FULL or self._length + needed > self._room:
@@ -216,7 +222,7 @@ class _DataFiles:
             self._begin(needed)
         begin = self._position
         yield self._append
-        if dtype != "U8" or self._position > begin:
+        if self._position > begin or not optional:
             self._add(name, dtype, shape(), begin)
         if self._position % 8:
             begin = self._position
