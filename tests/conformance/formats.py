@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.checkpoints import read_checkpoint, write_checkpoint, write_safetensors
+from tests.deltas import write_delta
 from tests.quantised import SAMPLES, quantise_model, write_quantised
 from tests.reference import NUMBERS, Stored
 
@@ -32,7 +33,7 @@ class Row:
         dtype: the recipe's `dtype`, where the output would otherwise have another one than that of the expansion.
     """
 
-    write: Callable[[Path, Tensors], Path]
+    write: Callable[[Path, Tensors], Path | str]
     expand: Callable[[Path, Tensors], Tensors] = lambda _folder, tensors: tensors
     dtypes: tuple[str, ...] = ("BF16", "F32", "F16", "F64")
     as_base: bool = True
@@ -111,6 +112,31 @@ def of_adapter(folder: Path, tensors: Tensors) -> Tensors:
     return {**base, first: Stored("F32", whole.view(np.uint32)), last: tensors[last]}
 
 
+def as_delta(folder: Path, tensors: Tensors) -> Path:
+    """What changed of the base; one of its tensors is the base's."""
+    full = write_checkpoint(folder.with_name(f"{folder.name}-full"), of_delta(folder, tensors), shards=2)
+    return write_delta(folder, folder.parent / "base", full)
+
+
+def as_chain(folder: Path, tensors: Tensors) -> str:
+    """Two deltas, one on the other: to half of the agent, and to the agent."""
+    base, wanted = read_checkpoint(folder.parent / "base"), of_delta(folder, tensors)
+    half = {name: base[name] if place % 2 else wanted[name] for place, name in enumerate(wanted)}
+    first, second = (folder.with_name(f"{folder.name}-{version}") for version in (1, 2))
+    write_checkpoint(folder.with_name(f"{folder.name}-half"), half)
+    write_checkpoint(folder.with_name(f"{folder.name}-full"), wanted)
+    write_delta(first, folder.parent / "base", folder.with_name(f"{folder.name}-half"))
+    write_delta(second, folder.with_name(f"{folder.name}-half"), folder.with_name(f"{folder.name}-full"))
+    return f"{first}+{second}"
+
+
+def of_delta(folder: Path, tensors: Tensors) -> Tensors:
+    """The tensors of the whole agent."""
+    base = read_checkpoint(folder.parent / "base")
+    _, second, *_ = tensors
+    return {**tensors, second: base[second]}
+
+
 def _in_megatron(**more: Any) -> Row:
     """Megatron has only tensors that it knows, so the same elements become a small Qwen3-MoE."""
 
@@ -147,4 +173,6 @@ ROWS: dict[str, Row] = {
     "megatron, a name for each layer": _in_megatron(stacked=False),
     **{f"quantised, {sample}": _quantised(sample) for sample in SAMPLES},
     "adapter": Row(as_adapter, of_adapter, ("BF16", "F32", "F16"), as_base=False),
+    "delta": Row(as_delta, of_delta, as_base=False),
+    "delta, a chain": Row(as_chain, of_delta, as_base=False),
 }

@@ -87,6 +87,7 @@ def open_stacked(
     folders: Sequence[Path],
     *,
     base: Checkpoint | None = None,
+    only_deltas: bool = False,
     allow_outside_links: bool = False,
     ignore_quantisation: bool = False,
 ) -> Checkpoint:
@@ -95,26 +96,30 @@ def open_stacked(
     Args:
         folders: a model, adapters and deltas; the first may be any of these if there is a base, the others no model.
         base: the model that the first folder changes, if it does not hold a model itself.
+        only_deltas: whether anything else than deltas is refused.
         allow_outside_links, ignore_quantisation: as for `open_checkpoint`.
 
     Raises:
-        CheckpointError: a folder cannot be opened, or what is added to a model is a model itself.
+        CheckpointError: a folder cannot be opened, is no delta where only these are asked for, or is a model itself
+            where something is added to one.
     """
-    first, *added = folders
-    open_one = partial(
-        open_checkpoint, allow_outside_links=allow_outside_links, ignore_quantisation=ignore_quantisation
-    )
-    if base is not None and added and first.resolve() == base.directory.resolve():
-        opened = replace(base, notes=(), warnings=())  # so that what is not changed is known to be the base's
-    else:
-        opened = open_one(first, base=base)
-    for folder in added:
-        below, opened = opened, open_one(folder, base=opened)
-        if not opened.needs_base:
+    options = {"allow_outside_links": allow_outside_links, "ignore_quantisation": ignore_quantisation}
+    opened = base
+    # the base is not opened again, so that what is not changed is known to be the base's
+    again = base is not None and len(folders) > 1 and folders[0].resolve() == base.directory.resolve()
+    notes: list[str] = []
+    warnings: list[str] = []
+    for place, folder in enumerate(folders[again:], int(again)):
+        opened = open_checkpoint(folder, base=opened, **options)
+        if only_deltas and opened.delta is None:
+            raise CheckpointError(f"{folder}: is no delta, but {opened.title}")
+        if place and not opened.needs_base:
             text = "is a whole model; only adapters and deltas can be added to another one"
             raise CheckpointError(f"{folder}: {text}")
-        opened = replace(opened, notes=(*below.notes, *opened.notes), warnings=(*below.warnings, *opened.warnings))
-    return opened
+        notes += opened.notes
+        warnings += opened.warnings
+    assert opened is not None
+    return replace(opened, notes=tuple(notes), warnings=tuple(warnings))
 
 
 def _check_link(directory: Path, found: Path, *, allowed: bool) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 from ramerge.checkpoint.delta.layout import Index
 from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.open import open_checkpoint, open_stacked
+from ramerge.checkpoint.open import open_stacked
 from ramerge.checkpoint.outputs import path_of, problems_of
 from ramerge.checkpoint.stage import Stage, staged
 from ramerge.deltas.apply import write_agent
 from ramerge.deltas.card import card
 from ramerge.deltas.make import write_delta
-from ramerge.foundation.errors import CheckpointError, PlanError, RecipeError
+from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.jsontext import dumped
 
@@ -150,21 +150,15 @@ def apply(
     above = [_find(each) for each in ([deltas] if isinstance(deltas, str | os.PathLike) else deltas)]
     if not above:
         raise RecipeError("no delta: give at least one")
-    opened = open_stacked(below.folders)
-    for model in above:
-        for place in model.folders:
-            opened = open_checkpoint(place, base=opened)
-            if opened.delta is None:
-                raise CheckpointError(f"{place}: is no delta ({opened.title}); to add adapters use ramerge convert")
-    assert opened.delta is not None
+    folders = [place for model in above for place in model.folders]
+    opened = open_stacked(folders, base=open_stacked(below.folders), only_deltas=True)
     size = sum(tensor.nbytes for tensor in opened.tensors.values())
     folder = path_of(out)
-    folders = [place for model in (below, *above) for place in model.folders]
-    if problems := problems_of(folder, folders, size, overwrite=overwrite):
+    if problems := problems_of(folder, [*below.folders, *folders], size, overwrite=overwrite):
         raise PlanError(problems)
     with staged(folder, overwrite=overwrite) as stage:
         index = write_agent(opened, stage, workers=threads, listen=on_progress or silence)
-    stored = sum(path.stat().st_size for model in above for place in model.folders for path in place.rglob("*"))
+    stored = sum(path.stat().st_size for place in folders for path in place.rglob("*"))
     return _record(str(base), str(folder), index, opened, size, stored, began)
 
 

@@ -1,7 +1,7 @@
 """What differs between two arrays of words, and the way back: positions, and the xor of the words at these.
 
-Words are the bits of elements of any dtype, in 1, 2, 4 or 8 bytes. They are compared as bits: -0.0 differs from 0.0, and
-a NaN from one with another payload. Positions have two forms:
+Words are the bits of elements of any dtype, in 1, 2, 4 or 8 bytes. They are compared as bits: -0.0 differs from 0.0,
+and a NaN from one with another payload. Positions have two forms:
 
     bitmap   uint64, element i at bit i % 64 of word i // 64; on little-endian machines bit i % 8 of byte i // 8
     gaps     uint8: for each position its distance to the one after the previous position; 255 means "255, and the next
@@ -26,16 +26,13 @@ Bitmap = NDArray[np.uint64]
 
 WIDTHS = (1, 2, 4, 8)
 
-# The first loop has no branch, so that it is vectorised; the second one takes as many steps as elements have moved.
 _COMPARE = """
 def {name}(base, other, bitmap, values):
     count, size, one = np.uint64(0), np.uint64(base.size), np.uint64(1)
     for word in range(np.uint64(bitmap.size)):
         start, mask = word * np.uint64(64), np.uint64(0)
         if start + np.uint64(64) <= size:
-            for i in range(np.uint64(64)):
-                differs = one if base[start + i] != other[start + i] else np.uint64(0)
-                mask |= differs << i
+            mask = differing(base, other, start)
         else:
             for i in range(size - start):
                 differs = one if base[start + i] != other[start + i] else np.uint64(0)
