@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.delta.codec import BLOCK, Encoded, Encoder, blocks_of
+from ramerge.checkpoint.delta.codec import BLOCK, Encoded, Encoder, blocks_of, digest
 from ramerge.checkpoint.delta.write import DeltaWriter, TensorDigest
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
@@ -150,10 +150,9 @@ class Patches:
         for tensor in self._others:
             found = TensorDigest()
             for start in range(0, tensor.elements, BLOCK):
-                reader.begin(start, min(start + BLOCK, tensor.elements))
-                found.add(
-                    reader.block(tensor)[: (min(start + BLOCK, tensor.elements) - start) * itemsize(tensor.dtype)]
-                )
+                stop = min(start + BLOCK, tensor.elements)
+                reader.begin(start, stop)
+                found.add(digest(reader.block(tensor)[: (stop - start) * itemsize(tensor.dtype)]))
             self._writer.base_tensor(tensor.name, tensor.dtype, tensor.shape, found.text)
         return self._writer.written
 
