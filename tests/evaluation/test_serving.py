@@ -182,7 +182,7 @@ def test_transformers_serves_a_model_that_answers(tmp_path: Path) -> None:
     settings = json.loads((model / "tokenizer_config.json").read_text())
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     (model / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
-    server = ModelServer("transformers", ["--device", "cpu"], timeout=3000)
+    server = ModelServer("transformers", ["--device", "cpu"], timeout=600)
     assert server.check() == []
     body = request(str(model), [{"role": "user", "content": "#5281704="}], temperature=0, top_p=1, max_tokens=8, seed=0)
 
