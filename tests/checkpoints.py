@@ -153,7 +153,7 @@ def alike(agents: int, dtype: str) -> Kind:
 
 # What each tensor draws from: the dtypes of the base and of every agent. A kernel is compiled for each combination that
 # is usual, which takes a hundred times longer than to run it. So here: one agent, an odd and an even number, words of
-# one and of two elements, and combinations that are brought to F32 or F64 first, whichever of the inputs a method takes.
+# one and of two elements, and combinations that are brought to F32 or F64 first, whichever inputs a method takes.
 MIXED = [
     ("F32", "BF16", "F16", "F32"),
     ("BF16", "F16", "BF16", "F32"),
