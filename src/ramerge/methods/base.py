@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from ramerge.kernels.piece import Piece
+from ramerge.kernels.work import DECOMPOSITION
 
 Counts = NDArray[Any]
 Agents = tuple[str, ...]
@@ -103,6 +104,16 @@ def weights_field() -> Any:
 def scale_field() -> Any:
     """The parameter `scale`."""
     return Field(1.0, allow_inf_nan=False, description="factor of the merged task vector")
+
+
+SEED = 2**63 - 1
+"""The largest seed, also of recipes in YAML; the least one is -SEED."""
+
+
+def seed_field() -> Any:
+    """The parameter `seed`."""
+    extra = {"range": "whole number of at most 63 bits"}
+    return Field(0, ge=-SEED, le=SEED, json_schema_extra=extra, description="seed of the coins")
 
 
 def agent_field(description: str) -> Any:
@@ -220,6 +231,11 @@ class Work:
 
     products: float = 0.0
     decompositions: float = 0.0
+
+    @property
+    def operations(self) -> float:
+        """All in operations of products, about."""
+        return self.products + DECOMPOSITION * self.decompositions
 
 
 def _no_statistics(_parameters: Any, _agents: Agents) -> tuple[Statistic, ...]:

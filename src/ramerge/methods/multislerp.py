@@ -18,7 +18,8 @@ from ramerge.foundation.errors import WeightsError
 from ramerge.kernels.piece import Piece
 from ramerge.methods import gram
 from ramerge.methods.base import WEIGHTS, Agents, Counts, Method, Parameters, Results, for_each, weights_field
-from ramerge.methods.gram import Combination, Floats
+from ramerge.methods.gram import Combination
+from ramerge.methods.sums import Floats
 
 # Shorter sums of unit vectors cannot be told from 0 by dot products in float64.
 _RESOLVED = 1e-7
