@@ -112,7 +112,7 @@ SEED = 2**63 - 1
 
 def seed_field() -> Any:
     """The parameter `seed`."""
-    extra = {"range": "whole number of at most 63 bits"}
+    extra: dict[str, Any] = {"range": "whole number of at most 63 bits"}
     return Field(0, ge=-SEED, le=SEED, json_schema_extra=extra, description="seed of the coins")
 
 
@@ -254,6 +254,10 @@ def _no_remarks(_figures: Mapping[str, Any]) -> str:
     return ""
 
 
+def _no_warning(_figures: Sequence[Mapping[str, Any]]) -> str:
+    return ""
+
+
 def _not_noted(_parameters: Any) -> bool:
     return False
 
@@ -303,6 +307,7 @@ class Method:
         reported: the statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way.
         report: from results of `reported`, one for each part of the model, to each agent's figures.
         remarks: from an agent's figures what is worth a note in the record; empty for nothing.
+        warning: from all agents' figures what is worth a warning; empty for nothing.
         columns: the figures of `report`.
         unit: how many elements that follow one another it needs at once: blocks begin at multiples of that. 1: it works
             on elements by themselves; all of a tensor's: on the tensor as a whole.
@@ -333,6 +338,7 @@ class Method:
     reported: Callable[[Any, Agents], Statistic | None] = _nothing_reported
     report: Callable[[Any, Sequence[Any], Agents], list[dict[str, Any]]] = _no_report
     remarks: Callable[[Mapping[str, Any]], str] = _no_remarks
+    warning: Callable[[Sequence[Mapping[str, Any]]], str] = _no_warning
     columns: tuple[Column, ...] = ()
     unit: Callable[[Layer, Any], int] = _elementwise
     scratch: Callable[[Layer, Any, int], int] = _no_scratch
