@@ -48,12 +48,12 @@ def mean_direction(products: Floats, weights: tuple[float, ...], eps: float) -> 
     if len(weights) == 1 or not lengths.any():
         return np.ones(len(weights)) / len(weights)
     w: Floats = np.array(weights)
-    squared = float(w @ gram.cosines(products) @ w)
+    squared = float((w[:, None] * w * gram.cosines(products)).sum())  # not by BLAS, whose order is its own
     if not math.isfinite(squared):
         return np.full(len(weights), np.nan)
     if math.sqrt(max(squared, 0)) >= max(eps, _RESOLVED * float(np.abs(w).sum())):
         along: Floats = np.divide(w, lengths, out=np.zeros_like(w), where=lengths > 0)
-        return along * float(w @ lengths) / math.sqrt(squared)
+        return along * float((w * lengths).sum()) / math.sqrt(squared)
     return w if np.count_nonzero(lengths) <= 2 else np.full(len(weights), np.nan)
 
 
