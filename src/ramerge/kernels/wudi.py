@@ -315,14 +315,19 @@ def _proximal(excess: Any, inverse: Any, mu: float) -> Any:
 def _adam(lib: _Library, taus: Sequence[Any], norms: Sequence[float], steps: int, rate: float) -> Any:
     out, width = taus[0].shape
     product, result = (_curvature if _dense(out, width, len(taus)) else _factors)(taus, norms)
+    side = min(width, len(taus) * out)
+
+    def told(x: Any) -> Any:
+        worked((side + 10) * math.prod(x.shape))
+        return product(x)
+
     # the gradient of a row depends on that row of X alone: a block takes all its steps before the next one
     for rows in _blocks(out, out) if lib.whole else _row_blocks(result):
         excess = result[rows]
         moving = (excess != 0).any(1)  # the other rows have no gradient, and never will
-        excess[moving] = _descend(lib, excess[moving], product, steps, rate)
+        excess[moving] = _descend(lib, excess[moving], told, steps, rate)
         for tau in taus:
             excess += tau[rows]
-        worked(steps * (min(width, len(taus) * out) + 10) * math.prod(excess.shape))
     return result
 
 

@@ -69,7 +69,7 @@ def warning(figures: Sequence[Mapping[str, Any]]) -> str:
         return ""
     return (
         f"model_stock leaves {kept:.1%} of the agents' mean, so the merge is nearly the base: the agents' task vectors "
-        "are nearly orthogonal, as those of different tasks are; `--method task_arithmetic` or `--method ram+` keep more"
+        "are nearly orthogonal, as those of different tasks are; `--method ram+` keeps more"
     )
 
 

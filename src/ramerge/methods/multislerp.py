@@ -48,7 +48,8 @@ def mean_direction(products: Floats, weights: tuple[float, ...], eps: float) -> 
     if len(weights) == 1 or not lengths.any():
         return np.ones(len(weights)) / len(weights)
     w: Floats = np.array(weights)
-    squared = float((w[:, None] * w * gram.cosines(products)).sum())  # not by BLAS, whose order is its own
+    # sums and no products of matrices, whose order is up to the linear algebra library
+    squared = float((w[:, None] * w * gram.cosines(products)).sum())
     if not math.isfinite(squared):
         return np.full(len(weights), np.nan)
     if math.sqrt(max(squared, 0)) >= max(eps, _RESOLVED * float(np.abs(w).sum())):
