@@ -94,10 +94,15 @@ def object_code(compiled: Any, processor: str, features: str) -> bytes | None:
 
 
 def _callee(function: Any) -> Any:
-    """A plain function as one that compiled code can call, which sees the intrinsics beside its module's names."""
-    plain = FunctionType(
-        function.__code__, {**INTRINSICS, **function.__globals__}, function.__name__, function.__defaults__
-    )
+    """A plain function as one that compiled code can call, and so those of its module that it calls.
+
+    They see the intrinsics beside their module's names.
+    """
+    names = function.__globals__
+    called = {
+        name: _callee(names[name]) for name in function.__code__.co_names if isinstance(names.get(name), FunctionType)
+    }
+    plain = FunctionType(function.__code__, {**INTRINSICS, **names, **called}, function.__name__, function.__defaults__)
     return njit(**_INSIDE)(plain)
 
 

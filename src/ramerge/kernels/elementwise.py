@@ -35,7 +35,7 @@ Words = NDArray[Any]
 Element = Callable[..., Any]
 
 # In formulas. Wider numbers promote them exactly, so one formula serves float32 and float64.
-ZERO, ONE = np.float32(0), np.float32(1)
+ZERO, ONE, INFINITY = np.float32(0), np.float32(1), np.float32(np.inf)
 
 # A magnitude is a float32 without its sign: 31 bits, of which the upper 15 are counted first, then the lower 16.
 COARSE_BINS, FINE_BINS = 1 << 15, 1 << 16
