@@ -385,7 +385,10 @@ def _table_size(agents: int) -> int:
 
 
 def _binned(name: str, value: str, bins: int) -> list[str]:
-    """The bin of a magnitude that is not 0: `value` kept within the bins after the first."""
+    """The bin of a magnitude that is not 0: `value` kept within the bins after the first.
+
+    It is made 32 bits wide again, because numba computes in 64, and so do all steps that follow.
+    """
     return [
         f"{name} = np.int32({value} + np.int32(1))",
         f"{name} = {name} if {name} > np.int32(1) else np.int32(1)",

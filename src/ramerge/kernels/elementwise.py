@@ -125,7 +125,7 @@ def merge(
     return bool(found & _WRONG) or (found == _DOUBTFUL and not all(map(_finite, loop.inputs, inputs)))
 
 
-# What a loop finds: a result overflows, or an importance is wrong; a task vector is not finite.
+# Bits of what a loop finds: a result overflows, or an importance is wrong; a task vector is not finite.
 _WRONG, _DOUBTFUL = 1, 2
 
 
@@ -342,7 +342,10 @@ def _element(loop: Loop, which: Inputs, name: str, part: int) -> str:
 
 
 def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
-    """Element number `part` of the word: the base, and every agent's task vector, which is not finite if they are not."""
+    """Element number `part` of the word: the base, and every agent's task vector.
+
+    That is not finite if one of the two is not, or if their difference overflows.
+    """
     lines = [f"b = {_element(loop, which, 'base', part)}" if which.base else "b = ZERO"]
     for t in range(which.agents):
         x = _element(loop, which, f"a{t}", part)

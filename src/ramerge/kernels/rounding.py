@@ -81,7 +81,10 @@ class Counters:
         return f"{flag} = or32({flag}, field{agent % 2}) if {moved} else {flag}"
 
     def add(self, name: str, agent: int, where: str) -> str:
-        """Add 1 to an agent's counter where a condition holds."""
+        """Add 1 to an agent's counter where a condition holds.
+
+        What is added is chosen, and not which sum is taken: LLVM vectorises several sums of one register only so.
+        """
         pair = f"{name}{agent // 2}"
         return f"{pair} = add32({pair}, field{agent % 2} if {where} else nothing)"
 
