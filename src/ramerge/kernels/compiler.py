@@ -91,8 +91,10 @@ def compile_kernel(
         **{key: _callee(function) for key, function in scope.items()},
     }
     code = ast.parse(source)
+    function = code.body[0]
+    assert isinstance(function, ast.FunctionDef)
     if "+avx512vbmi2" in features:  # came after the processors that slow down
-        code.body[0].body[:0] = ast.parse("in_widest()").body
+        function.body[:0] = ast.parse("in_widest()").body
     exec(compile(code, f"<kernel {name}>", "exec"), known)  # noqa: S102
     kernel = njit(forceinline=True, **_OPTIONS)(known[name])
     signature = _SCALARS[returns](*[part for code in arguments for part in _native(code)])
