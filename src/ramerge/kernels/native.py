@@ -124,8 +124,9 @@ def _compile(
 
     tell = getattr(_listeners, "tell", _nobody)
     tell(False)
-    compiled = compile_kernel(name, source, arguments, returns, scope)
-    code = object_code(compiled, *_processor())
+    processor, features = _processor()
+    compiled = compile_kernel(name, source, arguments, returns, scope, features)
+    code = object_code(compiled, processor, features)
     tell(True)
     if code is None:
         text = f"numba {_numba_version()} makes code of kernel {name} that cannot be kept for later processes"
