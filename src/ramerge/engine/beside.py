@@ -59,16 +59,11 @@ def make_records(
             base=plan.recipe.base,
             rules=tuple(rules),
             counts=plan.counts,
-<<<<<<< HEAD
             notes=(*plan.notes, *_saved(plan, bytes_written), *_remarks(point, agents), *advice(plan, counts)),
-            warnings=warnings_of(plan, seen, counts, point.parameters[0], _densities(agents)),
-=======
-            notes=(*plan.notes, *_remarks(point, agents), *advice(plan, counts)),
             warnings=(
                 *warnings_of(plan, seen, counts, point.parameters[0], _densities(agents)),
                 *filter(None, [point.method.warning([agent.values for agent in agents])]),
             ),
->>>>>>> main
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
             rounding=plan.recipe.rounding,
