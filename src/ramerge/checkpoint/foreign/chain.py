@@ -164,5 +164,3 @@ def counted(facts: Mapping[str, object], key: str, place: Path, what: str = "") 
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
         raise CheckpointError(f"{place}: {what}{key} must be a number, not {value!r:.100}")
     return value
-
-

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Protocol
 
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from ramerge.foundation.extras import install
 
@@ -19,7 +17,7 @@ from ramerge.foundation.extras import install
 class Digest(Protocol):
     """Bytes go in, in any pieces; hexadecimal digits come out."""
 
-    def update(self, data: NDArray[np.uint8], /) -> None:
+    def update(self, data: bytes | memoryview, /) -> None:
         """Add bytes."""
 
     def hexdigest(self) -> str:
@@ -30,7 +28,7 @@ class _Adler32:
     def __init__(self) -> None:
         self._value = 1
 
-    def update(self, data: NDArray[np.uint8]) -> None:
+    def update(self, data: bytes | memoryview, /) -> None:
         self._value = zlib.adler32(data, self._value)
 
     def hexdigest(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 import zstandard
@@ -89,7 +90,7 @@ class Stream:
     def __init__(self, frame: Frame, files: Files) -> None:
         self._frame = frame
         decompressor = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
-        self._reader = decompressor.stream_reader(_Source(frame, files), read_size=_PIECE)
+        self._reader = decompressor.stream_reader(cast(IO[bytes], _Source(frame, files)), read_size=_PIECE)
         self.position = 0
 
     def fill(self, out: Bytes) -> None:
@@ -98,7 +99,7 @@ class Stream:
         Raises:
             CheckpointError: the frame ends early or is damaged.
         """
-        view = memoryview(out)
+        view = out.data
         try:
             while view:
                 got = self._reader.readinto(view)

@@ -10,7 +10,6 @@ order of their names: xxh3-128 of their bytes, or before April 2026 sha256 of na
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -107,7 +106,7 @@ class _Pass(Pass):
         if self._has_facts:
             name = f"torch.{TORCH_NAMES.get(tensor.dtype, tensor.dtype)}"
             facts = f"{tensor.name}{name}{tensor.shape}"
-            self._digest.update(np.frombuffer(facts.encode("utf-8", "surrogatepass"), np.uint8))
+            self._digest.update(facts.encode("utf-8", "surrogatepass"))
         sparse = self._link.tensors.get(tensor.name)
         self._change = _scatter(self._link.frame, sparse, self._streams) if sparse else None
         return True
@@ -115,7 +114,7 @@ class _Pass(Pass):
     def change(self, block: Bytes, start: int) -> None:
         if self._change is not None:
             self._change.apply(block, start)
-        self._digest.update(block)
+        self._digest.update(block.data)
 
     def end(self) -> None:
         if self._change is not None:
@@ -140,58 +139,59 @@ def _check_manifest(link: _Delta, files: Files) -> None:
         for begin in range(0, size, _PIECE):
             part = piece[: size - begin]
             files.fill(path, begin, part)
-            digest.update(part)
+            digest.update(part.data)
         if digest.hexdigest() != wanted:
             raise CheckpointError(f"{path}: is damaged: it does not have the sha256 that {_METADATA} says")
 
 
 def _scatter(frame: Frame, sparse: _Sparse, streams: list[Stream]) -> Scatter:
     rows, columns, values = streams
-    width, most = math.prod(sparse.shape[1:]), math.prod(sparse.shape)
-    part = itemsize(sparse.dtype)
-
-    def flat(count: int) -> NDArray[np.int64]:
-        """The next positions, from gaps between them."""
-        nonlocal row
-        found = row + np.cumsum(rows.take(count, "<i4"))
-        row = int(found[-1])
-        return found
-
-    def places(count: int) -> NDArray[np.int64]:
-        """The next positions, from gaps between rows, and columns that begin anew in each row."""
-        nonlocal row, column
-        down, across = rows.take(count, sparse.row_dtype), columns.take(count, sparse.column_dtype)
-        if int(down.min()) < 0 or int(across.min()) < 0:
-            raise frame.wrong("its positions do not ascend")
-        found = row + np.cumsum(down)
-        sums = np.cumsum(across)
-        begins = down != 0
-        before = np.where(begins, sums - across, -1)
-        # sums ascend, so the largest one so far is that before the last beginning of a row
-        offset = np.maximum.accumulate(before)
-        at = np.where(offset < 0, column + sums, sums - offset)
-        if int(at.max()) >= width:
-            raise frame.wrong(f"has column {int(at.max()):,}, but the last one is {width - 1:,}")
-        row, column = int(found[-1]), int(at[-1])
-        return found * width + at
-
-    row = column = 0
+    most, width = math.prod(sparse.shape), itemsize(sparse.dtype)
 
     def entries() -> Entries:
-        last = -1
         rows.forward(sparse.rows)
         columns.forward(sparse.columns)
         values.forward(sparse.values)
+        places, last = _Places(frame, sparse, rows, columns), -1
         for begin in range(0, sparse.count, PIECE):
             count = min(PIECE, sparse.count - begin)
-            positions = places(count) if sparse.column_dtype else flat(count)
+            positions = places.take(count)
             check_ascending(frame, positions, last, most)
             last = int(positions[-1])
-            raw = np.empty(count * part, np.uint8)
+            raw = np.empty(count * width, np.uint8)
             values.fill(raw)
             yield positions, raw
 
-    return Scatter(entries(), part, lambda: None)
+    return Scatter(entries(), width, lambda: None)
+
+
+class _Places:
+    """Flat positions from the gaps that are stored."""
+
+    def __init__(self, frame: Frame, sparse: _Sparse, rows: Stream, columns: Stream) -> None:
+        self._frame, self._sparse = frame, sparse
+        self._rows, self._columns = rows, columns
+        self._row = self._column = 0
+
+    def take(self, count: int) -> NDArray[np.int64]:
+        """The next ones."""
+        down = self._rows.take(count, self._sparse.row_dtype)
+        rows = self._row + np.cumsum(down)
+        self._row = int(rows[-1])
+        if not self._sparse.column_dtype:
+            return rows
+        across = self._columns.take(count, self._sparse.column_dtype)
+        if int(down.min()) < 0 or int(across.min()) < 0:
+            raise self._frame.wrong("its positions do not ascend")
+        sums = np.cumsum(across)
+        # columns begin anew in each row; sums ascend, so the largest one so far is that before the row began
+        before = np.maximum.accumulate(np.where(down != 0, sums - across, -1))
+        columns = np.where(before < 0, self._column + sums, sums - before)
+        self._column = int(columns[-1])
+        width = math.prod(self._sparse.shape[1:])
+        if int(columns.max()) >= width:
+            raise self._frame.wrong(f"has column {int(columns.max()):,}, but the last one is {width - 1:,}")
+        return rows * width + columns
 
 
 def _inside(folder: Path) -> Path | None:
@@ -215,12 +215,16 @@ def read(folder: Path, opening: Opening) -> Link:
     if not isinstance(codec, str) or codec not in _VERSIONS:
         problems.append(f"{folder / _ABOUT}: the format {quoted(codec)} is not read; known are {', '.join(_VERSIONS)}")
     if metadata.get("checkpoint_type") != "DELTA":
-        problems.append(f"{folder / _METADATA}: says that this is no delta, but {metadata.get('checkpoint_type')!r:.100}")
+        problems.append(
+            f"{folder / _METADATA}: says that this is no delta, but {metadata.get('checkpoint_type')!r:.100}"
+        )
     if (about.get("prev_window"), about.get("anchor_window")) != (before, anchor):
         problems.append(f"{folder}: {_ABOUT} and {_METADATA} disagree about what it builds on")
     weights = metadata.get("weights_hash")
     if not isinstance(weights, str) or not re.fullmatch("[0-9a-f]{32}|[0-9a-f]{64}", weights):
-        problems.append(f"{folder / _METADATA}: has no weights_hash, without which nothing tells whether a model is right")
+        problems.append(
+            f"{folder / _METADATA}: has no weights_hash, without which nothing tells whether a model is right"
+        )
     noted = metadata.get("file_manifest", {})
     if not isinstance(noted, dict):
         problems.append(f"{folder / _METADATA}: file_manifest must map files to checksums")
@@ -276,7 +280,7 @@ def _record(record: object, version: int, start: int, end: int) -> tuple[str, _S
     if not isinstance(shape, list) or not shape or not all(map(_is_count, shape)):
         raise ValueError(f"gives {quoted(name)} the shape {quoted(shape)}")
     count, dtype = record.get("num_nonzero"), FROM_FULL_NAME.get(str(record.get("value_dtype")))
-    if not _is_count(count) or count > math.prod(shape):
+    if count is None or not _is_count(count) or count > math.prod(shape):
         raise ValueError(f"says that {quoted(count)} elements of {quoted(name)} have changed, of {math.prod(shape):,}")
     if dtype not in ("BF16", "F16", "F32"):
         raise ValueError(f"gives {quoted(name)} values of {quoted(record.get('value_dtype'))}")
@@ -299,9 +303,7 @@ def _record(record: object, version: int, start: int, end: int) -> tuple[str, _S
     for key, number in wanted.items():
         if record.get(key) != number:
             raise ValueError(f"says {key} {quoted(record.get(key))} of {quoted(name)}, where {number:,} is right")
-    sparse = _Sparse(
-        dtype, tuple(shape), count, end, end + rows, end + rows + columns, row_dtype, column_dtype
-    )
+    sparse = _Sparse(dtype, tuple(shape), count, end, end + rows, end + rows + columns, row_dtype, column_dtype)
     return name, sparse, end + rows + columns + values
 
 

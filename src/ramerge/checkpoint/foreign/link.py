@@ -85,6 +85,7 @@ class Pass(ABC):
             CheckpointError: the delta is damaged, or a file cannot be read.
         """
 
+    @abstractmethod
     def end(self) -> None:
         """The tensor is complete.
 
@@ -92,6 +93,7 @@ class Pass(ABC):
             CheckpointError: the delta goes on, or the tensor is not what the trainer had.
         """
 
+    @abstractmethod
     def finish(self) -> None:
         """The model is complete.
 
@@ -188,6 +190,12 @@ class _PassOfWhole(Pass):
         assert self._tensor is not None
         width = itemsize(self._tensor.dtype)
         self._reader.read(self._tensor, start // width, (start + block.size) // width, block)
+
+    def end(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
 
 
 def misfits(folder: Path, base: Checkpoint, changed: Mapping[str, tuple[str, tuple[int, ...]] | None]) -> list[str]:

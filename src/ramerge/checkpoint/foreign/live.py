@@ -27,7 +27,9 @@ def _check_slime(folder: Path) -> tuple[str, ...]:
     if not sync.is_dir():
         return ()
     if _is_locked(sync / "lock"):
-        raise CheckpointError(f"{folder}: an engine writes deltas into it now ({sync / 'lock'}); wait, or give the deltas")
+        raise CheckpointError(
+            f"{folder}: an engine writes deltas into it now ({sync / 'lock'}); wait, or give the deltas"
+        )
     if not (sync / "state.json").is_file():
         raise CheckpointError(
             f"{folder}: an engine has begun to write into it and has not finished ({sync} has no state.json); its "

@@ -71,8 +71,12 @@ def read(folder: Path, opening: Opening) -> Link:
         raise CheckpointError(f"{path}: tensors must be a list of records")
     if not isinstance(names, list) or len(names) > _MOST_FILES or len(set(map(str, names))) < len(names):
         raise CheckpointError(f"{path}: payload_files must be a list of different names")
-    if wrong := [name for name in names if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+\.safetensors", name)]:
-        raise CheckpointError(f"{path}: {quoted(name)} is no name of a safetensors file in this folder" for name in wrong)
+    if wrong := [
+        name for name in names if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+\.safetensors", name)
+    ]:
+        raise CheckpointError(
+            f"{path}: {quoted(name)} is no name of a safetensors file in this folder" for name in wrong
+        )
     check_files(folder, names, in_index=True, allow_outside_links=opening.allow_outside_links)
     files |= identify(folder / name for name in names)
     entries = {(name, entry.name): entry for name in names for entry in read_header(folder / name).entries}

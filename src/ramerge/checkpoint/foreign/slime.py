@@ -78,30 +78,30 @@ class PassOfPayloads(Pass):
     def begin(self, tensor: Tensor) -> bool:
         """See `Pass`."""
         self._payload = payload = self._payloads.get(tensor.name)
-        if payload is None:
-            return False
-        self._change = payload.change(self._files, tensor)
-        self._digest = digests.digest(payload.algorithm)
-        return True
+        if payload is not None:
+            self._change = payload.change(self._files, tensor)
+            self._digest = digests.digest(payload.algorithm)
+        return payload is not None
 
     def change(self, block: Bytes, start: int) -> None:
         """See `Pass`."""
-        if self._payload is not None:
-            assert self._change is not None
-            self._change.apply(block, start)
-            self._digest.update(block)
+        assert self._change is not None
+        self._change.apply(block, start)
+        self._digest.update(block.data)
 
     def end(self) -> None:
         """See `Pass`."""
-        if self._payload is None:
+        if self._payload is None or self._change is None:
             return
-        assert self._change is not None
         self._change.end()
-        if self._digest.hexdigest() != self._payload.checksum:
+        checksum, algorithm = self._payload.checksum, self._payload.algorithm
+        if self._digest.hexdigest() != checksum:
             raise self._payload.frame.wrong(
-                f"the tensor that it makes does not have the checksum {self._payload.checksum} ({self._payload.algorithm}); "
-                "the file is damaged, or the base is not the model that the delta was made for"
+                f"the tensor that it makes does not have the checksum {checksum} ({algorithm}); the file is damaged, or the base is not the model that the delta was made for"
             )
+
+    def finish(self) -> None:
+        """See `Pass`. Every tensor has been checked."""
 
 
 @dataclass(frozen=True)
@@ -246,6 +246,4 @@ def _inside(folder: Path) -> Path | None:
     return folder if is_delta(folder) else None
 
 
-LAYOUT = Layout(
-    "slime", "deltas of slime or miles", re.compile(r"weight_v([0-9]{6,15})"), _inside, read, version_of
-)
+LAYOUT = Layout("slime", "deltas of slime or miles", re.compile(r"weight_v([0-9]{6,15})"), _inside, read, version_of)
