@@ -188,9 +188,11 @@ class _Places:
         before = np.maximum.accumulate(np.where(down != 0, sums - across, -1))
         columns = np.where(before < 0, self._column + sums, sums - before)
         self._column = int(columns[-1])
-        width = math.prod(self._sparse.shape[1:])
-        if int(columns.max()) >= width:
-            raise self._frame.wrong(f"has column {int(columns.max()):,}, but the last one is {width - 1:,}")
+        height, width = self._sparse.shape[0], math.prod(self._sparse.shape[1:])
+        if self._row >= height or int(columns.max()) >= width:
+            raise self._frame.wrong(
+                f"has row {self._row:,} and column {int(columns.max()):,} of {height:,} rows and {width:,} columns"
+            )
         return rows * width + columns
 
 
