@@ -75,6 +75,7 @@ class _Delta(Link):
     anchor: int
     frame: Frame
     tensors: Mapping[str, _Sparse]
+    end: int
     weights: str
     manifest: Mapping[str, str]
 
@@ -121,7 +122,9 @@ class _Pass(Pass):
             self._change.end()
 
     def finish(self) -> None:
-        self._streams[-1].end()
+        values = self._streams[-1]
+        values.forward(self._link.end)
+        values.end()
         if self._digest.hexdigest() != self._link.weights:
             raise CheckpointError(
                 f"{self._link.folder}: the model that it makes does not have the checksum {self._link.weights}; the "
@@ -234,12 +237,12 @@ def read(folder: Path, opening: Opening) -> Link:
         raise CheckpointError(problems)
     manifest = {name: str(noted[name]) for name in (_ABOUT, _DATA) if name in noted}
     frame = Frame(folder / _DATA, 0, files[folder / _DATA].nbytes)
-    tensors = _tensors(frame, files, _VERSIONS[str(codec)])
-    return _Delta(folder, version, before, files, anchor, frame, tensors, str(weights), manifest)
+    tensors, end = _tensors(frame, files, _VERSIONS[str(codec)])
+    return _Delta(folder, version, before, files, anchor, frame, tensors, end, str(weights), manifest)
 
 
-def _tensors(frame: Frame, files: Mapping[Path, Any], version: int) -> dict[str, _Sparse]:
-    """The header at the beginning of the frame."""
+def _tensors(frame: Frame, files: Mapping[Path, Any], version: int) -> tuple[dict[str, _Sparse], int]:
+    """The header at the beginning of the frame, and where the data end."""
     with Files(files) as opened:
         declared = frame.declared(opened)
         stream = frame.stream(opened)
@@ -267,7 +270,7 @@ def _tensors(frame: Frame, files: Mapping[Path, Any], version: int) -> dict[str,
             raise ValueError(f"describes {end:,} bytes, but the file unpacks to {declared:,}")
     except ValueError as error:
         raise frame.wrong(f"the header {error}") from error
-    return found
+    return found, end
 
 
 def _record(record: object, version: int, start: int, end: int) -> tuple[str, _Sparse, int]:

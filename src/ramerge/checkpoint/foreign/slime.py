@@ -97,7 +97,8 @@ class PassOfPayloads(Pass):
         checksum, algorithm = self._payload.checksum, self._payload.algorithm
         if self._digest.hexdigest() != checksum:
             raise self._payload.frame.wrong(
-                f"the tensor that it makes does not have the checksum {checksum} ({algorithm}); the file is damaged, or the base is not the model that the delta was made for"
+                f"the tensor that it makes does not have the checksum {checksum} ({algorithm}); the file is damaged, "
+                "or the base is not the model that the delta was made for"
             )
 
     def finish(self) -> None:
