@@ -21,7 +21,7 @@ from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.open import open_checkpoint
 from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import families, floats, simple, write_checkpoint
-from tests.deltas import packed, write_grail, write_skyrl, write_slime
+from tests.foreign import packed, write_grail, write_skyrl, write_slime
 from tests.reference import Stored
 
 Model = dict[str, Stored]
