@@ -79,10 +79,36 @@ def read_header(path: Path) -> Header:
             text = file.read(length)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    return _parse(path, text, 8 + length, size)
+    return parse_header(path, text, 8 + length, size)
 
 
-def _parse(path: Path, text: bytes, data_start: int, file_bytes: int) -> Header:
+def header_bytes(path: Path) -> bytes:
+    """The first bytes of a safetensors file, up to its tensors.
+
+    Raises:
+        CheckpointError: as for `read_header`.
+    """
+    found = read_header(path)
+    start = found.entries[0].begin if found.entries else found.file_bytes
+    try:
+        with path.open("rb") as file:
+            return file.read(start)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def parse_header(path: Path, text: bytes, data_start: int, file_bytes: int) -> Header:
+    """Check the text of a header.
+
+    Args:
+        path: of its file, for messages.
+        text: JSON.
+        data_start: where the tensors begin in the file.
+        file_bytes: the size of the file.
+
+    Raises:
+        CheckpointError: it violates the format; all problems that can be found are listed.
+    """
     document = _load_json(path, text)
     metadata = document.pop("__metadata__", None)
     problems = []

@@ -50,6 +50,10 @@ class Checkpoint:
         warnings: what is probably not what a user wants.
         tokenizers: folders whose tokenizer files come instead of those of `beside`, the later before the earlier.
         vocabulary: rows of the embeddings if there are not as many as `config.json` in `beside` says.
+        companions: the files beside the weights by name, where they are not those of `beside`.
+        lineage: the digest of the model that deltas began with, and of what each of them gives; empty if no delta is
+            part of it.
+        needs_base: whether the folder holds changes of another model.
     """
 
     directory: Path
@@ -65,3 +69,6 @@ class Checkpoint:
     warnings: tuple[str, ...] = ()
     tokenizers: tuple[Path, ...] = ()
     vocabulary: int | None = None
+    companions: Mapping[str, Path] | None = None
+    lineage: tuple[str, ...] = ()
+    needs_base: bool = False

@@ -33,7 +33,7 @@ def open_checkpoint(
 
     Args:
         directory: the folder, in any format of `formats.table`.
-        base: the model that an adapter changes.
+        base: the model that an adapter or a delta changes.
         allow_outside_links: whether files may be links that lead out of the folder.
         ignore_quantisation: whether `config.json` may declare a quantisation that the tensors do not have, or that is
             not known.
@@ -74,6 +74,9 @@ def open_checkpoint(
         contents.warnings,
         contents.tokenizers,
         contents.vocabulary,
+        contents.companions,
+        contents.lineage,
+        format.needs_base,
     )
 
 

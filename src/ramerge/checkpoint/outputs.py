@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from ramerge.checkpoint.delta.layout import INDEX
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.jsontext import RECORD, read
 
@@ -97,11 +98,11 @@ def conflict(out: Path, inputs: Sequence[Path], *, overwrite: bool) -> str | Non
 
 
 def is_replaceable(folder: Path) -> bool:
-    """Whether `--overwrite` may replace a folder: it was made by a merge, or it has no subfolders.
+    """Whether `--overwrite` may replace a folder: it was made by a merge, is a delta, or has no subfolders.
 
     This protects home and project folders that are named by mistake.
     """
-    made = any(_is_ours(folder / name) for name in ("ramerge.json", "sweep.json"))
+    made = (folder / INDEX).is_file() or any(_is_ours(folder / name) for name in ("ramerge.json", "sweep.json"))
     return folder.is_dir() and (made or not any(entry.is_dir() for entry in folder.iterdir()))
 
 

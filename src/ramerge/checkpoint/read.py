@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.arena import Arena
@@ -132,11 +133,12 @@ class Reader:
         self.arena = arena or Arena()
         self._start = self._stop = 0
         self._held: dict[int, NDArray[np.uint8]] = {}
+        self._digests: dict[tuple[int, int, int], bytes] = {}
 
     def begin(self, start: int, stop: int) -> None:
         """Take all memory back. Blocks of elements `start:stop` come next."""
         self.arena.clear()
-        self._start, self._stop, self._held = start, stop, {}
+        self._start, self._stop, self._held, self._digests = start, stop, {}, {}
 
     def block(self, tensor: Tensor) -> NDArray[np.uint8]:
         """The block of a tensor, uint8, with zeros up to a multiple of 4 bytes; read once and held until `begin`.
@@ -165,3 +167,10 @@ class Reader:
             return
         with self.arena.scratch():
             tensor.origin.read(self, tensor, start, stop, out)
+
+    def digest(self, tensor: Tensor, start: int, stop: int, data: NDArray[np.uint8]) -> bytes:
+        """xxh3-128 of elements `start:stop` of a tensor, which are `data`; computed once until `begin`."""
+        key = id(tensor), start, stop
+        if key not in self._digests:
+            self._digests[key] = xxhash.xxh3_128_digest(data)
+        return self._digests[key]

@@ -437,3 +437,24 @@ def root_f32(b: Any, x: Any) -> Any:
 @_intrinsic(types.float64, types.float64)
 def root_f64(b: Any, x: Any) -> Any:
     return _root(b, x)
+
+
+# --- sets of bits ---------------------------------------------------------------------------------------------------
+
+
+@_intrinsic(types.uint64, types.uint64)
+def trailing_zeros(b: Any, x: Any) -> Any:
+    """The number of the lowest bit that is set; `x` is not 0."""
+    return b.cttz(x, ir.Constant(ir.IntType(1), 1))
+
+
+@_intrinsic(types.uint64, types.uint64)
+def leading_zeros(b: Any, x: Any) -> Any:
+    """How many bits are above the highest one that is set; `x` is not 0."""
+    return b.ctlz(x, ir.Constant(ir.IntType(1), 1))
+
+
+@_intrinsic(types.uint64, types.uint64)
+def ones(b: Any, x: Any) -> Any:
+    """How many bits are set."""
+    return b.ctpop(x)

@@ -149,26 +149,27 @@ def _open(
 
 
 def _stacked(model: Model, base: Checkpoint | None, recipe: Recipe) -> Checkpoint:
-    """A model with its adapters, each opened over what is below it; the lowest one over the base, if it is an adapter.
+    """A model with what is added to it, each opened over what is below it; the lowest over the base, if it needs one.
 
     Raises:
-        CheckpointError: a folder cannot be opened, or what is added to a model is not an adapter.
+        CheckpointError: a folder cannot be opened, or what is added to a model is a model itself.
     """
-    first, *adapters = model.parts
+    first, *added = model.parts
     options = {
         "allow_outside_links": recipe.allow.outside_links,
         "ignore_quantisation": "quantization_config" in recipe.allow.config,
     }
     notes, warnings = [], []
-    if base is not None and adapters and first.folder.resolve() == base.directory.resolve():
-        opened = base  # so that what the adapters do not change is known to be the base's
+    if base is not None and added and first.folder.resolve() == base.directory.resolve():
+        opened = base  # so that what is not changed is known to be the base's
     else:
         opened = open_checkpoint(first.folder, base=base, **options)
         notes, warnings = [*opened.notes], [*opened.warnings]
-    for adapter in adapters:
-        opened = open_checkpoint(adapter.folder, base=opened, **options)
-        if opened.format != ADAPTER:
-            raise CheckpointError(f"{adapter.folder}: is a whole model; only adapters can be added to another one")
+    for change in added:
+        opened = open_checkpoint(change.folder, base=opened, **options)
+        if not opened.needs_base:
+            text = "is a whole model; only adapters and deltas can be added to another one"
+            raise CheckpointError(f"{change.folder}: {text}")
         notes += opened.notes
         warnings += opened.warnings
     return replace(opened, notes=tuple(notes), warnings=tuple(warnings))

@@ -583,4 +583,4 @@ def _only(found: set[bool]) -> set[bool]:
     return found if len(found) == 1 else set()
 
 
-FORMAT = Format(NAME, "LoRA adapters of PEFT", find, open_folder)
+FORMAT = Format(NAME, "LoRA adapters of PEFT", find, open_folder, needs_base=True)

@@ -105,13 +105,27 @@ def about_model(folder: Path, places: Iterable[Path], opening: Opening) -> About
     return About(opening.base.config, beside, {}, (note,))
 
 
-def read_index(path: Path, suffix: str) -> tuple[list[str], Mapping[str, str]]:
+def read_index(path: Path, suffix: str) -> tuple[list[str], dict[str, str]]:
     """The weight files that an index names, sorted, and its map of tensors to files.
 
     Raises:
         CheckpointError: it is not an index, names files outside of the folder, or files without this suffix.
     """
     weight_map = read_json(path).get("weight_map")
+    return weight_files(path, weight_map, suffix), weight_map
+
+
+def weight_files(path: Path, weight_map: Any, suffix: str) -> list[str]:
+    """The files that an index's map of tensors names, sorted.
+
+    Args:
+        path: of the index, for messages.
+        weight_map: the map.
+        suffix: of the files.
+
+    Raises:
+        CheckpointError: it is no such map, names files outside of the folder, or files without this suffix.
+    """
     if (
         not isinstance(weight_map, dict)
         or not weight_map
@@ -127,7 +141,7 @@ def read_index(path: Path, suffix: str) -> tuple[list[str], Mapping[str, str]]:
     others = [name for name in files if not name.endswith(suffix)]
     if others:
         raise CheckpointError(f"{path}: shard {quoted(name)} is not a {suffix} file" for name in others)
-    return sorted(files), weight_map
+    return sorted(files)
 
 
 def open_files(

@@ -18,7 +18,7 @@ class Opening:
 
     Attributes:
         allow_outside_links: whether files may be links that lead out of the folder.
-        base: the model that an adapter changes, where one is known.
+        base: the model that an adapter or a delta changes, where one is known.
     """
 
     allow_outside_links: bool = False
@@ -40,6 +40,8 @@ class Contents:
         tokenizers: folders whose tokenizer files come instead of those of `beside`, the later before the earlier.
         quantised: how the model is stored that an adapter changes, if it is quantised.
         vocabulary: rows of the embeddings if there are not as many as `config.json` in `beside` says.
+        companions: the files beside the weights by name, where they are not those of `beside`.
+        lineage: the digest of the model that deltas began with, and of what each of them gives.
     """
 
     tensors: tuple[Tensor, ...]
@@ -52,6 +54,8 @@ class Contents:
     tokenizers: tuple[Path, ...] = ()
     quantised: Quantised | None = None
     vocabulary: int | None = None
+    companions: Mapping[str, Path] | None = None
+    lineage: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,11 @@ class Format:
         find: the folder that holds the weights, given the folder that a user names: that folder itself, or one inside
             of it; None if it is not of this format. Looks at names of files only.
         open: reads headers, not weights. It raises CheckpointError with all problems.
+        needs_base: whether it holds changes of a model, and can so be added to one.
     """
 
     name: str
     title: str
     find: Callable[[Path], Path | None]
     open: Callable[[Path, Opening], Contents]
+    needs_base: bool = False

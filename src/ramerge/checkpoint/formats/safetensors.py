@@ -10,6 +10,7 @@ from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.header import read_header
 from ramerge.checkpoint.tensor import Stored, Tensor
 
+NAME = "safetensors"
 INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"
 # Safetensors files that do not hold a model's tensors as they are.
@@ -61,4 +62,4 @@ def _weight_files(folder: Path) -> tuple[list[str], Mapping[str, str] | None]:
     return _loose(folder), None
 
 
-FORMAT = Format("safetensors", "safetensors files", find, open_folder)
+FORMAT = Format(NAME, "safetensors files", find, open_folder)

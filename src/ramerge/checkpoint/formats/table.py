@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ramerge.checkpoint.formats import adapter, dcp, deepspeed, fsdp, megatron, pickled, safetensors
+from ramerge.checkpoint.formats import adapter, dcp, deepspeed, delta, fsdp, megatron, pickled, safetensors
 from ramerge.checkpoint.formats.format import Format
 
 FORMATS: tuple[Format, ...] = (
+    delta.FORMAT,  # before safetensors, whose files it has
     safetensors.FORMAT,
     adapter.FORMAT,
     pickled.FORMAT,

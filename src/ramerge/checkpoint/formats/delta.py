@@ -1,0 +1,207 @@
+"""A delta, opened over the model that it is for: the tensors of the whole agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from ramerge.checkpoint.companions import companion_files
+from ramerge.checkpoint.delta.codec import COLUMNS, blocks_of
+from ramerge.checkpoint.delta.layout import BLOCKS, COMPANIONS, DATA, HEADER, INDEX, WHOLE, DeltaTensor, Index, read_index
+from ramerge.checkpoint.formats import safetensors
+from ramerge.checkpoint.formats.files import check_files, check_index, read_json, weight_files
+from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.formats.safetensors import INDEX as WEIGHTS_INDEX
+from ramerge.checkpoint.identity import identify
+from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.patched import Patched
+from ramerge.checkpoint.tensor import Stored, Tensor
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
+
+NAME = "delta"
+_MOST_PROBLEMS = 100
+
+
+def find(folder: Path) -> Path | None:
+    """The folder itself if it has the index of a delta."""
+    return folder if (folder / INDEX).exists() else None
+
+
+def open_folder(folder: Path, opening: Opening) -> Contents:
+    """Open a delta over `opening.base`. Whether that is the right model is checked block by block, as it is read.
+
+    Raises:
+        CheckpointError: there is no base, or the delta cannot be read or does not fit it; all problems are listed.
+    """
+    base = opening.base
+    if base is None:
+        raise CheckpointError(
+            f"{folder}: is a delta, which is nothing without its model: give the model as the base (--base MODEL), or "
+            f"write MODEL+{folder}"
+        )
+    files = identify([folder / INDEX])
+    index = read_index(folder / INDEX)
+    _check_lineage(folder, index, base)
+    if base.quantised is not None:
+        raise CheckpointError(f"{folder}: is a delta, but its base {base.directory} is quantised; give the model as it was")
+    names = weight_files(folder / INDEX, index.weight_map, ".safetensors")
+    beside = {name: folder / COMPANIONS / name for name, each in index.companions.items() if not each.same}
+    inside = [*names, *(f"{COMPANIONS}/{name}" for name in beside)]
+    check_files(folder, inside, in_index=True, allow_outside_links=opening.allow_outside_links)
+    files |= identify([*(folder / name for name in names), *beside.values()])
+    stored = _stored(folder, names, index)
+    tensors, problems = [], list(_missing(folder, index, base))
+    for name, entry in index.tensors.items():
+        try:
+            tensors.append(_tensor(name, entry, stored, base, index.metadata.base))
+        except ValueError as error:
+            problems.append(f"{folder}: tensor {quoted(name)}: {error}")
+    if problems:
+        raise CheckpointError(problems[:_MOST_PROBLEMS])
+    theirs = files_beside(base, allow_outside_links=opening.allow_outside_links)
+    theirs = {WEIGHTS_INDEX: base.beside / WEIGHTS_INDEX, **theirs}
+    companions = {name: beside.get(name, theirs.get(name, base.beside / name)) for name in index.companions}
+    has_tokenizer = (*base.tokenizers, folder / COMPANIONS) if beside else base.tokenizers
+    return Contents(
+        tensors=tuple(tensors),
+        files={**base.files, **files},
+        config=_config(beside, base),
+        beside=base.beside,
+        shards={name: tuple(names) for name, names in index.shards.items()},
+        notes=(f"{folder} is a delta: {told(index)}",),
+        tokenizers=has_tokenizer,
+        companions=companions,
+        lineage=(*(base.lineage or (index.metadata.base,)), index.metadata.result),
+    )
+
+
+def told(index: Index) -> str:
+    """What a delta holds, in words."""
+    kinds = [tensor.kind for tensor in index.tensors.values()]
+    moved = sum(tensor.moved for tensor in index.tensors.values())
+    texts = [f"{kinds.count('changed'):,} of {len(kinds):,} tensors are changed, {moved:,} elements"]
+    texts += [f"{kinds.count('whole'):,} are stored whole"] if "whole" in kinds else []
+    texts += [f"{len(index.dropped):,} are dropped"] if index.dropped else []
+    return ", ".join(texts)
+
+
+def files_beside(model: Checkpoint, *, allow_outside_links: bool = False) -> Mapping[str, Path]:
+    """The files beside a model's weights by name: configuration, tokenizer and others.
+
+    Raises:
+        CheckpointError: a link is broken, or leads out of the folder.
+    """
+    if model.companions is not None:
+        return model.companions
+    return companion_files([model.beside], allow_outside_links=allow_outside_links)
+
+
+def stored_header(folder: Path, index: Index, file: str) -> bytes:
+    """The first bytes of one of the agent's files; empty if any that fit will do.
+
+    Raises:
+        CheckpointError: the delta's files cannot be read.
+    """
+    name = HEADER + file
+    if name not in index.weight_map:
+        return b""
+    path = folder / index.weight_map[name]
+    found = next((tensor.origin for tensor in safetensors.tensors_of(path) if tensor.name == name), None)
+    if not isinstance(found, Stored):
+        raise CheckpointError(f"{path}: does not hold {quoted(name)}, as the index says")
+    try:
+        with path.open("rb") as opened:
+            opened.seek(found.offset)
+            data = opened.read(found.nbytes)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    length = 8 + int.from_bytes(data[:8], "little")
+    if len(data) < 8 or not length <= len(data) < length + 8:
+        raise CheckpointError(f"{path}: {quoted(name)} is not the beginning of a safetensors file")
+    return data[:length]
+
+
+def _check_lineage(folder: Path, index: Index, base: Checkpoint) -> None:
+    """Refuse a delta that is for another version than the one that the deltas below it give."""
+    wanted = index.metadata.base
+    if not base.lineage or base.lineage[-1] == wanted:
+        return
+    if wanted in base.lineage:
+        text = f"is for the same model as {base.directory}, or an earlier one, not for what that gives; two deltas of one "
+        text += "version cannot both be applied"
+    else:
+        text = f"is for the model with the digest {wanted}, but {base.directory} gives {base.lineage[-1]}; "
+        text += "a delta between them is missing, or they are in the wrong order"
+    raise CheckpointError(f"{folder}: {text}")
+
+
+def _stored(folder: Path, names: list[str], index: Index) -> dict[str, Tensor]:
+    """What the data files hold."""
+    found: dict[str, Tensor] = {}
+    shards: dict[str, tuple[str, ...]] = {}
+    problems: list[str] = []
+    for name in names:
+        try:
+            tensors = safetensors.tensors_of(folder / name)
+        except CheckpointError as error:
+            problems += error.problems
+            continue
+        problems += [f"{folder / name}: holds {quoted(one.name)} a second time" for one in tensors if one.name in found]
+        shards[name] = tuple(tensor.name for tensor in tensors)
+        found |= {tensor.name: tensor for tensor in tensors}
+    problems = problems or check_index(folder, index.weight_map, shards)
+    if problems:
+        raise CheckpointError(problems[:_MOST_PROBLEMS])
+    return found
+
+
+def _missing(folder: Path, index: Index, base: Checkpoint) -> Iterator[str]:
+    """What base and delta do not say of each other."""
+    for name in base.tensors.keys() - index.tensors.keys() - set(index.dropped):
+        yield f"{folder}: knows nothing of tensor {quoted(name)} of the base {base.directory}; is that another model?"
+    for name in set(index.dropped) - base.tensors.keys():
+        yield f"{folder}: drops tensor {quoted(name)}, which the base {base.directory} lacks; is that another model?"
+
+
+def _tensor(name: str, entry: DeltaTensor, stored: Mapping[str, Tensor], base: Checkpoint, wanted: str) -> Tensor:
+    """A tensor of the agent.
+
+    Raises:
+        ValueError: it does not fit the base, or the data files; says what is wrong.
+    """
+    if entry.kind == "whole":
+        whole = _extent(stored, WHOLE + name, entry.dtype, entry.shape)
+        return Tensor(name, entry.dtype, entry.shape, whole)
+    below = base.tensors.get(name)
+    if below is None:
+        raise ValueError(f"the base {base.directory} lacks it; is that another model?")
+    if (below.dtype, below.shape) != (entry.dtype, entry.shape):
+        raise ValueError(
+            f"is {entry.dtype} {list(entry.shape)}, but in the base {base.directory} {below.dtype} {list(below.shape)}; "
+            "is that another model?"
+        )
+    table = _extent(stored, BLOCKS + name, "U64", (blocks_of(below.elements), COLUMNS))
+    data = None
+    if entry.kind == "changed":
+        found = stored.get(DATA + name)
+        data = _extent(stored, DATA + name, "U8", found.shape if found and len(found.shape) == 1 else (1,))
+    return Tensor(name, entry.dtype, entry.shape, Patched(below, table, data, wanted))
+
+
+def _extent(stored: Mapping[str, Tensor], name: str, dtype: str, shape: tuple[int, ...]) -> Stored:
+    found = stored.get(name)
+    if found is None or not isinstance(found.origin, Stored):
+        raise ValueError(f"the files of the delta lack {quoted(name)}")
+    if (found.dtype, found.shape) != (dtype, shape):
+        raise ValueError(f"{quoted(name)} is {found.dtype} {list(found.shape)}, not {dtype} {list(shape)}")
+    return found.origin
+
+
+def _config(beside: Mapping[str, Path], base: Checkpoint) -> dict[str, Any]:
+    return read_json(beside["config.json"]) if "config.json" in beside else deepcopy(dict(base.config))
+
+
+FORMAT = Format(NAME, "deltas", find, open_folder, needs_base=True)

@@ -1,0 +1,125 @@
+"""An origin that adds changes to a base: a tensor of a delta."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.checkpoint.arena import room
+from ramerge.checkpoint.delta.codec import BLOCK, COLUMNS, Damaged, Row, blocks_of, decode, most_stored
+from ramerge.checkpoint.read import Reader
+from ramerge.checkpoint.tensor import Origin, Stored, Tensor
+from ramerge.foundation.dtypes import itemsize
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
+
+Bytes = NDArray[np.uint8]
+
+_ROW = 8 * COLUMNS
+
+
+@dataclass(frozen=True)
+class Patched(Origin):
+    """The elements of a base, changed where a delta says so. Each block of the base must be the one that was meant.
+
+    Attributes:
+        base: of the same dtype and shape.
+        table: a `codec.Row` for each block.
+        data: the blocks' bytes; None if nothing has changed.
+        wanted: digest of the model that the delta is for, for messages.
+    """
+
+    base: Tensor
+    table: Stored
+    data: Stored | None
+    wanted: str
+
+    @property
+    def encoding(self) -> str:
+        """See `Origin`."""
+        return self.base.encoding
+
+    def usual_dtype(self, tensor: Tensor) -> str:
+        """See `Origin`."""
+        return self.base.usual_dtype
+
+    def leaves(self) -> Iterator[Stored]:
+        """See `Origin`."""
+        if self.data is not None:
+            yield self.data
+        yield self.table
+        yield from self.base.origin.leaves()
+
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """See `Origin`. Includes what libraries allocate while they decompress."""
+        width, block = itemsize(tensor.dtype), min(BLOCK, tensor.elements)
+        apart = room(block * width)
+        changes = 4 * room(most_stored(block, width)) if self.data is not None else 0
+        return apart + room(_ROW) + changes + self.base.scratch(block)
+
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
+        """See `Origin`.
+
+        Raises:
+            CheckpointError: also if the base is another one, or the delta is damaged.
+        """
+        width = itemsize(tensor.dtype)
+        for number in range(start // BLOCK, blocks_of(stop)):
+            first, last = number * BLOCK, min((number + 1) * BLOCK, tensor.elements)
+            low, high = max(first, start), min(last, stop)
+            place = out[(low - start) * width : (high - start) * width]
+            with reader.arena.scratch():
+                if (low, high) == (first, last):
+                    self.read_block(reader, tensor, number, place)
+                else:
+                    whole = reader.arena.take((last - first) * width)
+                    self.read_block(reader, tensor, number, whole)
+                    place[:] = whole[(low - first) * width : (high - first) * width]
+
+    def read_block(self, reader: Reader, tensor: Tensor, number: int, out: Bytes) -> Row:
+        """Fill `out` with the block of that number; returns what the delta says of it.
+
+        Raises:
+            CheckpointError: as for `read`.
+        """
+        row = self._row(reader, tensor, number)
+        first = number * BLOCK
+        stop = first + out.size // itemsize(tensor.dtype)
+        reader.read(self.base, first, stop, out)
+        if reader.digest(self.base, first, stop, out) != row.base:
+            raise CheckpointError(
+                f"{self.base.place}: tensor {quoted(self.base.name)} is not that of the base that {self.table.path.parent} "
+                f"was made for, the model with the digest {self.wanted}; give that model as the base, and of several "
+                "deltas every one, in order"
+            )
+        if row.moved:
+            self._apply(reader, tensor, number, row, out)
+        return row
+
+    def _apply(self, reader: Reader, tensor: Tensor, number: int, row: Row, out: Bytes) -> None:
+        assert self.data is not None
+        payload = reader.arena.take(row.stored)
+        reader.files.fill(self.data.path, self.data.offset + row.begin, payload)
+        try:
+            decode(row, payload, out.view(f"u{itemsize(tensor.dtype)}"), reader.arena.take)
+        except Damaged as error:
+            raise self._damaged(tensor, number, error) from error
+
+    def _row(self, reader: Reader, tensor: Tensor, number: int) -> Row:
+        numbers = reader.arena.take(_ROW)
+        reader.files.fill(self.table.path, self.table.offset + number * _ROW, numbers)
+        row = Row.of(numbers.view(np.uint64))
+        elements = min(BLOCK, tensor.elements - number * BLOCK)
+        try:
+            row.check(elements, itemsize(tensor.dtype), self.data.nbytes if self.data is not None else 0)
+        except Damaged as error:
+            raise self._damaged(tensor, number, error) from error
+        return row
+
+    def _damaged(self, tensor: Tensor, number: int, error: Damaged) -> CheckpointError:
+        return CheckpointError(
+            f"{self.table.path}: block {number} of tensor {quoted(tensor.name)} is damaged: {error}; get the delta again"
+        )

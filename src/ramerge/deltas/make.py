@@ -1,0 +1,166 @@
+"""Makes a delta of a base and an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.checkpoint.arena import Arena, room
+from ramerge.checkpoint.delta.codec import BLOCK, Compression, Encoded, Encoder, blocks_of
+from ramerge.checkpoint.delta.layout import Index
+from ramerge.checkpoint.delta.write import DeltaWriter, TensorDigest
+from ramerge.checkpoint.formats.delta import files_beside
+from ramerge.checkpoint.formats.safetensors import INDEX as WEIGHTS_INDEX
+from ramerge.checkpoint.formats.safetensors import NAME as SAFETENSORS
+from ramerge.checkpoint.header import header_bytes
+from ramerge.checkpoint.identity import check_unchanged
+from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.read import Files, Reader
+from ramerge.checkpoint.stage import Stage
+from ramerge.checkpoint.tensor import Tensor
+from ramerge.deltas.pool import Pool
+from ramerge.foundation.dtypes import BITS, itemsize
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.machine import processors
+from ramerge.foundation.text import quoted
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A block of a tensor: of base and agent, or of one of them."""
+
+    base: Tensor | None
+    agent: Tensor | None
+    number: int
+
+
+def write_delta(
+    base: Checkpoint,
+    agent: Checkpoint,
+    stage: Stage,
+    *,
+    compression: Compression = "zstd",
+    workers: int | None = None,
+    allow_outside_links: bool = False,
+) -> Index:
+    """Write what an agent has changed of its base.
+
+    Args:
+        base: the model that the delta will be for.
+        agent: the model that it gives.
+        stage: the folder.
+        compression: see `codec.Encoder`.
+        workers: threads; by default one for each processor, and one more.
+        allow_outside_links: whether files beside the weights may be links that lead out of their folder.
+
+    Raises:
+        CheckpointError: a model is quantised or has tensors of odd bits, a file cannot be read or has changed.
+        OSError: the disk is full or fails.
+    """
+    _refuse(base, agent)
+    pairs = _pairs(base, agent)
+    alone = [tensor for name, tensor in base.tensors.items() if pairs.get(name) is None]
+    tasks = _tasks(base, agent, pairs, alone)
+    with Files({**base.files, **agent.files}) as files, DeltaWriter(stage, agent.tensors) as writer:
+        memory = max((_memory(tensor) for model in (base, agent) for tensor in model.tensors.values()), default=0)
+        pool = Pool(workers or processors() + 1, lambda: _Worker(files, compression, memory))
+        results = pool.map(_Worker.run, tasks)
+        for name, tensor in agent.tensors.items():
+            blocks: Iterator[Any] = islice(results, blocks_of(tensor.elements))
+            take = writer.changed if pairs[name] is not None else writer.whole
+            take(name, tensor.dtype, tensor.shape, blocks)
+        for tensor in alone:
+            found = TensorDigest()
+            for block in islice(results, blocks_of(tensor.elements)):
+                found.add(block)
+            writer.base_tensor(tensor.name, tensor.dtype, tensor.shape, found.text)
+        _write_files(base, agent, writer, allow_outside_links)
+        check_unchanged({**base.files, **agent.files})
+        return writer.finish()
+
+
+def _refuse(*models: Checkpoint) -> None:
+    problems = [f"{one.directory}: is quantised; deltas are made of models that are not" for one in models if one.quantised]
+    problems += [
+        f"{tensor.place}: tensor {quoted(tensor.name)} has dtype {tensor.dtype}, which deltas do not have"
+        for one in models
+        for tensor in one.tensors.values()
+        if BITS[tensor.dtype] % 8
+    ]
+    if problems:
+        raise CheckpointError(problems)
+
+
+def _pairs(base: Checkpoint, agent: Checkpoint) -> Mapping[str, Tensor | None]:
+    """For each of the agent's tensors the base's of the same name, dtype and shape."""
+    found: dict[str, Tensor | None] = {}
+    for name, tensor in agent.tensors.items():
+        below = base.tensors.get(name)
+        fits = below is not None and (below.dtype, below.shape) == (tensor.dtype, tensor.shape)
+        found[name] = below if fits else None
+    return found
+
+
+def _tasks(
+    base: Checkpoint, agent: Checkpoint, pairs: Mapping[str, Tensor | None], alone: list[Tensor]
+) -> Iterator[_Task]:
+    for name, tensor in agent.tensors.items():
+        for number in range(blocks_of(tensor.elements)):
+            yield _Task(pairs[name], tensor, number)
+    for tensor in alone:
+        for number in range(blocks_of(tensor.elements)):
+            yield _Task(tensor, None, number)
+
+
+def _memory(tensor: Tensor) -> int:
+    """Bytes of an arena that a worker needs for one of two tensors."""
+    return 2 * room(BLOCK * itemsize(tensor.dtype)) + tensor.scratch(BLOCK)
+
+
+class _Worker:
+    """What a thread owns."""
+
+    def __init__(self, files: Files, compression: Compression, memory: int) -> None:
+        self._reader = Reader(files, Arena(memory))
+        self._encoder = Encoder(compression)
+
+    def run(self, task: _Task) -> Encoded | Bytes:
+        """A block's changes; the block itself where there is only one model's."""
+        self._reader.begin(0, 0)
+        found = [self._read(tensor, task.number) for tensor in (task.base, task.agent) if tensor is not None]
+        if len(found) == 1:
+            return found[0].copy()
+        assert task.base is not None
+        base, agent = (block.view(f"u{itemsize(task.base.dtype)}") for block in found)
+        return self._encoder.encode(base, agent)
+
+    def _read(self, tensor: Tensor, number: int) -> Bytes:
+        start, stop = number * BLOCK, min((number + 1) * BLOCK, tensor.elements)
+        out = self._reader.arena.take((stop - start) * itemsize(tensor.dtype))
+        self._reader.read(tensor, start, stop, out)
+        return out
+
+
+def _write_files(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter, allow_outside_links: bool) -> None:
+    """Headers of the agent's files, and what is beside them."""
+    for file, names in agent.shards.items():
+        header = header_bytes(agent.beside / file) if agent.format == SAFETENSORS else b""
+        writer.header(file, names, header)
+    theirs, ours = (_files(model, allow_outside_links) for model in (base, agent))
+    for name, path in ours.items():
+        writer.companion(name, path, theirs.get(name))
+
+
+def _files(model: Checkpoint, allow_outside_links: bool) -> Mapping[str, Path]:
+    """The files beside a model's weights, and the index of these."""
+    found = dict(files_beside(model, allow_outside_links=allow_outside_links))
+    index = model.beside / WEIGHTS_INDEX
+    return found | {WEIGHTS_INDEX: index} if model.format == SAFETENSORS and index.is_file() else found
