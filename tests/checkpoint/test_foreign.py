@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import re
+import shutil
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +21,19 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramerge.checkpoint.foreign import grail, skyrl, slime
+from ramerge.checkpoint.foreign import digests, grail, skyrl, slime, unpack
 from ramerge.checkpoint.foreign.apply import applied
 from ramerge.checkpoint.foreign.chain import Layout, joined, links
+from ramerge.checkpoint.foreign.convert import convert
 from ramerge.checkpoint.foreign.link import Link
 from ramerge.checkpoint.formats.format import Opening
+from ramerge.checkpoint.model import Checkpoint, Quantised
 from ramerge.checkpoint.open import open_checkpoint
-from ramerge.foundation.errors import CheckpointError
+from ramerge.checkpoint.read import Files, Reader
+from ramerge.foundation.errors import CheckpointError, OutputError
 from tests.checkpoints import families, floats, simple, write_checkpoint
-from tests.foreign import packed, write_grail, write_skyrl, write_slime
-from tests.reference import Stored
+from tests.foreign import CHECKSUMS, packed, write_grail, write_skyrl, write_slime
+from tests.reference import BITS, Stored
 
 Model = dict[str, Stored]
 Write = Callable[[Path, int, Model, Model], Path]
@@ -517,3 +528,219 @@ def test_metadata_of_grail(
     place = write_grail(tmp_path / "run", 1, before, after)
     edit(place / file, change)
     broken(grail.LAYOUT, place, base, match)
+
+
+# --- opened as agents ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("RAMERGE_CACHE", str(place))
+    return place
+
+
+def contents(opened: Checkpoint) -> Model:
+    """The tensors of an opened model."""
+    found = {}
+    with Files(opened.files) as files:
+        for name, tensor in opened.tensors.items():
+            reader = Reader(files)
+            reader.begin(0, tensor.elements)
+            bits = reader.block(tensor)[: tensor.nbytes].view(BITS[tensor.dtype]).reshape(tensor.shape)
+            found[name] = Stored(tensor.dtype, bits)
+    return found
+
+
+@pytest.mark.parametrize("name", list(WRITERS))
+def test_opened_over_the_base(name: str, cache: Path, tmp_path: Path) -> None:
+    layout, write = WRITERS[name]
+    versions = models()
+    base = open_checkpoint(write_checkpoint(tmp_path / "base", versions[0], shards=2))
+    first, second, third = (write(tmp_path / "run", k, versions[k - 1], versions[k]) for k in (1, 2, 3))
+    opened = open_checkpoint(third, base=base)
+    assert (opened.format, opened.config, opened.beside) == (layout.name, base.config, base.beside)
+    assert re.search(
+        "versions 1 to 3 of deltas of .*, unpacked to .*, which may be deleted at any time", opened.notes[0]
+    )
+    same(contents(opened), versions[3])
+    same(contents(open_checkpoint(tmp_path / "run", base=base)), versions[3])
+    (made,) = (cache / "deltas").iterdir()
+    stacked = open_checkpoint(second, base=open_checkpoint(first, base=base))
+    assert "version 2 of" in stacked.notes[0]
+    same(contents(stacked), versions[2])
+    assert len(list((cache / "deltas").iterdir())) == 3
+    written = made.stat().st_ino
+    open_checkpoint(third, base=base)
+    assert made.stat().st_ino == written
+    shutil.rmtree(cache / "deltas")
+    same(contents(open_checkpoint(third, base=base)), versions[3])
+
+
+def test_it_needs_a_base_and_an_unquantised_one(pair: tuple, tmp_path: Path) -> None:
+    before, after, base = pair
+    for name, (_, write) in WRITERS.items():
+        place = write(tmp_path / name, 1, before, after)
+        with pytest.raises(CheckpointError, match="is nothing without its model"):
+            open_checkpoint(place)
+        opened = open_checkpoint(base)
+        quantised = Quantised("float8", frozenset(), "BF16", {}, {})
+        with pytest.raises(CheckpointError, match="changes the stored bytes of a quantised model"):
+            open_checkpoint(place, base=replace(opened, quantised=quantised))
+
+
+def test_what_is_refused_leaves_nothing(pair: tuple, cache: Path, tmp_path: Path) -> None:
+    before, after, _ = pair
+    for name in ("slime xor xxh3-128", "grail 31"):
+        _, write = WRITERS[name]
+        place = write(tmp_path / name, 1, after, before)
+        with pytest.raises(CheckpointError, match="does not have the checksum"):
+            open_checkpoint(
+                place, base=open_checkpoint(write_checkpoint(tmp_path / f"{name} base", models(count=3)[2]))
+            )
+    assert list((cache / "deltas").iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_replaced(pair: tuple, cache: Path, tmp_path: Path) -> None:
+    before, after, base = pair
+    place = write_slime(tmp_path / "run", 1, before, after)
+    opened = open_checkpoint(base)
+    open_checkpoint(place, base=opened)
+    (made,) = (cache / "deltas").iterdir()
+    partial = made.with_name(f".{made.name}.partial")
+    made.rename(partial)
+    (partial / "delta.safetensors.index.json").unlink()
+    made.mkdir()
+    same(contents(open_checkpoint(place, base=opened)), after)
+    assert [path.name for path in (cache / "deltas").iterdir()] == [made.name]
+
+
+def test_two_processes_unpack_once(pair: tuple, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after, base = pair
+    place = write_slime(tmp_path / "run", 1, before, after)
+    calls = []
+
+    def slow(*given: Any, **more: Any) -> Any:
+        calls.append(1)
+        time.sleep(0.1)
+        return convert(*given, **more)
+
+    monkeypatch.setattr(unpack, "convert", slow)
+    opened = open_checkpoint(base)
+    with ThreadPoolExecutor(3) as pool:
+        for found in pool.map(lambda _: open_checkpoint(place, base=opened), range(3)):
+            same(contents(found), after)
+    assert len(calls) == 1
+
+
+def test_a_changed_file_is_unpacked_anew(pair: tuple, cache: Path, tmp_path: Path) -> None:
+    before, after, base = pair
+    place = write_slime(tmp_path / "run", 1, before, after)
+    same(contents(open_checkpoint(place, base=open_checkpoint(base))), after)
+    shutil.rmtree(place)
+    write_slime(tmp_path / "run", 1, before, models(count=3)[2])
+    same(contents(open_checkpoint(place, base=open_checkpoint(base))), models(count=3)[2])
+
+
+def test_a_cache_that_others_can_write_to_is_refused(pair: tuple, cache: Path, tmp_path: Path) -> None:
+    before, after, base = pair
+    place = write_slime(tmp_path / "run", 1, before, after)
+    open_checkpoint(place, base=open_checkpoint(base))
+    (made,) = (cache / "deltas").iterdir()
+    made.chmod(0o777)
+    with pytest.raises(CheckpointError, match="only this user can write to"):
+        open_checkpoint(place, base=open_checkpoint(base))
+
+
+def test_what_was_not_used_for_long_is_removed(pair: tuple, cache: Path, tmp_path: Path) -> None:
+    before, after, base = pair
+    old = cache / "deltas" / "old"
+    old.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    open_checkpoint(write_slime(tmp_path / "run", 1, before, after), base=open_checkpoint(base))
+    assert not old.exists()
+
+
+def test_a_full_disk_is_an_error_of_the_output(pair: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after, base = pair
+    place = write_slime(tmp_path / "run", 1, before, after)
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("RAMERGE_CACHE", str(blocked))
+    with pytest.raises(OutputError, match="cannot be written.*RAMERGE_CACHE may name another folder"):
+        open_checkpoint(place, base=open_checkpoint(base))
+    monkeypatch.setattr("ramerge.foundation.store.folder", lambda _kind: None)
+    with pytest.raises(CheckpointError, match="no home folder"):
+        open_checkpoint(place, base=open_checkpoint(base))
+
+
+def test_blake3_is_refused_without_its_package(pair: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after, base = pair
+    place = write_slime(tmp_path / "run", 1, before, after)
+    edit(place / INDEX, lambda index: index[METADATA].update(checksum_format="blake3"))
+    monkeypatch.setattr(digests, "find_spec", lambda _name: None)
+    broken(slime.LAYOUT, place, base, r"are blake3, which cannot be verified without another package: pip install")
+
+
+def test_blake3_with_its_package(pair: tuple, tmp_path: Path) -> None:
+    blake3 = pytest.importorskip("blake3")
+    before, after, base = pair
+    CHECKSUMS["blake3"] = lambda data: blake3.blake3(data).hexdigest()
+    place = write_slime(tmp_path / "run", 1, before, after, checksum="blake3")
+    same(result(base, follow(slime.LAYOUT, place, base)), after)
+
+
+# --- folders that are not read ---------------------------------------------------------------------------------------
+
+
+def test_folders_that_an_engine_patches(pair: tuple, tmp_path: Path) -> None:
+    """The state of slime's patch for SGLang (docker/patch/latest/sglang-pull_weights.patch) and of SkyRL's store."""
+    before, _, base = pair
+    sync = base / ".weight_sync"
+    sync.mkdir()
+    with pytest.raises(CheckpointError, match=r"has no state\.json"):
+        open_checkpoint(base)
+    (sync / "state.json").write_text('{"version": "000002"}')
+    assert "nothing tells whether one was interrupted" in open_checkpoint(base).warnings[0]
+    assert slime.version_of(base) == 2
+    with (sync / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(CheckpointError, match="an engine writes deltas into it now"):
+            open_checkpoint(base)
+    weights = write_checkpoint(tmp_path / "local/weights", before)
+    state = tmp_path / "local/.skyrl_weight_sync/state.json"
+    state.parent.mkdir()
+    for text in ('{"version": 1, "write_in_progress": true, "target_version": 2}', "{}"):
+        state.write_text(text)
+        with pytest.raises(CheckpointError, match="is writing deltas into it, or was interrupted"):
+            open_checkpoint(weights)
+    state.write_text('{"version": 2, "write_in_progress": false, "target_version": null}')
+    same(contents(open_checkpoint(weights)), before)
+    assert skyrl.version_of(weights) == 2
+
+
+def test_drafts_and_parts(pair: tuple, tmp_path: Path) -> None:
+    """slime at 987b3149e (update_weight_from_distributed_delta.py), TRL's drafts (weight_diff.py at 019ac735)."""
+    before, after, _ = pair
+    flush = {"__positions__": np.zeros(4, np.uint8), "__values__": np.zeros(2, np.float32)}
+    draft = {"w.idx": np.zeros(4, np.int32), "w.val": np.zeros(4, np.float32)}
+    for place, tensors, metadata, match in (
+        ("flush", flush, {"encoding": "indices"}, "a part of a weight update of slime before July 2026"),
+        ("trl", draft, {"format": "sparse_weight_patch", "sparse": "true"}, "a draft of TRL's sparse weight updates"),
+    ):
+        (tmp_path / place).mkdir()
+        path = tmp_path / place / "rank0000_flush000001.safetensors"
+        path.write_bytes(safetensors.numpy.save(tensors, metadata=metadata))
+        with pytest.raises(CheckpointError, match=match):
+            open_checkpoint(tmp_path / place)
+    delta = write_slime(tmp_path / "run", 1, before, after)
+    (delta / INDEX).unlink()
+    with pytest.raises(CheckpointError, match="part of a delta of slime or miles without its index"):
+        open_checkpoint(delta)
+
+
+def test_a_model_beside_deltas_is_a_model(pair: tuple, tmp_path: Path) -> None:
+    before, after, base = pair
+    write_slime(base, 1, before, after)
+    write_grail(base, 1, before, after)
+    same(contents(open_checkpoint(base)), before)

@@ -53,6 +53,7 @@ class Checkpoint:
         companions: the files beside the weights by name, where they are not those of `beside`.
         lineage: the digest of the model that deltas began with, and of what each of them gives; empty if no delta is
             part of it.
+        delta: the folder with the delta in ramerge's layout, if it is one.
         needs_base: whether the folder holds changes of another model.
     """
 
@@ -71,4 +72,5 @@ class Checkpoint:
     vocabulary: int | None = None
     companions: Mapping[str, Path] | None = None
     lineage: tuple[str, ...] = ()
+    delta: Path | None = None
     needs_base: bool = False

@@ -76,6 +76,7 @@ def open_checkpoint(
         contents.vocabulary,
         contents.companions,
         contents.lineage,
+        contents.delta,
         format.needs_base,
     )
 

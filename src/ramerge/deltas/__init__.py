@@ -2,5 +2,4 @@
 
 make   what an agent has changed of its base, into a folder
 apply  the agent's files, to the byte
-pool   blocks side by side, with their results in order
 """

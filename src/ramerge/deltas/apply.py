@@ -21,7 +21,7 @@ from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, Writer, lay_out
-from ramerge.deltas.pool import Pool
+from ramerge.foundation.pool import Pool
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.machine import processors
@@ -50,7 +50,9 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None) 
         CheckpointError: the base is another one, the delta is damaged, or a file has changed.
         OSError: the disk is full or fails.
     """
-    index = read_index(agent.directory / INDEX)
+    if agent.delta is None:
+        raise CheckpointError(f"{agent.directory}: is no delta")
+    index = read_index(agent.delta / INDEX)
     shards = _shards(agent, index)
     memory = max((room(BLOCK * itemsize(one.dtype)) + one.scratch(BLOCK) for one in agent.tensors.values()), default=0)
     with Files(agent.files) as files:
@@ -95,7 +97,7 @@ def _shards(agent: Checkpoint, index: Index) -> list[Shard]:
         return [_laid_out(ONE_FILE, list(agent.tensors.values()))]
     found = []
     for file, names in index.shards.items():
-        header = stored_header(agent.directory, index, file)
+        header = stored_header(agent.delta, index, file)
         tensors = [agent.tensors[name] for name in names]
         found.append(_with_header(agent.directory / file, file, header, tensors) if header else _laid_out(file, tensors))
     return found

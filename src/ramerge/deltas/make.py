@@ -24,7 +24,7 @@ from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.deltas.pool import Pool
+from ramerge.foundation.pool import Pool
 from ramerge.foundation.dtypes import BITS, itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.machine import processors

@@ -9,6 +9,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 
 from ramerge.checkpoint.foreign.link import Link
+from ramerge.checkpoint.formats import safetensors
 from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.paths import leads_outside, target
@@ -60,8 +61,8 @@ class Layout:
         return int(match[1]) if match else None
 
     def find(self, folder: Path) -> Path | None:
-        """The folder with a delta: this one, or the newest version in it."""
-        if found := self.inside(folder):
+        """The folder with a delta: this one, or the newest version in it, unless it holds a model beside these."""
+        if (found := self.inside(folder)) or safetensors.find(folder):
             return found
         try:
             versions = self.versions(folder)

@@ -75,6 +75,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
         tokenizers=has_tokenizer,
         companions=companions,
         lineage=(*(base.lineage or (index.metadata.base,)), index.metadata.result),
+        delta=folder,
     )
 
 

@@ -42,6 +42,7 @@ class Contents:
         vocabulary: rows of the embeddings if there are not as many as `config.json` in `beside` says.
         companions: the files beside the weights by name, where they are not those of `beside`.
         lineage: the digest of the model that deltas began with, and of what each of them gives.
+        delta: the folder with the delta in ramerge's layout, where it is one.
     """
 
     tensors: tuple[Tensor, ...]
@@ -56,6 +57,7 @@ class Contents:
     vocabulary: int | None = None
     companions: Mapping[str, Path] | None = None
     lineage: tuple[str, ...] = ()
+    delta: Path | None = None
 
 
 @dataclass(frozen=True)
