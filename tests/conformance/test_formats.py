@@ -20,7 +20,7 @@ from tests.conformance.test_merge import same
 
 # Every format with one method of each kind; a format of each kind with every method.
 SOME_METHODS = ("ram+", "ties", "linear")
-SOME_ROWS = ("fsdp, three ranks", "adapter", "quantised, fp8 blocks", "bin")
+SOME_ROWS = ("fsdp, three ranks", "adapter", "slime", "quantised, fp8 blocks", "bin")
 EVERY_METHOD = [name for name, method in METHODS.items() if not method.needs_importance]
 PAIRS = [
     *((row, method) for row in ROWS for method in SOME_METHODS),

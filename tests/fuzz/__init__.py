@@ -10,7 +10,18 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-KINDS = ("headers", "indices", "configs", "recipes", "records", "analyses", "importances", "pickles", "results")
+KINDS = (
+    "headers",
+    "indices",
+    "configs",
+    "recipes",
+    "records",
+    "analyses",
+    "importances",
+    "pickles",
+    "foreign",
+    "results",
+)
 
 
 def kind(name: str) -> ModuleType:

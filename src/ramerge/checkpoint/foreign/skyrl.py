@@ -23,6 +23,7 @@ from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.header import Entry, read_header
 from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.paths import is_too_long
 from ramerge.checkpoint.read import Files
 from ramerge.foundation.dtypes import TORCH_NAMES
 from ramerge.foundation.errors import CheckpointError
@@ -71,9 +72,8 @@ def read(folder: Path, opening: Opening) -> Link:
         raise CheckpointError(f"{path}: tensors must be a list of records")
     if not isinstance(names, list) or len(names) > _MOST_FILES or len(set(map(str, names))) < len(names):
         raise CheckpointError(f"{path}: payload_files must be a list of different names")
-    if wrong := [
-        name for name in names if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+\.safetensors", name)
-    ]:
+    wrong = [name for name in names if not isinstance(name, str) or not _is_file_name(name)]
+    if wrong:
         raise CheckpointError(
             f"{path}: {quoted(name)} is no name of a safetensors file in this folder" for name in wrong
         )
@@ -97,6 +97,10 @@ def read(folder: Path, opening: Opening) -> Link:
     if problems:
         raise CheckpointError(problems)
     return _Delta(folder, version, before, files, payloads, kinds)
+
+
+def _is_file_name(name: str) -> bool:
+    return re.fullmatch(r"[\w.-]+\.safetensors", name) is not None and not is_too_long(name)
 
 
 def _record(
