@@ -30,6 +30,8 @@ from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.model import Checkpoint, Quantised
 from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.read import Files, Reader
+from ramerge.checkpoint.stage import staged
+from ramerge.deltas.apply import write_agent
 from ramerge.foundation.errors import CheckpointError, OutputError
 from tests.checkpoints import families, floats, simple, write_checkpoint
 from tests.foreign import CHECKSUMS, packed, write_grail, write_skyrl, write_slime
@@ -744,3 +746,35 @@ def test_a_model_beside_deltas_is_a_model(pair: tuple, tmp_path: Path) -> None:
     write_slime(base, 1, before, after)
     write_grail(base, 1, before, after)
     same(contents(open_checkpoint(base)), before)
+
+
+@pytest.mark.parametrize("name", ["slime xor xxh3-128", "grail 31"])
+def test_applied_to_the_agents_files(name: str, tmp_path: Path) -> None:
+    """They are those of the base with other words: same shards, same headers, same files beside them."""
+    _, write = WRITERS[name]
+    before, after = models(count=2)
+    base = write_checkpoint(tmp_path / "base", before, shards=2)
+    (base / "tokenizer.json").write_text("{}")
+    agent = open_checkpoint(write(tmp_path / "run", 1, before, after), base=open_checkpoint(base))
+    with staged(tmp_path / "out", overwrite=False) as stage:
+        write_agent(agent, stage)
+    wanted = write_checkpoint(tmp_path / "wanted", after, shards=2)
+    (wanted / "tokenizer.json").write_text("{}")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in wanted.iterdir())
+    for path in wanted.iterdir():
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_tied_tensors_that_a_checkpoint_stores_twice(tmp_path: Path) -> None:
+    """A base of torch whose names share their bytes; the trainer publishes both, or one that then differs."""
+    pytest.importorskip("torch")
+    from tests.trainers import write_bin
+
+    before, after = models(count=2)
+    shared = before["model.layers.0.weight"]
+    before |= {"lm_head.weight": shared}
+    base = write_bin(tmp_path / "base", before)
+    for changed in (after["model.layers.0.weight"], shared):
+        wanted = {**after, "lm_head.weight": changed}
+        place = write_slime(tmp_path / f"run {changed is shared}", 1, before, wanted, ranks=3)
+        same(contents(open_checkpoint(place, base=open_checkpoint(base))), wanted)
