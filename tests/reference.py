@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -984,3 +984,13 @@ def _knots(taus, density=1.0):
 
 def knots(base, agents, dtype=None, real=None, *, scale=0.5, **parameters):
     return _knots(base, agents, dtype, real, scale=scale, **parameters)
+
+
+def gaps_of(positions: Iterable[int]) -> list[int]:
+    """Ascending positions as distances to the one after the previous, in bytes; 255 adds as many and goes on."""
+    gaps, after = [], 0
+    for position in map(int, positions):
+        gap = position - after
+        gaps += [255] * (gap // 255) + [gap % 255]
+        after = position + 1
+    return gaps

@@ -195,7 +195,9 @@ def test_a_plus_in_a_path_and_pluses_that_stand_alone(models: Path) -> None:
     problems = ramerge.plan({**recipe(models, []), "agents": {"x": "code++tool"}}).problems
     assert any("a plus stands between a model and an adapter" in problem for problem in problems)
     both = {**recipe(models, []), "agents": {"x": f"{models / 'tool'}+{models / 'base'}"}}
-    assert any("is a whole model; only adapters can be added" in problem for problem in ramerge.plan(both).problems)
+    assert any(
+        "is a whole model; only adapters and deltas can be added" in problem for problem in ramerge.plan(both).problems
+    )
 
 
 def test_the_base_and_agents_are_compared_with_their_adapters(models: Path) -> None:

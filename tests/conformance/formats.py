@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tests import foreign
 from tests.checkpoints import read_checkpoint, write_checkpoint, write_safetensors
+from tests.deltas import write_delta
 from tests.quantised import SAMPLES, quantise_model, write_quantised
 from tests.reference import NUMBERS, Stored
 
@@ -33,7 +34,7 @@ class Row:
         dtype: the recipe's `dtype`, where the output would otherwise have another one than that of the expansion.
     """
 
-    write: Callable[[Path, Tensors], Path]
+    write: Callable[[Path, Tensors], Path | str]
     expand: Callable[[Path, Tensors], Tensors] = lambda _folder, tensors: tensors
     dtypes: tuple[str, ...] = ("BF16", "F32", "F16", "F64")
     as_base: bool = True
@@ -116,21 +117,39 @@ def as_foreign(write: Callable[..., Path], **more: Any) -> Callable[[Path, Tenso
     """A trainer's delta from the base; one of its tensors is the base's."""
 
     def one(folder: Path, tensors: Tensors) -> Path:
-        return write(folder, 1, read_checkpoint(folder.parent / "base"), of_foreign(folder, tensors), **more)
+        return write(folder, 1, read_checkpoint(folder.parent / "base"), of_delta(folder, tensors), **more)
 
     return one
 
 
 def as_foreign_chain(folder: Path, tensors: Tensors) -> Path:
     """Two versions, of which the first changes every other tensor; the folder with both."""
-    base, wanted = read_checkpoint(folder.parent / "base"), of_foreign(folder, tensors)
+    base, wanted = read_checkpoint(folder.parent / "base"), of_delta(folder, tensors)
     half = {name: base[name] if place % 2 else wanted[name] for place, name in enumerate(wanted)}
     foreign.write_slime(folder, 1, base, half, encoding="overwrite")
     foreign.write_slime(folder, 2, half, wanted)
     return folder
 
 
-def of_foreign(folder: Path, tensors: Tensors) -> Tensors:
+def as_delta(folder: Path, tensors: Tensors) -> Path:
+    """What changed of the base; one of its tensors is the base's."""
+    full = write_checkpoint(folder.with_name(f"{folder.name}-full"), of_delta(folder, tensors), shards=2)
+    return write_delta(folder, folder.parent / "base", full)
+
+
+def as_chain(folder: Path, tensors: Tensors) -> str:
+    """Two deltas, one on the other: to half of the agent, and to the agent."""
+    base, wanted = read_checkpoint(folder.parent / "base"), of_delta(folder, tensors)
+    half = {name: base[name] if place % 2 else wanted[name] for place, name in enumerate(wanted)}
+    first, second = (folder.with_name(f"{folder.name}-{version}") for version in (1, 2))
+    write_checkpoint(folder.with_name(f"{folder.name}-half"), half)
+    write_checkpoint(folder.with_name(f"{folder.name}-full"), wanted)
+    write_delta(first, folder.parent / "base", folder.with_name(f"{folder.name}-half"))
+    write_delta(second, folder.with_name(f"{folder.name}-half"), folder.with_name(f"{folder.name}-full"))
+    return f"{first}+{second}"
+
+
+def of_delta(folder: Path, tensors: Tensors) -> Tensors:
     """The tensors of the whole agent."""
     base = read_checkpoint(folder.parent / "base")
     _, second, *_ = tensors
@@ -172,10 +191,12 @@ ROWS: dict[str, Row] = {
     "megatron": _in_megatron(parallel=2),
     "megatron, a name for each layer": _in_megatron(stacked=False),
     **{f"quantised, {sample}": _quantised(sample) for sample in SAMPLES},
-    "slime": Row(as_foreign(foreign.write_slime), of_foreign, as_base=False),
-    "slime, a chain": Row(as_foreign_chain, of_foreign, as_base=False),
-    "skyrl": Row(as_foreign(foreign.write_skyrl), of_foreign, as_base=False),
-    "grail, version 2": Row(as_foreign(foreign.write_grail, version=2), of_foreign, ("BF16", "F32"), as_base=False),
-    "grail, version 3.1": Row(as_foreign(foreign.write_grail), of_foreign, ("BF16", "F32"), as_base=False),
+    "slime": Row(as_foreign(foreign.write_slime), of_delta, as_base=False),
+    "slime, a chain": Row(as_foreign_chain, of_delta, as_base=False),
+    "skyrl": Row(as_foreign(foreign.write_skyrl), of_delta, as_base=False),
+    "grail, version 2": Row(as_foreign(foreign.write_grail, version=2), of_delta, ("BF16", "F32"), as_base=False),
+    "grail, version 3.1": Row(as_foreign(foreign.write_grail), of_delta, ("BF16", "F32"), as_base=False),
     "adapter": Row(as_adapter, of_adapter, ("BF16", "F32", "F16"), as_base=False),
+    "delta": Row(as_delta, of_delta, as_base=False),
+    "delta, a chain": Row(as_chain, of_delta, as_base=False),
 }

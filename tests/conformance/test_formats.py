@@ -17,10 +17,11 @@ from ramerge.methods.table import METHODS
 from tests.checkpoints import read_checkpoint, recipe, simple, write_checkpoint
 from tests.conformance.formats import ROWS, Row
 from tests.conformance.test_merge import same
+from tests.deltas import blocks_of_elements
 
 # Every format with one method of each kind; a format of each kind with every method.
 SOME_METHODS = ("ram+", "ties", "linear")
-SOME_ROWS = ("fsdp, three ranks", "adapter", "slime", "quantised, fp8 blocks", "bin")
+SOME_ROWS = ("fsdp, three ranks", "adapter", "delta", "slime", "quantised, fp8 blocks", "bin")
 EVERY_METHOD = [name for name, method in METHODS.items() if not method.needs_importance]
 PAIRS = [
     *((row, method) for row in ROWS for method in SOME_METHODS),
@@ -73,6 +74,17 @@ def test_bytes_of_the_merge_from_safetensors(row: str, method: str, tmp_path: Pa
     source, plain = (of(method, recipe) for recipe in written(ROWS[row], tmp_path))
     wanted = merged(plain, tmp_path / "wanted", 1 << 19, 1)
     for block, workers in ((100, 1), (7, 3), (1 << 19, 2)):
+        same(merged(source, tmp_path / f"blocks of {block}", block, workers), wanted)
+
+
+@pytest.mark.parametrize("method", SOME_METHODS)
+def test_bytes_of_the_merge_from_deltas_of_many_blocks(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks_of_elements(48, monkeypatch)
+    source, plain = (of(method, recipe) for recipe in written(ROWS["delta, a chain"], tmp_path))
+    wanted = merged(plain, tmp_path / "wanted", 1 << 19, 1)
+    for block, workers in ((100, 1), (7, 3), (48, 2), (1 << 19, 2)):
         same(merged(source, tmp_path / f"blocks of {block}", block, workers), wanted)
 
 

@@ -13,6 +13,7 @@ from types import ModuleType
 KINDS = (
     "headers",
     "indices",
+    "deltas",
     "configs",
     "recipes",
     "records",

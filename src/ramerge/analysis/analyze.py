@@ -126,7 +126,7 @@ def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener =
     return Analysis(
         ramerge_version=__version__,
         base=str(plan.recipe.base),
-        models={name: agent.model for name, agent in plan.recipe.agents.items()},
+        models={name: agent.written for name, agent in plan.recipe.agents.items()},
         epsilon=None if anatomy.after else anatomy.epsilon,
         relative_epsilon=anatomy.epsilon if anatomy.after else None,
         thresholds=_thresholds(anatomy, known, names),

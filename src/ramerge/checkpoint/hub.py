@@ -1,13 +1,15 @@
 """Find the folder of a model that a recipe names by a path, or by a Hugging Face hub id with an optional revision.
 
 `MODEL+ADAPTER`, with as many adapters as wanted, is a model with LoRA adapters on top of it, as mergekit writes it.
-`ADAPTER+ADAPTER` is the same on the base of the recipe. A path that exists is that path, even if it has a plus in it.
+`ADAPTER+ADAPTER` is the same on the base of the recipe. A delta may stand wherever an adapter may. A path that exists
+is that path, even if it has a plus in it.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -100,11 +102,20 @@ def resolve(text: str, folder: Path) -> Model:
     except (ValueError, RuntimeError, OSError) as error:
         raise CheckpointError(f"{quoted(text)}: is neither a path nor a hub id: {error}") from error
     if "+" in text and not path.exists():
-        first, *adapters = [resolve(part, folder) for part in _added(text)]
-        return replace(first, written=text, adapters=tuple(adapters))
+        return resolve_all(_added(text), folder)
     if path.exists() or looks_like_path(text) or ("@" not in text and text.count("/") != 1):
         return Model(text, path)
     return _from_hub(text, path)
+
+
+def resolve_all(texts: Sequence[str], folder: Path) -> Model:
+    """Find a model and what is added to it, one after another.
+
+    Raises:
+        CheckpointError: as for `resolve`.
+    """
+    first, *added = [resolve(text, folder) for text in texts]
+    return replace(first, written="+".join(texts), adapters=tuple(added)) if added else first
 
 
 def _added(text: str) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.arena import room
-from ramerge.checkpoint.delta.codec import BLOCK, COLUMNS, Damaged, Row, blocks_of, decode, most_stored
+from ramerge.checkpoint.delta.codec import BLOCK, COLUMNS, DamagedError, Row, blocks_of, decode, most_stored
 from ramerge.checkpoint.read import Reader
 from ramerge.checkpoint.tensor import Origin, Stored, Tensor
 from ramerge.foundation.dtypes import itemsize
@@ -91,9 +91,9 @@ class Patched(Origin):
         reader.read(self.base, first, stop, out)
         if reader.digest(self.base, first, stop, out) != row.base:
             raise CheckpointError(
-                f"{self.base.place}: tensor {quoted(self.base.name)} is not that of the base that {self.table.path.parent} "
-                f"was made for, the model with the digest {self.wanted}; give that model as the base, and of several "
-                "deltas every one, in order"
+                f"{self.base.place}: tensor {quoted(tensor.name)} is not that of the model that the delta "
+                f"{self.table.path.parent} is for, which has the digest {self.wanted}; give that model as the base, or "
+                "the deltas that lead to it"
             )
         if row.moved:
             self._apply(reader, tensor, number, row, out)
@@ -105,7 +105,7 @@ class Patched(Origin):
         reader.files.fill(self.data.path, self.data.offset + row.begin, payload)
         try:
             decode(row, payload, out.view(f"u{itemsize(tensor.dtype)}"), reader.arena.take)
-        except Damaged as error:
+        except DamagedError as error:
             raise self._damaged(tensor, number, error) from error
 
     def _row(self, reader: Reader, tensor: Tensor, number: int) -> Row:
@@ -115,11 +115,11 @@ class Patched(Origin):
         elements = min(BLOCK, tensor.elements - number * BLOCK)
         try:
             row.check(elements, itemsize(tensor.dtype), self.data.nbytes if self.data is not None else 0)
-        except Damaged as error:
+        except DamagedError as error:
             raise self._damaged(tensor, number, error) from error
         return row
 
-    def _damaged(self, tensor: Tensor, number: int, error: Damaged) -> CheckpointError:
+    def _damaged(self, tensor: Tensor, number: int, error: DamagedError) -> CheckpointError:
         return CheckpointError(
-            f"{self.table.path}: block {number} of tensor {quoted(tensor.name)} is damaged: {error}; get the delta again"
+            f"{self.table.path}: tensor {quoted(tensor.name)} is damaged: {error} (block {number}); get the delta again"
         )

@@ -172,5 +172,5 @@ class Reader:
         """xxh3-128 of elements `start:stop` of a tensor, which are `data`; computed once until `begin`."""
         key = id(tensor), start, stop
         if key not in self._digests:
-            self._digests[key] = xxhash.xxh3_128_digest(data)
+            self._digests[key] = xxhash.xxh3_128_digest(data.data)
         return self._digests[key]

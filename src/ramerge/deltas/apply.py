@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
+from itertools import islice
 
 from ramerge.checkpoint.arena import Arena, room
-from ramerge.checkpoint.delta.codec import BLOCK, blocks_of, digest, digest_of_blocks
+from ramerge.checkpoint.delta.codec import BLOCK, blocks_of, digest
 from ramerge.checkpoint.delta.layout import INDEX, Index, read_index
-from ramerge.checkpoint.delta.write import digest_of_file
+from ramerge.checkpoint.delta.write import TensorDigest, digest_of_file
 from ramerge.checkpoint.formats.delta import stored_header
 from ramerge.checkpoint.formats.safetensors import ONE_FILE
 from ramerge.checkpoint.header import parse_header
@@ -61,9 +59,10 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None) 
             pool = Pool(workers or processors() + 1, lambda: _Worker(Reader(files, Arena(memory)), writer))
             digests = pool.map(_Worker.run, _blocks(agent, shards))
             for tensor in _in_order(agent, shards):
-                found = [np.empty((0, 2), np.uint64)]
-                found += [np.frombuffer(next(digests), np.uint64)[None] for _ in range(blocks_of(tensor.elements))]
-                if digest_of_blocks(np.concatenate(found)) != index.tensors[tensor.name].result:
+                found = TensorDigest()
+                for block in islice(digests, blocks_of(tensor.elements)):
+                    found.add(block)
+                if found.text != index.tensors[tensor.name].result:
                     raise CheckpointError(
                         f"{agent.directory}: tensor {quoted(tensor.name)} does not become what the delta says; it is "
                         "damaged, get it again"
@@ -99,7 +98,7 @@ def _shards(agent: Checkpoint, index: Index) -> list[Shard]:
     for file, names in index.shards.items():
         header = stored_header(agent.delta, index, file)
         tensors = [agent.tensors[name] for name in names]
-        found.append(_with_header(agent.directory / file, file, header, tensors) if header else _laid_out(file, tensors))
+        found.append(_with_header(agent, file, header, tensors) if header else _laid_out(file, tensors))
     return found
 
 
@@ -107,11 +106,11 @@ def _laid_out(file: str, tensors: list[Tensor]) -> Shard:
     return lay_out(file, [(one.name, one.dtype, one.shape, one.nbytes) for one in tensors])
 
 
-def _with_header(path: Path, file: str, header: bytes, tensors: list[Tensor]) -> Shard:
+def _with_header(agent: Checkpoint, file: str, header: bytes, tensors: list[Tensor]) -> Shard:
     size = len(header) + sum(tensor.nbytes for tensor in tensors)
-    entries = parse_header(path, header[8:], len(header), size).entries
+    entries = parse_header(agent.directory / file, header[8:], len(header), size).entries
     if [(one.name, one.dtype, one.shape) for one in entries] != [(one.name, one.dtype, one.shape) for one in tensors]:
-        raise CheckpointError(f"{path.parent}: the header of {quoted(file)} has other tensors than the index")
+        raise CheckpointError(f"{agent.directory}: the header of {quoted(file)} has other tensors than the index")
     return Shard(file, header, {entry.name: entry.begin for entry in entries}, size)
 
 

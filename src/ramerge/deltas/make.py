@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.arena import Arena, room
-from ramerge.checkpoint.delta.codec import BLOCK, Compression, Encoded, Encoder, blocks_of
+from ramerge.checkpoint.delta.codec import BLOCK, Compression, Encoded, Encoder, blocks_of, digest
 from ramerge.checkpoint.delta.layout import Index
 from ramerge.checkpoint.delta.write import DeltaWriter, TensorDigest
 from ramerge.checkpoint.formats.delta import files_beside
@@ -80,7 +80,7 @@ def write_delta(
         for tensor in alone:
             found = TensorDigest()
             for block in islice(results, blocks_of(tensor.elements)):
-                found.add(block)
+                found.add(digest(block))
             writer.base_tensor(tensor.name, tensor.dtype, tensor.shape, found.text)
         _write_files(base, agent, writer, allow_outside_links)
         check_unchanged({**base.files, **agent.files})
@@ -88,7 +88,8 @@ def write_delta(
 
 
 def _refuse(*models: Checkpoint) -> None:
-    problems = [f"{one.directory}: is quantised; deltas are made of models that are not" for one in models if one.quantised]
+    text = "is quantised; a delta can only be made of models that are not"
+    problems = [f"{one.directory}: {text}" for one in models if one.quantised]
     problems += [
         f"{tensor.place}: tensor {quoted(tensor.name)} has dtype {tensor.dtype}, which deltas do not have"
         for one in models

@@ -77,7 +77,7 @@ def _statistics(plan: Plan, point: Point, known: Known, rounding: Counts) -> tup
     values = point.method.report(parameters, [result for _, result in found.values()], agents)
     rounded = effects(rounding) if plan.rounds_updates else [{} for _ in agents]
     return tuple(
-        AgentStatistics(name, plan.recipe.agents[name].model, {**figures, **more})
+        AgentStatistics(name, plan.recipe.agents[name].written, {**figures, **more})
         for name, figures, more in zip(agents, values, rounded, strict=True)
     )
 

@@ -1,7 +1,7 @@
 """What differs between two arrays of words, and the way back: positions, and the xor of the words at these.
 
-Words are the bits of elements of any dtype, in 1, 2, 4 or 8 bytes. They are compared as bits: -0.0 differs from 0.0, and
-a NaN from one with another payload. Positions have two forms:
+Words are the bits of elements of any dtype, in 1, 2, 4 or 8 bytes. They are compared as bits: -0.0 differs from 0.0,
+and a NaN from one with another payload. Positions have two forms:
 
     bitmap   uint64, element i at bit i % 64 of word i // 64; on little-endian machines bit i % 8 of byte i // 8
     gaps     uint8: for each position its distance to the one after the previous position; 255 means "255, and the next

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ramerge.checkpoint.encodings.decode import ADVICE
 from ramerge.checkpoint.formats.adapter import NAME as ADAPTER
-from ramerge.checkpoint.hub import Model, resolve
+from ramerge.checkpoint.formats.delta import NAME as DELTA
+from ramerge.checkpoint.hub import Model, resolve, resolve_all
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_checkpoint
@@ -97,13 +98,13 @@ def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Inpu
         findings: gets problems and warnings.
         needs_base: whether the method uses task vectors. Then the base itself cannot be an agent.
     """
-    agents = {name: _find(agent.model, recipe, findings, name) for name, agent in recipe.agents.items()}
+    agents = {name: _find(agent.parts, recipe, findings, name) for name, agent in recipe.agents.items()}
     importances = {
-        name: _find(agent.importance, recipe, findings, name)
+        name: _find([agent.importance], recipe, findings, name)
         for name, agent in recipe.agents.items()
         if agent.importance is not None
     }
-    base = _find(recipe.base, recipe, findings, "") if recipe.base is not None else next(iter(agents.values()))
+    base = _find([recipe.base], recipe, findings, "") if recipe.base is not None else next(iter(agents.values()))
     opened_base = _open("", base, recipe, findings) if recipe.base is not None else None
     opened_agents = _open_all(agents, recipe, findings, opened_base)
     if recipe.base is None:
@@ -115,13 +116,13 @@ def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Inpu
     return Inputs(base, agents, importances, opened_base, opened_agents, opened_importances)
 
 
-def _find(text: str, recipe: Recipe, findings: Findings, name: str) -> Model:
-    """Find a model's folder. A model that cannot be found keeps its name, and is a problem."""
+def _find(texts: Sequence[str], recipe: Recipe, findings: Findings, name: str) -> Model:
+    """Find a model's folders. A model that cannot be found keeps its name, and is a problem."""
     try:
-        return resolve(text, recipe.folder)
+        return resolve_all(texts, recipe.folder)
     except CheckpointError as error:
         findings.error(error, name)
-        return Model(text, None)
+        return Model("+".join(texts), None)
 
 
 def _open_all(
@@ -136,8 +137,9 @@ def _open(
 ) -> Checkpoint | None:
     if model.directory is None:
         return None
+    agent = recipe.agents.get(name)
     try:
-        opened = _stacked(model, base, recipe)
+        opened = _stacked(model, base, recipe, only_deltas=agent is not None and agent.delta is not None)
         findings.notes += [f"{name or 'base'}: {note}" for note in opened.notes]
         for text in opened.warnings:
             findings.warn(text, name)
@@ -148,7 +150,7 @@ def _open(
         return None
 
 
-def _stacked(model: Model, base: Checkpoint | None, recipe: Recipe) -> Checkpoint:
+def _stacked(model: Model, base: Checkpoint | None, recipe: Recipe, *, only_deltas: bool) -> Checkpoint:
     """A model with what is added to it, each opened over what is below it; the lowest over the base, if it needs one.
 
     Raises:
@@ -165,14 +167,21 @@ def _stacked(model: Model, base: Checkpoint | None, recipe: Recipe) -> Checkpoin
     else:
         opened = open_checkpoint(first.folder, base=base, **options)
         notes, warnings = [*opened.notes], [*opened.warnings]
+        _check_kind(first, opened, only_deltas=only_deltas)
     for change in added:
         opened = open_checkpoint(change.folder, base=opened, **options)
+        _check_kind(change, opened, only_deltas=only_deltas)
         if not opened.needs_base:
             text = "is a whole model; only adapters and deltas can be added to another one"
             raise CheckpointError(f"{change.folder}: {text}")
         notes += opened.notes
         warnings += opened.warnings
     return replace(opened, notes=tuple(notes), warnings=tuple(warnings))
+
+
+def _check_kind(model: Model, opened: Checkpoint, *, only_deltas: bool) -> None:
+    if only_deltas and opened.format != DELTA:
+        raise CheckpointError(f"{model.folder}: is no delta, but {opened.title}; give it as model, not as delta")
 
 
 def _check_arithmetic(name: str, checkpoint: Checkpoint, findings: Findings) -> None:

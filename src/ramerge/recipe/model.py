@@ -73,6 +73,13 @@ def _as_number_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _as_texts(value: Any) -> Any:
+    return tuple(map(_as_text, value)) if isinstance(value, list | tuple) else (_as_text(value),)
+
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
 
@@ -82,11 +89,36 @@ class Agent(_Strict):
 
     Attributes:
         model: a folder, or a hub id with an optional `@revision`.
+        delta: instead of `model`: the folder or hub id of a delta on the base, or a list of them, applied in order.
         importance: a folder or hub id with importances for every tensor of the model, for methods that need them.
     """
 
-    model: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)]
+    model: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
+    delta: Annotated[tuple[_Text, ...], BeforeValidator(_as_texts), Field(min_length=1, strict=False)] | None = None
     importance: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _is_one_model(self) -> Agent:
+        if (self.model is None) == (self.delta is None):
+            raise ValueError("must have exactly one of model: FOLDER, delta: FOLDER")
+        return self
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The model, or the deltas in order."""
+        return (self.model,) if self.model is not None else self.delta or ()
+
+    @property
+    def written(self) -> str:
+        """The model as one text, with a plus between deltas."""
+        return "+".join(self.parts)
+
+    @property
+    def plain(self) -> Any:
+        """The values of a recipe."""
+        if self.importance is None and self.model is not None:
+            return self.model
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 class Rule(_Strict):
@@ -267,9 +299,7 @@ class Recipe(_Strict):
         """The recipe as YAML: the method, and all values that are not defaults."""
         # the method is always written, because its default may change
         values = {"method": self.method} | self.model_dump(mode="json", exclude_defaults=True, by_alias=True)
-        values["agents"] = {
-            name: agent.model if agent.importance is None else agent.model_dump() for name, agent in self.agents.items()
-        }
+        values["agents"] = {name: agent.plain for name, agent in self.agents.items()}
         stream = io.StringIO()
         yaml = YAML()
         yaml.default_flow_style = False

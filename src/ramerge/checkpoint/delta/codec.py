@@ -1,8 +1,8 @@
 """A block of a tensor as what differs from the base's block: positions, and values, which are the xor of both.
 
 A block is `BLOCK` elements, the last one of a tensor what is left. Its bytes in a file are its positions, then its
-values; a row of ten numbers says how to read them. Sizes of all forms follow from the numbers of elements and of those
-that moved, so nothing is read, decompressed or written before it is known to fit.
+values; a row of eight numbers says how to read them. The sizes of all forms follow from the numbers of elements and of
+those that moved, so nothing is read, decompressed or written before it is known to fit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Compression = Literal["zstd", "none"]
 BLOCK = 1 << 18
 """Elements of a block."""
 
-COLUMNS = 10
+COLUMNS = 8
 """Numbers of a row, uint64: see `Row`."""
 
 NOTHING, GAPS, BITMAP, ALL = range(4)
@@ -40,7 +40,7 @@ _LEVEL = 1
 _WORTH = 15 / 16
 
 
-class Damaged(ValueError):
+class DamagedError(ValueError):
     """Bytes that are no block; says what is wrong with them."""
 
 
@@ -73,7 +73,6 @@ class Row:
             the lowest bytes of all values, then the next ones.
         payload: xxh3-64 of positions and values.
         base: `digest` of the base's block.
-        result: `digest` of the agent's block.
     """
 
     begin: int
@@ -83,19 +82,18 @@ class Row:
     form: int
     payload: int
     base: bytes
-    result: bytes
 
     @staticmethod
     def of(numbers: NDArray[np.uint64]) -> Row:
         """From a row of the table."""
         begin, positions, values, moved, form, payload = map(int, numbers[:6])
-        return Row(begin, positions, values, moved, form, payload, numbers[6:8].tobytes(), numbers[8:10].tobytes())
+        return Row(begin, positions, values, moved, form, payload, numbers[6:8].tobytes())
 
     @property
     def numbers(self) -> NDArray[np.uint64]:
         """As a row of the table."""
         first = (self.begin, self.positions, self.values, self.moved, self.form, self.payload)
-        return np.concatenate([np.array(first, np.uint64), np.frombuffer(self.base + self.result, np.uint64)])
+        return np.concatenate([np.array(first, np.uint64), np.frombuffer(self.base, np.uint64)])
 
     @property
     def stored(self) -> int:
@@ -111,27 +109,30 @@ class Row:
             data_bytes: bytes of the tensor's data.
 
         Raises:
-            Damaged: it says which.
+            DamagedError: it says which.
         """
         if self.form not in _FORMS:
-            raise Damaged(f"form {self.form} is not known")
+            raise DamagedError(f"form {self.form} is not known")
         kind = self.form & 15
         if self.moved > elements or (kind == NOTHING) != (self.moved == 0):
-            raise Damaged(f"{self.moved:,} of {elements:,} elements cannot have moved")
+            raise DamagedError(f"{self.moved:,} of {elements:,} elements cannot have moved")
         positions, values = _most_bytes(kind, elements, self.moved, width)
         exact = not self.form & _VALUES_PACKED
         if self.positions > positions or self.values > values or (exact and self.values != values):
-            raise Damaged(f"{self.positions:,} and {self.values:,} bytes are not what {self.moved:,} elements take")
+            raise DamagedError(
+                f"{self.positions:,} and {self.values:,} bytes are not what {self.moved:,} elements take"
+            )
         if self.begin + self.stored > data_bytes:
-            raise Damaged(f"bytes {self.begin:,} to {self.begin + self.stored:,} of {data_bytes:,} do not exist")
+            raise DamagedError(f"bytes {self.begin:,} to {self.begin + self.stored:,} of {data_bytes:,} do not exist")
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A block for a file: its row, without a place, and its bytes."""
+    """A block for a file: its row, without a place, its bytes, and the `digest` of the agent's block."""
 
     row: Row
     payload: bytes
+    result: bytes
 
 
 def _most_bytes(kind: int, elements: int, moved: int, width: int) -> tuple[int, int]:
@@ -187,8 +188,8 @@ class Encoder:
         payload = first + second
         form = kind + _POSITIONS_PACKED * is_first_packed + _VALUES_PACKED * is_second_packed
         checksum = xxhash.xxh3_64_intdigest(payload)
-        row = Row(0, len(first), len(second), moved, form, checksum, digest(base), digest(other))
-        return Encoded(row, payload)
+        row = Row(0, len(first), len(second), moved, form, checksum, digest(base))
+        return Encoded(row, payload, digest(other))
 
     def _packed(self, data: Bytes, plain: Words | None = None) -> tuple[bytes, bool]:
         """The bytes for the file, and whether they are compressed; if not, those of `plain`."""
@@ -215,14 +216,14 @@ def _unpacked(data: Bytes, most: int, what: str) -> Bytes:
     try:
         size = zstandard.frame_content_size(data.data)
         if not 0 <= size <= most:
-            raise Damaged(f"the {what} say that they are {size:,} bytes, but can only be {most:,}")
+            raise DamagedError(f"the {what} say that they are {size:,} bytes, but can only be {most:,}")
         if not hasattr(_local, "zstd"):
             _local.zstd = zstandard.ZstdDecompressor()
         found = _local.zstd.decompress(data.data, max_output_size=most, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise Damaged(f"the {what} cannot be decompressed") from error
+        raise DamagedError(f"the {what} cannot be decompressed") from error
     if len(found) != size:
-        raise Damaged(f"the {what} are {len(found):,} bytes, not {size:,} as they say")
+        raise DamagedError(f"the {what} are {len(found):,} bytes, not {size:,} as they say")
     return np.frombuffer(found, np.uint8)
 
 
@@ -236,10 +237,10 @@ def decode(row: Row, payload: Bytes, words: Words, take: Take) -> None:
         take: gives temporary memory of so many bytes.
 
     Raises:
-        Damaged: the bytes are not what the row says; `words` hold anything then.
+        DamagedError: the bytes are not what the row says; `words` hold anything then.
     """
-    if xxhash.xxh3_64_intdigest(payload) != row.payload:
-        raise Damaged("its bytes have another checksum")
+    if xxhash.xxh3_64_intdigest(payload.data) != row.payload:
+        raise DamagedError("its bytes have another checksum")
     kind = row.form & 15
     if kind == NOTHING:
         return
@@ -252,11 +253,11 @@ def decode(row: Row, payload: Bytes, words: Words, take: Take) -> None:
         np.bitwise_xor(words, values, out=words)
     elif kind == GAPS:
         if not patches.patch_gaps(words, positions, values):
-            raise Damaged("its positions lie outside of it, or are not as many as its values")
+            raise DamagedError("its positions lie outside of it, or are not as many as its values")
     elif positions.size != most:
-        raise Damaged(f"its bitmap has {positions.size:,} bytes, not {most:,}")
+        raise DamagedError(f"its bitmap has {positions.size:,} bytes, not {most:,}")
     elif not patches.patch_bitmap(words, _aligned(positions, np.dtype(np.uint64), take), values):
-        raise Damaged("its positions lie outside of it, or are not as many as its values")
+        raise DamagedError("its positions lie outside of it, or are not as many as its values")
 
 
 def _values(row: Row, stored: Bytes, size: int, dtype: np.dtype[Any], take: Take) -> Words:
@@ -264,7 +265,7 @@ def _values(row: Row, stored: Bytes, size: int, dtype: np.dtype[Any], take: Take
         return _aligned(stored, dtype, take)
     planes = _unpacked(stored, size, "values")
     if planes.size != size:
-        raise Damaged(f"its values have {planes.size:,} bytes, not {size:,}")
+        raise DamagedError(f"its values have {planes.size:,} bytes, not {size:,}")
     if dtype.itemsize == 1:
         return planes.view(dtype)
     values = take(size).view(dtype)

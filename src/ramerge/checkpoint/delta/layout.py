@@ -9,7 +9,7 @@
 
 In the data files, which are safetensors files,
 
-    blocks:NAME   uint64 (blocks, 10): the table of a tensor, a `codec.Row` for each block
+    blocks:NAME   uint64 (blocks, 8): the table of a tensor, a `codec.Row` for each block
     data:NAME     uint8: the blocks' bytes; not there if nothing has moved
     whole:NAME    a tensor that the base lacks, or has in another dtype or shape: as it is
     header:FILE   uint8: the first bytes of one of the agent's files, up to its tensors, and zeros up to a multiple of 8
@@ -78,7 +78,7 @@ class Companion:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What the whole delta is: digests of the models that it begins with and leads to, as `digest_of_model` has them."""
+    """What a delta is, and the digests of the models that it begins with and leads to; see `digest_of_model`."""
 
     format: str
     version: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ _FULL = 4 << 30
 _MOST_ROOM = 1 << 20
 # Bytes of a header for a tensor, beside its name.
 _ENTRY = 110
+_FILES = 4096
 _PIECE = 1 << 20
 
 
@@ -59,7 +60,7 @@ class DeltaWriter:
 
     def __init__(self, stage: Stage, names: Iterable[str]) -> None:
         self._stage = stage
-        self._files = _DataFiles(stage, sum(2 * (len(json.dumps(name)) + _ENTRY) for name in names))
+        self._files = _DataFiles(stage, sum(2 * (len(json.dumps(name)) + _ENTRY) for name in names) + _FILES)
         self._tensors: dict[str, DeltaTensor] = {}
         self._base: dict[str, tuple[str, Sequence[int], str]] = {}
         self._shards: dict[str, list[str]] = {}
@@ -80,19 +81,20 @@ class DeltaWriter:
             shape: its shape.
             blocks: its blocks of `codec.BLOCK` elements in order, as `codec.Encoder.encode` made them.
         """
-        table = self._write_blocks(name, blocks)
-        base, result = (digest_of_blocks(table[:, columns]) for columns in (slice(6, 8), slice(8, 10)))
+        table, result = self._write_blocks(name, blocks)
+        base = digest_of_blocks(table[:, 6:8])
         moved = int(table[:, 3].sum())
-        self._tensors[name] = DeltaTensor(dtype, tuple(shape), "changed" if moved else "same", moved, base, result)
+        self._tensors[name] = DeltaTensor(dtype, tuple(shape), "changed" if moved else "same", moved, base, result.text)
         self._base[name] = (dtype, shape, base)
 
-    def _write_blocks(self, name: str, blocks: Iterable[Encoded]) -> NDArray[np.uint64]:
-        rows, size = [np.empty((0, COLUMNS), np.uint64)], 0
-        with self._files.entry(DATA + name, "U8", lambda: [size]) as append:
+    def _write_blocks(self, name: str, blocks: Iterable[Encoded]) -> tuple[NDArray[np.uint64], TensorDigest]:
+        rows, size, result = [np.empty((0, COLUMNS), np.uint64)], 0, TensorDigest()
+        with self._files.entry(DATA + name, "U8", lambda: [size], optional=True) as append:
             for block in blocks:
                 row = block.row.numbers
                 row[0] = size
                 rows.append(row[None])
+                result.add(block.result)
                 append(block.payload)
                 size += len(block.payload)
             append(bytes(-size % 8))  # so that what follows is aligned
@@ -100,7 +102,7 @@ class DeltaWriter:
         table = np.concatenate(rows)
         with self._files.entry(BLOCKS + name, "U64", lambda: list(table.shape)) as append:
             append(table.tobytes())
-        return table
+        return table, result
 
     def whole(self, name: str, dtype: str, shape: Sequence[int], blocks: Iterable[NDArray[np.uint8]]) -> None:
         """A tensor that the base lacks, or has in another dtype or shape.
@@ -114,7 +116,7 @@ class DeltaWriter:
         found = TensorDigest()
         with self._files.entry(WHOLE + name, dtype, lambda: list(shape)) as append:
             for block in blocks:
-                found.add(block)
+                found.add(digest(block))
                 append(block.data)
         self._tensors[name] = DeltaTensor(dtype, tuple(shape), "whole", math.prod(shape), "", found.text)
 
@@ -156,14 +158,14 @@ class DeltaWriter:
 
 
 class TensorDigest:
-    """The digest of a tensor, from its blocks in order."""
+    """The digest of a tensor, from the `codec.digest` of each of its blocks in order."""
 
     def __init__(self) -> None:
         self._blocks: list[NDArray[np.uint64]] = [np.empty((0, 2), np.uint64)]
 
-    def add(self, block: Any) -> None:
-        """The next block's bytes."""
-        self._blocks.append(np.frombuffer(digest(block), np.uint64)[None])
+    def add(self, block: bytes) -> None:
+        """The next block's digest."""
+        self._blocks.append(np.frombuffer(block, np.uint64)[None])
 
     @property
     def text(self) -> str:
@@ -189,7 +191,7 @@ class _DataFiles:
 
     def __init__(self, stage: Stage, room: int) -> None:
         self._stage = stage
-        self._room = min(room + _ENTRY, _MOST_ROOM)
+        self._room = min(room, _MOST_ROOM)
         self._number = 0
         self._descriptor = -1
         self._position = 0
@@ -202,10 +204,16 @@ class _DataFiles:
         return f"delta-{self._number:05}.safetensors"
 
     @contextmanager
-    def entry(self, name: str, dtype: str, shape: Any) -> Iterator[Any]:
-        """A tensor; gives a function that appends bytes to it. `shape()` is asked at the end; empty ones are left out.
+    def entry(
+        self, name: str, dtype: str, shape: Callable[[], Sequence[int]], *, optional: bool = False
+    ) -> Iterator[Callable[[Any], None]]:
+        """A tensor; gives a function that appends bytes to it.
 
-        Empty tensors of type uint8 are left out, because there is nothing that they say.
+        Args:
+            name: its name.
+            dtype: its dtype.
+            shape: asked when all bytes are there.
+            optional: whether the tensor is left out if it has none.
         """
         needed = len(json.dumps(name)) + 2 * _ENTRY
         if self._position >= _FULL or self._length + needed > self._room:
@@ -214,7 +222,7 @@ class _DataFiles:
             self._begin(needed)
         begin = self._position
         yield self._append
-        if dtype != "U8" or self._position > begin:
+        if self._position > begin or not optional:
             self._add(name, dtype, shape(), begin)
         if self._position % 8:
             begin = self._position

@@ -9,7 +9,17 @@ from typing import Any
 
 from ramerge.checkpoint.companions import companion_files
 from ramerge.checkpoint.delta.codec import COLUMNS, blocks_of
-from ramerge.checkpoint.delta.layout import BLOCKS, COMPANIONS, DATA, HEADER, INDEX, WHOLE, DeltaTensor, Index, read_index
+from ramerge.checkpoint.delta.layout import (
+    BLOCKS,
+    COMPANIONS,
+    DATA,
+    HEADER,
+    INDEX,
+    WHOLE,
+    DeltaTensor,
+    Index,
+    read_index,
+)
 from ramerge.checkpoint.formats import safetensors
 from ramerge.checkpoint.formats.files import check_files, check_index, read_json, weight_files
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
@@ -46,8 +56,10 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     index = read_index(folder / INDEX)
     _check_lineage(folder, index, base)
     if base.quantised is not None:
-        raise CheckpointError(f"{folder}: is a delta, but its base {base.directory} is quantised; give the model as it was")
-    names = weight_files(folder / INDEX, index.weight_map, ".safetensors")
+        raise CheckpointError(
+            f"{folder}: is a delta, and its base {base.directory} is quantised; give a model that is not"
+        )
+    names, _ = weight_files(folder / INDEX, index.weight_map, ".safetensors")
     beside = {name: folder / COMPANIONS / name for name, each in index.companions.items() if not each.same}
     inside = [*names, *(f"{COMPANIONS}/{name}" for name in beside)]
     check_files(folder, inside, in_index=True, allow_outside_links=opening.allow_outside_links)
@@ -131,8 +143,7 @@ def _check_lineage(folder: Path, index: Index, base: Checkpoint) -> None:
     if not base.lineage or base.lineage[-1] == wanted:
         return
     if wanted in base.lineage:
-        text = f"is for the same model as {base.directory}, or an earlier one, not for what that gives; two deltas of one "
-        text += "version cannot both be applied"
+        text = f"is for a model that {base.directory} has changed already: are there two deltas of the same version?"
     else:
         text = f"is for the model with the digest {wanted}, but {base.directory} gives {base.lineage[-1]}; "
         text += "a delta between them is missing, or they are in the wrong order"
@@ -181,8 +192,8 @@ def _tensor(name: str, entry: DeltaTensor, stored: Mapping[str, Tensor], base: C
         raise ValueError(f"the base {base.directory} lacks it; is that another model?")
     if (below.dtype, below.shape) != (entry.dtype, entry.shape):
         raise ValueError(
-            f"is {entry.dtype} {list(entry.shape)}, but in the base {base.directory} {below.dtype} {list(below.shape)}; "
-            "is that another model?"
+            f"is {entry.dtype} {list(entry.shape)}, but {below.dtype} {list(below.shape)} in the base "
+            f"{base.directory}; is that another model?"
         )
     table = _extent(stored, BLOCKS + name, "U64", (blocks_of(below.elements), COLUMNS))
     data = None

@@ -111,12 +111,11 @@ def read_index(path: Path, suffix: str) -> tuple[list[str], dict[str, str]]:
     Raises:
         CheckpointError: it is not an index, names files outside of the folder, or files without this suffix.
     """
-    weight_map = read_json(path).get("weight_map")
-    return weight_files(path, weight_map, suffix), weight_map
+    return weight_files(path, read_json(path).get("weight_map"), suffix)
 
 
-def weight_files(path: Path, weight_map: Any, suffix: str) -> list[str]:
-    """The files that an index's map of tensors names, sorted.
+def weight_files(path: Path, weight_map: Any, suffix: str) -> tuple[list[str], dict[str, str]]:
+    """The files that an index's map of tensors names, sorted, and the map.
 
     Args:
         path: of the index, for messages.
@@ -141,7 +140,7 @@ def weight_files(path: Path, weight_map: Any, suffix: str) -> list[str]:
     others = [name for name in files if not name.endswith(suffix)]
     if others:
         raise CheckpointError(f"{path}: shard {quoted(name)} is not a {suffix} file" for name in others)
-    return sorted(files)
+    return sorted(files), weight_map
 
 
 def open_files(

@@ -1,0 +1,44 @@
+"""Deltas for tests: made, opened and applied as the commands do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramerge.checkpoint import patched
+from ramerge.checkpoint.delta import codec, layout, write
+from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.open import open_checkpoint
+from ramerge.checkpoint.stage import staged
+from ramerge.deltas import apply as apply_module
+from ramerge.deltas import make
+
+
+def blocks_of_elements(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let blocks be so small that tensors of tests have several."""
+    for module in (codec, layout, write, patched, make, apply_module):
+        monkeypatch.setattr(module, "BLOCK", size)
+
+
+def write_delta(out: Path, base: Path, agent: Path, **options: Any) -> Path:
+    """The delta of two folders."""
+    with staged(out, overwrite=False) as stage:
+        make.write_delta(open_checkpoint(base), open_checkpoint(agent), stage, **options)
+    return out
+
+
+def opened(base: Path, *deltas: Path) -> Checkpoint:
+    """Deltas over their base, in order."""
+    model = open_checkpoint(base)
+    for delta in deltas:
+        model = open_checkpoint(delta, base=model)
+    return model
+
+
+def apply(out: Path, base: Path, *deltas: Path) -> Path:
+    """The agent that deltas give."""
+    with staged(out, overwrite=False) as stage:
+        apply_module.write_agent(opened(base, *deltas), stage)
+    return out

@@ -1,0 +1,118 @@
+"""Deltas: mutated indices, and flipped, cut and exchanged bytes of tables and blocks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import xxhash
+
+from ramerge.checkpoint.arena import Arena
+from ramerge.checkpoint.delta.codec import DamagedError, Encoder, Row, decode, most_stored
+from ramerge.checkpoint.delta.layout import INDEX
+from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.open import open_checkpoint
+from ramerge.checkpoint.read import Files, Reader
+from ramerge.foundation.errors import CheckpointError
+from tests.checkpoints import simple, write_checkpoint
+from tests.deltas import write_delta
+from tests.fuzz.common import BATCH, check_refusal, folder
+from tests.fuzz.mutate import json_text, torn
+
+Case = tuple[str, bytes, tuple[int, ...]]
+ELEMENTS = 300
+DATA = "delta-00001.safetensors"
+
+
+@cache
+def _models() -> Path:
+    place = folder("deltas")
+    write_checkpoint(place / "base", simple(0, shape=(10, 10)))
+    write_checkpoint(place / "agent", simple(1, moved=0.3, shape=(10, 10)))
+    write_delta(place / "good", place / "base", place / "agent")
+    return place
+
+
+@cache
+def _base() -> Checkpoint:
+    return open_checkpoint(_models() / "base")
+
+
+@cache
+def _blocks() -> list[tuple[Row, bytes]]:
+    """Good blocks of every form, with and without compression."""
+    rng = np.random.default_rng(0)
+    base = rng.integers(0, 1 << 16, ELEMENTS, np.uint16)
+    found = []
+    for density in (0, 0.01, 0.3, 1):
+        for compression in ("none", "zstd"):
+            other = np.where(rng.random(ELEMENTS) < density, base ^ 1, base)
+            made = Encoder(compression).encode(base, other)
+            found.append((made.row, made.payload))
+    return found
+
+
+def cases(seed: int) -> Iterator[Case]:
+    """What is changed, its bytes, and for a block the numbers of its row, but for the checksum."""
+    rng = Random(seed)
+    index, data = (_models() / "good" / INDEX).read_bytes(), (_models() / "good" / DATA).read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    for _ in range(BATCH):
+        kind = rng.choice(("index", "data", "block", "block"))
+        if kind == "index":
+            yield kind, json_text(rng, json.loads(index)), ()
+        elif kind == "data":
+            place = rng.randrange(start, len(data))
+            yield kind, data[:place] + bytes([rng.randrange(256)]) + data[place + 1 :], ()
+        else:
+            row, payload = rng.choice(_blocks())
+            numbers = [row.begin, row.positions, row.values, row.moved, row.form]
+            if rng.random() < 0.5:
+                numbers[rng.randrange(5)] = rng.choice((0, 1, 2, 3, 17, 18, 33, 34, 300, 301, 2**31, 2**63, 2**64 - 1))
+            yield kind, torn(rng, payload) if rng.random() < 0.8 else payload, tuple(numbers)
+
+
+def check(case: Case) -> bool:
+    """Opened and read, or refused; a block that is decoded differs in as many elements as it says, and no others."""
+    kind, data, numbers = case
+    return _check_block(data, numbers) if kind == "block" else _check_folder(INDEX if kind == "index" else DATA, data)
+
+
+def _check_folder(changed: str, data: bytes) -> bool:
+    place = _models() / "case"
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(_models() / "good", place, copy_function=os.link)
+    (place / changed).unlink()
+    (place / changed).write_bytes(data)
+    try:
+        opened = open_checkpoint(place, base=_base())
+        with Files() as files:
+            for tensor in opened.tensors.values():
+                assert tensor.nbytes <= 400
+                Reader(files).read(tensor, 0, tensor.elements, np.empty(tensor.nbytes, np.uint8))
+    except CheckpointError as error:
+        check_refusal(error)
+        return False
+    return True
+
+
+def _check_block(data: bytes, numbers: tuple[int, ...]) -> bool:
+    begin, positions, values, moved, form = numbers
+    row = Row(begin, positions, values, moved, form, 0, bytes(16))
+    words = np.zeros(ELEMENTS, np.uint16)
+    try:
+        row.check(ELEMENTS, 2, len(data))
+        assert row.stored <= most_stored(ELEMENTS, 2)
+        payload = np.frombuffer(data, np.uint8)[begin : begin + row.stored].copy()
+        right = Row(begin, positions, values, moved, form, xxhash.xxh3_64_intdigest(payload.data), bytes(16))
+        decode(right, payload, words, Arena().take)
+    except DamagedError:
+        return False
+    assert np.count_nonzero(words) <= (ELEMENTS if form & 15 == 3 else moved)
+    return True
