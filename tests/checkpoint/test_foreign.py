@@ -21,6 +21,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ramerge
 from ramerge.checkpoint.foreign import digests, grail, skyrl, slime, unpack
 from ramerge.checkpoint.foreign.apply import applied
 from ramerge.checkpoint.foreign.chain import Layout, joined, links
@@ -32,6 +33,7 @@ from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.stage import staged
 from ramerge.deltas.apply import write_agent
+from ramerge.deltas.make import write_delta
 from ramerge.foundation.errors import CheckpointError, OutputError
 from tests.checkpoints import families, floats, simple, write_checkpoint
 from tests.foreign import CHECKSUMS, packed, write_grail, write_skyrl, write_slime
@@ -778,3 +780,30 @@ def test_tied_tensors_that_a_checkpoint_stores_twice(tmp_path: Path) -> None:
         wanted = {**after, "lm_head.weight": changed}
         place = write_slime(tmp_path / f"run {changed is shared}", 1, before, wanted, ranks=3)
         same(contents(open_checkpoint(place, base=open_checkpoint(base))), wanted)
+
+
+def test_a_recipe_names_them_as_deltas(tmp_path: Path) -> None:
+    """One version after the other, all versions of a run, and a delta of ours made of them: the same merge."""
+    versions = models(count=3)
+    base = write_checkpoint(tmp_path / "base", versions[0])
+    write_checkpoint(tmp_path / "full", versions[2])
+    run = tmp_path / "run"
+    first, second = (write_slime(run, k, versions[k - 1], versions[k]) for k in (1, 2))
+    with staged(tmp_path / "ours", overwrite=False) as stage:
+        opened = open_checkpoint(base)
+        write_delta(opened, open_checkpoint(second, base=opened), stage)
+    results = []
+    for place, agent in enumerate(
+        (
+            {"model": str(tmp_path / "full")},
+            {"delta": [str(first), str(second)]},
+            {"delta": str(run)},
+            {"delta": str(tmp_path / "ours")},
+        )
+    ):
+        other = {"delta": str(first)}
+        recipe = {"method": "ram", "base": str(base), "agents": {"a": agent, "b": other}}
+        ramerge.merge(recipe, tmp_path / f"out {place}")
+        results.append(read(tmp_path / f"out {place}"))
+    for found in results[1:]:
+        same(found, results[0])

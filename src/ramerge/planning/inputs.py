@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ramerge.checkpoint.encodings.decode import ADVICE
 from ramerge.checkpoint.formats.adapter import NAME as ADAPTER
-from ramerge.checkpoint.formats.delta import NAME as DELTA
 from ramerge.checkpoint.hub import Model, resolve, resolve_all
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.model import Checkpoint
@@ -180,7 +179,7 @@ def _stacked(model: Model, base: Checkpoint | None, recipe: Recipe, *, only_delt
 
 
 def _check_kind(model: Model, opened: Checkpoint, *, only_deltas: bool) -> None:
-    if only_deltas and opened.format != DELTA:
+    if only_deltas and opened.delta is None:
         raise CheckpointError(f"{model.folder}: is no delta, but {opened.title}; give it as model, not as delta")
 
 
