@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 
 from ramerge.checkpoint.foreign.link import Link
@@ -45,7 +46,10 @@ class Layout:
             CheckpointError: two have the same number.
         """
         found: dict[int, Path] = {}
-        for path in sorted(islice(parent.iterdir(), 10 * _MOST_LINKS)) if parent.is_dir() else []:
+        paths: list[Path] = []
+        with suppress(OSError):  # what cannot be looked at is not there
+            paths = sorted(islice(parent.iterdir(), 10 * _MOST_LINKS))
+        for path in paths:
             match = self.pattern.fullmatch(path.name)
             if match is None or not path.is_dir():
                 continue
@@ -111,24 +115,6 @@ def links(layout: Layout, folder: Path, base: Checkpoint, opening: Opening) -> l
         if found[0].version != number:
             raise CheckpointError(f"{place}: says that it is version {found[0].version}, but its name says {number}")
     return found
-
-
-def joined(chains: Iterable[Sequence[Link]]) -> list[Link]:
-    """Chains that follow one another as one.
-
-    Raises:
-        CheckpointError: one does not build on the one before it.
-    """
-    every = [link for chain in chains for link in chain]
-    for before, after in pairwise(every):
-        if after.version == before.version:
-            raise CheckpointError(f"{after.folder}: is version {after.version}, and so is {before.folder}")
-        if not after.is_whole and after.before != before.version:
-            raise CheckpointError(
-                f"{after.folder}: builds on version {after.before}, but {before.folder} before it is version "
-                f"{before.version}"
-            )
-    return every
 
 
 def _read(layout: Layout, folder: Path, opening: Opening) -> Link:

@@ -189,6 +189,7 @@ class _PassOfWhole(Pass):
     def change(self, block: Bytes, start: int) -> None:
         assert self._tensor is not None
         width = itemsize(self._tensor.dtype)
+        self._reader.begin(0, 0)
         self._reader.read(self._tensor, start // width, (start + block.size) // width, block)
 
     def end(self) -> None:

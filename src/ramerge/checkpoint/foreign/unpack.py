@@ -20,7 +20,7 @@ from pathlib import Path
 from ramerge.checkpoint.delta.layout import INDEX, VERSION
 from ramerge.checkpoint.foreign.chain import Layout, links
 from ramerge.checkpoint.foreign.convert import convert
-from ramerge.checkpoint.foreign.link import Link
+from ramerge.checkpoint.foreign.link import Link, Whole
 from ramerge.checkpoint.formats import delta
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.identity import identify
@@ -32,6 +32,7 @@ from ramerge.foundation.files import lock
 
 _KIND = "deltas"
 _UNUSED_SECONDS = 90 * 86400
+_MOST_LINKS = 32
 
 
 def format_of(layout: Layout) -> Format:
@@ -75,7 +76,7 @@ def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (place / INDEX).is_file():
-            _fill(place, base, chain, opening)
+            _fill(place, base, _shortened(base, chain, opening), opening)
         _check_own(place)
         with suppress(OSError):
             os.utime(place)
@@ -85,6 +86,19 @@ def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
             f"{place}: cannot be written: {reason(error)}; RAMERGE_CACHE may name another folder for what is unpacked"
         ) from error
     return place
+
+
+def _shortened(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Sequence[Link]:
+    """A chain of few links: what comes before these is unpacked first, and is then one of them.
+
+    Each link takes memory for its decoders while the chain is applied.
+    """
+    done = (len(chain) - 1) // _MOST_LINKS * _MOST_LINKS
+    if not done:
+        return chain
+    contents = delta.open_folder(unpacked(base, chain[:done], opening), opening)
+    last, tensors = chain[done - 1], {tensor.name: tensor for tensor in contents.tensors}
+    return [Whole(last.folder, last.version, last.before, contents.files, tensors), *chain[done:]]
 
 
 def _key(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> str:
