@@ -821,3 +821,16 @@ def test_long_chains_are_unpacked_in_parts(
     assert "versions 1 to 6 of" in opened.notes[0]
     same(contents(opened), versions[6])
     assert len(list((cache / "deltas").iterdir())) == 3  # up to versions 2, 4 and 6
+
+
+def test_versions_that_are_links(tmp_path: Path) -> None:
+    versions = models(count=3)
+    base = open_checkpoint(write_checkpoint(tmp_path / "base", versions[0]))
+    first = write_slime(tmp_path / "elsewhere", 1, versions[0], versions[1])
+    second = write_slime(tmp_path / "run", 2, versions[1], versions[2])
+    (tmp_path / "run" / first.name).symlink_to(first)
+    with pytest.raises(CheckpointError, match=r"links to .*, outside of .*allow.outside_links"):
+        open_checkpoint(second, base=base)
+    same(contents(open_checkpoint(second, base=base, allow_outside_links=True)), versions[2])
+    (tmp_path / "run" / "latest").symlink_to(second)
+    same(contents(open_checkpoint(tmp_path / "run" / "latest", base=base, allow_outside_links=True)), versions[2])
