@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -142,35 +143,48 @@ def bit_patterns(draw: st.DrawFn, dtype: str, size: int) -> NDArray:
     return np.where((kind == 5) & usable, anything, result)
 
 
-# Numbers of agents, and the dtypes that each tensor draws from. A kernel is compiled for each format and number, which
-# takes longer than to run it. So usually: every format, one agent, an odd and an even number, and mixtures, most of
-# which are brought to F32 or F64 first.
-KINDS = ((1, ("F32",)), (2, ("BF16",)), (3, ("F16",)), (3, ("F64",)), *[(3, tuple(BITS))] * 3)
-EVERY_KIND = [(n, dtypes) for n in range(1, 6) for dtypes in (*((dtype,) for dtype in BITS), tuple(BITS))]
+Kind = Sequence[tuple[str, ...]]
+
+
+def alike(agents: int, dtype: str) -> Kind:
+    """So many agents, and a base, of one dtype."""
+    return [(dtype,) * (1 + agents)]
+
+
+# What each tensor draws from: the dtypes of the base and of every agent. A kernel is compiled for each combination that
+# is usual, which takes a hundred times longer than to run it. So here: one agent, an odd and an even number, words of
+# one and of two elements, and combinations that are brought to F32 or F64 first, whichever inputs a method takes.
+MIXED = [
+    ("F32", "BF16", "F16", "F32"),
+    ("BF16", "F16", "BF16", "F32"),
+    ("F16", "BF16", "F16", "F64"),
+    ("F64", "F16", "F64", "BF16"),
+]
+KINDS: Sequence[Kind] = (alike(1, "F32"), alike(2, "BF16"), MIXED, MIXED)
+EVERY_KIND: Sequence[Kind] = [
+    kind for n in range(1, 6) for kind in (*[alike(n, dtype) for dtype in BITS], list(product(BITS, repeat=1 + n)))
+]
 
 
 @st.composite
-def families(
-    draw: st.DrawFn, kinds: Sequence[tuple[int, Sequence[str]]] = KINDS
-) -> tuple[dict[str, Stored], list[dict[str, Stored]]]:
+def families(draw: st.DrawFn, kinds: Sequence[Kind] = KINDS) -> tuple[dict[str, Stored], list[dict[str, Stored]]]:
     """A base and agents with a few tensors: one dtype or several, scalars, empty tensors, integers."""
-    n, dtypes = draw(st.sampled_from(kinds))
+    kind = draw(st.sampled_from(kinds))
     base: dict[str, Stored] = {}
-    agents: list[dict[str, Stored]] = [{} for _ in range(n)]
+    agents: list[dict[str, Stored]] = [{} for _ in kind[0][1:]]
     for place in range(draw(st.integers(1, 4))):
         name = f"model.layers.{place % 2}.w{place}"
         shape = draw(st.sampled_from([(), (0,), (1,), (7,), (3, 5), (2, 0, 4), (33,), (64, 3)]))
         size = int(np.prod(shape))
-        kind = draw(st.sampled_from(["float"] * 5 + list(INTEGERS)))
-        if kind != "float":
-            values = np.arange(size).reshape(shape).astype(INTEGERS[kind])
+        contents = draw(st.sampled_from(["float"] * 5 + list(INTEGERS)))
+        if contents != "float":
+            values = np.arange(size).reshape(shape).astype(INTEGERS[contents])
             for tensors in (base, *agents):
-                tensors[name] = Stored(kind, values % 2 if kind == "BOOL" else values)
+                tensors[name] = Stored(contents, values % 2 if contents == "BOOL" else values)
             continue
-        dtype = draw(st.sampled_from(dtypes))
+        dtype, *others = draw(st.sampled_from(kind))
         base[name] = Stored(dtype, draw(bit_patterns(dtype, size)).reshape(shape))
-        for agent in agents:
-            other = draw(st.sampled_from(dtypes))
+        for agent, other in zip(agents, others, strict=True):
             agent[name] = Stored(other, _moved(draw, base[name], other))
     return base, agents
 

@@ -23,7 +23,7 @@ from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.kernels import fixed
 from ramerge.recipe.layers import layer_of
 from ramerge.recipe.read import open_recipe
-from tests.checkpoints import families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
+from tests.checkpoints import alike, families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.reference import Stored, encode
 
 EPSILONS = (1e-3, 1e-4, 1e-5, 0.0)
@@ -108,7 +108,7 @@ def tally_of(folder: Path, names: Sequence[str], threads: int = 2, block: int | 
 
 
 # A kernel takes five seconds to compile, for each format and number of agents.
-KINDS = ((1, ("F16",)), (2, ("F32",)), (2, ("F64",)), (3, ("BF16",)))
+KINDS = [alike(1, "F16"), alike(2, "F32"), alike(2, "F64"), alike(3, "BF16")]
 
 
 @settings(max_examples=60)

@@ -45,7 +45,7 @@ def run(command: list[str], *numbers: signal.Signals, ignored: list[signal.Signa
         assert process.stdout.readline() == "ready\n", process.communicate()
         for number in numbers:
             process.send_signal(number)
-        _, stderr = process.communicate("\n", timeout=60)
+        _, stderr = process.communicate("\n", timeout=600)
         return process.returncode, stderr
 
 
@@ -93,7 +93,7 @@ def test_a_signal_to_a_forked_child_ends_only_the_child() -> None:
 
 def shell(line: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = ["bash", "-c", line.replace("ramerge", " ".join(RAMERGE), 1)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
 
 
 AGENTS = "--base ../base --agent code=../code --agent tool=../tool"

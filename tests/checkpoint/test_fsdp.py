@@ -53,7 +53,7 @@ def elements(checkpoint: Checkpoint, name: str) -> NDArray:
 def test_the_model_that_four_processes_save(tmp_path: Path) -> None:
     """One test, because it is the processes that take the time."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.gloo", str(tmp_path)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     wanted = read_checkpoint(tmp_path / "plain")
     for folder, format in SAMPLES.items():

@@ -86,10 +86,10 @@ def written(folder: Path, method: str, agents: Mapping[str, Tensors], **more: An
 
 
 def plain(
-    folder: Path, method: str, dtype: str = "BF16", **more: Any
+    folder: Path, method: str, dtype: str = "BF16", *, number: int = 3, **more: Any
 ) -> tuple[dict, Tensors, dict[str, Tensors], dict]:
-    """A recipe for three ordinary agents, the base, the agents, and what the reference takes beside."""
-    names = write_simple(folder, dtype=dtype)[: METHODS[method].most]
+    """A recipe for so many ordinary agents, or fewer, the base, the agents, and what the reference takes beside."""
+    names = write_simple(folder, dtype=dtype)[:number][: METHODS[method].most]
     agents = {name: read_checkpoint(folder / name) for name in names}
     source, beside = written(folder, method, agents, **more)
     return source, read_checkpoint(folder / "base"), agents, beside
@@ -129,7 +129,9 @@ def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.Data
     row = ROWS[method]
     base, listed = data.draw(families(kinds))
     agents = {f"a{place}": agent for place, agent in enumerate(as_many_as_it_takes(method, listed))}
-    dtype = data.draw(st.sampled_from([None, None, *FULL]))
+    # an output of another dtype has a kernel of its own, unless the inputs are brought to one dtype first
+    mixed = any(len({model[name].dtype for model in (base, *listed)}) > 2 for name in base)
+    dtype = data.draw(st.sampled_from([None, None, *FULL] if mixed or kinds is EVERY_KIND else [None]))
     parameters: dict[str, Any] = {}
     for key, values in row.parameters.items():
         split = key in row.each and data.draw(st.booleans())
@@ -167,7 +169,7 @@ def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.Data
 @pytest.mark.parametrize("method", list(ROWS))
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_layout_of_files_threads_and_blocks_change_nothing(method: str, rounding: str, tmp_path: Path) -> None:
-    source, base, agents, _ = plain(tmp_path, method, rounding=rounding)
+    source, base, agents, _ = plain(tmp_path, method, number=2, rounding=rounding)
     one = run(tmp_path, source, "one", block=7, workers=1)
     for name, tensors in {"base": base, **agents}.items():
         write_checkpoint(tmp_path / "sharded" / name, dict(reversed(tensors.items())), shards=3)
@@ -194,8 +196,16 @@ def _as_f64(tensor: Stored) -> Stored:
     return floats(tensor.numbers(np.float64), "F64")
 
 
-@pytest.mark.parametrize("method", list(ROWS))
-@pytest.mark.parametrize("dtype", list(FULL.values()))
+# F16 lies in words as BF16 does, so that one formula of each kind shows that it is packed right.
+WITH_F16 = ("ram+", "ties", "linear", "dare", "fisher", "slerp", "tsvm")
+DTYPES = [
+    pytest.param(method, dtype, marks=[pytest.mark.thorough] if dtype == "F16" and method not in WITH_F16 else [])
+    for method in ROWS
+    for dtype in FULL.values()
+]
+
+
+@pytest.mark.parametrize(("method", "dtype"), DTYPES)
 def test_every_dtype(method: str, dtype: str, tmp_path: Path) -> None:
     source, base, agents, beside = plain(tmp_path, method, dtype)
     run(tmp_path, source, "out", block=100)

@@ -141,7 +141,7 @@ def serving(answer: Callable[[Body], Answer] | str, **options: Any) -> Iterator[
     stop: list[Callable[[], object]] = []
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(100)
     try:
         yield server
     finally:

@@ -31,7 +31,7 @@ from ramerge.evaluation.sandbox.watch import Inside, Limits
 from ramerge.foundation.errors import EvaluationError
 
 MIB = 1 << 20
-SHORT = Limits(seconds=2)
+AMPLE = Limits(seconds=100)  # for programs that end by themselves, on however busy a machine
 _IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 # the kernel does not limit root's processes in a user namespace: a fork bomb there takes the machine
 _WAYS = ["as root"] if _IS_ROOT else ["user namespace"]
@@ -65,7 +65,7 @@ def any_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def run(sandbox: Sandbox, program: str, stdin: str = "", limits: Limits = SHORT) -> Outcome:
+def run(sandbox: Sandbox, program: str, stdin: str = "", limits: Limits = AMPLE) -> Outcome:
     return sandbox.execute(textwrap.dedent(program), stdin, limits)
 
 
@@ -81,7 +81,7 @@ def processes_with(mark: str) -> list[int]:
     return [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if has_mark(folder)]
 
 
-def soon(condition: Callable[[], bool], seconds: float = 10) -> bool:
+def soon(condition: Callable[[], bool], seconds: float = 100) -> bool:
     until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
         time.sleep(0.02)
@@ -169,7 +169,7 @@ def test_devices_processes_and_numpy(sandbox: Sandbox) -> None:
             out.write("end")
         """,
         "in",
-        Limits(seconds=20),
+        Limits(seconds=100),
     )
     assert (outcome.status, outcome.stdout.split()) == ("ok", ["in", "[1,", "4,", "9]", "child", "6", "end"]), outcome
 
@@ -200,7 +200,7 @@ def test_large_input_and_large_output(any_sandbox: Sandbox) -> None:
 
 
 def test_an_enormous_program(any_sandbox: Sandbox) -> None:
-    outcome = run(any_sandbox, "#" + "x" * (16 * MIB) + "\nprint('done')", limits=Limits())
+    outcome = run(any_sandbox, "#" + "x" * (16 * MIB) + "\nprint('done')", limits=AMPLE)
     assert (outcome.status, outcome.stdout) == ("ok", "done\n")
 
 
@@ -231,10 +231,10 @@ def test_time_is_up_for_those_who_ignore_signals(any_sandbox: Sandbox) -> None:
         while True:
             time.sleep(100)
         """,
-        limits=Limits(seconds=0.5),
+        limits=Limits(seconds=2),
     )
     assert (outcome.status, outcome.code, outcome.stdout) == ("time", None, "here\n")
-    assert 0.5 <= outcome.seconds < 5
+    assert 2 <= outcome.seconds < 50
 
 
 def test_a_stopped_program_is_killed(any_sandbox: Sandbox) -> None:
@@ -245,14 +245,16 @@ def test_a_stopped_program_is_killed(any_sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_printing_without_end(any_sandbox: Sandbox, stream: str) -> None:
     outcome = run(
-        any_sandbox, f"import sys\nwhile True: sys.{stream}.write('x' * 9999)", limits=Limits(output_bytes=100_000)
+        any_sandbox,
+        f"import sys\nwhile True: sys.{stream}.write('x' * 9999)",
+        limits=replace(AMPLE, output_bytes=100_000),
     )
     assert (outcome.status, outcome.code) == ("output", None)
     assert len(getattr(outcome, stream)) == 100_000
 
 
 def test_output_at_the_limit_is_fine_and_a_byte_more_is_not(any_sandbox: Sandbox) -> None:
-    limits = Limits(output_bytes=1000)
+    limits = replace(AMPLE, output_bytes=1000)
     assert run(any_sandbox, "print('x' * 1000, end='')", limits=limits).status == "ok"
     assert run(any_sandbox, "print('x' * 1001, end='')", limits=limits).status == "output"
 
@@ -268,7 +270,7 @@ def test_output_at_the_limit_is_fine_and_a_byte_more_is_not(any_sandbox: Sandbox
     ids=["bytes", "text", "at once", "shared"],
 )
 def test_filling_memory(sandbox: Sandbox, program: str) -> None:
-    outcome = run(sandbox, program, limits=Limits(seconds=20, memory_bytes=128 * MIB))
+    outcome = run(sandbox, program, limits=Limits(seconds=100, memory_bytes=128 * MIB))
     assert outcome.status == "memory", outcome
 
 
@@ -283,7 +285,7 @@ def test_filling_memory_with_children(sandbox: Sandbox) -> None:
                 time.sleep(60)
         time.sleep(60)
         """,
-        limits=Limits(seconds=30, memory_bytes=128 * MIB),
+        limits=Limits(seconds=100, memory_bytes=128 * MIB),
     )
     assert (outcome.status, outcome.code) == ("memory", None)
 
@@ -302,7 +304,7 @@ def test_memory_that_children_share_counts_once(sandbox: Sandbox) -> None:
             os.wait()
         print("done")
         """,
-        limits=Limits(seconds=20, memory_bytes=160 * MIB),
+        limits=Limits(seconds=100, memory_bytes=160 * MIB),
     )
     assert (outcome.status, outcome.stdout) == ("ok", "done\n"), outcome
 
@@ -329,11 +331,11 @@ def test_programs_are_killed_before_the_run(any_sandbox: Sandbox) -> None:
     program = f"""
         import os, sys
         if os.fork() == 0:
-            os.execv(sys.executable, [sys.executable, "-S", "-c", "import time; time.sleep(1.5)", "{mark}"])
+            os.execv(sys.executable, [sys.executable, "-S", "-c", "import time; time.sleep(4)", "{mark}"])
         os.wait()
         """
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(run, any_sandbox, program, limits=Limits())
+        running = thread.submit(run, any_sandbox, program, limits=AMPLE)
         assert soon(lambda: bool(processes_with(f"\0{mark}\0")))
         [child] = processes_with(f"\0{mark}\0")
         assert Path(f"/proc/{child}/oom_score_adj").read_text() == "1000\n"
@@ -356,7 +358,7 @@ def test_two_sandboxes_limit_processes_by_themselves(sandbox: Sandbox) -> None:
         for _ in range(made - 1):
             os.wait()
         """
-    text, limits = textwrap.dedent(program), Limits(seconds=30, processes=8)
+    text, limits = textwrap.dedent(program), Limits(seconds=100, processes=8)
 
     async def both(other: Sandbox) -> list[Outcome]:
         return await asyncio.gather(*(each.run(text, limits=limits) for each in (sandbox, other) for _ in range(2)))
@@ -407,7 +409,7 @@ def test_what_sockets_hold_counts_as_memory(sandbox: Sandbox) -> None:
         except OSError:
             time.sleep(60)
         """,
-        limits=Limits(seconds=30, memory_bytes=192 * MIB),
+        limits=Limits(seconds=100, memory_bytes=192 * MIB),
     )
     assert (outcome.status, outcome.code) == ("memory", None)
 
@@ -444,7 +446,7 @@ def test_sockets_in_messages_count(sandbox: Sandbox) -> None:
                 each.close()
         time.sleep(60)
         """,
-        limits=Limits(seconds=30, memory_bytes=18 * MIB),
+        limits=Limits(seconds=100, memory_bytes=18 * MIB),
     )
     assert outcome.status == "memory", outcome
 
@@ -473,7 +475,7 @@ def test_filling_the_disk(sandbox: Sandbox) -> None:
                 assert error.errno in (errno.ENOSPC, errno.EFBIG), error
         print(written)
         """,
-        limits=Limits(seconds=20, disk_bytes=8 * MIB),
+        limits=Limits(seconds=100, disk_bytes=8 * MIB),
     )
     assert outcome.status == "ok", outcome
     assert int(outcome.stdout) <= 8 * MIB
@@ -505,7 +507,7 @@ def test_a_fork_bomb(sandbox: Sandbox) -> None:
                 os.write(1, b"refused\\n")
         time.sleep(20)
         """,
-        limits=Limits(seconds=1.5),
+        limits=Limits(seconds=3),
     )
     assert (outcome.status, outcome.code) == ("time", None), outcome
     assert "refused" in outcome.stdout
@@ -526,7 +528,7 @@ def test_the_number_of_processes(sandbox: Sandbox) -> None:
         print(made)
         """
     for processes in (1, 5, 16):
-        outcome = run(sandbox, program, limits=Limits(processes=processes, seconds=20))
+        outcome = run(sandbox, program, limits=Limits(processes=processes, seconds=100))
         assert (outcome.status, outcome.stdout) == ("ok", f"{processes}\n"), outcome
 
 
@@ -618,7 +620,7 @@ def test_no_installed_package_but_numpy(sandbox: Sandbox) -> None:
                     print(folder, os.listdir(folder))
         print(sorted(os.listdir("/packages")))
         """,
-        limits=Limits(seconds=20),
+        limits=Limits(seconds=100),
     )
     *folders, packages = outcome.stdout.splitlines()
     assert all(line.endswith("[]") for line in folders), outcome
@@ -746,7 +748,7 @@ assert theirs == "[]", theirs
 def test_two_programs_share_nothing_but_what_they_print(sandbox: Sandbox) -> None:
     # in user namespaces both are the same user, each among processes of its own
     users = "assert int(other) != os.getuid()" if sandbox._way and sandbox._way.as_root else ""
-    asked, answered = asyncio.run(sandbox.converse(f"{_PEER}\n{users}", f"{_PEER}\ninput()", SHORT))
+    asked, answered = asyncio.run(sandbox.converse(f"{_PEER}\n{users}", f"{_PEER}\ninput()", AMPLE))
     assert (asked.status, asked.stdout, asked.stderr) == ("ok", "", "")
     assert answered.stdout == ""
 
@@ -763,14 +765,14 @@ def test_two_programs_share_nothing_but_what_they_print(sandbox: Sandbox) -> Non
     ],
 )
 def test_ends_of_two_programs(any_sandbox: Sandbox, asking: str, answering: str, ended: tuple[str, str]) -> None:
-    outcomes = asyncio.run(any_sandbox.converse(asking, answering, replace(SHORT, seconds=1)))
+    outcomes = asyncio.run(any_sandbox.converse(asking, answering, Limits(seconds=2) if "time" in ended else AMPLE))
     assert tuple(outcome.status for outcome in outcomes) == ended
 
 
 def test_a_program_that_is_cancelled_before_it_begins(any_sandbox: Sandbox) -> None:
     cancelled = threading.Event()
     cancelled.set()
-    outcome = Execution(any_sandbox._way, "print(1)", "", SHORT, cancelled=cancelled)()
+    outcome = Execution(any_sandbox._way, "print(1)", "", AMPLE, cancelled=cancelled)()
     assert (outcome.status, outcome.code, outcome.seconds) == ("error", None, 0)
 
 
@@ -811,7 +813,7 @@ def test_daemons_are_gone(sandbox: Sandbox) -> None:
 
     watcher = threading.Thread(target=look)
     watcher.start()
-    outcome = run(sandbox, _DAEMON.replace("{mark}", mark), limits=Limits(seconds=20))
+    outcome = run(sandbox, _DAEMON.replace("{mark}", mark), limits=Limits(seconds=100))
     left = processes_with(f"\0{mark}\0")
     stop.set()
     watcher.join()
@@ -839,7 +841,7 @@ def test_many_programs_leave_nothing(sandbox: Sandbox, monkeypatch: pytest.Monke
         return len(list(Path("/proc/self/fd").iterdir()))
 
     async def many() -> list[Outcome]:
-        return await asyncio.gather(*(sandbox.run(f"print({n})", limits=Limits()) for n in range(60)))
+        return await asyncio.gather(*(sandbox.run(f"print({n})", limits=AMPLE) for n in range(60)))
 
     assert run(sandbox, "import os; print(os.environ['MARK'])").stdout == f"{mark}\n"
     before = descriptors()
@@ -878,7 +880,7 @@ from ramerge.evaluation.sandbox.watch import Limits
 with Sandbox.open(workers=1) as sandbox:
     {peak}
     for _ in range(3):
-        outcome = sandbox.execute("import os\\nwhile True: os.write(1, bytes(1 << 20))", limits=Limits())
+        outcome = sandbox.execute("import os\\nwhile True: os.write(1, bytes(1 << 20))", limits=Limits(seconds=60))
         assert outcome.status == "output"
     {peak}
 """
@@ -901,7 +903,7 @@ def test_the_event_loop_goes_on(any_sandbox: Sandbox) -> None:
                 ticks += 1
 
         ticking = asyncio.create_task(tick())
-        programs = [any_sandbox.run("import time; time.sleep(0.5)", limits=Limits()) for _ in range(2)]
+        programs = [any_sandbox.run("import time; time.sleep(0.5)", limits=AMPLE) for _ in range(2)]
         outcomes = await asyncio.gather(*programs)
         ticking.cancel()
         return outcomes, ticks
@@ -917,7 +919,7 @@ def test_cancelling_kills(any_sandbox: Sandbox) -> None:
 
     async def main() -> None:
         program = f"import os, sys\nos.execv(sys.executable, {child})"
-        running = [asyncio.create_task(any_sandbox.run(program, limits=Limits(seconds=300))) for _ in range(4)]
+        running = [asyncio.create_task(any_sandbox.run(program, limits=Limits(seconds=1000))) for _ in range(4)]
         while len(processes_with(f"\0{mark}\0")) < 2:
             await asyncio.sleep(0.02)
         for task in running:
@@ -926,7 +928,7 @@ def test_cancelling_kills(any_sandbox: Sandbox) -> None:
             asyncio.CancelledError
         }
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 600))
     assert processes_with(f"\0{mark}\0") == []
     assert run(any_sandbox, "print(1)").stdout == "1\n"
 
@@ -941,12 +943,12 @@ from ramerge.evaluation.sandbox.watch import Limits
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 sleeper = "[sys.executable, '-S', '-c', 'import time; time.sleep(600)', '{mark}x']"
 program = f"import os, sys; os.execv(sys.executable, {{sleeper}})"
-asyncio.run(Sandbox.open(workers=1).run(program, limits=Limits(seconds=300)))
+asyncio.run(Sandbox.open(workers=1).run(program, limits=Limits(seconds=1000)))
 """
     with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as us:
         assert soon(lambda: bool(processes_with(f"\0{mark}x\0")), 30)
         us.send_signal(number)
-        assert us.wait(30) != 0
+        assert us.wait(300) != 0
     assert soon(lambda: not processes_with(f"\0{mark}x\0"))
 
 

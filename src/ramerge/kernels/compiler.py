@@ -23,6 +23,8 @@ from ramerge.kernels.intrinsics import INTRINSICS
 _SCALARS = {"f32": types.float32, "f64": types.float64, "u32": types.uint32, "u64": types.uint64, "i64": types.int64}
 _ELEMENTS = {**_SCALARS, "u8": types.uint8, "u16": types.uint16}
 _OPTIONS = {"error_model": "numpy", "boundscheck": False}
+# what is compiled into a kernel; only the kernel is called from outside
+_INSIDE = {**_OPTIONS, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def _uncounted(_typing: Any, pointer: Any, size: Any) -> Any:
@@ -64,7 +66,7 @@ def compile_kernel(
         **{key: _callee(function) for key, function in scope.items()},
     }
     exec(compile(source, f"<kernel {name}>", "exec"), known)  # noqa: S102
-    kernel = njit(forceinline=True, **_OPTIONS)(known[name])
+    kernel = njit(**_INSIDE)(known[name])
     signature = _SCALARS[returns](*[part for code in arguments for part in _native(code)])
     try:
         return cfunc(signature, **_OPTIONS)(_entry(kernel, arguments, _array))
@@ -96,7 +98,7 @@ def _callee(function: Any) -> Any:
     plain = FunctionType(
         function.__code__, {**INTRINSICS, **function.__globals__}, function.__name__, function.__defaults__
     )
-    return njit(forceinline=True, **_OPTIONS)(plain)
+    return njit(**_INSIDE)(plain)
 
 
 def _native(code: str) -> tuple[Any, ...]:
