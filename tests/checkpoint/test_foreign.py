@@ -35,7 +35,7 @@ from ramerge.checkpoint.stage import staged
 from ramerge.deltas.apply import write_agent
 from ramerge.deltas.make import write_delta
 from ramerge.foundation.errors import CheckpointError, OutputError
-from tests.checkpoints import families, floats, simple, write_checkpoint
+from tests.checkpoints import alike, families, floats, simple, write_checkpoint
 from tests.foreign import CHECKSUMS, packed, write_grail, write_skyrl, write_slime
 from tests.reference import BITS, Stored
 
@@ -137,7 +137,7 @@ def test_any_bits(name: str, data: st.DataObject, tmp_path_factory: pytest.TempP
     """Signed zeros, NaN, integers, scalars and empty tensors."""
     layout, write = WRITERS[name]
     folder = tmp_path_factory.mktemp("any")
-    before, (after,) = data.draw(families(kinds=[(1, ("BF16",)), (1, ("F32",)), (1, ("F16",))]))
+    before, (after,) = data.draw(families(kinds=[alike(1, dtype) for dtype in ("BF16", "F32", "F16")]))
     if layout is grail.LAYOUT:  # which writes neither scalars nor, as they are, other dtypes
         before = {name: one for name, one in before.items() if one.bits.shape and one.is_float}
         after = {name: _without_signs(before[name], after[name]) for name in before}
