@@ -558,6 +558,7 @@ def test_opened_over_the_base(name: str, cache: Path, tmp_path: Path) -> None:
     first, second, third = (write(tmp_path / "run", k, versions[k - 1], versions[k]) for k in (1, 2, 3))
     opened = open_checkpoint(third, base=base)
     assert (opened.format, opened.config, opened.beside) == (layout.name, base.config, base.beside)
+    assert (list(opened.tensors), opened.shards) == (list(base.tensors), base.shards)
     assert re.search(
         "versions 1 to 3 of deltas of .*, unpacked to .*, which may be deleted at any time", opened.notes[0]
     )

@@ -55,7 +55,9 @@ def format_of(layout: Layout) -> Format:
             f"{folder}: {versions} of {layout.title}, unpacked to {place}, which may be deleted at any time and is "
             f"made again when it is needed: {told}"
         )
-        return replace(contents, notes=(note, *contents.notes[1:]))
+        by_name = {tensor.name: tensor for tensor in contents.tensors}
+        tensors = tuple(by_name[name] for name in base.tensors)  # in the model's order, not that of the chain
+        return replace(contents, tensors=tensors, notes=(note, *contents.notes[1:]))
 
     return Format(layout.name, layout.title, layout.find, open_folder, needs_base=True)
 
