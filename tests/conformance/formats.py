@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests import foreign
 from tests.checkpoints import read_checkpoint, write_checkpoint, write_safetensors
 from tests.deltas import write_delta
 from tests.quantised import SAMPLES, quantise_model, write_quantised
@@ -112,6 +113,24 @@ def of_adapter(folder: Path, tensors: Tensors) -> Tensors:
     return {**base, first: Stored("F32", whole.view(np.uint32)), last: tensors[last]}
 
 
+def as_foreign(write: Callable[..., Path], **more: Any) -> Callable[[Path, Tensors], Path]:
+    """A trainer's delta from the base; one of its tensors is the base's."""
+
+    def one(folder: Path, tensors: Tensors) -> Path:
+        return write(folder, 1, read_checkpoint(folder.parent / "base"), of_delta(folder, tensors), **more)
+
+    return one
+
+
+def as_foreign_chain(folder: Path, tensors: Tensors) -> Path:
+    """Two versions, of which the first changes every other tensor; the folder with both."""
+    base, wanted = read_checkpoint(folder.parent / "base"), of_delta(folder, tensors)
+    half = {name: base[name] if place % 2 else wanted[name] for place, name in enumerate(wanted)}
+    foreign.write_slime(folder, 1, base, half, encoding="overwrite")
+    foreign.write_slime(folder, 2, half, wanted)
+    return folder
+
+
 def as_delta(folder: Path, tensors: Tensors) -> Path:
     """What changed of the base; one of its tensors is the base's."""
     full = write_checkpoint(folder.with_name(f"{folder.name}-full"), of_delta(folder, tensors), shards=2)
@@ -172,6 +191,11 @@ ROWS: dict[str, Row] = {
     "megatron": _in_megatron(parallel=2),
     "megatron, a name for each layer": _in_megatron(stacked=False),
     **{f"quantised, {sample}": _quantised(sample) for sample in SAMPLES},
+    "slime": Row(as_foreign(foreign.write_slime), of_delta, as_base=False),
+    "slime, a chain": Row(as_foreign_chain, of_delta, as_base=False),
+    "skyrl": Row(as_foreign(foreign.write_skyrl), of_delta, as_base=False),
+    "grail, version 2": Row(as_foreign(foreign.write_grail, version=2), of_delta, ("BF16", "F32"), as_base=False),
+    "grail, version 3.1": Row(as_foreign(foreign.write_grail), of_delta, ("BF16", "F32"), as_base=False),
     "adapter": Row(as_adapter, of_adapter, ("BF16", "F32", "F16"), as_base=False),
     "delta": Row(as_delta, of_delta, as_base=False),
     "delta, a chain": Row(as_chain, of_delta, as_base=False),

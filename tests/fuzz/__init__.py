@@ -20,6 +20,7 @@ KINDS = (
     "analyses",
     "importances",
     "pickles",
+    "foreign",
     "results",
 )
 

@@ -9,6 +9,7 @@ tensor, origins  what a tensor is; where its elements come from
 read, arena      how its blocks are read, and in which memory
 write, stage     the output's files; the output folder, which appears complete or not at all
 outputs, paths   where an output may be; checks that paths stay in their folder
+foreign          deltas that trainers publish, unpacked once
 lowrank          origins that compute: LoRA and DoRA on a base
 scaled           origins that decode: codes and scales
 patched          origins that add changes: tensors of deltas

@@ -53,8 +53,8 @@ class Checkpoint:
         companions: the files beside the weights by name, where they are not those of `beside`.
         lineage: the digest of the model that deltas began with, and of what each of them gives; empty if no delta is
             part of it.
+        delta: the folder with the delta in ramerge's layout, if it is one; of several the last one.
         needs_base: whether the folder holds changes of another model.
-        delta: the folder of the delta that gives it, if one does; of several the last one.
     """
 
     directory: Path
@@ -72,5 +72,5 @@ class Checkpoint:
     vocabulary: int | None = None
     companions: Mapping[str, Path] | None = None
     lineage: tuple[str, ...] = ()
-    needs_base: bool = False
     delta: Path | None = None
+    needs_base: bool = False

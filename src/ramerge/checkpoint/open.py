@@ -78,8 +78,8 @@ def open_checkpoint(
         contents.vocabulary,
         contents.companions,
         contents.lineage,
-        format.needs_base,
         contents.delta,
+        format.needs_base,
     )
 
 

@@ -5,5 +5,5 @@ commands  the same on the command line
 card      the page of a delta
 make      what an agent has changed of its base, into a folder
 apply     the agent's files, to the byte
-pool      blocks side by side, with their results in order
+progress  what listeners hear
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 from ramerge.checkpoint.arena import Arena, room
 from ramerge.checkpoint.delta.codec import BLOCK, blocks_of, digest
@@ -19,11 +20,12 @@ from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, Writer, lay_out
-from ramerge.deltas.pool import Pool, told
+from ramerge.deltas.progress import told
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.machine import processors
+from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
 
 
@@ -53,8 +55,10 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, 
         CheckpointError: the base is another one, the delta is damaged, or a file has changed.
         OSError: the disk is full or fails.
     """
-    index = _index(agent)
-    shards = _shards(agent, index)
+    if agent.delta is None:
+        raise CheckpointError(f"{agent.directory}: is no delta")
+    index = read_index(agent.delta / INDEX)
+    shards = _shards(agent, agent.delta, index)
     memory = max((room(BLOCK * itemsize(one.dtype)) + one.scratch(BLOCK) for one in agent.tensors.values()), default=0)
     with Files(agent.files) as files:
         writer = Writer(stage, shards)
@@ -80,11 +84,6 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, 
     return index
 
 
-def _index(agent: Checkpoint) -> Index:
-    assert agent.delta is not None
-    return read_index(agent.delta / INDEX)
-
-
 class _Worker:
     """What a thread owns."""
 
@@ -101,14 +100,13 @@ class _Worker:
         return digest(out)
 
 
-def _shards(agent: Checkpoint, index: Index) -> list[Shard]:
+def _shards(agent: Checkpoint, folder: Path, index: Index) -> list[Shard]:
     """The files, with the headers that they had."""
-    assert agent.delta is not None
     if not index.shards:
         return [_laid_out(ONE_FILE, list(agent.tensors.values()))]
     found = []
     for file, names in index.shards.items():
-        header = stored_header(agent.delta, index, file)
+        header = stored_header(folder, index, file)
         tensors = [agent.tensors[name] for name in names]
         found.append(_with_header(agent, file, header, tensors) if header else _laid_out(file, tensors))
     return found

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ramerge.checkpoint.arena import Arena, room
 from ramerge.checkpoint.delta.codec import BLOCK, Compression, Encoded, Encoder, blocks_of, digest
-from ramerge.checkpoint.delta.layout import Index
+from ramerge.checkpoint.delta.layout import INDEX, Index, read_index
 from ramerge.checkpoint.delta.write import DeltaWriter, TensorDigest
-from ramerge.checkpoint.formats.delta import files_beside
+from ramerge.checkpoint.formats.delta import files_beside, stored_header
 from ramerge.checkpoint.formats.safetensors import INDEX as WEIGHTS_INDEX
 from ramerge.checkpoint.formats.safetensors import NAME as SAFETENSORS
 from ramerge.checkpoint.header import header_bytes
@@ -24,11 +24,12 @@ from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.deltas.pool import Pool, told
+from ramerge.deltas.progress import told
 from ramerge.foundation.dtypes import BITS, itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.machine import processors
+from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
 
 Bytes = NDArray[np.uint8]
@@ -158,11 +159,17 @@ class _Worker:
 def _write_files(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter, allow_outside_links: bool) -> None:
     """Headers of the agent's files, and what is beside them."""
     for file, names in agent.shards.items():
-        header = header_bytes(agent.beside / file) if agent.format == SAFETENSORS else b""
-        writer.header(file, names, header)
+        writer.header(file, names, _header(agent, file))
     theirs, ours = (_files(model, allow_outside_links) for model in (base, agent))
     for name, path in ours.items():
         writer.companion(name, path, theirs.get(name))
+
+
+def _header(agent: Checkpoint, file: str) -> bytes:
+    """The first bytes of one of the agent's files; empty if it has no such file."""
+    if agent.delta is not None:
+        return stored_header(agent.delta, read_index(agent.delta / INDEX), file)
+    return header_bytes(agent.beside / file) if agent.format == SAFETENSORS else b""
 
 
 def _files(model: Checkpoint, allow_outside_links: bool) -> Mapping[str, Path]:

@@ -6,6 +6,7 @@ files, signals, store         files that appear complete or not at all, delayed 
 events, pace, screen          progress, and how it is shown
 terminal, options, completion parts that commands share
 extras                        the commands that install extras
+pool                          blocks side by side in threads, with their results in order
 machine                       processors, memory, and limits under which libraries fail
 dtypes, yamltext              names of element types; values of a command line
 process                       signals and standard streams, before all other imports

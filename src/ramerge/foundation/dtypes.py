@@ -73,12 +73,12 @@ def full_dtype(value: Any) -> Any:
     return _SHORT_DTYPES.get(name, name) if isinstance(name, str) else value
 
 
-# torch's names
-_TORCH = FULL_NAMES | {"BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64"}
+# torch's names of what merging knows
+TORCH_NAMES = FULL_NAMES | {"BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64"}
 
 
 def torch_dtypes() -> dict[str, Any]:
     """The dtypes of torch that merging knows, by safetensors' names. Imports torch."""
     import torch
 
-    return {dtype: getattr(torch, name) for dtype, name in _TORCH.items()}
+    return {dtype: getattr(torch, name) for dtype, name in TORCH_NAMES.items()}

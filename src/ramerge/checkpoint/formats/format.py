@@ -41,8 +41,8 @@ class Contents:
         quantised: how the model is stored that an adapter changes, if it is quantised.
         vocabulary: rows of the embeddings if there are not as many as `config.json` in `beside` says.
         companions: the files beside the weights by name, where they are not those of `beside`.
-        delta: the folder of the delta that gives the model.
         lineage: the digest of the model that deltas began with, and of what each of them gives.
+        delta: the folder with the delta in ramerge's layout, where it is one.
     """
 
     tensors: tuple[Tensor, ...]

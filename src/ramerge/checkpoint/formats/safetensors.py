@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from ramerge.checkpoint.foreign import drafts, live
 from ramerge.checkpoint.formats.files import open_files, read_index
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
-from ramerge.checkpoint.header import read_header
+from ramerge.checkpoint.header import Header, read_header
 from ramerge.checkpoint.tensor import Stored, Tensor
+from ramerge.foundation.errors import CheckpointError
 
 NAME = "safetensors"
 INDEX = "model.safetensors.index.json"
@@ -34,8 +37,21 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     Raises:
         CheckpointError: a file is missing or wrong; all problems are listed.
     """
+    warnings = live.check(folder)
     files, listed = _weight_files(folder)
-    return open_files(folder, INDEX, files, listed, tensors_of, opening)
+    return replace(open_files(folder, INDEX, files, listed, _weights_of, opening), warnings=warnings)
+
+
+def _weights_of(path: Path) -> list[Tensor]:
+    """The tensors of a file that must be weights.
+
+    Raises:
+        CheckpointError: it holds something else, or as for `tensors_of`.
+    """
+    header = read_header(path)
+    if text := drafts.problem(header):
+        raise CheckpointError(f"{path}: {text}")
+    return _tensors(path, header)
 
 
 def tensors_of(path: Path) -> list[Tensor]:
@@ -44,9 +60,13 @@ def tensors_of(path: Path) -> list[Tensor]:
     Raises:
         CheckpointError: the file cannot be read, or its header is wrong.
     """
+    return _tensors(path, read_header(path))
+
+
+def _tensors(path: Path, header: Header) -> list[Tensor]:
     return [
         Tensor(entry.name, entry.dtype, entry.shape, Stored(path, entry.begin, entry.end - entry.begin))
-        for entry in read_header(path).entries
+        for entry in header.entries
     ]
 
 

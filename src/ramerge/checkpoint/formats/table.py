@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from ramerge.checkpoint.foreign import grail, skyrl, slime
+from ramerge.checkpoint.foreign.unpack import format_of
 from ramerge.checkpoint.formats import adapter, dcp, deepspeed, delta, fsdp, megatron, pickled, safetensors
 from ramerge.checkpoint.formats.format import Format
 
 FORMATS: tuple[Format, ...] = (
     delta.FORMAT,  # before safetensors, whose files it has
+    format_of(slime.LAYOUT),  # before safetensors, whose names it has
+    format_of(skyrl.LAYOUT),
+    format_of(grail.LAYOUT),
     safetensors.FORMAT,
     adapter.FORMAT,
     pickled.FORMAT,

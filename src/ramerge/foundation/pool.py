@@ -8,11 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import local
 from typing import Generic, TypeVar
 
-from ramerge.checkpoint.delta.codec import BLOCK
-from ramerge.checkpoint.tensor import Tensor
-from ramerge.foundation.dtypes import itemsize
-from ramerge.foundation.events import Listener, Progress
-
 Own = TypeVar("Own")
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -50,11 +45,3 @@ class Pool(Generic[Own]):
                 yield waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def told(results: Iterable[Result], tensor: Tensor, done: int, total: int, listen: Listener) -> Iterator[Result]:
-    """Results of a tensor's blocks; `listen` hears of each, after `done` of `total` bytes of the tensors before it."""
-    listen(Progress("comparing", done, total))
-    for number, result in enumerate(results, 1):
-        yield result
-        listen(Progress("comparing", done + min(number * BLOCK * itemsize(tensor.dtype), tensor.nbytes), total))

@@ -1,0 +1,81 @@
+"""Writes a chain of trainers' deltas in ramerge's layout, as one delta, in one pass over the base."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.checkpoint.delta.codec import BLOCK, Compression, Encoded, Encoder, blocks_of
+from ramerge.checkpoint.delta.layout import Index
+from ramerge.checkpoint.delta.write import DeltaWriter
+from ramerge.checkpoint.foreign.apply import applied
+from ramerge.checkpoint.foreign.link import Link
+from ramerge.checkpoint.formats.delta import files_beside
+from ramerge.checkpoint.formats.safetensors import INDEX as WEIGHTS_INDEX
+from ramerge.checkpoint.formats.safetensors import NAME as SAFETENSORS
+from ramerge.checkpoint.header import header_bytes
+from ramerge.checkpoint.identity import check_unchanged
+from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.stage import Stage
+from ramerge.checkpoint.tensor import Tensor
+from ramerge.foundation.dtypes import itemsize
+from ramerge.foundation.machine import processors
+from ramerge.foundation.pool import Pool
+
+Words = NDArray[np.generic]
+
+
+def convert(
+    base: Checkpoint,
+    links: Sequence[Link],
+    stage: Stage,
+    *,
+    compression: Compression = "zstd",
+    allow_outside_links: bool = False,
+) -> Index:
+    """Write the delta from a model to what a chain makes of it. Its files are those of the model.
+
+    Args:
+        base: the model that the chain begins with.
+        links: the chain; see `chain.links`.
+        stage: the folder.
+        compression: see `codec.Encoder`.
+        allow_outside_links: whether files beside the weights may be links that lead out of their folder.
+
+    Raises:
+        CheckpointError: a delta does not fit, is damaged, or does not give what the trainer had; a file has changed.
+        OSError: the disk is full or fails.
+    """
+    with DeltaWriter(stage, base.tensors) as writer:
+        pool = Pool(processors(), lambda: Encoder(compression))
+        results = pool.map(_encode, _pairs(base, links))
+        for name in sorted(base.tensors):
+            tensor = base.tensors[name]
+            writer.changed(name, tensor.dtype, tensor.shape, islice(results, blocks_of(tensor.elements)))
+        for _ in results:  # there are none, but the chain is checked at its end
+            pass
+        for file, names in base.shards.items():
+            writer.header(file, names, header_bytes(base.beside / file) if base.format == SAFETENSORS else b"")
+        beside = dict(files_beside(base, allow_outside_links=allow_outside_links))
+        if base.format == SAFETENSORS and (base.beside / WEIGHTS_INDEX).is_file():
+            beside[WEIGHTS_INDEX] = base.beside / WEIGHTS_INDEX
+        for name, path in beside.items():
+            writer.companion(name, path, path)
+        check_unchanged({**base.files, **{path: one for link in links for path, one in link.files.items()}})
+        return writer.finish()
+
+
+def _pairs(base: Checkpoint, links: Sequence[Link]) -> Iterator[tuple[Tensor, bytes, bytes]]:
+    """All blocks of all tensors, before and after."""
+    for tensor, blocks in applied(base, links, BLOCK):
+        for old, new in blocks:
+            yield tensor, old.tobytes(), new.tobytes()
+
+
+def _encode(encoder: Encoder, task: tuple[Tensor, bytes, bytes]) -> Encoded:
+    tensor, old, new = task
+    before, after = (np.frombuffer(block, f"u{itemsize(tensor.dtype)}") for block in (old, new))
+    return encoder.encode(before, after)

@@ -1,0 +1,70 @@
+"""The checksums that trainers store: of a tensor's new bytes, or of a whole model's."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Protocol
+
+import xxhash
+
+from ramerge.foundation.extras import install
+
+
+class Digest(Protocol):
+    """Bytes go in, in any pieces; hexadecimal digits come out."""
+
+    def update(self, data: bytes | memoryview, /) -> None:
+        """Add bytes."""
+
+    def hexdigest(self) -> str:
+        """The checksum of all bytes so far."""
+
+
+class _Adler32:
+    def __init__(self) -> None:
+        self._value = 1
+
+    def update(self, data: bytes | memoryview, /) -> None:
+        self._value = zlib.adler32(data, self._value)
+
+    def hexdigest(self) -> str:
+        return f"{self._value:08x}"
+
+
+def _blake3() -> Digest:
+    import blake3
+
+    made: Digest = blake3.blake3()
+    return made
+
+
+# Name, with how it is made and how many digits it has.
+_KNOWN: dict[str, tuple[Callable[[], Digest], int]] = {
+    "xxh3-128": (xxhash.xxh3_128, 32),
+    "blake3": (_blake3, 64),
+    "adler32": (_Adler32, 8),
+    "sha256": (hashlib.sha256, 64),
+}
+
+
+def problem(algorithm: object, allowed: tuple[str, ...]) -> str | None:
+    """Why checksums of this name cannot be verified; None if they can."""
+    if not isinstance(algorithm, str) or algorithm not in allowed:
+        return f"names the checksum {algorithm!r}, which is not one of {', '.join(allowed)}"
+    if algorithm == "blake3" and find_spec("blake3") is None:
+        return f"its checksums are blake3, which cannot be verified without another package: {install('blake3')}"
+    return None
+
+
+def is_written(algorithm: str, text: object) -> bool:
+    """Whether a text can be a checksum of this algorithm."""
+    return isinstance(text, str) and re.fullmatch(f"[0-9a-f]{{{_KNOWN[algorithm][1]}}}", text) is not None
+
+
+def digest(algorithm: str) -> Digest:
+    """A checksum of no bytes yet."""
+    return _KNOWN[algorithm][0]()

@@ -1,0 +1,21 @@
+"""What listeners hear while deltas are made and applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from ramerge.checkpoint.delta.codec import BLOCK
+from ramerge.checkpoint.tensor import Tensor
+from ramerge.foundation.dtypes import itemsize
+from ramerge.foundation.events import Listener, Progress
+
+Result = TypeVar("Result")
+
+
+def told(results: Iterable[Result], tensor: Tensor, done: int, total: int, listen: Listener) -> Iterator[Result]:
+    """Results of a tensor's blocks; `listen` hears of each, after `done` of `total` bytes of the tensors before it."""
+    listen(Progress("comparing", done, total))
+    for number, result in enumerate(results, 1):
+        yield result
+        listen(Progress("comparing", done + min(number * BLOCK * itemsize(tensor.dtype), tensor.nbytes), total))
