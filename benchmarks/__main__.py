@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks import (
     analysis,
+    deltas,
     end_to_end,
     evaluation,
     held,
@@ -42,6 +43,7 @@ SECTIONS = (
     sweep.SECTION,
     sharded.SECTION,
     lora.SECTION,
+    deltas.SECTION,
     analysis.SECTION,
     wudi.SECTION,
     spectral.SECTION,

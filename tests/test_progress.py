@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ramerge
@@ -14,7 +15,7 @@ from ramerge.foundation import pace, screen
 from ramerge.foundation.events import Progress
 from ramerge.kernels import native
 from ramerge.kernels import ram as kernel
-from tests.checkpoints import write_simple
+from tests.checkpoints import floats, recipe, write_checkpoint, write_simple
 
 GB = 10**9
 
@@ -97,3 +98,25 @@ def test_kernels_that_are_compiled_are_a_stage(tmp_path: Path, monkeypatch: pyte
     events.clear()
     ramerge.merge(recipe, tmp_path / "again", on_progress=events.append)
     assert {event.stage for event in events} == {"merging"}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    "method", ["tsvm", "iso_c", "iso_cts", "swudi", "aswudi", "resmerge", "psa", "knots", "wudi", "adam"]
+)
+def test_matrices_advance_while_they_are_solved(method: str, threads: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("base", "math", "code", "tool"):
+        weights = {f"model.layers.{i}.mlp.weight": floats(rng.normal(size=(64, 80)), "F32") for i in range(4)}
+        write_checkpoint(tmp_path / name, weights)
+    given: dict[str, object] = {"parameters": {"solver": "adam", "steps": 2}} if method == "adam" else {}
+    merge = recipe(tmp_path, ["math", "code", "tool"], "wudi" if method == "adam" else method, **given)
+    events: list[Progress] = []
+    ramerge.merge(merge, tmp_path / "out", threads=threads, on_progress=events.append)
+    done = [event.done for event in events if event.stage == "merging"]
+    total = events[-1].total
+    assert done[0] == 0 and done[-1] == total and done == sorted(done)
+    within = [count for count in done if 0 < count < total // 4]
+    assert within, "the first matrix must show that it advances"
+    # what is told and what the method states are the same work: nothing is done long before it is over
+    assert threads > 1 or total // 16 < within[-1]

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.yamltext import parse_scalar
@@ -221,3 +222,19 @@ def test_a_copy_with_other_rules_is_that_recipe(tmp_path: Path) -> None:
     recipe = check(open_recipe(write(tmp_path, "base: b\nagents: {a: x}")))
     changed = recipe.model_copy(update={"rules": [Rule(match="*", keep="base")]})
     assert open_recipe(changed).values["rules"][0]["keep"] == "base"
+
+
+@pytest.mark.parametrize(
+    "seed", ["rounding_seed: {}", "method: dare\nparameters: {{seed: {}}}", "method: della\nparameters: {{seed: {}}}"]
+)
+@pytest.mark.parametrize("number", [2**63 - 1, 1 - 2**63, 2**63, -(2**63)])
+def test_seeds_have_the_same_bounds_in_yaml_and_in_python(seed: str, number: int, tmp_path: Path) -> None:
+    text = "base: ./base\nagents: {code: ./coder}\n" + seed.format(number)
+    values = YAML(typ="safe").load(text)
+    recipes = [lambda: open_recipe(write(tmp_path, text)), lambda: open_recipe(values)]
+    for made in recipes:
+        if abs(number) < 2**63:
+            check(made())
+        else:
+            with pytest.raises(RecipeError, match="seed"):
+                check(made())

@@ -156,3 +156,25 @@ def test_an_agent_that_differs_outside_of_the_sample_is_not_called_equal(tmp_pat
         moved[place] += 1
         write_checkpoint(tmp_path / f"a{-place}", {"w": floats(moved)})
     assert not ramerge.merge(recipe(tmp_path, ["a0", "a1"]), tmp_path / "out").warnings
+
+
+@pytest.mark.parametrize(("cosine", "ratio"), [(0.0, 0.0), (0.1, 0.182), (0.5, 0.667)])
+def test_model_stock_says_what_is_left_of_the_agents(cosine: float, ratio: float, tmp_path: Path) -> None:
+    directions = np.array([[1.0, 0.0], [cosine, np.sqrt(1 - cosine**2)]])
+    write_checkpoint(
+        tmp_path / "base", {"a.weight": floats(np.zeros(2), "F32"), "b.weight": floats(np.zeros(2), "F32")}
+    )
+    for name, tau in zip(("code", "tool"), directions, strict=True):
+        write_checkpoint(tmp_path / name, {"a.weight": floats(tau, "F32"), "b.weight": floats(3 * tau, "F32")})
+    record = ramerge.merge(recipe(tmp_path, ["code", "tool"], "model_stock"), tmp_path / "out")
+    assert [agent.values["ratio"] for agent in record.statistics] == pytest.approx([ratio] * 2, abs=1e-3)
+    said = [text for text in record.warnings if "nearly the base" in text]
+    assert len(said) == (ratio < 0.2) and all(f"{record.statistics[0].values['ratio']:.1%}" in text for text in said)
+
+
+def test_model_stock_of_agents_that_moved_nothing_has_no_ratio(tmp_path: Path) -> None:
+    for name in ("base", "code", "tool"):
+        write_checkpoint(tmp_path / name, {"a.weight": floats(np.zeros(2), "F32")})
+    record = ramerge.merge(recipe(tmp_path, ["code", "tool"], "model_stock"), tmp_path / "out")
+    assert record.statistics[0].values["ratio"] is None
+    assert not any("nearly the base" in text for text in record.warnings)

@@ -5,12 +5,84 @@ import math
 import numpy as np
 import pytest
 
+from ramerge.kernels import anatomy
 from ramerge.kernels.elementwise import Inputs
-from ramerge.kernels.fixed import LIMBS, WIDE_LIMBS, decode, encode
+from ramerge.kernels.fixed import CHUNK, LIMBS, WIDE_LIMBS, decode, encode
 from ramerge.kernels.formats import uniform
-from ramerge.kernels.sums import products, sums, totals
+from ramerge.kernels.sums import products, squares, sums, totals
+from ramerge.methods.moved import finite
 from ramerge.methods.trim import every
+from tests import reference
 from tests.checkpoints import floats
+from tests.kernels.test_ram import words
+
+
+def sizes(dtype, stored):
+    """Sums of squares of task vectors, and whether something is not finite."""
+    agents = len(stored) - 1
+    inputs = [words(tensor) for tensor in stored]
+    elements = stored[0].bits.size
+    found, flagged = sums(finite, uniform(dtype, agents + 1), inputs, Inputs(agents), squares(agents), CHUNK, elements)
+    limbs = np.zeros((agents, WIDE_LIMBS), np.int64)
+    for chunk in found:
+        encode(chunk, limbs)
+    return decode(limbs), flagged
+
+
+@pytest.mark.parametrize("dtype", list(reference.BITS))
+@pytest.mark.parametrize("size", [1, 1023, 1025, CHUNK + 77])
+def test_sums_of_the_reference(dtype: str, size: int) -> None:
+    rng = np.random.default_rng(size)
+    values = rng.normal(0, 0.02, size)
+    base, *agents = (floats(values * scale, dtype) for scale in (1.0, 1 + rng.normal(0, 0.01, size), 1.5))
+    found, flagged = sizes(dtype, [base, *agents])
+    taus = reference.task_vectors(base, agents)
+    assert not flagged
+    assert found.tolist() == [reference.sum_of_squares([tau]) for tau in taus]
+    exact = [math.fsum((tau.astype(np.float64) ** 2).tolist()) for tau in taus]
+    assert found == pytest.approx(exact, rel=1e-14)
+
+
+def test_numbers_in_two_formats_have_one_sum() -> None:
+    values = np.random.default_rng(0).normal(0, 0.02, (3, 5000))
+    stored = [floats(row, "BF16") for row in values]
+    wide = [floats(tensor.numbers(np.float64), "F32") for tensor in stored]
+    assert sizes("BF16", stored)[0].tolist() == sizes("F32", wide)[0].tolist()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_is_not_finite_is_noticed_and_adds_nothing(bad: float, place: int) -> None:
+    values = np.zeros((2, 100))
+    values[1, 1], values[place, 7] = 3.0, bad
+    found, flagged = sizes("F32", [floats(row, "F32") for row in values])
+    assert flagged and found.tolist() == [9.0]
+
+
+@pytest.mark.parametrize(("segment", "lanes"), [(2, 16), (7, 16), (64, 16), (896, 32), (4096, 256), (CHUNK, 1024)])
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+def test_every_segment_has_one_order(dtype: str, segment: int, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ramerge.kernels.sums._TERMS", 5)  # so that there are two groups of terms
+    size = 2 * segment + segment // 2 // 2 * 2  # the last one is shorter
+    stored = [floats(row, dtype) for row in np.random.default_rng(0).normal(size=(4, size))]
+    loop, terms = uniform(dtype, 4), (*products(3), *totals(3))
+    found, _ = sums(every, loop, [words(tensor) for tensor in stored], Inputs(3), terms, segment, size)
+    taus = [*[tau.astype(np.float64) for tau in reference.task_vectors(stored[0], stored[1:])], np.ones(size)]
+    wanted = [
+        [_folded(taus[i][begin : begin + segment] * taus[j][begin : begin + segment], lanes) for i, j in terms]
+        for begin in range(0, size, segment)
+    ]
+    assert found.tolist() == wanted
+
+
+def _folded(values, lanes):
+    total = np.zeros(lanes)
+    for begin in range(0, values.size, lanes):
+        row = values[begin : begin + lanes]
+        total[: row.size] += row
+    while total.size > 1:
+        total = total[: total.size // 2] + total[total.size // 2 :]
+    return total[0]
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F32", "F64"])
@@ -54,3 +126,22 @@ def test_integers_hold_what_they_promise(limbs: int, largest: float) -> None:
     for value in values:
         encode(np.array([value]), total)
     assert decode(total)[0] == math.fsum(values)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-10, 1.0, 1e17, 1e25])
+def test_figures_of_an_analysis_do_not_leave_float32(size: float) -> None:
+    values = np.random.default_rng(0).normal(0, size, (3, 700))
+    values[0] = 0
+    stack = [words(floats(row, "F32")) for row in values]
+    layout = anatomy.Layout(2)
+    counts, found = np.zeros(anatomy.size_of(layout.counts), np.int64), anatomy.tables(2)
+    sums, beyond = np.zeros(anatomy.size_of(layout.sums)), np.zeros((1, 2, 2), np.int64)
+    loop = uniform("F32", 3)
+    assert not anatomy.survey(loop, stack, stack[1], (0.0,), (0.0,), "F32", found, beyond, counts, sums)
+    anatomy.fold(found, counts)
+    taus = values[1:].astype(np.float32).astype(np.float64)
+    at = anatomy.slices(layout.sums)
+    assert sums[at["dots"]].reshape(2, 2) == pytest.approx(taus @ taus.T, rel=1e-5)
+    assert sums[at["total"]] == pytest.approx(np.abs(taus).sum(1), rel=1e-6)
+    assert beyond.tolist() == [[[700, 700], [0, 0]]]
+    assert counts[anatomy.slices(layout.counts)["masks"]].tolist()[1:] == [0, 0, 700]

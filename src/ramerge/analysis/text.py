@@ -18,7 +18,7 @@ def summary(analysis: Analysis) -> list[str]:
     dtypes = [*[f"{name} {dtype}" for name, dtype in analysis.input_dtypes.items()], f"output {analysis.dtype}"]
     return [
         *table(list(columns[0]), [list(figures.values()) for figures in columns]),
-        _meaning(analysis),
+        *[f"  {text}" for text in _meanings(analysis)],
         "",
         *[f"{number}. {finding.text} {finding.reason}" for number, finding in enumerate(analysis.findings, 1)],
         "",
@@ -64,7 +64,8 @@ def _threshold(analysis: Analysis) -> str:
     return f"{analysis.relative_epsilon:g} x the root mean square of agent - base" + (f" ({each})" if each else "")
 
 
-def _meaning(analysis: Analysis) -> str:
+def _meanings(analysis: Analysis) -> list[str]:
+    """What each column means."""
     texts = [
         f"moved: |agent - base| > {_threshold(analysis)}",
         "changed: differs at all",
@@ -77,4 +78,4 @@ def _meaning(analysis: Analysis) -> str:
             f"effective: where no other agent moved an element, part of the update that {analysis.method} leaves in "
             "the output, of what it is before rounding (in a sample)",
         ]
-    return "; ".join(texts)
+    return texts

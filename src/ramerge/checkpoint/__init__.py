@@ -12,6 +12,8 @@ outputs, paths   where an output may be; checks that paths stay in their folder
 foreign          deltas that trainers publish, unpacked once
 lowrank          origins that compute: LoRA and DoRA on a base
 scaled           origins that decode: codes and scales
+patched          origins that add changes: tensors of deltas
+delta            how deltas are stored: blocks, the index, the writer
 encodings        which tensors of a folder are codes and scales: one encoding a file
 spellings        other names of the same tensor
 embeddings       input and output embeddings, and which are tied

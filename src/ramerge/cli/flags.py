@@ -53,7 +53,10 @@ def read_numbers(flag: str, text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
-        raise RecipeError(f"{flag} {text}: must be numbers with commas between them, such as 1e-4,1e-5") from error
+        raise RecipeError(
+            f"{flag} {text}: must be numbers with commas between them, such as 1e-4,1e-5; a threshold in units of each "
+            "agent's root mean square is the recipe's own: `--set parameters.epsilon.relative=1`"
+        ) from error
 
 
 def read_inputs(

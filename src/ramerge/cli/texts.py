@@ -20,7 +20,7 @@ def summary(record: Record, out: Path) -> list[str]:
     """A merged checkpoint in a few lines."""
     from rich.filesize import decimal
 
-    from ramerge.engine.card import columns_of, figure, meaning
+    from ramerge.engine.card import columns_of, figure, meanings
     from ramerge.foundation.terminal import table
 
     columns = columns_of(record)
@@ -28,7 +28,7 @@ def summary(record: Record, out: Path) -> list[str]:
     if columns:
         rows = [[agent.name, *[figure(agent, column) for column in columns]] for agent in record.statistics]
         lines += table(["agent", *[column.title for column in columns]], rows)
-        lines.append(meaning(columns, record))
+        lines += [f"  {text}" for text in meanings(columns, record)]
     if record.counts != "read":
         lines.append("counts: from an earlier read of the same files (--no-cache counts again)")
     lines += [f"note: {note}" for note in record.notes]

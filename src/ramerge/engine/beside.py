@@ -50,7 +50,10 @@ def make_records(
             rules=tuple(rules),
             counts=plan.counts,
             notes=(*plan.notes, *_remarks(point, agents), *advice(plan, counts)),
-            warnings=warnings_of(plan, seen, counts, point.parameters[0], _densities(agents)),
+            warnings=(
+                *warnings_of(plan, seen, counts, point.parameters[0], _densities(agents)),
+                *filter(None, [point.method.warning([agent.values for agent in agents])]),
+            ),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
             rounding=plan.recipe.rounding,

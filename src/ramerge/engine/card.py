@@ -117,16 +117,16 @@ def _table(record: Record) -> str:
     rows = [["agent", *[column.title for column in columns]], ["---"] * (1 + len(columns))]
     rows += [[markdown(agent.name), *[figure(agent, column) for column in columns]] for agent in record.statistics]
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    meanings = meaning(columns, record)
-    return "\n".join([*lines, "", f"{meanings.capitalize()}."] if meanings else lines)
+    meant = meanings(columns, record)
+    return "\n".join([*lines, "", *[f"- {line}" for line in meant]] if meant else lines)
 
 
-def meaning(columns: Sequence[Column], record: Record) -> str:
-    """The meanings of columns, and where to find figures that each part of the model has separately."""
+def meanings(columns: Sequence[Column], record: Record) -> list[str]:
+    """What each column means, and where to find figures that each part of the model has separately."""
     texts = [f"{column.title}: {column.meaning}" for column in columns]
     if record.parts:
         texts.append(f"by part: {len(record.parts):,} parts have figures under statistics.parts in ramerge.json")
-    return "; ".join(texts)
+    return texts
 
 
 def figure(agent: AgentStatistics, column: Column) -> str:

@@ -20,7 +20,7 @@ from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor, Shards, Whole, all_shards
 from ramerge.engine.tally import Refusals, Statistics
 from ramerge.engine.warn import inspect, refuse
-from ramerge.engine.worker import Compiling, Known, Outcome, Sink, Task, Worker, blank, worker
+from ramerge.engine.worker import Compiling, Known, Message, Outcome, Sink, Solving, Task, Worker, blank, worker
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import PlanError, WeightsError
 from ramerge.foundation.events import Listener, Progress, silence
@@ -237,7 +237,7 @@ class _Passes:
         self,
         stage: str,
         blocks: Sequence[Block],
-        work: Callable[[Worker, Block], Outcome | Compiling],
+        work: Callable[[Worker, Block], Outcome | Message],
         wanted: Mapping[int, Sequence[Counted]],
         known: Known,
         sink: Sink | None = None,
@@ -248,6 +248,7 @@ class _Passes:
         """
         plan = self._plan
         statistics, refusals, done = Statistics(plan, wanted, known, blocks), Refusals(plan), 0
+        solving: dict[Block, int] = {}
         total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
         self._listen(Progress(stage, 0, total))
         # closed here and not by the garbage collector: workers must have stopped before the output is removed
@@ -257,14 +258,19 @@ class _Passes:
                     if isinstance(outcome, Compiling):
                         self._compiling(outcome)
                         continue
+                    if isinstance(outcome, Solving):
+                        solving[outcome.block] = outcome.bytes_done
+                        self._listen(Progress(stage, done + sum(solving.values()), total))
+                        continue
                     statistics.add(outcome)
                     refusals.add(outcome)
                     if outcome.rounding is not None:
                         self.rounding += outcome.rounding
                     done += outcome.bytes_read
+                    solving.pop(outcome.block, None)
                     if sink is not None:
                         sink.advance()
-                    self._listen(Progress(stage, done, total))
+                    self._listen(Progress(stage, done + sum(solving.values()), total))
             except BaseException:
                 if sink is not None:
                     sink.close()  # workers may be waiting for it

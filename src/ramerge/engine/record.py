@@ -65,6 +65,9 @@ class AgentStatistics:
         kept_share: kept / total.
         asked_share: the share that the density asks for.
 
+    Model Stock reports:
+        ratio: the length of the merged task vector over that of the agents' mean; None if that is 0.
+
     Where rounding to the output's dtype can lose anything, all methods that take a base report:
         updates: elements that the agent moved and the merge changes.
         erased: elements of these that rounding puts back to the base.
@@ -93,6 +96,7 @@ class AgentStatistics:
     threshold = _Reported["float | None"]()
     kept = _Reported[int]()
     kept_share = _Reported[float]()
+    ratio = _Reported["float | None"]()
     asked_share = _Reported[float]()
     updates = _Reported[int]()
     erased = _Reported[int]()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS, Words
 from ramerge.kernels.native import told_of_compiling
 from ramerge.kernels.piece import Piece, count_negative, no_counts, words_of
+from ramerge.kernels.work import told_of_work
 from ramerge.methods.base import Counted, Counts, Statistic
 from ramerge.planning.model import Block, Plan, TensorPlan, share_of
 
@@ -86,23 +87,35 @@ class Compiling:
     done: bool
 
 
+@dataclass(frozen=True)
+class Solving:
+    """A block's matrix is solved for. What is done so far is worth so many of the block's bytes."""
+
+    block: Block
+    bytes_done: int
+
+
+Message = Compiling | Solving
+
+
 def blank(plan: Plan) -> Counts:
     """An array for what rounding does to the agents' updates in each point."""
     return np.stack([no_counts(len(plan.agents)) for _ in plan.points])
 
 
 @contextmanager
-def worker(plan: Plan, files: Files, tell: Callable[[Compiling], None]) -> Iterator[Worker]:
-    """A worker. `tell` gets a message when it compiles a kernel."""
+def worker(plan: Plan, files: Files, tell: Callable[[Message], None]) -> Iterator[Worker]:
+    """A worker. `tell` gets a message when it compiles a kernel, and after each stage of solving for a matrix."""
     with told_of_compiling(lambda done: tell(Compiling(done))):
-        yield Worker(plan, files)
+        yield Worker(plan, files, tell)
 
 
 class Worker:
     """One thread's memory, and its work on blocks."""
 
-    def __init__(self, plan: Plan, files: Files) -> None:
+    def __init__(self, plan: Plan, files: Files, tell: Callable[[Message], None]) -> None:
         self._plan = plan
+        self._tell = tell
         self._arena = Arena(plan.resources.buffer_bytes)
         self._reader = Reader(files, self._arena)
 
@@ -148,13 +161,32 @@ class Worker:
         counted: dict[Counted, Counts] = {}
         rounding = blank(self._plan)
         flagged = False
-        for index, task in enumerate(tasks):
-            counts = None
-            if task.on_the_way is not None and task.on_the_way not in counted:
-                counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
-            flagged |= self._merge(index, piece, task, counts, rounding[index])
-            self._write(tensor, block, piece, (index,), sink)
+        with self._told_of(block):
+            for index, task in enumerate(tasks):
+                counts = None
+                if task.on_the_way is not None and task.on_the_way not in counted:
+                    counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
+                flagged |= self._merge(index, piece, task, counts, rounding[index])
+                self._write(tensor, block, piece, (index,), sink)
         return Outcome(block, read, counted, rounding, self._wrong(tensor, piece) if flagged else None)
+
+    def _told_of(self, block: Block) -> AbstractContextManager[None]:
+        """While it lasts, tells how much of the work is done that methods state of the block's matrix."""
+        tensor, done = self._plan.tensors[block.tensor], 0.0
+        if not tensor.whole:
+            return nullcontext()
+        agents = len(self._plan.agents)
+        stated = sum(
+            point.method.work(tensor.layer, point.parameters[tensor.rule], agents).operations
+            for point in self._plan.points
+        )
+
+        def tell(operations: float) -> None:
+            nonlocal done
+            done += operations
+            self._tell(Solving(block, int(share_of(tensor, block) * min(done / stated, 1.0))))
+
+        return told_of_work(tell) if stated else nullcontext()
 
     def _merge(self, point: int, piece: Piece, task: Task, counts: Counts | None, rounding: Counts) -> bool:
         """Merge a piece for a point; True if something is not finite."""

@@ -47,7 +47,8 @@ class Bar:
 
 def stage(event: Progress) -> Bar:
     """The bar of a stage. Its rate is measured from the first block on, because kernels may be compiled before it."""
-    return Bar(event.stage, event.done, event.total, event.unit, is_under_way=event.done > 0)
+    title = f"{event.stage} (once; kept for later runs)" if event.unit == "kernels" else event.stage
+    return Bar(title, event.done, event.total, event.unit, is_under_way=event.done > 0)
 
 
 @contextmanager

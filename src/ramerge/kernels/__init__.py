@@ -4,7 +4,7 @@ formats, convert, intrinsics     how numbers lie in words
 piece                            one block of all inputs, as methods see it
 dequantise, quantise             codes and scales of quantised weights
 ram, elementwise, wudi           the loops of methods; `threefry`: coins
-spectral, curvature              singular vectors, polar factors, and WUDI's objective by its spectrum
+spectral, curvature, work        singular vectors, polar factors, and WUDI's objective by its spectrum
 lowrank                          products of thin matrices, and norms: LoRA and DoRA
 anatomy, rounding                the loops of analyses, and what rounding erases
 sums, fixed                      sums of products over segments; sums of floats that no order of adding changes

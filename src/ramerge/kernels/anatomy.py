@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.formats import Loop
-from ramerge.kernels.rounding import Counters, names_of, rounded
+from ramerge.kernels.rounding import Counters, kept_base, names_of, rounded
 
 Words = NDArray[Any]
 
@@ -360,7 +360,7 @@ def _widen(loop: Loop, part: int, target: str, chunk: int, thresholds: Sequence[
     computed = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
     results = [*[rounded(form, target, f"({value})") for value in computed], f"{form.lanes[part]}(merged[j])"]
     # what is stored where no agent moves anything: the base, rounded if the output's format is narrower
-    lines.append(f"stays = {rounded(form, target, 'b')}")
+    lines.append(f"stays = {kept_base(loop, target)}")
     lines += [
         f"numbers[{(2 * n + merge) * chunk + first} + i] = {result} - stays" for merge, result in enumerate(results)
     ]
@@ -385,9 +385,12 @@ def _table_size(agents: int) -> int:
 
 
 def _binned(name: str, value: str, bins: int) -> list[str]:
-    """The bin of a magnitude that is not 0: `value` kept within the bins after the first."""
+    """The bin of a magnitude that is not 0: `value` kept within the bins after the first.
+
+    It is made 32 bits wide again, because numba computes in 64, and so do all steps that follow.
+    """
     return [
-        f"{name} = {value}",
-        f"{name} = {name} if {name} > np.int32(0) else np.int32(0)",
-        f"{name} = ({name} if {name} < np.int32({bins - 2}) else np.int32({bins - 2})) + np.int32(1)",
+        f"{name} = np.int32({value} + np.int32(1))",
+        f"{name} = {name} if {name} > np.int32(1) else np.int32(1)",
+        f"{name} = {name} if {name} < np.int32({bins - 1}) else np.int32({bins - 1})",
     ]

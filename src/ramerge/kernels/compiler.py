@@ -9,6 +9,7 @@ and is compiled again by every process.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
@@ -47,10 +48,35 @@ def _uncounted(_typing: Any, pointer: Any, size: Any) -> Any:
 _array: Any = intrinsic(_uncounted)
 
 
+def _in_widest(_typing: Any) -> Any:
+    """Lets LLVM use the processor's widest vectors in the function that calls this.
+
+    For most processors with vectors of 512 bits LLVM uses 256, because the first of them (Skylake) ran at a lower clock
+    with more. llvmlite knows no attributes of this kind, but writes out what is in the set.
+    """
+
+    def generate(context: Any, builder: Any, _signature: Any, _values: Any) -> Any:
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+_widest: Any = intrinsic(_in_widest)
+
+
 def compile_kernel(
-    name: str, source: str, arguments: tuple[str, ...], returns: str, scope: Mapping[str, Callable[..., Any]]
+    name: str,
+    source: str,
+    arguments: tuple[str, ...],
+    returns: str,
+    scope: Mapping[str, Callable[..., Any]],
+    features: str,
 ) -> Any:
     """Compile; see `native.load`.
+
+    Args:
+        features: of the processor, as LLVM calls them.
 
     Returns:
         numba's `CFunc`; its code lies at `address` as long as it is referenced. It takes an address and a size for each
@@ -61,11 +87,17 @@ def compile_kernel(
     """
     known = {
         "np": np,
+        "in_widest": _widest,
         "__name__": __name__,
         **INTRINSICS,
         **{key: _callee(function) for key, function in scope.items()},
     }
-    exec(compile(source, f"<kernel {name}>", "exec"), known)  # noqa: S102
+    code = ast.parse(source)
+    function = code.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    if "+avx512vbmi2" in features:  # came after the processors that slow down
+        function.body[:0] = ast.parse("in_widest()").body
+    exec(compile(code, f"<kernel {name}>", "exec"), known)  # noqa: S102
     kernel = njit(**_INSIDE)(known[name])
     signature = _SCALARS[returns](*[part for code in arguments for part in _native(code)])
     try:
@@ -94,10 +126,15 @@ def object_code(compiled: Any, processor: str, features: str) -> bytes | None:
 
 
 def _callee(function: Any) -> Any:
-    """A plain function as one that compiled code can call, which sees the intrinsics beside its module's names."""
-    plain = FunctionType(
-        function.__code__, {**INTRINSICS, **function.__globals__}, function.__name__, function.__defaults__
-    )
+    """A plain function as one that compiled code can call, and so those of its module that it calls.
+
+    They see the intrinsics beside their module's names.
+    """
+    names = function.__globals__
+    called = {
+        name: _callee(names[name]) for name in function.__code__.co_names if isinstance(names.get(name), FunctionType)
+    }
+    plain = FunctionType(function.__code__, {**INTRINSICS, **names, **called}, function.__name__, function.__defaults__)
     return njit(**_INSIDE)(plain)
 
 

@@ -28,9 +28,7 @@ from numpy.polynomial import chebyshev
 
 from ramerge.kernels import spectral
 from ramerge.kernels.spectral import Array
-
-DECOMPOSITION = 11.0
-"""Operations of products, over the cube of the side, in the time of an eigendecomposition."""
+from ramerge.kernels.work import DECOMPOSITION, worked
 
 _BOUNDED = 1e4  # up to this time, an operator amplifies by at most 0.64 sqrt(time N)
 _TERMS = 64  # of a polynomial that phi is fitted with
@@ -147,6 +145,7 @@ def _stacked_gram(taus: Sequence[Array], real: Any) -> tuple[Array, list[float]]
     for columns in spectral.blocks(taus[0]):
         stack = np.concatenate([tau[:, columns].astype(real, copy=False) for tau in taus])
         products += stack @ stack.T
+        worked(stack.itemsize / 8 * len(stack) * stack.size)
     norms = [math.sqrt(np.trace(products[rows, rows], dtype=np.float64)) or 1.0 for rows in parts]
     scales = np.repeat([1 / norm for norm in norms], len(taus[0])).astype(real)
     products *= scales
@@ -237,6 +236,7 @@ def _polynomial(x: Array, symmetric: Array, bound: float, terms: Array) -> Array
     result = float(terms[0]) * x
     for k in range(1, len(terms)):
         result += float(terms[k]) * present
+        worked(symmetric.itemsize / 8 * 2 * len(x) * symmetric.size)
         if k + 1 < len(terms):
             following = present @ symmetric
             before += present

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
+from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import Format, Loop
 from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
 from ramerge.kernels.threefry import threefry
@@ -35,7 +36,7 @@ Words = NDArray[Any]
 Element = Callable[..., Any]
 
 # In formulas. Wider numbers promote them exactly, so one formula serves float32 and float64.
-ZERO, ONE = np.float32(0), np.float32(1)
+ZERO, ONE, INFINITY = np.float32(0), np.float32(1), np.float32(np.inf)
 
 # A magnitude is a float32 without its sign: 31 bits, of which the upper 15 are counted first, then the lower 16.
 COARSE_BINS, FINE_BINS = 1 << 15, 1 << 16
@@ -89,7 +90,7 @@ def merge(
     rounding: NDArray[np.int64] | None = None,
     beyond: Sequence[float] = (0.0,),
     ranks: NDArray[np.int64] | None = None,
-    bounds: Sequence[float] = (),
+    bounds: int = 0,
 ) -> bool:
     """Write `element(b, taus, [importances,] *each, *common)` of every element to `out`.
 
@@ -106,19 +107,30 @@ def merge(
             erases, as `kernels.rounding` has it.
         beyond: one for each agent, or only one; for that an agent has moved an element where |tau| > beyond.
         ranks: int64, shape (2, N): where to count each agent's magnitudes that lie above its bound, and that reach it.
-        bounds: one for each agent, float32.
+        bounds: which row of `each` these are; float32.
 
     Returns:
         True if an input is not finite, an importance is negative, or a result overflows the format.
     """
-    limits, ranked = len(beyond) if rounding is not None else 0, ranks is not None
+    limits = len(beyond) if rounding is not None else 0
+    ranked = bounds if ranks is not None else None
     kernel = _merge(element, loop, which, len(each), len(common), drop is not None, limits, ranked)
     numbers = [*[number for row in each for number in row], *common, *(drop.scales if drop else ())]
-    numbers += [*beyond[:limits], *(bounds if ranked else ())]
+    numbers += beyond[:limits]
     counts = [array.reshape(-1) if array is not None else _NOTHING for array in (rounding, ranks)]
     with np.errstate(over="ignore"):  # a number that overflows float32 makes the result overflow, which is reported
         rounded = np.array(numbers, loop.out.real)
-    return bool(kernel(*inputs, out, rounded, *counts, *_coins(drop)))
+    found = kernel(*inputs, out, rounded, *counts, *_coins(drop))
+    # a task vector is infinite where an input is, and where a difference of finite ones overflows
+    return bool(found & _WRONG) or (found == _DOUBTFUL and not all(map(_finite, loop.inputs, inputs)))
+
+
+# Bits of what a loop finds: a result overflows, or an importance is wrong; a task vector is not finite.
+_WRONG, _DOUBTFUL = 1, 2
+
+
+def _finite(form: Format, words: Words) -> bool:
+    return not count_non_finite(form.name, words, words.size * len(form.lanes))
 
 
 _NOTHING = np.empty(0, np.int64)
@@ -172,9 +184,13 @@ def _coins(drop: Drop | None) -> tuple[Any, int]:
 
 @cache
 def _merge(
-    element: Element, loop: Loop, which: Inputs, each: int, common: int, drops: bool, rounds: int, ranks: bool
+    element: Element, loop: Loop, which: Inputs, each: int, common: int, drops: bool, rounds: int, ranks: int | None
 ) -> Any:
-    """Write out and compile; `rounds`: how many numbers `beyond` has if it is counted what rounding erases, else 0."""
+    """Write out and compile.
+
+    rounds: how many numbers `beyond` has if it is counted what rounding erases, else 0. ranks: the row of `each` that
+    magnitudes are compared with, if they are.
+    """
     form, agents, counters = loop.out, range(which.agents), Counters(which.agents)
     limits = names_of("beyond", rounds, which.agents)
     arguments = ["b", _tuple("tau{t}", agents)]
@@ -187,28 +203,27 @@ def _merge(
         if rounds:
             body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > {limits[t]}") for t in agents]]
         body += _dropped(loop, agents, part) if drops else []
-        body += _ranked(counters) if ranks else []
+        body += _ranked(counters, ranks) if ranks is not None else []
         if which.importances:
             # a negative importance is reported like an infinite one
             body += [f"f{t}_i = {_element(loop, which, f'f{t}', part)}" for t in agents]
-            body += [f"seen = {form.peak}(seen, f{t}_i if f{t}_i >= ZERO else INFINITY)" for t in agents]
+            body += [f"weighed = {form.peak}(weighed, f{t}_i if f{t}_i >= ZERO else INFINITY)" for t in agents]
         body += [f"r{part} = element({', '.join(arguments)})", f"peak = {form.peak}(peak, r{part})"]
-        body += counters.survey(form, form.name, f"r{part}") if rounds else []
+        body += counters.survey(loop, form.name, f"r{part}") if rounds else []
     body.append(f"out[i] = {form.pack}({', '.join(f'r{part}' for part in loop.parts)})")
     source = _loop(
         form,
         [*which.names, "out", "numbers", "counts", "ranks", "coins", "start"],
         [
-            *_numbers(agents, each, common, drops, [*limits[:rounds], *[f"bound{t}" for t in agents if ranks]]),
+            *_numbers(agents, each, common, drops, limits[:rounds]),
             *(_keys(agents) if drops else []),
         ],
-        [*(counters.clear(ROWS) if rounds else []), *(counters.clear(_RANKS) if ranks else [])],
+        [*(counters.clear(ROWS) if rounds else []), *(counters.clear(_RANKS) if ranks is not None else [])],
         body,
         [
             *(counters.flush("counts", ROWS) if rounds else []),
-            *(counters.flush("ranks", _RANKS) if ranks else []),
+            *(counters.flush("ranks", _RANKS) if ranks is not None else []),
         ],
-        f"seen >= np.{form.bits}({form.infinity}) or peak >= np.{form.bits}({form.overflow})",
     )
     types = [*map(_words, (*loop.inputs, form)), _reals(form), "i64[]", "i64[]", "u32[]", "u64"]
     scope = {"element": element, **({"threefry": threefry} if drops else {})}
@@ -222,7 +237,6 @@ def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: boo
     for part in parts:
         body += task_vectors(loop, which, part)
         body += _dropped(loop, agents, part) if drops else []
-        body += [f"seen = {form.peak}(seen, tau{t})" for t in agents]
         for t in rows:
             call = ", ".join([str(t), _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
             row = f"np.uint64({_CHUNK_WORDS * (t * len(parts) + part)})"
@@ -282,7 +296,7 @@ _LOOP = """
 def loop({arguments}):
     SIXTEEN, LOWER, ONE64, ONE32 = np.uint64(16), np.uint64(65535), np.uint64(1), np.uint32(1)
     ZERO, INFINITY = {real}(0), {real}(np.inf)
-    nothing, seen, peak = np.uint32(0), np.{bits}(0), np.{bits}(0)
+    nothing, seen, weighed, peak = np.uint32(0), np.{bits}(0), np.{bits}(0), np.{bits}(0)
     field0, field1 = np.uint32(1), np.uint32(1 << 16)
     {before}
     for first in range(0, {first}.size, {chunk}):
@@ -291,7 +305,8 @@ def loop({arguments}):
         for i in range(np.uint64(first), np.uint64(last)):
             {body}
         {flush}
-    return np.uint32(1) if {wrong} else np.uint32(0)
+    wrong = np.uint32({wrong}) if weighed >= np.{bits}({infinity}) or peak >= np.{bits}({overflow}) else nothing
+    return or32(wrong, np.uint32({doubtful}) if seen >= np.{bits}({infinity}) else nothing)
 """
 
 
@@ -302,7 +317,6 @@ def _loop(
     reset: Sequence[str],
     body: Sequence[str],
     flush: Sequence[str],
-    wrong: str,
 ) -> str:
     """Source of a loop over chunks of words: before all, before each chunk, for each word, after each chunk."""
     return _LOOP.format(
@@ -315,7 +329,10 @@ def _loop(
         reset="\n        ".join(reset),
         body="\n            ".join(body),
         flush="\n        ".join(flush),
-        wrong=wrong,
+        wrong=_WRONG,
+        doubtful=_DOUBTFUL,
+        infinity=form.infinity,
+        overflow=form.overflow,
     )
 
 
@@ -325,16 +342,14 @@ def _element(loop: Loop, which: Inputs, name: str, part: int) -> str:
 
 
 def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
-    """Element number `part` of the word: the base, and every agent's task vector."""
-    peak, agents = loop.out.peak, range(which.agents)
+    """Element number `part` of the word: the base, and every agent's task vector.
+
+    That is not finite if one of the two is not, or if their difference overflows.
+    """
     lines = [f"b = {_element(loop, which, 'base', part)}" if which.base else "b = ZERO"]
-    lines += [f"seen = {peak}(seen, b)"] if which.base else []
-    for t in agents:
-        lines += [
-            f"x = {_element(loop, which, f'a{t}', part)}",
-            f"seen = {peak}(seen, x)",
-            f"tau{t} = x - b" if which.base else f"tau{t} = x",
-        ]
+    for t in range(which.agents):
+        x = _element(loop, which, f"a{t}", part)
+        lines += [f"tau{t} = {x} - b" if which.base else f"tau{t} = {x}", f"seen = {loop.out.peak}(seen, tau{t})"]
     return lines
 
 
@@ -347,13 +362,13 @@ def _dropped(loop: Loop, agents: range, part: int) -> list[str]:
 _RANKS = ("above", "least")
 
 
-def _ranked(counters: Counters) -> list[str]:
-    """Count the magnitudes that lie above each agent's bound, and those that reach it."""
-    lines = []
-    for name, compared in zip(_RANKS, (">", ">="), strict=True):
-        marks = [counters.mark(t, f"np.float32(abs(tau{t})) {compared} bound{t}", "beyond") for t in counters.agents]
-        lines += [*counters.clear(["beyond"]), *marks, *counters.count(name, flags="beyond")]
-    return lines
+def _ranked(counters: Counters, row: int) -> list[str]:
+    """Count the magnitudes that lie above each agent's number in a row, and those that reach it."""
+    return [
+        counters.add(name, t, f"np.float32(abs(tau{t})) {compared} e{row}_{t}")
+        for name, compared in zip(_RANKS, (">", ">="), strict=True)
+        for t in counters.agents
+    ]
 
 
 def _numbers(agents: range, each: int, common: int, drops: bool, more: Sequence[str] = ()) -> list[str]:

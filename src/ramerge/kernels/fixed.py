@@ -10,13 +10,9 @@ added as they are; a carry is only made when a sum is read.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from ramerge.kernels.intrinsics import f64_pack
 
 # A tensor's elements that are added before the sum becomes a fixed-point number.
 CHUNK = 1 << 16
@@ -47,28 +43,6 @@ def encode(values: NDArray[np.float64], limbs: NDArray[np.int64]) -> None:
         first = max(shift, 0) // 32
         for index in range(first, min(first + 4, len(row))):
             row[index] += sign * ((whole >> (32 * index)) & _MASK)
-
-
-def enter(value: Any, limbs: Any, first: Any) -> None:
-    """`encode` of one number, in compiled code: add it to the limbs from `first` on."""
-    bits = f64_pack(value)
-    exponent = np.int64((bits >> np.uint64(52)) & np.uint64(0x7FF))
-    mantissa = bits & np.uint64((1 << 52) - 1)
-    shift = exponent - np.int64(1075 - _LOWEST)
-    if exponent > 0 and exponent < 0x7FF and shift > -53:
-        mantissa = mantissa | np.uint64(1 << 52)
-        mantissa = mantissa >> np.uint64(max(-shift, np.int64(0)))
-        shift = max(shift, np.int64(0))
-        place, by = shift >> 5, np.uint64(shift & 31)
-        mask, sign = np.uint64(_MASK), np.int64(1) - np.int64((bits >> np.uint64(63)) << np.uint64(1))
-        parts = (
-            (mantissa << by) & mask,
-            (mantissa >> (np.uint64(32) - by)) & mask,
-            (mantissa >> np.uint64(32)) >> (np.uint64(32) - by),
-        )
-        for index in range(3):
-            if place + index < LIMBS:
-                limbs[first + place + index] += sign * np.int64(parts[index])
 
 
 def decode(limbs: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -67,7 +67,7 @@ def load(
             arrays, which the source sees with one dimension; `u32`, `u64`, `i64`, `f32`, `f64` for numbers.
         returns: type of the result, a number.
         scope: functions that the source may call, by name. They are compiled with it. They see the intrinsics, and
-            modules, types, numbers and strings of their own module.
+            modules, types, numbers, strings and further such functions of their own module.
 
     Returns:
         A function that takes arrays and numbers, releases the GIL, and returns an int or a float. It raises TypeError
@@ -124,8 +124,9 @@ def _compile(
 
     tell = getattr(_listeners, "tell", _nobody)
     tell(False)
-    compiled = compile_kernel(name, source, arguments, returns, scope)
-    code = object_code(compiled, *_processor())
+    processor, features = _processor()
+    compiled = compile_kernel(name, source, arguments, returns, scope, features)
+    code = object_code(compiled, processor, features)
     tell(True)
     if code is None:
         text = f"numba {_numba_version()} makes code of kernel {name} that cannot be kept for later processes"
@@ -246,4 +247,6 @@ def _constant(name: str, value: object) -> str:
         return value.__name__
     if isinstance(value, (bool, int, float, str, np.generic, type)):
         return f"{type(value)} {value!r}"
+    if isinstance(value, FunctionType):
+        return _meaning(value)
     raise TypeError(f"a compiled function cannot use {name}, a {type(value).__name__}")

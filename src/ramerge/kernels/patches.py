@@ -26,16 +26,13 @@ Bitmap = NDArray[np.uint64]
 
 WIDTHS = (1, 2, 4, 8)
 
-# The first loop has no branch, so that it is vectorised; the second one takes as many steps as elements have moved.
 _COMPARE = """
 def {name}(base, other, bitmap, values):
     count, size, one = np.uint64(0), np.uint64(base.size), np.uint64(1)
     for word in range(np.uint64(bitmap.size)):
         start, mask = word * np.uint64(64), np.uint64(0)
         if start + np.uint64(64) <= size:
-            for i in range(np.uint64(64)):
-                differs = one if base[start + i] != other[start + i] else np.uint64(0)
-                mask |= differs << i
+            mask = differing(base, other, start)
         else:
             for i in range(size - start):
                 differs = one if base[start + i] != other[start + i] else np.uint64(0)

@@ -129,7 +129,7 @@ def _kernel(
             each_agent="".join(agents),
             count=join(count, 12) if counts else "",
             merge=_MERGE.format(part=part, shared=shared, rescale=rescale, peak=form.peak) if merges else "",
-            survey=join(counters.survey(form, form.name, "result"), 12) if rounds else "",
+            survey=join(counters.survey(loop, form.name, "result"), 12) if rounds else "",
         )
 
     values = ", ".join(f"value{part}" for part in loop.parts)

@@ -44,6 +44,11 @@ def rounded(form: Format, target: str, value: str) -> str:
     return _stored(target, value)
 
 
+def kept_base(loop: Loop, target: str) -> str:
+    """Source of what is stored in `target` of the base `b`, the loop's first input."""
+    return "b" if loop.inputs[0].name == target else rounded(loop.out, target, "b")
+
+
 def _stored(target: str, value: str) -> str:
     """Source of what is read back of a float32 value that is stored in a 16-bit format."""
     form = ELEMENTS[target]
@@ -70,15 +75,23 @@ class Counters:
         """Set registers to zero."""
         return [f"{name}{pair} = nothing" for name in names for pair in self.pairs]
 
-    def mark(self, agent: int, moved: str, flags: str = "active") -> str:
-        """Enter in `flags` that something holds for an agent, such as that it moved the element."""
-        flag = f"{flags}{agent // 2}"
+    def mark(self, agent: int, moved: str) -> str:
+        """Enter in `active` that an agent moved the element."""
+        flag = f"active{agent // 2}"
         return f"{flag} = or32({flag}, field{agent % 2}) if {moved} else {flag}"
 
-    def count(self, name: str, where: str = "", flags: str = "active") -> list[str]:
-        """Add `flags` to counters, everywhere or where a condition holds."""
+    def add(self, name: str, agent: int, where: str) -> str:
+        """Add 1 to an agent's counter where a condition holds.
+
+        What is added is chosen, and not which sum is taken: LLVM vectorises several sums of one register only so.
+        """
+        pair = f"{name}{agent // 2}"
+        return f"{pair} = add32({pair}, field{agent % 2} if {where} else nothing)"
+
+    def count(self, name: str, where: str = "") -> list[str]:
+        """Add `active` to counters, everywhere or where a condition holds."""
         condition = f" if {where} else {name}{{pair}}" if where else ""
-        line = f"{name}{{pair}} = add32({name}{{pair}}, {flags}{{pair}}){condition}"
+        line = f"{name}{{pair}} = add32({name}{{pair}}, active{{pair}}){condition}"
         return [line.format(pair=pair) for pair in self.pairs]
 
     def flush(self, array: str, names: Sequence[str], start: str = "") -> list[str]:
@@ -92,9 +105,9 @@ class Counters:
             for t in self.agents
         ]
 
-    def survey(self, form: Format, target: str, result: str, stored: str = "") -> list[str]:
+    def survey(self, loop: Loop, target: str, result: str, stored: str = "") -> list[str]:
         """Count the element whose `result`, of the base `b`, is to be rounded, or is `stored` already."""
-        same = f"{stored or rounded(form, target, result)} == {rounded(form, target, 'b')}"
+        same = f"{stored or rounded(loop.out, target, result)} == {kept_base(loop, target)}"
         lines = [f"changed = {result} != b", f"same = changed and {same}"]
         return [*lines, *self.count("updates", "changed"), *self.count("erased", "same")]
 
@@ -151,7 +164,7 @@ def _survey(loop: Loop, target: str, limits: int) -> Any:
         result=f"{form.lanes[0]}(result[i])",
         stored=f"{wide}({after.lanes[0]}(stored[i]))",
         clear="\n        ".join(counters.clear(ROWS)),
-        body="\n            ".join([*counters.clear(["active"]), *moved, *counters.survey(form, target, "r", "s")]),
+        body="\n            ".join([*counters.clear(["active"]), *moved, *counters.survey(loop, target, "r", "s")]),
         flush="\n        ".join(counters.flush("counts", ROWS)),
     )
     words = [f"{each.word_code}[]" for each in (*loop.inputs, form)]

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.kernels.work import DECOMPOSITION, worked
+
 Array = NDArray[Any]
 
 NULL = 1e-12
@@ -57,6 +59,7 @@ def gram(x: Array) -> Array:
     for columns in blocks(x):
         block = wide(x[:, columns])
         total += block @ block.T  # BLAS does this in half the time, knowing the product to be symmetric
+        worked(len(x) * block.size)
     return total
 
 
@@ -81,6 +84,7 @@ def combined(operators: Sequence[Array], taus: Sequence[Array]) -> Array:
 def spectrum(symmetric: Array) -> tuple[Array, Array]:
     """Eigenvalues in descending order, none below 0, and their vectors as columns."""
     values, vectors = np.linalg.eigh(symmetric)
+    worked(DECOMPOSITION * len(symmetric) ** 3)
     return np.maximum(values[::-1], 0), vectors[:, ::-1]
 
 

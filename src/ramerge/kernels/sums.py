@@ -1,7 +1,8 @@
 """Sums over segments of a tensor of what formulas give, and of products of that: norms and dot products.
 
-Terms are float64. The order in which a segment's are added depends on the processor and on the formats of the inputs,
-so that the loop can be vectorised; it depends on neither blocks nor threads.
+Terms are float64. A segment of 16,384 elements or more is added up in 1024 lanes: element i goes to lane i % 1024, in
+order. Then the upper half of the lanes is added to the lower one, until one is left. Shorter segments have fewer lanes.
+So there is one order, which suits vectors, whatever the formats, processors, blocks and threads.
 """
 
 from __future__ import annotations
@@ -15,16 +16,23 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.elementwise import Element, Inputs, task_vectors
-from ramerge.kernels.formats import Loop
+from ramerge.kernels.formats import ELEMENTS, Loop
 
 Words = NDArray[Any]
 
-_CHUNK = 512
+LANES = 1024
+_ROOM = LANES + 8  # for the lanes of a term, so that those of several do not meet in the same lines of the cache
+_TERMS = 36  # at a time; a loop over more is not vectorised
 
 
 def products(agents: int) -> tuple[tuple[int, int], ...]:
     """The terms of a Gram matrix: every agent with itself and with those before it."""
     return tuple((i, j) for i in range(agents) for j in range(i + 1))
+
+
+def squares(agents: int) -> tuple[tuple[int, int], ...]:
+    """The terms of every agent's sum of squares."""
+    return tuple((t, t) for t in range(agents))
 
 
 def totals(agents: int) -> tuple[tuple[int, int], ...]:
@@ -52,7 +60,7 @@ def sums(
         inputs: 1-D arrays of these formats' words, of equal length, as `which` says.
         which: what the inputs are; without a base, task vectors are the agents themselves.
         terms: whose values are multiplied and summed, as numbers of agents; the number of agents itself stands for 1.
-        segment: elements of a segment; the last one may be shorter. Even where words hold two elements.
+        segment: elements of a segment; the last one may be shorter.
         elements: how many elements there are.
         each: tuples of one number an agent, rounded here to the loop's real type.
         common: numbers, rounded alike.
@@ -60,70 +68,91 @@ def sums(
     Returns:
         float64 of shape (segments, terms), and whether an input or a value is not finite.
     """
-    kernel = _sums(value, loop, which, len(each), len(common))
     numbers = np.array([*[number for row in each for number in row], *common], loop.out.real)
-    found = np.zeros((-(-elements // segment), len(terms)))
-    left, right = np.array(terms, np.int64).T.copy()
-    room = np.ones((which.agents + 1) * _CHUNK)
-    flagged = kernel(*inputs, numbers, left, right, room, found.reshape(-1), segment // len(loop.parts))
-    return found, bool(flagged)
+    single = Loop(tuple(ELEMENTS[form.name] for form in loop.inputs), ELEMENTS[loop.out.name])
+    words, found, flagged = single.arrays(inputs, elements), [], False
+    for first in range(0, len(terms), _TERMS):
+        group = tuple(terms[first : first + _TERMS])
+        kernel = _sums(value, single, which, group, len(each), len(common))
+        one, lanes = np.zeros((-(-elements // segment), len(group))), np.empty(len(group) * _ROOM)
+        flagged |= bool(kernel(*words, numbers, lanes, one.reshape(-1), segment, _lanes(segment)))
+        found.append(one)
+    return np.concatenate(found, axis=1), flagged
 
 
+def _lanes(segment: int) -> int:
+    """How many lanes a segment has: a power of two; fewer for short ones, which so have some rows of them."""
+    return max(16, min(LANES, 1 << (max(segment // 16, 1).bit_length() - 1)))
+
+
+# Lanes that a short segment does not reach would stay 0, and are left out.
 _SOURCE = """
 def sums({arguments}):
-    ZERO, CHUNK = {real}(0), np.uint64({chunk})
+    ZERO, ROOM = {real}(0), np.uint64({room})
     nothing, seen = np.uint32(0), np.{bits}(0)
     {numbers}
-    words, begin, at, size = np.int64({chunk_words}), np.int64(0), np.uint64(0), np.int64({first}.size)
+    begin, at, size = np.uint64(0), np.uint64(0), np.uint64({first}.size)
     while begin < size:
-        end = min(begin + segment, size)
+        end = min(begin + np.uint64(segment), size)
+        width = np.uint64(most)
+        while width > np.uint64(8) and width >= (end - begin) * np.uint64(2):
+            width = width >> np.uint64(1)
+        for row in range(np.uint64({terms})):
+            for k in range(width):
+                lanes[row * ROOM + k] = 0.0
         start = begin
         while start < end:
-            length = min(words, end - start)
-            if length < words:
-                for k in range({values}):
-                    room[k] = 0.0
-            for j in range(np.uint64(length)):
-                i = np.uint64(start) + j
-                {widen}
-            for term in range(np.uint64(left.size)):
-                x, y, total = np.uint64(left[term]) * CHUNK, np.uint64(right[term]) * CHUNK, 0.0
-                for k in range(CHUNK):
-                    total = plus(total, room[x + k] * room[y + k])
-                found[at + term] += total
-            start += words
-        at += np.uint64(left.size)
+            for k in range(min(width, end - start)):
+                i = start + k
+                {add}
+            start += width
+        for term in range(np.uint64({terms})):
+            z, span = term * ROOM, width
+            while span > np.uint64(8):
+                span = span >> np.uint64(1)
+                for k in range(span):
+                    lanes[z + k] += lanes[z + k + span]
+            found[at + term] = {eight}
+        at += np.uint64({terms})
         begin = end
     return np.uint32(1) if seen >= np.{bits}({infinity}) else np.uint32(0)
 """
 
 
+def _folded(lanes: int, first: int = 0, apart: int = 1) -> str:
+    """Source of the sum of the first lanes behind z, the upper half added to the lower one until one is left."""
+    if lanes == 1:
+        return f"lanes[z + np.uint64({first})]"
+    return f"({_folded(lanes // 2, first, 2 * apart)} + {_folded(lanes // 2, first + apart, 2 * apart)})"
+
+
 @cache
-def _sums(value: Element, loop: Loop, which: Inputs, each: int, common: int) -> Any:
-    form, agents, words = loop.out, range(which.agents), _CHUNK // len(loop.parts)
-    widen = []
-    for part in loop.parts:
-        widen += task_vectors(loop, which, part)
-        taus = f"({', '.join(f'tau{t}' for t in agents)},)"
-        for t in agents:
-            own = [*[f"e{row}_{t}" for row in range(each)], *[f"c{index}" for index in range(common)]]
-            widen += [
-                f"v = value({', '.join([str(t), taus, *own])})",
-                f"seen = {form.peak}(seen, v)",
-                f"room[np.uint64({t * _CHUNK + part * words}) + j] = np.float64(v)",
-            ]
-    names = [*[f"e{row}_{t}" for row in range(each) for t in agents], *[f"c{index}" for index in range(common)]]
+def _sums(value: Element, loop: Loop, which: Inputs, terms: tuple[tuple[int, int], ...], each: int, common: int) -> Any:
+    form, agents = loop.out, range(which.agents)
+    add = task_vectors(loop, which, 0)
+    taus = f"({', '.join(f'tau{t}' for t in agents)},)"
+    for t in agents:
+        own = [*[f"e{index}_{t}" for index in range(each)], *[f"c{index}" for index in range(common)]]
+        add += [
+            f"v = value({', '.join([str(t), taus, *own])})",
+            f"seen = {form.peak}(seen, v)",
+            f"v{t} = np.float64(v)",
+        ]
+    for place, (x, y) in enumerate(terms):
+        product = f"v{x} * v{y}" if y < which.agents else f"v{x}"
+        add.append(f"lanes[np.uint64({place * _ROOM}) + k] += {product}")
+    names = [*[f"e{index}_{t}" for index in range(each) for t in agents], *[f"c{index}" for index in range(common)]]
     source = _SOURCE.format(
-        arguments=", ".join([*which.names, "numbers", "left", "right", "room", "found", "segment"]),
+        arguments=", ".join([*which.names, "numbers", "lanes", "found", "segment", "most"]),
         real=f"np.{np.dtype(form.real).name}",
         bits=form.bits,
-        chunk=_CHUNK,
         numbers="\n    ".join(f"{name} = numbers[{index}]" for index, name in enumerate(names)) or "pass",
-        chunk_words=words,
         first=which.names[0],
-        values=len(agents) * _CHUNK,
-        widen="\n                ".join(widen),
+        add="\n                ".join(add),
+        room=_ROOM,
+        terms=len(terms),
+        eight=_folded(8),
         infinity=form.infinity,
     )
-    types = [*[f"{each.word_code}[]" for each in loop.inputs], f"{form.real_code}[]", *["i64[]"] * 2, *["f64[]"] * 2]
-    return native.load("sums", source, (*types, "i64"), "u32", {"value": value})
+    types = [*[f"{each.word_code}[]" for each in loop.inputs], f"{form.real_code}[]", "f64[]", "f64[]", "i64", "i64"]
+    return native.load("sums", source, tuple(types), "u32", {"value": value})

@@ -37,6 +37,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.kernels.work import worked
+
 Array = NDArray[Any]
 Solver = Literal["adam", "closed_form"]
 
@@ -234,6 +236,7 @@ def _tall(lib: _Library, taus: Sequence[Any], norms: Sequence[float], proximity:
         curvature += gram  # a new array the first time, in place from then on
         for rows in _row_blocks(tau):
             excess[rows] -= lib.wide(_others(taus, t, rows)) @ gram
+            worked(3 * len(gram) * math.prod(tau[rows].shape))
         del gram  # before the next one is there
     inverse, mu = _inverse(lib, curvature, proximity)
     del curvature
@@ -254,6 +257,7 @@ def _flat(lib: _Library, taus: Sequence[Any], norms: Sequence[float], proximity:
     for columns in _blocks(width, _LONG):
         stack = _stack(lib, taus, norms, columns)
         products += stack @ stack.T
+        worked(len(stack) ** 2 * stack.shape[1])
         del stack
     excess = _interference(lib, products, norms, out)
     inverse, mu = _inverse(lib, products, proximity)
@@ -295,7 +299,9 @@ def _inverse(lib: _Library, matrix: Any, proximity: float) -> tuple[Any, float]:
     mu = proximity * float(matrix[each, each].sum())
     matrix[each, each] += mu
     # transposed: LAPACK makes matrix @ inverse close to the identity, here inverse @ matrix has to be
-    return lib.xp.linalg.inv(matrix).T, mu
+    inverse = lib.xp.linalg.inv(matrix).T
+    worked(2 * 8 / 3 * len(matrix) ** 3)
+    return inverse, mu
 
 
 def _proximal(excess: Any, inverse: Any, mu: float) -> Any:
@@ -309,11 +315,17 @@ def _proximal(excess: Any, inverse: Any, mu: float) -> Any:
 def _adam(lib: _Library, taus: Sequence[Any], norms: Sequence[float], steps: int, rate: float) -> Any:
     out, width = taus[0].shape
     product, result = (_curvature if _dense(out, width, len(taus)) else _factors)(taus, norms)
+    side = min(width, len(taus) * out)
+
+    def told(x: Any) -> Any:
+        worked((side + 10) * math.prod(x.shape))
+        return product(x)
+
     # the gradient of a row depends on that row of X alone: a block takes all its steps before the next one
     for rows in _blocks(out, out) if lib.whole else _row_blocks(result):
         excess = result[rows]
         moving = (excess != 0).any(1)  # the other rows have no gradient, and never will
-        excess[moving] = _descend(lib, excess[moving], product, steps, rate)
+        excess[moving] = _descend(lib, excess[moving], told, steps, rate)
         for tau in taus:
             excess += tau[rows]
     return result

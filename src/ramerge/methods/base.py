@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from ramerge.kernels.piece import Piece
+from ramerge.kernels.work import DECOMPOSITION
 
 Counts = NDArray[Any]
 Agents = tuple[str, ...]
@@ -103,6 +104,16 @@ def weights_field() -> Any:
 def scale_field() -> Any:
     """The parameter `scale`."""
     return Field(1.0, allow_inf_nan=False, description="factor of the merged task vector")
+
+
+SEED = 2**63 - 1
+"""The largest seed, also of recipes in YAML; the least one is -SEED."""
+
+
+def seed_field() -> Any:
+    """The parameter `seed`."""
+    extra: dict[str, Any] = {"range": "whole number of at most 63 bits"}
+    return Field(0, ge=-SEED, le=SEED, json_schema_extra=extra, description="seed of the coins")
 
 
 def agent_field(description: str) -> Any:
@@ -221,6 +232,11 @@ class Work:
     products: float = 0.0
     decompositions: float = 0.0
 
+    @property
+    def operations(self) -> float:
+        """All in operations of products, about."""
+        return self.products + DECOMPOSITION * self.decompositions
+
 
 def _no_statistics(_parameters: Any, _agents: Agents) -> tuple[Statistic, ...]:
     return ()
@@ -235,6 +251,10 @@ def _no_report(_parameters: Any, _results: Sequence[Any], agents: Agents) -> lis
 
 
 def _no_remarks(_figures: Mapping[str, Any]) -> str:
+    return ""
+
+
+def _no_warning(_figures: Sequence[Mapping[str, Any]]) -> str:
     return ""
 
 
@@ -287,6 +307,7 @@ class Method:
         reported: the statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way.
         report: from results of `reported`, one for each part of the model, to each agent's figures.
         remarks: from an agent's figures what is worth a note in the record; empty for nothing.
+        warning: from all agents' figures what is worth a warning; empty for nothing.
         columns: the figures of `report`.
         unit: how many elements that follow one another it needs at once: blocks begin at multiples of that. 1: it works
             on elements by themselves; all of a tensor's: on the tensor as a whole.
@@ -317,6 +338,7 @@ class Method:
     reported: Callable[[Any, Agents], Statistic | None] = _nothing_reported
     report: Callable[[Any, Sequence[Any], Agents], list[dict[str, Any]]] = _no_report
     remarks: Callable[[Mapping[str, Any]], str] = _no_remarks
+    warning: Callable[[Sequence[Mapping[str, Any]]], str] = _no_warning
     columns: tuple[Column, ...] = ()
     unit: Callable[[Layer, Any], int] = _elementwise
     scratch: Callable[[Layer, Any, int], int] = _no_scratch

@@ -36,8 +36,8 @@ from ramerge.methods.base import (
     weights_field,
 )
 from ramerge.methods.formula import Formula, merge
-from ramerge.methods.gram import Floats, Sums
 from ramerge.methods.ranks import Ranked, Values, ranked
+from ramerge.methods.sums import Floats, Sums
 from ramerge.methods.task_arithmetic import divisor
 from ramerge.methods.trim import every
 
@@ -86,11 +86,11 @@ class Magnitudes(Sums):
     """The sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
 
     after: Ranked = field(kw_only=True)
-    chunk = CHUNK
+    agents: int = field(kw_only=True)
 
-    def terms(self) -> Sequence[tuple[int, int]]:
+    def terms(self, agents: int) -> Sequence[tuple[int, int]]:
         """Of all, and of what is kept."""
-        return totals(self.agents) * 2
+        return totals(agents) * 2
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from ramerge.methods import task_arithmetic, ties
-from ramerge.methods.base import Agents, Method, Parameters, Results, Statistic, for_each, per_agent
+from ramerge.methods.base import Agents, Method, Parameters, Results, Statistic, for_each, per_agent, seed_field
 from ramerge.methods.coins import Coins
 from ramerge.methods.formula import Formula, merge
 
@@ -23,7 +23,7 @@ class DroppingParameters(Parameters):
     """What both have in common."""
 
     p: RATE = Field(0.5, description="drop rate")
-    seed: int = Field(0, description="seed of the coins")
+    seed: int = seed_field()
     rescale: bool = Field(True, description="multiply what is not dropped by 1 / (1 - p)")
 
 

@@ -13,7 +13,7 @@ tensor keeps its sum of magnitudes (`rescale: l1`, mergekit's), or by 1 / p (the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from ramerge.kernels.piece import Piece
+from ramerge.kernels.sums import totals
 from ramerge.kernels.threefry import words
 from ramerge.methods.base import (
     WEIGHTS,
@@ -33,11 +34,13 @@ from ramerge.methods.base import (
     Statistic,
     for_each,
     scale_field,
+    seed_field,
     weights_field,
 )
 from ramerge.methods.breadcrumbs import FRACTION, ratios
 from ramerge.methods.coins import key
-from ramerge.methods.gram import Floats, Sums, row_of
+from ramerge.methods.gram import row_of
+from ramerge.methods.sums import Floats, Sums
 from ramerge.methods.task_arithmetic import divisor
 
 # Rows are taken in groups of so many elements, so that what is made of them is small.
@@ -57,7 +60,7 @@ class DellaLinearParameters(Parameters):
     rescale: Rescale = Field(
         "l1", description="what is kept keeps each tensor's sum of magnitudes, is divided by its probability, or stays"
     )
-    seed: int = Field(0, description="seed of the coins")
+    seed: int = seed_field()
 
     @model_validator(mode="after")
     def _are_probabilities(self) -> DellaLinearParameters:
@@ -165,11 +168,13 @@ def _placed(by_rank: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
 class Magnitudes(Sums):
     """Sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
 
+    agents: int = field(kw_only=True)
     dropping: Dropping | None = None
+    chunk = 1  # rows are summed, of which blocks hold whole ones
 
-    def terms(self) -> Sequence[tuple[int, int]]:
+    def terms(self, agents: int) -> Sequence[tuple[int, int]]:
         """Of all, and of what is kept."""
-        return [(t, self.agents) for t in range(self.agents)] * 2
+        return totals(agents) * 2
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""

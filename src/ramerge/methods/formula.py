@@ -21,7 +21,8 @@ class Formula:
         common: numbers.
         inputs: what it reads beside the agents.
         coins: drops elements of task vectors first.
-        bounds: one for each agent; what a merge counts are the magnitudes above them, and those that reach them.
+        bounds: which of `each` it is that magnitudes are compared with: what a merge counts are those above, and those
+            that reach it.
         beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond; for what is
             counted of rounding.
     """
@@ -32,7 +33,7 @@ class Formula:
     base: bool = True
     importances: bool = False
     coins: Coins | None = None
-    bounds: tuple[float, ...] = ()
+    bounds: int = 0
     beyond: tuple[float, ...] = (0.0,)
 
 

@@ -8,7 +8,6 @@ task vectors, or of the agents themselves where there is no base. Products and s
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,67 +16,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels.elementwise import ZERO, Inputs
-from ramerge.kernels.fixed import CHUNK, WIDE_LIMBS, decode, encode
+from ramerge.kernels.fixed import CHUNK
 from ramerge.kernels.formats import Loop, Words, uniform
 from ramerge.kernels.piece import Piece, arithmetic
 from ramerge.kernels.sums import products, sums
 from ramerge.methods.base import Counts, Layer, Results, Statistic
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
+from ramerge.methods.sums import Floats, Sums
 from ramerge.methods.trim import every
 
 Per = Literal["tensor", "row", "column"]
-Floats = NDArray[np.float64]
 # from Gram matrices, of shape (..., N, N), to coefficients, of shape (..., N)
 Solve = Callable[[Floats], Floats]
 
 
-@dataclass(frozen=True)
-class Sums(Statistic):
-    """Sums of float64 over segments of a tensor. Their last row counts segments whose sums are out of range."""
-
-    agents: int = field(kw_only=True)
-
-    @abstractmethod
-    def terms(self) -> Sequence[tuple[int, int]]:
-        """What is summed, as `kernels.sums` takes it."""
-
-    def blank(self, agents: int) -> Counts:
-        """int64, shape (terms + 1, limbs)."""
-        return np.zeros((len(self.terms()) + 1, WIDE_LIMBS), np.int64)
-
-    def enter(self, found: Floats, counts: Counts) -> None:
-        """Add sums of shape (segments, terms)."""
-        usable = np.abs(found) < _LARGEST  # false for NaN, too
-        counts[-1, 0] += np.count_nonzero(~usable)
-        for row in np.where(usable, found, 0):
-            encode(row, counts[:-1])
-
-    def read(self, total: NDArray[np.int64]) -> Floats:
-        """The sums, in the order of terms; NaN if one was out of range."""
-        found = decode(total[:-1])
-        return np.full_like(found, np.nan) if total[-1, 0] else found
-
-
-_LARGEST, _LEAST_SQUARE = 2.0**300, 2.0**-260
+_LEAST_SQUARE = 2.0**-260
 
 
 @dataclass(frozen=True)
 class Gram(Sums):
     """The Gram matrix of a tensor: float64, shape (agents, agents)."""
 
-    chunk = CHUNK
+    agents: int = field(kw_only=True)
 
-    def terms(self) -> Sequence[tuple[int, int]]:
+    def terms(self, agents: int) -> Sequence[tuple[int, int]]:
         """All pairs."""
-        return products(self.agents)
+        return products(agents)
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
         which = Inputs(self.agents, base=has_base(piece, self.agents))
 
         def kernel(loop: Loop, inputs: list[Words]) -> bool:
-            found, flagged = sums(every, loop, inputs, which, self.terms(), CHUNK, piece.elements)
+            found, flagged = sums(every, loop, inputs, which, products(self.agents), CHUNK, piece.elements)
             self.enter(found, counts)
             return flagged
 

@@ -14,7 +14,8 @@ from pydantic import Field
 
 from ramerge.methods import gram
 from ramerge.methods.base import Agents, Method, Parameters, Results
-from ramerge.methods.gram import Combination, Floats
+from ramerge.methods.gram import Combination
+from ramerge.methods.sums import Floats
 
 
 class KarcherParameters(Parameters):

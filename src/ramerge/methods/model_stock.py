@@ -5,14 +5,17 @@ tau = t * mean_t tau_t        t = N c / (1 + (N - 1) c)        c: the mean cosin
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from ramerge.methods import gram
-from ramerge.methods.base import Agents, Method, Parameters, Results
-from ramerge.methods.gram import Combination, Floats
+from ramerge.methods.base import Agents, Column, Method, Parameters, Results, Statistic
+from ramerge.methods.gram import Combination
+from ramerge.methods.sums import Floats
 
 
 class ModelStockParameters(Parameters):
@@ -39,6 +42,37 @@ def prepare(parameters: ModelStockParameters, agents: Agents, results: Results) 
     return gram.prepare(len(agents), ratio, results, parameters.per)
 
 
+_LITTLE = 0.2
+"""Users are warned where less than this share of the agents' mean is left."""
+
+
+def reported(parameters: ModelStockParameters, agents: Agents) -> Statistic | None:
+    """The Gram matrices of tensors; nothing of rows."""
+    return next(iter(gram.statistics(len(agents), parameters.per)), None)
+
+
+def report(_parameters: Any, parts: Sequence[Floats], agents: Agents) -> list[dict[str, Any]]:
+    """The length of the merged task vector over that of the agents' mean, which is |t| of a single tensor."""
+    if not parts:
+        return [{} for _ in agents]
+    lengths = [float(products.sum()) for products in parts]
+    squares = [length * float(ratio(products).sum()) ** 2 for length, products in zip(lengths, parts, strict=True)]
+    total = math.fsum(lengths)
+    kept = math.sqrt(math.fsum(squares) / total) if total > 0 else None
+    return [{"ratio": kept} for _ in agents]
+
+
+def warning(figures: Sequence[Mapping[str, Any]]) -> str:
+    """A warning if hardly anything of the agents is left."""
+    kept = figures[0].get("ratio")
+    if kept is None or kept >= _LITTLE:
+        return ""
+    return (
+        f"model_stock leaves {kept:.1%} of the agents' mean, so the merge is nearly the base: the agents' task vectors "
+        "are nearly orthogonal, as those of different tasks are; `--method ram+` keeps more"
+    )
+
+
 MODEL_STOCK = Method(
     name="model_stock",
     title="Model Stock",
@@ -51,4 +85,10 @@ MODEL_STOCK = Method(
     unit=lambda layer, parameters: gram.unit(layer, parameters.per),
     prepare=prepare,
     merge=gram.merge,
+    reported=reported,
+    report=report,
+    warning=warning,
+    columns=(
+        Column("ratio", "ratio", ".3f", "length of the merged task vector over that of the agents' mean", none="-"),
+    ),
 )

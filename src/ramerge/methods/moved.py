@@ -7,7 +7,7 @@ base. In float32 every step of an optimizer leaves a trace, so what counts is ho
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -15,10 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from ramerge.kernels import fixed
+from ramerge.kernels.elementwise import INFINITY, ZERO, Inputs
+from ramerge.kernels.fixed import CHUNK
+from ramerge.kernels.formats import Loop, Words
 from ramerge.kernels.piece import Piece
-from ramerge.kernels.squares import squares
-from ramerge.methods.base import Column, Counts, Results, Statistic
+from ramerge.kernels.sums import squares, sums
+from ramerge.methods.base import Column, Counts, Results
+from ramerge.methods.sums import Sums
 
 
 class Relative(BaseModel):
@@ -71,21 +74,26 @@ COLUMN = Column("epsilon", "epsilon", ".3g", "an element moved if |agent - base|
 
 
 @dataclass(frozen=True)
-class RootMeanSquare(Statistic):
+class RootMeanSquare(Sums):
     """The root mean square of each agent's task vector, over all tensors that are merged by one rule of the recipe.
 
     What is not finite counts as 0. The result has a float64 for each agent.
     """
 
-    chunk = fixed.CHUNK
-
-    def blank(self, agents: int) -> Counts:
-        """int64, shape (agents, LIMBS): sums of squares as `kernels.fixed` has them."""
-        return np.zeros((agents, fixed.LIMBS), np.int64)
+    def terms(self, agents: int) -> Sequence[tuple[int, int]]:
+        """Every agent's square."""
+        return squares(agents)
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
-        return piece.observe(lambda loop, inputs: squares(loop, inputs, counts))
+        agents = len(counts) - 1
+
+        def kernel(loop: Loop, inputs: list[Words]) -> bool:
+            found, flagged = sums(finite, loop, inputs, Inputs(agents), squares(agents), CHUNK, piece.elements)
+            self.enter(found, counts)
+            return flagged
+
+        return piece.observe(kernel)
 
     @property
     def kept(self) -> str | None:
@@ -94,7 +102,12 @@ class RootMeanSquare(Statistic):
 
     def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[float, ...]:
         """See `Statistic.finish`."""
-        return tuple(math.sqrt(value / elements) if elements else 0.0 for value in fixed.decode(total).tolist())
+        return tuple(math.sqrt(value / elements) if elements else 0.0 for value in self.read(total).tolist())
+
+
+def finite(t: Any, taus: Any) -> Any:
+    """What is squared."""
+    return taus[t] if abs(taus[t]) < INFINITY else ZERO
 
 
 # What is advised where an absolute threshold does not tell what moved from what did not.

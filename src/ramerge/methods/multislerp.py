@@ -18,7 +18,8 @@ from ramerge.foundation.errors import WeightsError
 from ramerge.kernels.piece import Piece
 from ramerge.methods import gram
 from ramerge.methods.base import WEIGHTS, Agents, Counts, Method, Parameters, Results, for_each, weights_field
-from ramerge.methods.gram import Combination, Floats
+from ramerge.methods.gram import Combination
+from ramerge.methods.sums import Floats
 
 # Shorter sums of unit vectors cannot be told from 0 by dot products in float64.
 _RESOLVED = 1e-7
@@ -47,12 +48,13 @@ def mean_direction(products: Floats, weights: tuple[float, ...], eps: float) -> 
     if len(weights) == 1 or not lengths.any():
         return np.ones(len(weights)) / len(weights)
     w: Floats = np.array(weights)
-    squared = float(w @ gram.cosines(products) @ w)
+    # sums and no products of matrices, whose order is up to the linear algebra library
+    squared = float((w[:, None] * w * gram.cosines(products)).sum())
     if not math.isfinite(squared):
         return np.full(len(weights), np.nan)
     if math.sqrt(max(squared, 0)) >= max(eps, _RESOLVED * float(np.abs(w).sum())):
         along: Floats = np.divide(w, lengths, out=np.zeros_like(w), where=lengths > 0)
-        return along * float(w @ lengths) / math.sqrt(squared)
+        return along * float((w * lengths).sum()) / math.sqrt(squared)
     return w if np.count_nonzero(lengths) <= 2 else np.full(len(weights), np.nan)
 
 

@@ -8,24 +8,24 @@ the sum. tau is the weighted mean of what is left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.kernels.elementwise import ZERO, Inputs, histogram
+from ramerge.kernels.elementwise import INFINITY, ZERO, Inputs, histogram
 from ramerge.kernels.fixed import CHUNK
 from ramerge.kernels.formats import Loop, Words
 from ramerge.kernels.piece import Piece
-from ramerge.kernels.sums import sums
+from ramerge.kernels.sums import squares, sums
 from ramerge.methods.base import Agents, Counts, Method, Parameters, Results
 from ramerge.methods.formula import Formula, merge
-from ramerge.methods.gram import Floats, Sums
 from ramerge.methods.ranks import Values, ranked
+from ramerge.methods.sums import Floats, Sums
 
-LEAST_WEIGHT, INFINITY = np.float32(1e-6), np.float32(np.inf)
+LEAST_WEIGHT = np.float32(1e-6)
 
 
 class SceParameters(Parameters):
@@ -51,7 +51,9 @@ class Variances(Values):
     def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None) -> bool:
         """See `Values`."""
         which = Inputs(self.agents)
-        return piece.observe(lambda loop, inputs: histogram(variance, loop, inputs, which, counts, bins, rows=1))
+        return piece.observe(
+            lambda loop, inputs: histogram(counted_variance, loop, inputs, which, counts, bins, rows=1)
+        )
 
     def ranks(self, row: int, counted: int) -> tuple[int, ...]:
         """See `Values`."""
@@ -62,18 +64,18 @@ class Variances(Values):
 class Squares(Sums):
     """The sum of squares of each agent over what is selected, `after` its bound or of all: float64, shape (agents,)."""
 
-    chunk = CHUNK
+    agents: int = field(kw_only=True)
 
-    def terms(self) -> Sequence[tuple[int, int]]:
+    def terms(self, agents: int) -> Sequence[tuple[int, int]]:
         """Every agent's square."""
-        return [(t, t) for t in range(self.agents)]
+        return squares(agents)
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
-        which, least = Inputs(self.agents), (_bound(known),)
+        which, terms, least = Inputs(self.agents), squares(self.agents), (_bound(known),)
 
         def kernel(loop: Loop, inputs: list[Words]) -> bool:
-            found, flagged = sums(selected, loop, inputs, which, self.terms(), CHUNK, piece.elements, common=least)
+            found, flagged = sums(selected, loop, inputs, which, terms, CHUNK, piece.elements, common=least)
             self.enter(found, counts)
             return flagged
 
@@ -89,30 +91,29 @@ def _bound(known: Any) -> float:
     return known[0][0] if known is not None else 0.0
 
 
-def variance(_t: Any, taus: Any) -> Any:
-    """The variance of an element over agents as float32; infinite where that is 0, which is not counted."""
+def variance(taus: Any) -> Any:
+    """The variance of an element over agents as float32."""
     count, total, squares = np.float32(len(taus)), ZERO, ZERO
     for t in range(len(taus)):
         total = total + taus[t]
     mean = total / count
     for t in range(len(taus)):
         squares = squares + (taus[t] - mean) * (taus[t] - mean)
-    found = np.float32(squares / count)
+    return np.float32(squares / count)
+
+
+def counted_variance(_t: Any, taus: Any) -> Any:
+    """The variance of an element; infinite where that is 0, which is not counted."""
+    found = variance(taus)
     return found if found > ZERO else INFINITY
 
 
 def selected(own: Any, taus: Any, least: Any) -> Any:
     """An agent's element if it is selected, else 0."""
-    count, total, squares = np.float32(len(taus)), ZERO, ZERO
-    for t in range(len(taus)):
-        total = total + taus[t]
-    mean = total / count
-    for t in range(len(taus)):
-        squares = squares + (taus[t] - mean) * (taus[t] - mean)
-    return taus[own] if np.float32(squares / count) >= least else ZERO
+    return taus[own] if variance(taus) >= least else ZERO
 
 
-def squares(parameters: SceParameters, agents: Agents) -> Squares:
+def sizes(parameters: SceParameters, agents: Agents) -> Squares:
     """The statistic that gives weights, after that which selects."""
     before = None
     if parameters.select_topk < 1:
@@ -122,7 +123,7 @@ def squares(parameters: SceParameters, agents: Agents) -> Squares:
 
 def prepare(parameters: SceParameters, agents: Agents, results: Results) -> Formula:
     """Weights, and the least variance that is selected."""
-    found, least = results[squares(parameters, agents)]
+    found, least = results[sizes(parameters, agents)]
     total = found.sum()
     weights = found / total if total != 0 else np.full(len(agents), 1 / len(agents))
     return Formula(element, (tuple(weights.tolist()),), (least,))
@@ -130,18 +131,15 @@ def prepare(parameters: SceParameters, agents: Agents, results: Results) -> Form
 
 def element(b: Any, taus: Any, weights: Any, least: Any) -> Any:
     """One element."""
-    count, mass, squares = np.float32(len(taus)), ZERO, ZERO
+    mass = ZERO
     for t in range(len(taus)):
         mass = mass + taus[t]
-    mean = mass / count
-    for t in range(len(taus)):
-        squares = squares + (taus[t] - mean) * (taus[t] - mean)
     total, voices = ZERO, ZERO
     for t in range(len(taus)):
         agrees = taus[t] > ZERO if mass >= ZERO else taus[t] < ZERO
         total = total + (weights[t] * taus[t] if agrees else ZERO)
         voices = voices + (weights[t] if agrees else ZERO)
-    stays = total == ZERO or np.float32(squares / count) < least
+    stays = total == ZERO or variance(taus) < least
     return b if stays else b + total / (voices if voices > LEAST_WEIGHT else LEAST_WEIGHT)
 
 
@@ -153,7 +151,7 @@ SCE = Method(
     "the sign of the sum, s_t the mean of tau_t^2",
     differs="weighs all agents alike where mean squares sum to less than 1e-6, as those of RL agents do",
     parameters=SceParameters,
-    statistics=lambda parameters, agents: (squares(parameters, agents),),
+    statistics=lambda parameters, agents: (sizes(parameters, agents),),
     prepare=prepare,
     merge=merge,
 )

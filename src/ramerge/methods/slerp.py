@@ -17,7 +17,8 @@ from pydantic import Field, model_validator
 
 from ramerge.methods import gram
 from ramerge.methods.base import WEIGHTS, Agents, Method, Parameters, Results, for_each, weights_field
-from ramerge.methods.gram import Combination, Floats, Per
+from ramerge.methods.gram import Combination, Per
+from ramerge.methods.sums import Floats
 
 _PARALLEL = 0.9995
 # Below this, an angle cannot be told from 0 or 180 degrees by dot products in float64.

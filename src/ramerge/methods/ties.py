@@ -69,24 +69,25 @@ def formula(parameters: Any, agents: Agents, results: Results, coins: Coins | No
     found = thresholds(parameters, agents, coins)
     least = results[found].thresholds if found else (0.0,) * len(agents)
     each = (for_each(parameters.weights, agents), least)
-    return Formula(element, each, (parameters.scale, float(parameters.normalize)), coins=coins, bounds=least)
+    return Formula(element, each, (parameters.scale, float(parameters.normalize)), coins=coins, bounds=1)
 
 
 def element(b: Any, taus: Any, weights: Any, thresholds: Any, scale: Any, normalize: Any) -> Any:
     """One element."""
     mass = ZERO
     for t in range(len(taus)):
-        kept = np.float32(abs(taus[t])) >= thresholds[t]
-        mass = mass + (weights[t] * taus[t] if kept else ZERO)
+        kept = taus[t] if np.float32(abs(taus[t])) >= thresholds[t] else ZERO
+        mass = mass + weights[t] * kept
+    side = ONE if mass > ZERO else -ONE
     total, voices = ZERO, ZERO
     for t in range(len(taus)):
-        kept = np.float32(abs(taus[t])) >= thresholds[t]
-        term = weights[t] * taus[t]
-        agrees = kept and ((term > ZERO and mass > ZERO) or (term < ZERO and mass < ZERO))
-        total = total + (term if agrees else ZERO)
-        voices = voices + (weights[t] if agrees else ZERO)
+        kept = taus[t] if np.float32(abs(taus[t])) >= thresholds[t] else ZERO
+        term = side * (weights[t] * kept)  # exact; above 0 if it agrees
+        total = total + (term if term > ZERO else ZERO)
+        voices = voices + (weights[t] if term > ZERO else ZERO)
     divisor = voices if normalize > ZERO and voices != ZERO else ONE
-    return b if total == ZERO else b + scale * (total / divisor)
+    elected = mass > ZERO or mass < ZERO
+    return b + scale * (side * total / divisor) if elected and total > ZERO else b
 
 
 def report(_parameters: Any, parts: Sequence[Trimmed], agents: Agents) -> list[dict[str, Any]]:

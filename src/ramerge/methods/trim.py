@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.kernels.elementwise import COARSE_BINS, FINE_BINS, ONE, ZERO, Inputs, histogram
+from ramerge.kernels.elementwise import COARSE_BINS, FINE_BINS, INFINITY, ONE, ZERO, Inputs, histogram
 from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Counted, Counts, Statistic
 from ramerge.methods.coins import Coins
 from ramerge.methods.moved import Epsilon, factor, measured, thresholds
 
-INFINITY = np.float32(np.inf)
 # The bin of infinity, where `shared` puts what lies outside of the shared region.
 _OUTSIDE = 0x7F80
 _INFINITE = 0x7F800000

@@ -25,6 +25,7 @@ from ruamel.yaml import YAML
 from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import quoted
+from ramerge.methods.base import SEED
 from ramerge.recipe.document import Document
 from ramerge.recipe.layers import layer_of, parse_layers
 from ramerge.recipe.sentences import describe
@@ -253,7 +254,7 @@ class Recipe(_Strict):
         Literal["bfloat16", "float16", "float32", "float64", "widest", "like base"] | None, BeforeValidator(full_dtype)
     ] = None
     rounding: Literal["nearest", "stochastic"] = "nearest"
-    rounding_seed: int = 0
+    rounding_seed: Annotated[int, Field(ge=-SEED, le=SEED)] = 0
     companions: str | None = None
     shard_size: Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_as_size)] = None
     rules: tuple[Rule, ...] = Field(default=(), strict=False)

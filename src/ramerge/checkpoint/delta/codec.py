@@ -34,8 +34,9 @@ NOTHING, GAPS, BITMAP, ALL = range(4)
 _POSITIONS_PACKED, _VALUES_PACKED = 16, 32
 _FORMS = {kind + flags for kind in range(4) for flags in (0, 16, 32, 48)}
 
-# A higher level takes more time for files of the same size, because there is nothing in them that repeats.
-_LEVEL = 1
+# There is nothing in blocks that repeats, except zeros. So the search for what does is made as short as can be: files
+# are as large as with level 3, or smaller, in half of the time.
+_SEARCH = zstandard.ZstdCompressionParameters.from_level(1, source_size=BLOCK, min_match=7, hash_log=8)
 # What is compressed by less is kept as it is, because reading it would cost more than it saves.
 _WORTH = 15 / 16
 
@@ -154,7 +155,7 @@ class Encoder:
     """
 
     def __init__(self, compression: Compression = "zstd") -> None:
-        self._zstd = zstandard.ZstdCompressor(level=_LEVEL) if compression == "zstd" else None
+        self._zstd = zstandard.ZstdCompressor(compression_params=_SEARCH) if compression == "zstd" else None
         self._bitmap = np.empty(patches.bitmap_words(BLOCK), np.uint64)
         self._gaps = np.empty(patches.most_gaps(BLOCK, BLOCK), np.uint8)
         self._values = np.empty(8 * BLOCK, np.uint8)

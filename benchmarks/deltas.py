@@ -1,0 +1,133 @@
+"""Sizes of deltas over densities, and how fast blocks are encoded and decoded, beside whole tensors of xor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from benchmarks.checkpoints import base_words, moved_words
+from benchmarks.report import Bar, Options, Section, Stored, bars, table
+from benchmarks.timing import Spread, seconds, spread, tell
+from ramerge.checkpoint.arena import Arena
+from ramerge.checkpoint.delta.codec import BLOCK, Compression, Encoder, decode
+
+Words = NDArray[np.uint16]
+
+_DENSITIES = (0.001, 0.01, 0.03, 0.06, 0.12, 0.3, 0.6)
+_BLOCKS = 16
+_SEED = 1729
+_WAYS: tuple[Compression, ...] = ("none", "zstd")
+_LEVELS = (1, 3)
+# Shares of the agent's bytes, by density and compression.
+_BARS = {(0.12, "none"): 0.22, (0.12, "zstd"): 0.17, (0.01, "none"): 0.03, (0.01, "zstd"): 0.03}
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """For each density sizes as shares of the agent's, and GB of the agent a second on one core."""
+    generator = np.random.default_rng(_SEED)
+    base = base_words(generator, _BLOCKS * BLOCK)
+    found = {}
+    for density in _DENSITIES:
+        agent = moved_words(generator, base, density)
+        ways: dict[str, Any] = {way: _blocks(base, agent, way, options.runs) for way in _WAYS}
+        ways |= {f"zstd -{level} of the xor": _xor(base, agent, level, options.runs) for level in _LEVELS}
+        if find_spec("zipnn"):
+            ways["ZipNN of the xor"] = _zipnn(base, agent, options.runs)
+        found[str(density)] = ways
+        tell(f"deltas: density {density}: " + ", ".join(f"{way} {one['size']:.4f}" for way, one in ways.items()))
+    return {"found": found}
+
+
+def _blocks(base: Words, agent: Words, way: Compression, runs: int) -> dict[str, Any]:
+    encoder, arena = Encoder(way), Arena(16 << 20)
+    pairs = list(zip(np.split(base, _BLOCKS), np.split(agent, _BLOCKS), strict=True))
+    made = [encoder.encode(*pair) for pair in pairs]
+    payloads = [np.frombuffer(block.payload, np.uint8).copy() for block in made]
+    out = np.empty(BLOCK, np.uint16)
+
+    def read() -> None:
+        for (below, _), block, payload in zip(pairs, made, payloads, strict=True):
+            arena.clear()
+            out[:] = below
+            decode(block.row, payload, out, arena.take)
+
+    size = sum(block.row.stored + block.row.numbers.nbytes for block in made)
+    return _figures(size, agent, lambda: [encoder.encode(*pair) for pair in pairs], read, runs)
+
+
+def _xor(base: Words, agent: Words, level: int, runs: int) -> dict[str, Any]:
+    compressor, decompressor = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
+    frame = compressor.compress((base ^ agent).data)
+
+    def read() -> None:
+        np.bitwise_xor(base, np.frombuffer(decompressor.decompress(frame), np.uint16))
+
+    return _figures(len(frame), agent, lambda: compressor.compress((base ^ agent).data), read, runs)
+
+
+def _zipnn(base: Words, agent: Words, runs: int) -> dict[str, Any]:
+    from zipnn import ZipNN
+
+    coder = ZipNN(bytearray_dtype="bfloat16", threads=1)
+    frame = coder.compress((base ^ agent).tobytes())
+
+    def read() -> None:
+        np.bitwise_xor(base, np.frombuffer(coder.decompress(frame), np.uint16))
+
+    return _figures(len(frame), agent, lambda: coder.compress((base ^ agent).tobytes()), read, runs)
+
+
+def _figures(
+    size: int, agent: Words, write: Callable[[], object], read: Callable[[], object], runs: int
+) -> dict[str, Any]:
+    write(), read()
+    speed = {
+        name: [agent.nbytes / seconds(call) / 1e9 for _ in range(runs)]
+        for name, call in (("write", write), ("read", read))
+    }
+    return {"size": size / agent.nbytes, **speed}
+
+
+def render(by_size: Mapping[str, Stored]) -> str:
+    """A table of sizes, one of speeds, and the bars."""
+    found = by_size[""].data["found"]
+    ways = list(next(iter(found.values())))
+    titles = [f"delta, {way}" if way in _WAYS else way for way in ways]
+    sizes = [(_percent(density), *(f"{each[way]['size']:.4f}" for way in ways)) for density, each in found.items()]
+    speeds = [
+        (_percent(density), *(_speeds(each[way]) for way in ways if way != "zstd -1 of the xor"))
+        for density, each in found.items()
+    ]
+    held = [
+        Bar(
+            f"deltas.{way}.{density}",
+            f"{_percent(density)} moved, {way}: bytes over the agent's",
+            Spread(*[found[str(density)][way]["size"]] * 3),
+            limit,
+            digits=4,
+        )
+        for (density, way), limit in _BARS.items()
+    ]
+    text = (
+        f"{_BLOCKS} blocks of {BLOCK:,} elements in bfloat16, of which a share has moved, at random places. Sizes are "
+        "bytes over those of the agent; speeds are GB of the agent a second on one core, written and read, digests "
+        "included. A whole xor can only be read from its beginning; blocks of a delta are read in any order."
+    )
+    faster = [title for title in titles if title != "zstd -1 of the xor"]
+    return "\n\n".join([text, table(("moved", *titles), sizes), table(("moved", *faster), speeds), bars(held)])
+
+
+def _speeds(figures: Mapping[str, Sequence[float]]) -> str:
+    return " / ".join(spread(figures[name]).text(1) for name in ("write", "read"))
+
+
+def _percent(density: str | float) -> str:
+    return f"{100 * float(density):g} %"
+
+
+SECTION = Section("deltas", "Deltas", sized=False, measure=measure, render=render)

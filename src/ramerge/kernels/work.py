@@ -1,0 +1,32 @@
+"""How much of a long computation on matrices is done, told to whoever shows progress.
+
+Work is counted in floating-point operations of products of matrices in float64; in float32 they count half.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+DECOMPOSITION = 11.0
+"""Operations of products, over the cube of the side, in the time of an eigendecomposition."""
+
+_listeners = threading.local()
+
+
+@contextmanager
+def told_of_work(tell: Callable[[float], None]) -> Iterator[None]:
+    """While the block lasts, `tell` gets the operations of each stage that this thread finishes."""
+    _listeners.tell = tell
+    try:
+        yield
+    finally:
+        del _listeners.tell
+
+
+def worked(operations: float) -> None:
+    """So many operations are done."""
+    tell = getattr(_listeners, "tell", None)
+    if tell is not None:
+        tell(operations)
