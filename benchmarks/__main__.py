@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks import (
     analysis,
+    delta_merges,
     deltas,
     end_to_end,
     evaluation,
@@ -44,6 +45,7 @@ SECTIONS = (
     sharded.SECTION,
     lora.SECTION,
     deltas.SECTION,
+    delta_merges.SECTION,
     analysis.SECTION,
     wudi.SECTION,
     spectral.SECTION,

@@ -83,15 +83,15 @@ class Family:
         return sum(path.stat().st_size for path in self.weights)
 
 
-def family(size: str, work: Path) -> Family:
-    """The checkpoints of a size under `work`, made if they are not there."""
-    home = work / f"qwen2.5-{size.lower()}"
-    made = Family(home / "base", {name: home / name for name in DENSITIES})
-    written = {"version": _VERSION, "shape": asdict(SHAPES[size]), "densities": DENSITIES}
+def family(size: str, work: Path, densities: Mapping[str, float] = DENSITIES, ending: str = "") -> Family:
+    """The checkpoints of a size under `work`, made if they are not there; other densities need another `ending`."""
+    home = work / f"qwen2.5-{size.lower()}{ending}"
+    made = Family(home / "base", {name: home / name for name in densities})
+    written = {"version": _VERSION, "shape": asdict(SHAPES[size]), "densities": dict(densities)}
     note = home / "made.json"
     if not note.is_file() or json.loads(note.read_text()) != written:
         shutil.rmtree(home, ignore_errors=True)
-        _generate(SHAPES[size], made)
+        _generate(SHAPES[size], made, densities)
         note.write_text(json.dumps(written))
     return made
 
@@ -182,7 +182,7 @@ def _weights(folders: Iterable[Path]) -> list[Path]:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def _generate(shape: Shape, into: Family) -> None:
+def _generate(shape: Shape, into: Family, densities: Mapping[str, float]) -> None:
     """Write all checkpoints side by side, so that the base is made once and never read back."""
     tensors = sorted(tensors_of(shape))
     elements = sum(int(np.prod(dimensions)) for _, dimensions in tensors)
@@ -193,7 +193,7 @@ def _generate(shape: Shape, into: Family) -> None:
             base = base_words(generators[0], min(_CHUNK, elements - start))
             agents = [
                 moved_words(generator, base, density)
-                for generator, density in zip(generators[1:], DENSITIES.values(), strict=True)
+                for generator, density in zip(generators[1:], densities.values(), strict=True)
             ]
             for file, words in zip(files, [base, *agents], strict=True):
                 file.write(words.data)

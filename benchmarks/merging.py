@@ -23,6 +23,22 @@ def command(method: str, files: Family, out: Path, settings: Sequence[str] = ())
     return [timing.beside("ramerge"), "merge", *_recipe(method, files), *options, *_ANEW, "--overwrite", str(out)]
 
 
+def delta(base: Path, agent: Path, out: Path) -> list[str]:
+    """`ramerge delta` without progress."""
+    return [timing.beside("ramerge"), "delta", str(base), str(agent), str(out), "--quiet", "--overwrite"]
+
+
+def apply(base: Path, delta: Path, out: Path) -> list[str]:
+    """`ramerge apply` without progress."""
+    return [timing.beside("ramerge"), "apply", str(base), str(delta), str(out), "--quiet", "--overwrite"]
+
+
+def copying(inputs: Sequence[Path], size: int, copy: Path) -> str:
+    """The least for a shell: read every input once, write so many bytes of the first ones and synchronise them."""
+    names, target = shlex.join(map(str, inputs)), shlex.quote(str(copy))
+    return f"cat {names} > /dev/null && cat {names} | head -c {size} > {target} && sync {target}"
+
+
 def plan(method: str, files: Family) -> list[str]:
     """`ramerge plan` of the same merge, as JSON."""
     return [timing.beside("ramerge"), "plan", *_recipe(method, files), "--json"]
