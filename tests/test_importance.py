@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import ramerge
 from ramerge.checkpoint.open import open_checkpoint
+from ramerge.deltas.run import delta
 from ramerge.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, WeightsError
 from ramerge.foundation.extras import install
 from ramerge.importance import estimate as importance
@@ -313,6 +314,20 @@ def test_other_dtypes_compute_the_same_thing(
     expected = reference(model, LINES)
     for name, values in stored(tmp_path / "out").items():
         assert float(values.sum()) == pytest.approx(float(expected[name].sum()), rel=tolerance)
+
+
+def test_a_model_that_is_given_as_a_delta(model: Path, data: Path, tmp_path: Path) -> None:
+    def move(tensors: dict[str, Any]) -> None:
+        tensors["lm_head.weight"] = tensors["lm_head.weight"] + 1.0
+
+    base = changed(model, tmp_path / "base", move)
+    delta(base, model, tmp_path / "delta")
+    fisher(f"{base}+{tmp_path / 'delta'}", data, tmp_path / "out", device="cpu", examples=1)
+    fisher(model, data, tmp_path / "wanted", device="cpu", examples=1)
+    wanted, found = stored(tmp_path / "wanted"), stored(tmp_path / "out")
+    assert wanted.keys() == found.keys()
+    assert all(values.tobytes() == wanted[name].tobytes() for name, values in found.items())
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 # --- the data ---------------------------------------------------------------------------------------------------------

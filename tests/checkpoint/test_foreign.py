@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ramerge
+from ramerge.checkpoint.delta.apply import write_agent
 from ramerge.checkpoint.foreign import digests, grail, skyrl, slime, unpack
 from ramerge.checkpoint.foreign.apply import applied
 from ramerge.checkpoint.foreign.chain import Layout, links
@@ -32,7 +33,6 @@ from ramerge.checkpoint.model import Checkpoint, Quantised
 from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.stage import staged
-from ramerge.deltas.apply import write_agent
 from ramerge.deltas.make import write_delta
 from ramerge.foundation.errors import CheckpointError, OutputError
 from tests.checkpoints import alike, families, floats, simple, write_checkpoint

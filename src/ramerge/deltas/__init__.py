@@ -4,6 +4,4 @@ run       the functions that users call
 commands  the same on the command line
 card      the page of a delta
 make      what an agent has changed of its base, into a folder
-apply     the agent's files, to the byte
-progress  what listeners hear
 """

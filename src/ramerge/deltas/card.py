@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING
 
-from ruamel.yaml import YAML
-
+from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.text import markdown
 
 if TYPE_CHECKING:
@@ -20,11 +18,10 @@ def card(record: DeltaRecord, hub_id: str | None) -> str:
         record: of the delta.
         hub_id: of the base, if it comes from the hub.
     """
+    # JSON is YAML, and a library for YAML takes longer to load than a small delta to make
     front = {**({"base_model": [hub_id]} if hub_id else {}), "tags": ["ramerge", "delta"]}
-    stream = io.StringIO()
-    YAML().dump(front, stream)
     return f"""---
-{stream.getvalue()}---
+{"".join(f"{key}: {dumped(value, indent=None).strip()}" + chr(10) for key, value in front.items())}---
 
 # A delta on {markdown(record.base)}
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ramerge.checkpoint.arena import Arena, room
 from ramerge.checkpoint.delta.codec import BLOCK, Compression, Encoded, Encoder, blocks_of, digest
 from ramerge.checkpoint.delta.layout import INDEX, Index, read_index
+from ramerge.checkpoint.delta.progress import told
 from ramerge.checkpoint.delta.write import DeltaWriter, TensorDigest
 from ramerge.checkpoint.formats.delta import files_beside, stored_header
 from ramerge.checkpoint.formats.safetensors import INDEX as WEIGHTS_INDEX
@@ -24,7 +25,6 @@ from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.deltas.progress import told
 from ramerge.foundation.dtypes import BITS, itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.events import Listener, silence

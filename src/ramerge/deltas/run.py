@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ramerge.checkpoint.delta.apply import write_agent
 from ramerge.checkpoint.delta.layout import Index
 from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_stacked
 from ramerge.checkpoint.outputs import path_of, problems_of
 from ramerge.checkpoint.stage import Stage, staged
-from ramerge.deltas.apply import write_agent
 from ramerge.deltas.card import card
 from ramerge.deltas.make import write_delta
 from ramerge.foundation.errors import PlanError, RecipeError

@@ -12,19 +12,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from ramerge.checkpoint.companions import companion_files
-from ramerge.checkpoint.hub import resolve
+from ramerge.checkpoint.delta.apply import write_agent
+from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.identity import check_unchanged, identify
 from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.open import open_checkpoint
+from ramerge.checkpoint.open import open_checkpoint, open_stacked
 from ramerge.checkpoint.outputs import path_of, problems_of
 from ramerge.checkpoint.stage import staged
 from ramerge.checkpoint.write import Writer
@@ -78,7 +80,8 @@ def fisher(
     example. On a CPU the same seed, data and threads give the same bytes; on a GPU, what its kernels guarantee.
 
     Args:
-        model: a folder, or a hub id; code that comes with a model is never run.
+        model: a folder, or a hub id; code that comes with a model is never run. `BASE+DELTA` is written beside `out` as
+            long as it is needed.
         data: JSON lines in UTF-8, each an object with `prompt` and perhaps `completion`, or `messages` (a chat), or
             `text`; see `jsonl.read`. The first `examples` lines are used, and no other is looked at.
         out: the folder to make: float32 safetensors with names and shapes of the model's floating-point tensors, in
@@ -112,39 +115,53 @@ def fisher(
     _require_extras()
     source, folder = path_of(data, "a data file"), path_of(out)
     found = resolve(os.fspath(model), Path.cwd())
-    if found.adapters:
-        raise RecipeError(f"{found.written}: is a model with adapters; write it as one first, with ramerge convert")
-    directory = found.folder
-    if problems := problems_of(folder, [directory, source], 0, overwrite=overwrite):
+    if problems := problems_of(folder, [*found.folders, source], 0, overwrite=overwrite):
         raise PlanError(problems)
-    identities = identify([source])
-    lines = jsonl.check(source, examples, sampled=labels == "sampled")
-    checkpoint = open_checkpoint(directory)
-    _refuse_quantised(checkpoint)
-    companions = companion_files((directory,), allow_outside_links=True)
-    identities |= {**identify(companions.values()), **checkpoint.files}
-    used = _fitted(settings, lines, checkpoint)
-    worker = import_module("ramerge.importance.worker")
+    with _one_model(found, folder) as directory:
+        identities = identify([source])
+        lines = jsonl.check(source, examples, sampled=labels == "sampled")
+        checkpoint = open_checkpoint(directory)
+        _refuse_quantised(checkpoint)
+        companions = companion_files((directory,), allow_outside_links=True)
+        identities |= {**identify(companions.values()), **checkpoint.files}
+        used = _fitted(settings, lines, checkpoint)
+        worker = import_module("ramerge.importance.worker")
 
-    with staged(folder, overwrite=overwrite) as stage:
-        shards = shards_of(checkpoint)
-        # made before the work and at their final size, so that a full disk shows now
-        with closing(Writer(stage, shards)) as writer:
-            outcome = worker.run(
-                checkpoint,
-                str(data),
-                partial(jsonl.read, source, used.examples, sampled=labels == "sampled"),
-                used,
-                lambda done: listen(Progress("fisher", done, used.examples, "examples")),
-                partial(write_tensor, writer, {name: shard for shard in shards for name in shard.offsets}),
-            )
-            writer.finish()
-        write_index(stage, shards, checkpoint)
-        tensors = sum(len(shard.offsets) for shard in shards)
-        record = _record(str(model), str(data), settings, used, outcome, tensors, time.monotonic() - began)
-        stage.write("fisher.json", record.to_json())
-        check_unchanged(identities)
-    return record
+        with staged(folder, overwrite=overwrite) as stage:
+            shards = shards_of(checkpoint)
+            # made before the work and at their final size, so that a full disk shows now
+            with closing(Writer(stage, shards)) as writer:
+                outcome = worker.run(
+                    checkpoint,
+                    str(data),
+                    partial(jsonl.read, source, used.examples, sampled=labels == "sampled"),
+                    used,
+                    lambda done: listen(Progress("fisher", done, used.examples, "examples")),
+                    partial(write_tensor, writer, {name: shard for shard in shards for name in shard.offsets}),
+                )
+                writer.finish()
+            write_index(stage, shards, checkpoint)
+            tensors = sum(len(shard.offsets) for shard in shards)
+            record = _record(str(model), str(data), settings, used, outcome, tensors, time.monotonic() - began)
+            stage.write("fisher.json", record.to_json())
+            check_unchanged(identities)
+        return record
+
+
+@contextmanager
+def _one_model(found: Model, out: Path) -> Iterator[Path]:
+    """The folder of a model. Of a model with deltas, a folder beside `out` that holds it until the block ends."""
+    if not found.adapters:
+        yield found.folder
+        return
+    opened = open_stacked(found.folders)
+    if opened.delta is None:
+        raise RecipeError(f"{found.written}: is a model with adapters; write it as one first, with ramerge convert")
+    with TemporaryDirectory(prefix=f".{out.name}.", suffix=".model", dir=out.resolve().parent) as parent:
+        place = Path(parent) / "model"
+        with staged(place, overwrite=False) as stage:
+            write_agent(opened, stage)
+        yield place
 
 
 def _require_extras() -> None:

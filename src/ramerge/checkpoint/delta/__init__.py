@@ -1,6 +1,8 @@
 """Deltas: what an agent changed of its base, in blocks that can be read in any order.
 
-codec   a block of words and its base's: to the bytes of a file and back; digests
-layout  the index: which tensors there are, and where their blocks are; it is not trusted
-write   the files, written in order while blocks come
+codec     a block of words and its base's: to the bytes of a file and back; digests
+layout    the index: which tensors there are, and where their blocks are; it is not trusted
+write     the files, written in order while blocks come
+apply     the agent's files again, to the byte
+progress  what listeners hear
 """

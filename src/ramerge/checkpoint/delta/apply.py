@@ -10,6 +10,7 @@ from pathlib import Path
 from ramerge.checkpoint.arena import Arena, room
 from ramerge.checkpoint.delta.codec import BLOCK, blocks_of, digest
 from ramerge.checkpoint.delta.layout import INDEX, Index, read_index
+from ramerge.checkpoint.delta.progress import told
 from ramerge.checkpoint.delta.write import TensorDigest, digest_of_file
 from ramerge.checkpoint.formats.delta import stored_header
 from ramerge.checkpoint.formats.safetensors import ONE_FILE
@@ -20,7 +21,6 @@ from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, Writer, lay_out
-from ramerge.deltas.progress import told
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.events import Listener, silence
