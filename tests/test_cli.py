@@ -393,8 +393,8 @@ ONE = ["analyze", "--base", "base", "--agent", "code=code"]
             [*ONE, "--epsilons", "1e-4,x"],
             2,
             [
-                "--epsilons 1e-4,x: must be numbers with commas between them, such as 1e-4,1e-5; a threshold in units of "
-                "each agent's root mean square is the recipe's own: `--set parameters.epsilon.relative=1`"
+                "--epsilons 1e-4,x: must be numbers with commas between them, such as 1e-4,1e-5; a threshold in units "
+                "of each agent's root mean square is the recipe's own: `--set parameters.epsilon.relative=1`"
             ],
         ),
         ([*ONE, "--epsilons", "-1"], 2, ["epsilons: -1.0 must be a number, 0 or more"]),
