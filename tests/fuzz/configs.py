@@ -9,12 +9,10 @@ from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
 from ramerge import api
-from ramerge.checkpoint.companions import copy_companions
+from ramerge.checkpoint.companions import companions_of
 from ramerge.checkpoint.formats.files import read_json
-from ramerge.checkpoint.stage import Stage
 from ramerge.cli import texts
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import dumped
@@ -76,9 +74,8 @@ def check(case: bytes) -> bool:
     assert all(line.isprintable() for line in screen.getvalue().split("\n")), screen.getvalue()
     json.loads(dumped(plan.as_dict()))
     try:
-        with TemporaryDirectory() as out:
-            copy_companions({"config.json": place / "agent/config.json"}, Stage(Path(out)), "", "F16")
-            assert isinstance(read_json(Path(out) / "config.json"), dict)
+        ((_, text),) = companions_of({"config.json": place / "agent/config.json"}, "F16")
+        assert isinstance(json.loads(text) if isinstance(text, str) else read_json(text), dict)
     except CheckpointError as error:
         check_refusal(error)
         assert plan.problems

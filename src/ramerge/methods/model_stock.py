@@ -89,6 +89,13 @@ MODEL_STOCK = Method(
     report=report,
     warning=warning,
     columns=(
-        Column("ratio", "ratio", ".3f", "length of the merged task vector over that of the agents' mean", none="-"),
+        Column(
+            "ratio",
+            "ratio",
+            ".3f",
+            "length of the merged task vector over that of the agents' mean",
+            optional=True,  # it is not known of rows
+            none="-",
+        ),
     ),
 )
