@@ -19,8 +19,8 @@ SMALL, LARGE = "0.5B", "1.5B"
 
 # Why a bar is missed, by the bar's key or by what it begins with, up to a dot. Shown for missed ones only.
 _FIXED_COSTS = (
-    "fixed costs: starting Python, importing libraries and planning take 0.4 to 1.1 s, depending on the machine and not "
-    "on the size of the model, where the floor itself takes less than two; the table of steps has them"
+    "fixed costs: starting Python, importing libraries and planning take 0.4 to 1.1 s, depending on the machine and "
+    "not on the size of the model, where the floor itself takes less than two; the table of steps has them"
 )
 _IN_TURNS = (
     "in turns with mergekit ramerge takes longer than by itself (compare the tables), presumably because this virtual "
@@ -28,8 +28,8 @@ _IN_TURNS = (
 )
 _COINS = "Its kernel takes three times as long as RAM's, because of the coins"
 _READ_TWICE = (
-    "its inputs are read twice, because lambda depends on all of them; reading them once was measured and does not pay, "
-    "see ARCHITECTURE.md"
+    "its inputs are read twice, because lambda depends on all of them; reading them once was measured and does not "
+    "pay, see ARCHITECTURE.md"
 )
 _SAMPLE = (
     "the inputs are read once, but its kernel and the sample before take processor time, which the disk does not hide "
