@@ -19,12 +19,21 @@ SMALL, LARGE = "0.5B", "1.5B"
 
 # Why a bar is missed, by the bar's key or by what it begins with, up to a dot. Shown for missed ones only.
 _FIXED_COSTS = (
-    "fixed costs: starting Python and importing libraries takes 0.3 s, whatever the size of the model, where the floor "
-    "itself takes about one; the table of steps has them, and at 1.5B they no longer decide"
+    "fixed costs: starting Python, importing libraries and planning take 0.4 to 1.1 s, depending on the machine and "
+    "not on the size of the model, where the floor itself takes less than two; the table of steps has them"
 )
 _IN_TURNS = (
     "in turns with mergekit ramerge takes longer than by itself (compare the tables), presumably because this virtual "
     "machine gives the gigabytes that mergekit has freed back to its host and gets them again page by page"
+)
+_COINS = "Its kernel takes three times as long as RAM's, because of the coins"
+_READ_TWICE = (
+    "its inputs are read twice, because lambda depends on all of them; reading them once was measured and does not "
+    "pay, see ARCHITECTURE.md"
+)
+_SAMPLE = (
+    "the inputs are read once, but its kernel and the sample before take processor time, which the disk does not hide "
+    "as much as the floor's, and Python starts with cold caches"
 )
 REASONS: dict[str, str] = {
     "lora.0.5B.warm": (
@@ -42,6 +51,14 @@ REASONS: dict[str, str] = {
     "peers.0.5B": f"{_FIXED_COSTS}; and {_IN_TURNS}",
     "peers.1.5B": _IN_TURNS,
     "methods.0.5B": _FIXED_COSTS,
+    "methods.0.5B.ties": f"{_FIXED_COSTS}. A sample is counted first, and the kernel takes 1.6 times as long as RAM's",
+    "methods.0.5B.dare": f"{_FIXED_COSTS}. {_COINS}",
+    "methods.0.5B.dare_ties": f"{_FIXED_COSTS}. {_COINS}, and a sample is counted first",
+    "held.0.5B.ram+": _READ_TWICE,
+    "held.1.5B.ram+": _READ_TWICE,
+    "held.0.5B.ties": _SAMPLE,
+    "held.1.5B.ties": _SAMPLE,
+    "spectral.0.5B.swudi": "nearly all of it are products of matrices in BLAS, which go with the speed of processors",
     "end_to_end.0.5B.warm.ram+": _FIXED_COSTS,
     "end_to_end.0.5B.cold.ram+": (
         f"{_FIXED_COSTS}. With cold caches Python's own libraries are read from the disk too, and the disk's speed "
