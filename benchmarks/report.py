@@ -65,8 +65,8 @@ REASONS: dict[str, str] = {
         "drifts by a factor of two between runs"
     ),
     "analysis": (
-        "the kernel takes some 15 ns of a processor for each element of the base, which two processors need 4 s for; "
-        "the disk gives the files in 3 s"
+        "the kernel takes some 17 ns of a processor for each element of the base with three agents, which two "
+        "processors need 5 s for, and counting for RAM+ comes before it"
     ),
     "evaluation.math500": (
         "math_verify, lm-eval's own scorer, parses LaTeX with sympy for some 3 ms a sample; every other step together "
