@@ -10,7 +10,7 @@ from benchmarks.checkpoints import Family, family
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import ratios, run, shown, spread, tell
 
-_COLD_BAR, _WARM_BAR, _MEMORY_BAR = 1.3, 2.0, 400
+_COLD_BAR, _WARM_BAR, _MEMORY_BAR = 1.3, 0.6, 400
 _AGENTS = (2, 3, 5, 8)
 
 
