@@ -21,18 +21,24 @@ _COLOURS = {_COPY: "#9a9a9a", _OURS: "#1a7f5a", _THEIRS: "#c9803a"}
 
 
 def draw() -> str:
-    """The chart as SVG: medians of seconds and of peak memory."""
+    """The chart as SVG: medians of seconds and peak memory; beside a copy if that was measured on the same machine."""
     measured, beside = load(methods.SECTION)[SMALL], load(peers.SECTION)[SMALL]
     taken = beside.data["pairs"]["ram+"]["taken"]
+    same = measured.machine["cpu"] == beside.machine["cpu"]
+    copy = {_COPY: _median(measured.data["taken"]["floor"], "seconds")} if same else {}
     seconds = {
-        _COPY: _median(measured.data["taken"]["floor"], "seconds"),
+        **copy,
         _OURS: _median(taken["ramerge"], "seconds"),
         _THEIRS: _median(taken["mergekit"], "seconds"),
     }
     memory = {name: _median(taken[name], "peak") / 1e9 for name in (_OURS, _THEIRS)}
     panels = alt.hconcat(_panel("time", seconds, ".1f", "s"), _panel("peak memory", memory, ".2f", "GB"), spacing=40)
     title = alt.Title(
-        "RAM+ of three agents", subtitle=_workload(measured, beside), anchor="start", subtitlePadding=6, offset=16
+        "RAM+ of three agents",
+        subtitle=_workload(measured, beside, has_copy=same),
+        anchor="start",
+        subtitlePadding=6,
+        offset=16,
     )
     chart = panels.properties(title=title).configure(background="white", padding=14).configure_view(stroke=None)
     specification = json.loads(chart.to_json())
@@ -57,13 +63,13 @@ def _panel(title: str, values: Mapping[str, float], form: str, unit: str) -> alt
     return (bars + numbers).properties(width=270, height=alt.Step(28))
 
 
-def _workload(measured: Stored, beside: Stored) -> list[str]:
+def _workload(measured: Stored, beside: Stored, *, has_copy: bool) -> list[str]:
     machine, data, size = beside.machine, beside.data, measured.data["bytes"] / 1e9
     return [
         f"Four bfloat16 checkpoints shaped as Qwen2.5-{data['size']}, {size:.2f} GB in all, already in the page cache; "
         f"{machine['cpu']}, {machine['cores']} cores.",
-        f"Medians; mergekit {data['versions']['mergekit']} (ramplus_tl) and ramerge in turns. "
-        "The copy reads all inputs, copies one and syncs it.",
+        f"Medians; mergekit {data['versions']['mergekit']} (ramplus_tl) and ramerge in turns."
+        + (" The copy reads all inputs, copies one and syncs it." if has_copy else ""),
     ]
 
 

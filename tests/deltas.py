@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ramerge.checkpoint import patched
+from ramerge.checkpoint.delta import apply as apply_module
 from ramerge.checkpoint.delta import codec, layout, write
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.stage import staged
-from ramerge.deltas import apply as apply_module
 from ramerge.deltas import make
 
 
