@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.arena import Arena, room
+from ramerge.checkpoint.delta.beside import write_files
 from ramerge.checkpoint.delta.codec import BLOCK, Compression, Encoded, Encoder, blocks_of, digest
-from ramerge.checkpoint.delta.layout import INDEX, Index, read_index
+from ramerge.checkpoint.delta.layout import Index
 from ramerge.checkpoint.delta.progress import told
 from ramerge.checkpoint.delta.write import DeltaWriter, TensorDigest
-from ramerge.checkpoint.formats.delta import files_beside, stored_header
-from ramerge.checkpoint.formats.safetensors import INDEX as WEIGHTS_INDEX
-from ramerge.checkpoint.formats.safetensors import NAME as SAFETENSORS
-from ramerge.checkpoint.header import header_bytes
 from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
@@ -88,7 +84,7 @@ def write_delta(
             for block in islice(results, blocks_of(tensor.elements)):
                 found.add(digest(block))
             writer.base_tensor(tensor.name, tensor.dtype, tensor.shape, found.text)
-        _write_files(base, agent, writer, allow_outside_links)
+        write_files(base, agent, writer, allow_outside_links=allow_outside_links)
         check_unchanged({**base.files, **agent.files})
         return writer.finish()
 
@@ -154,26 +150,3 @@ class _Worker:
         out = self._reader.arena.take((stop - start) * itemsize(tensor.dtype))
         self._reader.read(tensor, start, stop, out)
         return out
-
-
-def _write_files(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter, allow_outside_links: bool) -> None:
-    """Headers of the agent's files, and what is beside them."""
-    for file, names in agent.shards.items():
-        writer.header(file, names, _header(agent, file))
-    theirs, ours = (_files(model, allow_outside_links) for model in (base, agent))
-    for name, path in ours.items():
-        writer.companion(name, path, theirs.get(name))
-
-
-def _header(agent: Checkpoint, file: str) -> bytes:
-    """The first bytes of one of the agent's files; empty if it has no such file."""
-    if agent.delta is not None:
-        return stored_header(agent.delta, read_index(agent.delta / INDEX), file)
-    return header_bytes(agent.beside / file) if agent.format == SAFETENSORS else b""
-
-
-def _files(model: Checkpoint, allow_outside_links: bool) -> Mapping[str, Path]:
-    """The files beside a model's weights, and the index of these."""
-    found = dict(files_beside(model, allow_outside_links=allow_outside_links))
-    index = model.beside / WEIGHTS_INDEX
-    return found | {WEIGHTS_INDEX: index} if model.format == SAFETENSORS and index.is_file() else found

@@ -7,21 +7,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 from ramerge.checkpoint.delta.apply import write_agent
+from ramerge.checkpoint.delta.codec import Compression
 from ramerge.checkpoint.delta.layout import Index
 from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_stacked
 from ramerge.checkpoint.outputs import path_of, problems_of
-from ramerge.checkpoint.stage import Stage, staged
+from ramerge.checkpoint.stage import staged
 from ramerge.deltas.card import card
 from ramerge.deltas.make import write_delta
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.machine import check_threads
 
-COMPRESSIONS = ("zstd", "none")
+COMPRESSIONS = get_args(Compression)
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def delta(
     agent: str | Path,
     out: str | Path,
     *,
-    compression: str = "zstd",
+    compression: Compression = "zstd",
     threads: int | None = None,
     overwrite: bool = False,
     on_progress: Listener | None = None,
@@ -94,13 +97,13 @@ def delta(
     began = time.monotonic()
     if compression not in COMPRESSIONS:
         raise RecipeError(f"compression: {compression!r} is not known; choose one of {', '.join(COMPRESSIONS)}")
-    _check_threads(threads)
+    check_threads(threads)
     below, above = _find(base), _find(agent)
     opened_base = open_stacked(below.folders)
     opened = open_stacked(above.folders, base=opened_base)
     size = sum(tensor.nbytes for tensor in opened.tensors.values())
     folder = path_of(out)
-    # what it will take is not known before it is made; it is never more than the agent and a little
+    # how much disk it takes is only known when it is made
     if problems := problems_of(folder, [*below.folders, *above.folders], 0, overwrite=overwrite):
         raise PlanError(problems)
     with staged(folder, overwrite=overwrite) as stage:
@@ -108,11 +111,11 @@ def delta(
             opened_base,
             opened,
             stage,
-            compression="zstd" if compression == "zstd" else "none",
+            compression=compression,
             workers=threads,
             listen=on_progress or silence,
         )
-        record = _record(str(base), str(agent), index, opened, size, _bytes_of(stage), began)
+        record = _record(str(base), str(agent), index, opened, size, _bytes_of(stage.folder), began)
         stage.write("README.md", card(record, below.hub_id))
     return record
 
@@ -145,7 +148,7 @@ def apply(
         OutputError: the disk is full or fails.
     """
     began = time.monotonic()
-    _check_threads(threads)
+    check_threads(threads)
     below = _find(base)
     above = [_find(each) for each in ([deltas] if isinstance(deltas, str | os.PathLike) else deltas)]
     if not above:
@@ -158,7 +161,7 @@ def apply(
         raise PlanError(problems)
     with staged(folder, overwrite=overwrite) as stage:
         index = write_agent(opened, stage, workers=threads, listen=on_progress or silence)
-    stored = sum(path.stat().st_size for place in folders for path in place.rglob("*"))
+    stored = sum(map(_bytes_of, folders))
     return _record(str(base), str(folder), index, opened, size, stored, began)
 
 
@@ -166,13 +169,8 @@ def _find(model: str | Path) -> Model:
     return resolve(os.fspath(model), Path.cwd())
 
 
-def _check_threads(threads: int | None) -> None:
-    if threads is not None and not 1 <= threads <= 1024:
-        raise RecipeError(f"threads: must be 1 to 1024, not {threads}")
-
-
-def _bytes_of(stage: Stage) -> int:
-    return sum(path.stat().st_size for path in stage.folder.rglob("*") if path.is_file())
+def _bytes_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _record(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.machine import memory, processors
+from ramerge.foundation.machine import check_threads, memory, processors
 from ramerge.methods.base import Statistic
 from ramerge.planning.findings import Findings
 from ramerge.planning.inputs import Inputs
@@ -27,7 +27,6 @@ _BYTES_OF_CODES = 50_000_000
 _LARGEST_BLOCK = 1 << 19
 _SMALLEST_BLOCK = 1 << 12
 _DEFAULT_BUFFERS = 150_000_000
-_MOST_THREADS = 1024
 # What several whole matrices may take of the machine's memory if the user sets no limit.
 _SHARE_OF_MEMORY = 0.5
 
@@ -55,8 +54,7 @@ def read_limits(threads: int | None, max_memory: int | str | None) -> Limits:
     Raises:
         RecipeError: a value is not possible.
     """
-    if threads is not None and not 1 <= threads <= _MOST_THREADS:
-        raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {threads}")
+    check_threads(threads)
     try:
         return Limits(threads, parse_size(max_memory) if max_memory is not None else None)
     except ValueError as error:

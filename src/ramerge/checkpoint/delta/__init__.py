@@ -3,6 +3,7 @@
 codec     a block of words and its base's: to the bytes of a file and back; digests
 layout    the index: which tensors there are, and where their blocks are; it is not trusted
 write     the files, written in order while blocks come
+beside    headers, and the files beside the weights
 apply     the agent's files again, to the byte
 progress  what listeners hear
 """

@@ -141,7 +141,7 @@ class DeltaWriter:
     def companion(self, name: str, source: Path | str, base: Path | None) -> None:
         """A file beside the agent's weights, or its text, and the base's file; written unless they are equal."""
         found = digest(source.encode()).hex() if isinstance(source, str) else digest_of_file(source)
-        same = base is not None and base.is_file() and digest_of_file(base) == found
+        same = source == base or (base is not None and base.is_file() and digest_of_file(base) == found)
         self._companions[name] = Companion(same, found)
         if isinstance(source, str) and not same:
             self._stage.write(f"{COMPANIONS}/{name}", source)

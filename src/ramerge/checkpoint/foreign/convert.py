@@ -8,15 +8,12 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.checkpoint.delta.beside import write_files
 from ramerge.checkpoint.delta.codec import BLOCK, Compression, Encoded, Encoder, blocks_of
 from ramerge.checkpoint.delta.layout import Index
 from ramerge.checkpoint.delta.write import DeltaWriter
 from ramerge.checkpoint.foreign.apply import applied
 from ramerge.checkpoint.foreign.link import Link
-from ramerge.checkpoint.formats.delta import files_beside
-from ramerge.checkpoint.formats.safetensors import INDEX as WEIGHTS_INDEX
-from ramerge.checkpoint.formats.safetensors import NAME as SAFETENSORS
-from ramerge.checkpoint.header import header_bytes
 from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.stage import Stage
@@ -57,13 +54,7 @@ def convert(
             writer.changed(name, tensor.dtype, tensor.shape, islice(results, blocks_of(tensor.elements)))
         for _ in results:  # there are none, but the chain is checked at its end
             pass
-        for file, names in base.shards.items():
-            writer.header(file, names, header_bytes(base.beside / file) if base.format == SAFETENSORS else b"")
-        beside = dict(files_beside(base, allow_outside_links=allow_outside_links))
-        if base.format == SAFETENSORS and (base.beside / WEIGHTS_INDEX).is_file():
-            beside[WEIGHTS_INDEX] = base.beside / WEIGHTS_INDEX
-        for name, path in beside.items():
-            writer.companion(name, path, path)
+        write_files(base, base, writer, allow_outside_links=allow_outside_links)
         check_unchanged({**base.files, **{path: one for link in links for path, one in link.files.items()}})
         return writer.finish()
 

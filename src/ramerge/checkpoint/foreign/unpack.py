@@ -39,12 +39,7 @@ def format_of(layout: Layout) -> Format:
     """The row of the table for a trainer's layout."""
 
     def open_folder(folder: Path, opening: Opening) -> Contents:
-        base = opening.base
-        if base is None:
-            raise CheckpointError(
-                f"{folder}: is a delta, which is nothing without its model: give the model that the training began "
-                f"with as the base (--base MODEL), or write MODEL+{folder}"
-            )
+        base = opening.needed(folder, "a delta", "the model that the training began with")
         chain = links(layout, folder, base, opening)
         place = unpacked(base, chain, opening)
         contents = delta.open_folder(place, opening)

@@ -76,12 +76,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     Raises:
         CheckpointError: there is no base, or the adapter cannot be read or does not fit it; all problems are listed.
     """
-    base = opening.base
-    if base is None:
-        raise CheckpointError(
-            f"{folder}: is a LoRA adapter, which is nothing without its model: give the model as the base "
-            f"(--base MODEL), or write MODEL+{folder}"
-        )
+    base = opening.needed(folder, "a LoRA adapter")
     present = [name for name in _WEIGHTS if (folder / name).exists()] or [_WEIGHTS[0]]
     names = (present[0], CONFIG)
     check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)

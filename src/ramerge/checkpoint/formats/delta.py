@@ -46,12 +46,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     Raises:
         CheckpointError: there is no base, or the delta cannot be read or does not fit it; all problems are listed.
     """
-    base = opening.base
-    if base is None:
-        raise CheckpointError(
-            f"{folder}: is a delta, which is nothing without its model: give the model as the base (--base MODEL), or "
-            f"write MODEL+{folder}"
-        )
+    base = opening.needed(folder, "a delta")
     files = identify([folder / INDEX])
     index = read_index(folder / INDEX)
     _check_lineage(folder, index, base)
@@ -74,7 +69,6 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     if problems:
         raise CheckpointError(problems[:_MOST_PROBLEMS])
     theirs = files_beside(base, allow_outside_links=opening.allow_outside_links)
-    theirs = {WEIGHTS_INDEX: base.beside / WEIGHTS_INDEX, **theirs}
     companions = {name: beside.get(name, theirs.get(name, base.beside / name)) for name in index.companions}
     has_tokenizer = (*base.tokenizers, folder / COMPANIONS) if beside else base.tokenizers
     return Contents(
@@ -102,14 +96,16 @@ def told(index: Index) -> str:
 
 
 def files_beside(model: Checkpoint, *, allow_outside_links: bool = False) -> Mapping[str, Path]:
-    """The files beside a model's weights by name: configuration, tokenizer and others.
+    """The files beside a model's weights by name: configuration, tokenizer and others, and the index of its files.
 
     Raises:
         CheckpointError: a link is broken, or leads out of the folder.
     """
     if model.companions is not None:
         return model.companions
-    return companion_files([model.beside], allow_outside_links=allow_outside_links)
+    found = companion_files([model.beside], allow_outside_links=allow_outside_links)
+    index = model.beside / WEIGHTS_INDEX
+    return found | {WEIGHTS_INDEX: index} if model.format == safetensors.NAME and index.is_file() else found
 
 
 def stored_header(folder: Path, index: Index, file: str) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.model import Checkpoint, Quantised
 from ramerge.checkpoint.tensor import Tensor
+from ramerge.foundation.errors import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,24 @@ class Opening:
 
     allow_outside_links: bool = False
     base: Checkpoint | None = None
+
+    def needed(self, folder: Path, what: str, model: str = "the model") -> Checkpoint:
+        """The base of a folder that holds changes.
+
+        Args:
+            folder: that folder.
+            what: it is, such as `a delta`.
+            model: what the base must be, in words.
+
+        Raises:
+            CheckpointError: none is known.
+        """
+        if self.base is None:
+            raise CheckpointError(
+                f"{folder}: is {what}, which is nothing without its model: give {model} as the base (--base MODEL), or "
+                f"write MODEL+{folder}"
+            )
+        return self.base
 
 
 @dataclass(frozen=True)
