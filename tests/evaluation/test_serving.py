@@ -19,6 +19,7 @@ import pytest
 from ramerge.demo.run import AGENTS
 from ramerge.evaluation import serving as module
 from ramerge.evaluation.serving import ModelServer, serving
+from ramerge.foundation import children
 from ramerge.foundation.errors import EndpointError, EvaluationError
 
 _FAKE = """#!{python}
@@ -94,7 +95,7 @@ def test_a_server_runs_while_the_block_does_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     install(monkeypatch, tmp_path, mode)
-    monkeypatch.setattr(module, "_SECONDS_TO_STOP", 0.5)
+    monkeypatch.setattr(children, "_SECONDS_TO_STOP", 0.5)
     log = tmp_path / "log"
     server = ModelServer("vllm", ["--dtype", "bfloat16"], timeout=300)
     with serving(server, "MODEL", "merged", log) as url, urllib.request.urlopen(f"{url}/models", timeout=60) as answer:

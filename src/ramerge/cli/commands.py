@@ -75,9 +75,10 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **
 def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, ...], **flags: Any) -> None:
     """Merge with every combination of parameters into folders under OUT, reading the inputs once for all of them."""
     from ramerge.api import sweep as run
-    from ramerge.cli.flags import read_inputs, read_varied
+    from ramerge.cli.flags import read_inputs
     from ramerge.foundation.jsontext import dumped
     from ramerge.foundation.screen import shown, stage
+    from ramerge.recipe.words import read_varied
 
     document, out = read_inputs(paths, flags)
     if out is None:

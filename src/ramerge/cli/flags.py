@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import unknown
 from ramerge.foundation.yamltext import parse_scalar
 from ramerge.recipe.document import Document, document_of, read_document
+from ramerge.recipe.words import pairs
 
 
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
@@ -91,27 +92,6 @@ def read_inputs(
     return document, Path(rest[0]) if rest else None
 
 
-def read_varied(texts: Iterable[str]) -> dict[str, list[Any]]:
-    """What `--vary KEY=V,V,...` asks for; a list in YAML, such as `[[1, 2], [3, 4]]`, for values with commas.
-
-    Raises:
-        RecipeError: not of that form, or a key is given twice.
-    """
-    pairs = _pairs("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2")
-    keys = [key for key, _ in pairs]
-    twice = sorted({key for key in keys if keys.count(key) > 1})
-    if twice:
-        raise RecipeError([f"--vary {key}: is given twice" for key in twice])
-    varied: dict[str, list[Any]] = {}
-    for key, text in pairs:
-        values = parse_scalar(text) if text.startswith("[") else None
-        parts = text.split(",")
-        if not isinstance(values, list) and not all(part.strip() for part in parts):
-            raise RecipeError(f"--vary {key}={text}: a value is missing between commas")
-        varied[key] = values if isinstance(values, list) else [parse_scalar(part) for part in parts]
-    return varied
-
-
 def _is_model(path: str) -> bool:
     """Whether a word is a model's folder, or a model with adapters (`checkpoint.hub`)."""
     return Path(path).is_dir() or ("+" in path and not _is_recipe(path))
@@ -129,20 +109,20 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
         if options.get(key) is not None:
             value = from_here(options[key]) if key == "base" else options[key]
             document.set((key,), value, f"--{key.replace('_', '-')}")
-    agents = _pairs("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
+    agents = pairs("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
     names = [name for name, _ in agents]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise RecipeError([f"--agent: the agent {name!r} is given twice" for name in twice])
     for name, model in agents:
         document.set(("agents", name), from_here(model), f"--agent {name}={model}")
-    importances = _pairs(
+    importances = pairs(
         "--importance", options.get("importances", ()), "NAME=MODEL, such as --importance code=./fisher"
     )
     _refuse_wrong_names(document, [name for name, _ in importances])
     for name, model in importances:
         document.set(("agents", name, "importance"), from_here(model), f"--importance {name}={model}")
-    for key, value in _pairs("--set", options["settings"], "KEY=VALUE, such as --set parameters.r=0.05"):
+    for key, value in pairs("--set", options["settings"], "KEY=VALUE, such as --set parameters.r=0.05"):
         document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
 
 
@@ -153,14 +133,6 @@ def _refuse_wrong_names(document: Document, names: Sequence[str]) -> None:
     problems += [f"--importance {name}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
     if problems:
         raise RecipeError(problems)
-
-
-def _pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
-    pairs = [(text, *text.partition("=")) for text in texts]
-    wrong = [f"{flag} {text}: must be {form}" for text, left, _, right in pairs if not left or not right]
-    if wrong:
-        raise RecipeError(wrong)
-    return [(left, right) for _, left, _, right in pairs]
 
 
 def from_here(model: str) -> str:

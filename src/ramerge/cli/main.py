@@ -28,11 +28,12 @@ from ramerge.foundation.process import fill_streams, handle, ignore, stopped
 from ramerge.foundation.terminal import fail, say, warn
 from ramerge.foundation.version import __version__
 from ramerge.importance import commands as importance
+from ramerge.search import commands as search
 
 _INTERRUPTED = 128
 
 # The core and its wings, each with commands of its own.
-_ROOMS = (commands, deltas, importance, evaluation)
+_ROOMS = (commands, deltas, importance, evaluation, search)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

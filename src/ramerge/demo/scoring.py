@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -13,15 +13,30 @@ from ramerge.demo.tasks import TASKS, Example, Task, prompts, reward
 
 SEED = 20260113
 BATCH = 256
+PART = 50  # prompts of each task that `rewards` scores at a time
 
 
 def score(model_dir: Path, *, examples: int = 200, seed: int = SEED) -> dict[str, float]:
     """Return the share of held-out prompts of each task that the checkpoint in `model_dir` answers exactly."""
     with _quiet():
-        # Versions of transformers differ in the dtype they load by default; widening bf16 is exact.
-        model = AutoModelForCausalLM.from_pretrained(model_dir, local_files_only=True).float().eval()
-        tokenizer = AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
+        model, tokenizer = _loaded(model_dir)
         return {task.name: accuracy(model, tokenizer, task, examples=examples, seed=seed) for task in TASKS}
+
+
+def rewards(
+    model_dir: Path, split: Literal["validation", "test"] = "validation", *, examples: int = 200
+) -> Iterator[dict[str, list[float]]]:
+    """Give the reward of each held-out prompt, a part of the prompts of every task at a time.
+
+    Prompts for validation are those that `score` asks. Those for the test come after them, and none is in both.
+    """
+    with _quiet():
+        model, tokenizer = _loaded(model_dir)
+        first = 0 if split == "validation" else examples
+        asked = {task.name: prompts(task, "test", 2 * examples, SEED)[first : first + examples] for task in TASKS}
+        for start in range(0, examples, PART):
+            parts = {name: held_out[start : min(start + PART, examples)] for name, held_out in asked.items()}
+            yield {name: _rewards(model, tokenizer, part) for name, part in parts.items()}
 
 
 def accuracy(model: Any, tokenizer: Any, task: Task, *, examples: int, seed: int) -> float:
@@ -47,6 +62,12 @@ def complete(
     )
     completions = sequences[:, ids.shape[1] :]
     return completions, tokenizer.batch_decode(completions, skip_special_tokens=True)
+
+
+def _loaded(model_dir: Path) -> tuple[Any, Any]:
+    # Versions of transformers differ in the dtype they load by default; widening bf16 is exact.
+    model = AutoModelForCausalLM.from_pretrained(model_dir, local_files_only=True).float().eval()
+    return model, AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
 
 
 def _rewards(model: Any, tokenizer: Any, examples: Sequence[Example]) -> list[float]:

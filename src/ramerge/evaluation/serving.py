@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from ramerge.evaluation.stopping import stoppable
+from ramerge.foundation.children import dies_with_parent, stop
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.foundation.extras import install
 from ramerge.foundation.text import printable
 
 SERVERS = ("transformers", "vllm")
-_SECONDS_TO_STOP = 20.0
 _SECONDS_TO_SAY = 5.0
 _SHOWN_LINES = 15
 _SHOWN_BYTES = 1 << 16
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True)
@@ -77,14 +73,14 @@ def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[s
             # Ctrl-C is for this process, which then stops the server; threads that wait by spinning slow a CPU down
             start_new_session=True,
             env={"OMP_WAIT_POLICY": "passive", **os.environ},
-            preexec_fn=_dies_with_parent(),
+            preexec_fn=dies_with_parent(),
         )
         try:
             url = f"http://127.0.0.1:{port}"
             _wait(process, url, server, command, log)
             yield f"{url}/v1"
         finally:
-            _stop(process)
+            stop(process)
 
 
 def _program(kind: str) -> str | None:
@@ -106,13 +102,6 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _dies_with_parent() -> Callable[[], object] | None:
-    """What a new process calls so that a kill of this one ends it; looked up before, not between fork and exec."""
-    if sys.platform != "linux":
-        return None
-    return partial(ctypes.CDLL(None).prctl, _DIE_WITH_PARENT, signal.SIGTERM)
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, server: ModelServer, command: Sequence[str], log: Path) -> None:
@@ -147,16 +136,3 @@ def _failed(what: str, command: Sequence[str], log: Path) -> str:
         lines = file.read(_SHOWN_BYTES).decode("utf-8", "replace").splitlines()[-_SHOWN_LINES:]
     said = "".join(f"\n    {printable(line[:300])}" for line in lines)
     return f"{shlex.join(command)}: {what}; all that it printed is in {log}:{said}"
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server and whatever it started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_SECONDS_TO_STOP)
-            break
-    # workers that outlived their leader
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)

@@ -5,4 +5,5 @@ mergekit/    translates recipes from mergekit's form
 model        the structure of a recipe
 checks       checks beyond the structure: methods, parameters, names of agents
 layers       what a layer is
+words        keys and values in words of a command line
 """

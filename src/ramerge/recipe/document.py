@@ -117,8 +117,12 @@ def document_of(model: str, label: str, method: str | None = "passthrough") -> D
     return document
 
 
-def read_document(path: Path) -> Document:
-    """Read a recipe's file.
+def read_document(path: Path, form: str = "a recipe is a mapping with the keys method, base and agents") -> Document:
+    """Read the file of a recipe, or of something else that is a mapping of values.
+
+    Args:
+        path: the file.
+        form: what is said of a file that holds no mapping.
 
     Raises:
         RecipeError: the file does not exist, is not YAML, or holds no mapping.
@@ -151,7 +155,7 @@ def read_document(path: Path) -> Document:
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise RecipeError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(tree, CommentedMap):
-        raise RecipeError(f"{path}: a recipe is a mapping with the keys method, base and agents")
+        raise RecipeError(f"{path}: {form}")
     document = Document({}, str(path), path.parent, {}, text.splitlines())
     try:
         document.values = _plain(tree, (), document, iter(range(_MAX_NODES)))

@@ -1,0 +1,166 @@
+"""The command `search`. Like those in `cli`, it holds no logic and imports when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ramerge.foundation.completion import files, folders
+from ramerge.foundation.errors import EvaluationError, RecipeError, StoppedError
+from ramerge.foundation.options import DEBUG, QUIET, as_json
+from ramerge.foundation.terminal import say, warn
+
+if TYPE_CHECKING:
+    from ramerge.foundation.screen import Bar
+    from ramerge.search.results import SearchResult
+    from ramerge.search.run import MakeScorer, SearchProgress
+    from ramerge.search.scores import Objective
+    from ramerge.search.space import Space
+
+_SAMPLERS = ("grid", "tpe", "cmaes", "nsga2")
+
+
+@click.command(short_help="Find the merge that scores best.")
+@click.argument("recipe", type=click.Path(path_type=Path), shell_complete=files)
+@click.argument("out", type=click.Path(path_type=Path), shell_complete=folders)
+@click.option(
+    "--score",
+    metavar="FUNCTION",
+    required=True,
+    help="What scores a model: module:function or file.py:function, which gets the model's folder and returns "
+    "{name: number} or {name: [number of each item]}.",
+)
+@click.option(
+    "--vary",
+    metavar="KEY=V,V,...",
+    multiple=True,
+    help="Values of a key, such as method=ram,ties or parameters.r=0,0.1; repeat for all combinations.",
+)
+@click.option("--space", type=click.Path(path_type=Path), help="A YAML file that says what varies, instead of --vary.")
+@click.option("--trials", type=click.IntRange(1, 100_000), help="Points to try; default: all of a grid, otherwise 30.")
+@click.option(
+    "--sampler", type=click.Choice(_SAMPLERS), help="What chooses points; default: grid for --vary, tpe for --space."
+)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of the sampler.")
+@click.option(
+    "--objective",
+    "objectives",
+    metavar="NAME[=min]",
+    multiple=True,
+    help="The figure to raise, or with =min to lower; default: mean, of all figures. Several give a Pareto front.",
+)
+@click.option("--no-prune", "prune", flag_value=False, default=True, help="Score every point on all of its items.")
+@click.option(
+    "--score-timeout",
+    type=click.FloatRange(0.1, 1e6),
+    default=3600.0,
+    show_default=True,
+    help="Seconds that scoring a point may take.",
+)
+@click.option(
+    "--most-failures",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    help="Failed points in a row until it stops; 0: never.",
+)
+@click.option("--no-html", "html", flag_value=False, default=True, help="Do not write OUT/search.html.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Worker threads of a merge.")
+@click.option("--max-memory", metavar="SIZE", help="The most memory that a merge may use, such as 2GB.")
+@click.option("--no-cache", "cache", flag_value=False, default=True, help="Count the inputs for every point again.")
+@QUIET
+@as_json("the result")
+@DEBUG
+def search(recipe: Path, out: Path, quiet: bool, as_json: bool, html: bool, **options: Any) -> None:
+    """Merge points of a space, score each, and keep the best in the folder OUT.
+
+    The recipe says what is merged; --vary or --space says which of its values vary. A search that was stopped goes on
+    where it was when the same command is given again.
+
+    \b
+    ramerge search recipe.yaml OUT --vary parameters.r=0,0.1,0.2 --score my_scores.py:score
+    ramerge search recipe.yaml OUT --space space.yaml --trials 50 --score my_scores:score
+    """
+    from ramerge.foundation.jsontext import dumped
+    from ramerge.search.text import summary
+
+    try:
+        result = _searched(recipe, out, options, quiet=quiet or as_json, html=html)
+    except StoppedError as stop:
+        stop.kept = f"what was scored is kept in {out}, and the same command goes on from there"
+        raise
+    warn(result.notes)
+    if as_json:
+        click.echo(dumped(result.as_dict()), nl=False)
+    elif not quiet:
+        say(summary(result, out))
+
+
+def _searched(recipe: Path, out: Path, options: dict[str, Any], *, quiet: bool, html: bool) -> SearchResult:
+    from ramerge.foundation.screen import shown
+    from ramerge.planning.inputs import tensors_of_base
+    from ramerge.recipe.read import open_recipe
+    from ramerge.search.run import SearchRequest, search
+
+    document = open_recipe(recipe, {}, tensors_of_base)
+    space = _space(document, options)
+    request = SearchRequest(
+        space=space,
+        objectives=_objectives(options["objectives"]),
+        trials=options["trials"],
+        sampler=options["sampler"] or ("grid" if options["vary"] else "tpe"),
+        seed=options["seed"],
+        prune=options["prune"],
+        most_failures=options["most_failures"],
+        options={key: options[key] for key in ("threads", "max_memory", "cache")},
+    )
+    with shown(bar, quiet=quiet) as listen:
+        return search(document, out, request, _scorer(options), on_progress=listen)
+
+
+def _space(document: Any, options: dict[str, Any]) -> Space:
+    from ramerge.recipe.words import read_varied
+    from ramerge.search.spacefile import file_space, vary_space
+
+    if bool(options["vary"]) == (options["space"] is not None):
+        raise RecipeError("say what varies: with --vary KEY=V,V,... or with --space FILE, one of them")
+    if options["vary"]:
+        return vary_space(document, read_varied(options["vary"]))
+    return file_space(document, options["space"])
+
+
+def _objectives(words: tuple[str, ...]) -> tuple[Objective, ...]:
+    from ramerge.search.scores import Objective
+
+    found = []
+    for word in words:
+        name, _, way = word.rpartition("=") if word.endswith(("=min", "=max")) else (word, "", "max")
+        if not name:
+            raise EvaluationError(f"--objective {word}: must be NAME, or NAME=min")
+        found.append(Objective(name, way == "min"))
+    if len({each.name for each in found}) < len(found):
+        raise EvaluationError("--objective: each of them once")
+    return tuple(found) or (Objective(),)
+
+
+def _scorer(options: dict[str, Any]) -> MakeScorer:
+    from ramerge.search.functions import FunctionScorer
+
+    spec = options["score"]
+    if ":" not in spec:
+        raise EvaluationError(f"--score {spec}: must be module:function or file.py:function")
+    return lambda folder: FunctionScorer(spec, folder.log, options["score_timeout"])
+
+
+def bar(event: SearchProgress) -> Bar:
+    """What is shown of a search."""
+    from ramerge.foundation.screen import Bar
+
+    notes = [f"best {event.best:.4f}"] if event.best is not None else []
+    notes += [f"{event.failed:,} failed"] if event.failed else []
+    return Bar("search", event.done, event.total, "points", tuple(notes))
+
+
+COMMANDS = (search,)

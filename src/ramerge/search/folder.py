@@ -1,0 +1,168 @@
+"""The folder of a search.
+
+OUT/search.json      every trial, the choice, and how sure it is
+OUT/search.html      the same as a page
+OUT/recipe.yaml      the recipe of the best point
+OUT/best/            its checkpoint
+OUT/front/           with several objectives: the recipe of each point of the Pareto front
+OUT/study.log        Optuna's journal
+OUT/asked.json       what the search is made of; another search may not go on here
+OUT/trials/N.json    the scores of trial N, item by item
+OUT/score.log        what the score printed
+OUT/candidate/       the checkpoint that is being scored
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ramerge.foundation.errors import EvaluationError, OutputError
+from ramerge.foundation.files import lock, write_file
+from ramerge.foundation.jsontext import Limits, dumped, read
+from ramerge.foundation.text import brief
+from ramerge.search.scores import Measure, Scores, of_items
+
+_FILE = Limits(size=1 << 28, signs=1 << 26)
+_SCORES, _TEST = "scores", "test"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """OUT, held by this process."""
+
+    root: Path
+
+    @property
+    def journal(self) -> Path:
+        """Optuna's file."""
+        return self.root / "study.log"
+
+    @property
+    def log(self) -> Path:
+        """What the score prints."""
+        return self.root / "score.log"
+
+    @property
+    def best(self) -> Path:
+        """The checkpoint of the best point."""
+        return self.root / "best"
+
+    @property
+    def candidate(self) -> Path:
+        """The checkpoint that is scored; the next takes its place."""
+        return self.root / "candidate"
+
+    def write(self, name: str, content: str) -> None:
+        """A file in the folder, whole."""
+        write_file(self.root / name, content)
+
+    def check_asked(self, asked: Mapping[str, Any]) -> None:
+        """Note what the search is made of, or hold it against what is noted.
+
+        Raises:
+            EvaluationError: results of another search are here; says what differs.
+        """
+        path = self.root / "asked.json"
+        if path.exists():
+            before = _read(path)
+            problems = [
+                f"{self.root}: holds a search with {_named(name)}: {_difference(before.get(name), asked.get(name))}"
+                for name in {**before, **asked}
+                if before.get(name) != asked.get(name)
+            ]
+            if problems:
+                raise EvaluationError([*problems, f"{self.root}: name another folder, or remove this one"])
+        else:
+            write_file(path, dumped(asked))
+
+    def keep(self, number: int, scores: Scores, kind: str = _SCORES) -> None:
+        """Keep the scores of a trial, item by item; with `test`, those on items kept apart."""
+        path = self.root / "trials" / f"{number}.json"
+        before = _read(path) if kind == _TEST and path.exists() else {}
+        values = {
+            name: measure.value if measure.items is None else {"items": measure.items.tolist()}
+            for name, measure in scores.items()
+        }
+        write_file(path, dumped(before | {kind: values}, indent=None))
+
+    def scores(self, number: int, kind: str = _SCORES) -> dict[str, Measure] | None:
+        """The scores of a trial; None where there are none."""
+        path = self.root / "trials" / f"{number}.json"
+        values = _read(path).get(kind) if path.exists() else None
+        if values is None:
+            return None
+        return {
+            name: of_items(np.array(value["items"])) if isinstance(value, dict) else Measure(value)
+            for name, value in values.items()
+        }
+
+    def clear(self) -> None:
+        """Remove the last candidate."""
+        shutil.rmtree(self.candidate, ignore_errors=True)
+
+
+@contextmanager
+def search_folder(out: Path) -> Iterator[Folder]:
+    """The folder of a search, which no other process has meanwhile.
+
+    Raises:
+        EvaluationError: something else is there, or another search runs there.
+        OutputError: it cannot be written.
+    """
+    if any(out.glob("*.safetensors")):
+        raise EvaluationError(f"{out}: is the folder of a model; name another folder for the search")
+    if out.is_dir() and any(out.iterdir()) and not (out / "asked.json").exists():
+        held = {path.name for path in out.iterdir()} - {".lock", "score.log"}
+        if held:
+            raise EvaluationError(
+                f"{out}: holds {brief(', '.join(sorted(held)), 200)}, and no search; name another folder"
+            )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        descriptor = lock(out / ".lock", wait=False)
+    except BlockingIOError as error:
+        raise EvaluationError(f"{out}: another search runs there") from error
+    except OSError as error:
+        raise OutputError(f"{out}: cannot be written: {error.strerror}") from error
+    try:
+        yield Folder(out)
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read(path, _FILE)
+    except OSError as error:
+        raise EvaluationError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise EvaluationError(f"{path}: {error}") from error
+
+
+def _difference(before: Any, now: Any) -> str:
+    """Where two plain values differ first."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in {**before, **now}:
+            if before.get(key) != now.get(key):
+                inner = _difference(before.get(key), now.get(key))
+                return f"{key}: {inner}"
+    return f"it was {_value(before)}, and is {_value(now)}"
+
+
+def _named(part: str) -> str:
+    return {"inputs": "other inputs", "objectives": "other objectives"}.get(part, f"another {part}")
+
+
+def _value(value: Any) -> str:
+    with suppress(TypeError, ValueError):
+        return brief(json.dumps(value, ensure_ascii=False), 200)
+    return brief(repr(value), 200)

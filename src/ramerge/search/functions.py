@@ -1,0 +1,150 @@
+"""A score that is a Python function, in a process of its own.
+
+The process stays for all points, because importing torch takes seconds. It has a time limit for each model: one that
+hangs or dies is replaced for the next point.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ramerge.foundation.children import dies_with_parent, stop
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.text import shown
+from ramerge.search.scores import ScoreFailedError, Scores, Split, read_scores
+
+_MOST_BYTES = 1 << 26
+
+
+class FunctionScorer:
+    """`module:function` or `file.py:function`. Ended by `close`."""
+
+    def __init__(self, spec: str, log: Path, seconds: float) -> None:
+        self._spec = spec
+        self._log = log
+        self._seconds = seconds
+        self._process: _Process | None = None
+        try:
+            ready = self._running().ready
+        except ScoreFailedError as error:
+            raise EvaluationError(f"--score {spec}: {error}") from error
+        self.splits = bool(ready.get("splits"))
+        self.in_parts = bool(ready.get("in_parts"))
+        self._digest = str(ready.get("digest"))
+
+    def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
+        """See `Scorer.parts`."""
+        process = self._running()
+        until = time.monotonic() + self._seconds
+        is_idle = False
+        try:
+            answer = process.ask({"model": str(model), "split": split}, until)
+            while "part" in answer:
+                going_on = False
+                try:
+                    yield read_scores(answer["part"])
+                    going_on = True
+                finally:
+                    answer = process.ask({"more": going_on}, until)
+                    is_idle = not going_on
+            is_idle = True
+            if "error" in answer:
+                raise ScoreFailedError(str(answer["error"]))
+        finally:
+            if not is_idle:
+                self.close()
+
+    def about(self) -> Mapping[str, Any]:
+        """Its name, and the digest of its file."""
+        return {"function": self._spec, "digest": self._digest}
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def _running(self) -> _Process:
+        if self._process is None:
+            self._process = _Process(self._spec, self._log, self._seconds)
+        return self._process
+
+
+class _Process:
+    """The process, and the lines between it and this one."""
+
+    def __init__(self, spec: str, log: Path, seconds: float) -> None:
+        self._log = log
+        self._seconds = seconds
+        self._buffer = b""
+        self._answers, theirs = os.pipe()
+        try:
+            with log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "ramerge.search.child", spec, str(theirs)],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[theirs],
+                    # Ctrl-C is for this process, which then ends that one
+                    start_new_session=True,
+                    env={"OMP_WAIT_POLICY": "passive", **os.environ},
+                    preexec_fn=dies_with_parent(),
+                )
+        finally:
+            os.close(theirs)
+        try:
+            self.ready = self._line(time.monotonic() + seconds)
+            if "error" in self.ready:
+                raise ScoreFailedError(str(self.ready["error"]))
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, values: Mapping[str, Any], until: float) -> dict[str, Any]:
+        """Send a line, and wait for the answer."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died, which reading says
+            self._process.stdin.write(json.dumps(values).encode() + b"\n")
+            self._process.stdin.flush()
+        return self._line(until)
+
+    def _line(self, until: float) -> dict[str, Any]:
+        while b"\n" not in self._buffer:
+            if not select.select([self._answers], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise ScoreFailedError(f"did not end within {self._seconds:g} seconds (--score-timeout)")
+            data = os.read(self._answers, 1 << 16)
+            if not data:
+                raise ScoreFailedError(f"its process ended{self._last_words()}; all that it printed is in {self._log}")
+            self._buffer += data
+            if len(self._buffer) > _MOST_BYTES:
+                raise ScoreFailedError(f"returned more than {_MOST_BYTES:,} bytes")
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _last_words(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        code = self._process.returncode
+        with suppress(OSError):
+            lines = self._log.read_bytes()[-4000:].decode("utf-8", "replace").splitlines()
+            return f" with exit code {code}: {shown(lines[-1])}" if lines else f" with exit code {code}"
+        return f" with exit code {code}"
+
+    def close(self) -> None:
+        """End the process and whatever it started."""
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+        stop(self._process)
+        os.close(self._answers)

@@ -1,0 +1,83 @@
+"""From a point of a search to the recipe of its merge, and to its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ramerge.api import merge
+from ramerge.engine.record import Record
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.events import Listener
+from ramerge.methods.table import METHODS
+from ramerge.recipe.checks import check
+from ramerge.recipe.document import Document
+from ramerge.recipe.model import DEFAULT_METHOD, Recipe
+
+Label = Callable[[str, Any], str]
+
+
+def _plain_label(key: str, value: Any) -> str:
+    return f"{key}={value}"
+
+
+def document_of(recipe: Document, point: Mapping[str, Any], label: Label = _plain_label) -> Document:
+    """The recipe with a point's values.
+
+    Where the point has another method, parameters, presets and importances that this method does not take are left
+    out: they are the other method's.
+
+    Raises:
+        RecipeError: a value does not fit where it goes.
+    """
+    made = replace(recipe, values=deepcopy(recipe.values), flags=dict(recipe.flags))
+    before = made.values.get("method", DEFAULT_METHOD)
+    if point.get("method", before) != before:
+        _leave_out(made.values, str(point["method"]))
+    for key, value in point.items():
+        made.set(tuple(key.split(".")), value, label(key, value))
+    return made
+
+
+def _leave_out(values: dict[str, Any], name: str) -> None:
+    """Take out of a recipe's values what a method does not have."""
+    method = METHODS[name]
+    rules = values.get("rules")
+    for holder in [values, *[rule for rule in (rules if isinstance(rules, list) else []) if isinstance(rule, dict)]]:
+        given = holder.get("parameters")
+        if isinstance(given, dict):
+            holder["parameters"] = {key: value for key, value in given.items() if key in method.parameters.model_fields}
+    if values.get("preset") not in method.presets:
+        values.pop("preset", None)
+    agents = values.get("agents")
+    for agent in agents.values() if isinstance(agents, dict) and not method.needs_importance else ():
+        if isinstance(agent, dict):
+            agent.pop("importance", None)
+
+
+def check_point(recipe: Document, point: Mapping[str, Any], label: Label) -> list[str]:
+    """What is wrong with the recipe at a point."""
+    try:
+        check(document_of(recipe, point, label))
+    except RecipeError as error:
+        return list(error.problems)
+    return []
+
+
+def recipe_of(recipe: Document, point: Mapping[str, Any]) -> Recipe:
+    """The checked recipe of a point."""
+    return check(document_of(recipe, point))
+
+
+def merge_point(
+    recipe: Document, point: Mapping[str, Any], out: Path, listen: Listener, options: Mapping[str, Any]
+) -> Record:
+    """Merge a point to `out`, in place of what is there. Counts of the inputs are remembered from point to point.
+
+    Raises:
+        RamergeError: as for `ramerge.merge`.
+    """
+    return merge(document_of(recipe, point), out, overwrite=True, on_progress=listen, **options)

@@ -1,0 +1,424 @@
+"""The whole search: ask for a point, merge it, score it, tell; then the best, on items that it was not chosen by."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ramerge.api import plan
+from ramerge.foundation.errors import EvaluationError, OutputError, PlanError, RamergeError
+from ramerge.foundation.events import Progress
+from ramerge.foundation.extras import install
+from ramerge.foundation.jsontext import dumped
+from ramerge.recipe.document import Document
+from ramerge.search import evidence
+from ramerge.search.evidence import Estimate
+from ramerge.search.folder import Folder, search_folder
+from ramerge.search.points import document_of, merge_point
+from ramerge.search.results import SearchResult, TriedPoint
+from ramerge.search.scores import (
+    Measure,
+    Objective,
+    ScoreFailedError,
+    Scorer,
+    Scores,
+    Split,
+    check_names,
+    joined,
+)
+from ramerge.search.space import Space
+from ramerge.search.study import Asked, Study, Trial, check_sampler
+
+TRIALS = 30
+_SHOWN = 1000
+_RECIPE = "ramerge.yaml"
+_MERGE, _SCORE = "merge seconds", "score seconds"
+
+MakeScorer: TypeAlias = Callable[[Folder], Scorer]
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What is searched, and how.
+
+    Attributes:
+        space: what varies.
+        objectives: what is to be as good as possible.
+        trials: how many points to try; None for all of a grid, or 30.
+        sampler: `grid`, `tpe`, `cmaes` or `nsga2`.
+        seed: the same seed gives the same points, as long as scores are the same.
+        prune: whether points are given up whose items so far show that they are worse than the best.
+        most_failures: points that may fail one after the other before the search stops; 0 for no bound.
+        options: of every merge: `threads`, `max_memory`, `cache` and `strict`.
+    """
+
+    space: Space
+    objectives: tuple[Objective, ...] = (Objective(),)
+    trials: int | None = None
+    sampler: str = "tpe"
+    seed: int = 0
+    prune: bool = True
+    most_failures: int = 5
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> int:
+        """How many points to try."""
+        size = self.space.size
+        most = size if self.sampler == "grid" and size is not None else TRIALS
+        wanted = most if self.trials is None else self.trials
+        return wanted if size is None else min(wanted, size)
+
+
+@dataclass(frozen=True)
+class SearchProgress:
+    """How far a search is.
+
+    Attributes:
+        done, total: points.
+        best: the first objective's best value so far.
+        failed: points that failed.
+    """
+
+    done: int
+    total: int
+    best: float | None
+    failed: int
+
+
+Listener: TypeAlias = Callable[[SearchProgress], None]
+
+
+def search(
+    recipe: Document,
+    out: Path,
+    request: SearchRequest,
+    make_scorer: MakeScorer,
+    *,
+    on_progress: Listener = lambda _: None,
+    on_merge: Callable[[Progress], None] = lambda _: None,
+) -> SearchResult:
+    """Try points of a space, and keep the one that scores best.
+
+    A folder in which the same search was stopped is continued: only the points that are missing are tried.
+
+    Args:
+        recipe: a recipe in ramerge's own form; points set values in it.
+        out: the folder of the search; `folder` says what it holds.
+        request: what is searched.
+        make_scorer: makes what scores models, in the folder of the search.
+        on_progress: called before the first point and after each.
+        on_merge: hears of the merges' progress.
+
+    Raises:
+        RecipeError, EvaluationError: what was asked for is wrong, another search is in the folder, or no point got a
+            score. What was scored is kept.
+        PlanError: the recipe cannot be merged.
+        OutputError: the folder cannot be written.
+    """
+    _require_optuna(request)
+    if problems := check_sampler(request.sampler, request.space):
+        raise EvaluationError(problems)
+    with ExitStack() as stack:
+        folder = stack.enter_context(search_folder(out))
+        inputs = _planned(recipe, request)
+        scorer = stack.enter_context(closing(make_scorer(folder)))
+        folder.check_asked(
+            {
+                "recipe": recipe.values,
+                "inputs": inputs,
+                "space": request.space.as_dict(),
+                "score": dict(scorer.about()),
+                "objectives": [{"name": each.name, "lower": each.lower} for each in request.objectives],
+            }
+        )
+        stack.callback(folder.clear)
+        study = Study(folder.journal, request.space, request.sampler, request.seed, request.objectives)
+        return _Search(recipe, request, folder, scorer, study, on_progress, on_merge).run()
+
+
+def _require_optuna(request: SearchRequest) -> None:
+    from ramerge.evaluation.requirements import missing
+
+    modules = ["optuna", *(["cmaes"] if request.sampler == "cmaes" else [])]
+    if problems := missing(modules, who="ramerge search", install=install("search")):
+        raise EvaluationError(problems)
+
+
+def _planned(recipe: Document, request: SearchRequest) -> dict[str, Any]:
+    """Size and time of every input's file, after a merge with each method was planned.
+
+    Raises:
+        PlanError: one cannot work.
+    """
+    problems: list[str] = []
+    files: dict[str, Any] = {}
+    for method in request.space.methods:
+        first = {axis.key: axis.domain.extremes()[0] for axis in request.space.axes_of(method)}
+        made = plan(document_of(recipe, {"method": method} | first), **request.options)
+        problems += made.problems
+        files |= {str(path.resolve()): [one.nbytes, one.modified_ns] for path, one in made.files.items()}
+    if problems:
+        raise PlanError(dict.fromkeys(problems))
+    return dict(sorted(files.items()))
+
+
+class _Search:
+    """One run of a search."""
+
+    def __init__(
+        self,
+        recipe: Document,
+        request: SearchRequest,
+        folder: Folder,
+        scorer: Scorer,
+        study: Study,
+        on_progress: Listener,
+        on_merge: Callable[[Progress], None],
+    ) -> None:
+        self._recipe = recipe
+        self._request = request
+        self._folder = folder
+        self._scorer = scorer
+        self._study = study
+        self._on_progress = on_progress
+        self._on_merge = on_merge
+        self._trials = study.trials()
+        self._best: Trial | None = self._chosen() if len(request.objectives) == 1 else None
+        self._best_scores = self._validation(self._best.number) if self._best else None
+        self._names: list[str] = list(self._complete_scores())
+
+    def _complete_scores(self) -> Scores:
+        first = next((trial for trial in self._trials if trial.state == "complete"), None)
+        return (self._folder.scores(first.number) or {}) if first else {}
+
+    def run(self) -> SearchResult:
+        """Try points until there are enough, and look at the best."""
+        in_a_row = 0
+        self._tell()
+        while len(self._trials) < self._request.wanted and (asked := self._study.ask()) is not None:
+            failure = self._try(asked)
+            self._trials = self._study.trials()
+            self._tell()
+            in_a_row = in_a_row + 1 if failure else 0
+            if self._request.most_failures and in_a_row >= self._request.most_failures:
+                raise EvaluationError(
+                    f"{in_a_row} points in a row failed; the last: {failure}; all are kept in {self._folder.root}, and "
+                    "the same command goes on with the next point (--most-failures 0 never stops)"
+                )
+        return self._result()
+
+    def _tell(self) -> None:
+        value = self._best.values[0] if self._best and self._best.values else None
+        failed = sum(trial.state == "failed" for trial in self._trials)
+        self._on_progress(SearchProgress(len(self._trials), self._request.wanted, value, failed))
+
+    # --- one point ----------------------------------------------------------------------------------------------------
+
+    def _try(self, asked: Asked) -> str | None:
+        """Merge and score a point, and tell; why it failed, or None."""
+        began, merged, facts = time.monotonic(), None, {}
+        try:
+            merge_point(self._recipe, asked.point, self._folder.candidate, self._on_merge, self._request.options)
+            merged = time.monotonic()
+            recipe = (self._folder.candidate / _RECIPE).read_text(encoding="utf-8")
+            self._folder.write(f"trials/{asked.number}.yaml", recipe)
+            scores, is_whole = self._scored()
+            validation = _split(self._scorer, scores, "validation")
+            values = [_finite(each, validation) for each in self._request.objectives]
+        except OutputError:
+            raise
+        except (ScoreFailedError, RamergeError) as error:
+            failure = str(error)[:_SHOWN]
+            self._study.fail(asked, failure, _seconds(began, merged))
+            return failure
+        facts = _seconds(began, merged) | {f"score {name}": measure.value for name, measure in validation.items()}
+        self._folder.keep(asked.number, scores)
+        if not is_whole:
+            items = min(len(measure.items) for measure in validation.values() if measure.items is not None)
+            self._study.prune(asked, values[0], items, facts)
+            return None
+        self._study.tell(asked, values, facts)
+        self._names = self._names or list(scores)
+        if len(self._request.objectives) == 1:
+            sign = self._request.objectives[0].sign
+            if self._best is None or self._best.values is None or sign * values[0] > sign * self._best.values[0]:
+                self._best = Trial(asked.number, asked.point, "complete", tuple(values), None, {})
+                self._best_scores = validation
+        return None
+
+    def _scored(self) -> tuple[Scores, bool]:
+        """The candidate's scores, and whether they are whole: a hopeless point is given up."""
+        parts: list[Scores] = []
+        with closing(self._scorer.parts(self._folder.candidate, "validation")) as coming:
+            for part in coming:
+                check_names(part, self._names)
+                parts.append(part)
+                if self._is_hopeless(parts):
+                    return joined(parts), False
+        return joined(parts), True
+
+    def _is_hopeless(self, parts: Sequence[Scores]) -> bool:
+        best = self._best_scores
+        if best is None or not (self._request.prune and self._scorer.in_parts):
+            return False
+        so_far = _split(self._scorer, joined(parts), "validation")
+        return evidence.is_hopeless(self._request.objectives[0], so_far, best)
+
+    # --- the result ---------------------------------------------------------------------------------------------------
+
+    def _validation(self, number: int) -> Scores:
+        """Scores of a trial on validation items."""
+        scores = self._folder.scores(number)
+        if scores is None:
+            raise EvaluationError(f"{self._folder.root}/trials/{number}.json: is not there any more")
+        return _split(self._scorer, scores, "validation")
+
+    def _chosen(self) -> Trial | None:
+        """The best trial."""
+        complete = [trial for trial in self._trials if trial.values is not None]
+        if not complete:
+            return None
+        front = self._front(complete)
+        return front[evidence.balanced([self._gains(trial) for trial in front])]
+
+    def _front(self, complete: Sequence[Trial]) -> list[Trial]:
+        return [complete[place] for place in evidence.front([self._gains(trial) for trial in complete])]
+
+    def _gains(self, trial: Trial) -> list[float]:
+        """Objectives of a trial, higher ones better."""
+        return [each.sign * value for each, value in zip(self._request.objectives, trial.values or (), strict=True)]
+
+    def _result(self) -> SearchResult:
+        best = self._chosen()
+        if best is None:
+            failures = [f"point {trial.number}: {trial.failure}" for trial in self._trials if trial.failure][:3]
+            raise EvaluationError([f"{self._folder.root}: no point got a score", *failures])
+        objectives = self._request.objectives
+        notes = self._merge_best(best)
+        validation = self._validation(best.number)
+        test, more = self._test(best)
+        points = [self._point(trial, best, validation) for trial in self._trials]
+        complete = [trial for trial in self._trials if trial.values is not None]
+        result = SearchResult(
+            objectives=objectives,
+            sampler=self._request.sampler,
+            seed=self._request.seed,
+            space=self._request.space.as_dict(),
+            score=dict(self._scorer.about()),
+            points=tuple(points),
+            points_of_space=self._request.space.size,
+            best=best.number,
+            front=tuple(trial.number for trial in self._front(complete)) if len(objectives) > 1 else (best.number,),
+            level=_level(points, objectives),
+            apart=self._apart(validation),
+            test=tuple(evidence.estimate(each, test) for each in objectives) if test else None,
+            optimism=tuple(evidence.optimism(each, validation, test) for each in objectives) if test else None,
+            scores={name: measure.value for name, measure in (test or {}).items()},
+            seconds={
+                "merging": round(sum(point.merge_seconds for point in points), 3),
+                "scoring": round(sum(point.score_seconds for point in points), 3),
+            },
+            notes=(*notes, *more),
+        )
+        self._folder.write("search.json", dumped(result.as_dict()))
+        return result
+
+    def _point(self, trial: Trial, best: Trial, of_best: Scores) -> TriedPoint:
+        merge, score = (float(trial.facts.get(key, 0.0)) for key in (_MERGE, _SCORE))
+        if trial.state == "failed":
+            return TriedPoint(trial.number, trial.point, trial.state, merge, score, failure=trial.failure)
+        scores = self._validation(trial.number)
+        objectives = self._request.objectives
+        behind = None
+        if trial.state == "complete" and trial.number != best.number:
+            behind = tuple(evidence.difference(each, scores, of_best) for each in objectives)
+        return TriedPoint(
+            trial.number,
+            trial.point,
+            trial.state,
+            merge,
+            score,
+            tuple(evidence.estimate(each, scores) for each in objectives),
+            behind,
+            {name: measure.value for name, measure in scores.items()},
+        )
+
+    def _merge_best(self, best: Trial) -> list[str]:
+        """The best point's checkpoint at `best`; merged only where another one is there. Its warnings."""
+        source = self._folder.root / "trials" / f"{best.number}.yaml"
+        written = self._folder.root / "recipe.yaml"
+        text = source.read_text(encoding="utf-8")
+        is_there = (self._folder.best / _RECIPE).is_file() and written.is_file()
+        if is_there and written.read_text(encoding="utf-8") == text:
+            return []
+        record = merge_point(self._recipe, best.point, self._folder.best, self._on_merge, self._request.options)
+        self._folder.write("recipe.yaml", text)
+        return list(record.warnings)
+
+    def _test(self, best: Trial) -> tuple[Scores | None, list[str]]:
+        """The best point's scores on items that it was not chosen by; None, with the reason, where there are none."""
+        if not self._scorer.splits:
+            scores = self._folder.scores(best.number) or {}
+            if any(measure.items is None for measure in scores.values()):
+                return None, [
+                    "the best point is reported on the items that it was chosen by, so its score is too high by an "
+                    "unknown amount: the score gives no items, and has no parameter split"
+                ]
+            return _split(self._scorer, scores, "test"), []
+        kept = self._folder.scores(best.number, "test")
+        if kept is not None:
+            return kept, []
+        try:
+            with closing(self._scorer.parts(self._folder.best, "test")) as parts:
+                test = joined(parts)
+            check_names(test, self._names)
+            for each in self._request.objectives:
+                _finite(each, test)
+        except (ScoreFailedError, EvaluationError) as error:
+            return None, [f"the best point could not be scored on test items: {error}"]
+        self._folder.keep(best.number, test, "test")
+        return test, []
+
+    def _apart(self, validation: Scores) -> str | None:
+        if self._scorer.splits:
+            return "the score's own items for validation and test"
+        if all(measure.items is not None for measure in validation.values()):
+            return "every second item is for the test"
+        return None
+
+
+def _split(scorer: Scorer, scores: Scores, split: Split) -> dict[str, Measure]:
+    """The part of the items that is for one purpose, where the score itself does not keep them apart."""
+    if scorer.splits or any(measure.items is None for measure in scores.values()):
+        return dict(scores)
+    return {name: measure.half(split) for name, measure in scores.items()}
+
+
+def _finite(objective: Objective, scores: Scores) -> float:
+    value = objective.value(scores)
+    if not math.isfinite(value):
+        raise ScoreFailedError(f"{objective.name}: has no value, because there are no items to divide by")
+    return value
+
+
+def _seconds(began: float, merged: float | None) -> dict[str, Any]:
+    now = time.monotonic()
+    merge = (merged or now) - began
+    return {_MERGE: round(merge, 3), _SCORE: round(now - began - merge, 3)}
+
+
+def _level(points: Sequence[TriedPoint], objectives: Sequence[Objective]) -> tuple[int, ...]:
+    """Points whose paired difference to the best may be 0."""
+    if len(objectives) > 1:
+        return ()
+    return tuple(point.number for point in points if point.behind and _holds_zero(point.behind[0]))
+
+
+def _holds_zero(apart: Estimate) -> bool:
+    return apart.low is not None and apart.high is not None and apart.low <= 0 <= apart.high

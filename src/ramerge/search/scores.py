@@ -1,0 +1,190 @@
+"""What a score says of a model: figures by name, where possible with the items that they are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.foundation.text import quoted, shown, unknown
+
+Split = Literal["validation", "test"]
+Floats = NDArray[np.float64]
+
+MEAN = "mean"
+_MOST_NAMES = 1000
+
+
+class ScoreFailedError(Exception):
+    """A point got no score; the message says why. The search goes on with the next point."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure.
+
+    Attributes:
+        value: the figure.
+        items: of shape (items, 2): each item's numerator and denominator; the figure is the sum of the first over the
+            sum of the second. None where only the figure is known.
+    """
+
+    value: float
+    items: Floats | None = None
+
+    def cut(self, count: int) -> Measure:
+        """The figure of the first items."""
+        return self if self.items is None else of_items(self.items[:count])
+
+    def half(self, split: Split) -> Measure:
+        """The figure of every second item: the first, third and so on are for validation."""
+        if self.items is None:
+            return self
+        if len(self.items) < 2:
+            raise ScoreFailedError("has 1 item; at least two are needed, one for validation and one for the test")
+        return of_items(self.items[0 if split == "validation" else 1 :: 2])
+
+
+Scores: TypeAlias = Mapping[str, Measure]
+
+
+class Scorer(Protocol):
+    """Scores models.
+
+    Attributes:
+        splits: whether it can score items for validation and items for a test, which are others.
+        in_parts: whether it gives its items part by part.
+    """
+
+    splits: bool
+    in_parts: bool
+
+    def parts(self, model: Any, split: Split) -> Generator[Scores, None, None]:
+        """The scores of a model, part by part: further items of every figure, or everything in one part.
+
+        Whoever asks may stop between two parts.
+
+        Raises:
+            ScoreFailedError: there is no score.
+        """
+
+    def about(self) -> Mapping[str, Any]:
+        """What decides the scores, as plain values; results of another one are not mixed with these."""
+
+    def close(self) -> None:
+        """End processes and servers."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is to be as good as possible.
+
+    Attributes:
+        name: of a figure, or `mean`: the mean of all figures, or of the only one.
+        lower: whether a lower one is better.
+    """
+
+    name: str = MEAN
+    lower: bool = False
+
+    @property
+    def sign(self) -> int:
+        """-1 where a lower one is better."""
+        return -1 if self.lower else 1
+
+    def measures(self, scores: Scores) -> list[Measure]:
+        """The figures whose mean it is.
+
+        Raises:
+            ScoreFailedError: there is no such figure.
+        """
+        if self.name in scores:
+            return [scores[self.name]]
+        if self.name != MEAN:
+            raise ScoreFailedError(unknown("objective", self.name, [*scores, MEAN]))
+        return list(scores.values())
+
+    def value(self, scores: Scores) -> float:
+        """Its value."""
+        measures = self.measures(scores)
+        return sum(measure.value for measure in measures) / len(measures)
+
+
+def of_items(items: Any) -> Measure:
+    """The figure of some items, each a numerator and a denominator; NaN where denominators sum to 0."""
+    pairs = np.asarray(items, dtype=np.float64).reshape(-1, 2)
+    numerator, denominator = pairs.sum(axis=0)
+    return Measure(float(numerator / denominator) if denominator else math.nan, pairs)
+
+
+def read_scores(returned: Any) -> dict[str, Measure]:
+    """What a function returned: a mapping from names to numbers, or to lists with a number for each item.
+
+    Raises:
+        ScoreFailedError: something else, or a number that is not finite.
+    """
+    if not isinstance(returned, Mapping) or not returned:
+        raise ScoreFailedError(
+            f"must return {{name: number}} or {{name: [number of each item]}}, not {quoted(returned)}"
+        )
+    if len(returned) > _MOST_NAMES:
+        raise ScoreFailedError(f"returned {len(returned):,} names; at most {_MOST_NAMES:,} are possible")
+    return {str(name): _measure(str(name), value) for name, value in returned.items()}
+
+
+def _measure(name: str, value: Any) -> Measure:
+    if isinstance(value, bool | int | float):
+        return Measure(_finite(name, value))
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ScoreFailedError(f"{shown(name, 60)}: must be a number or a list of numbers, not {quoted(value)}")
+    if not value:
+        raise ScoreFailedError(f"{shown(name, 60)}: has no items")
+    return of_items([(_finite(f"{name}, item {place}", item), 1.0) for place, item in enumerate(value, 1)])
+
+
+def _finite(name: str, value: Any) -> float:
+    if not isinstance(value, bool | int | float):
+        raise ScoreFailedError(f"{shown(name, 60)}: must be a number, not {quoted(value)}")
+    if not math.isfinite(value):
+        raise ScoreFailedError(f"{shown(name, 60)}: is {value}, which is no score")
+    return float(value)
+
+
+def joined(parts: Iterable[Scores]) -> dict[str, Measure]:
+    """All parts together.
+
+    Raises:
+        ScoreFailedError: parts have other names, or several of them no items.
+    """
+    whole: dict[str, Measure] = {}
+    for number, part in enumerate(parts):
+        if number and part.keys() != whole.keys():
+            raise ScoreFailedError(_other_names(part, whole))
+        for name, measure in part.items():
+            before = whole.get(name)
+            if before is None:
+                whole[name] = measure
+            elif before.items is None or measure.items is None:
+                raise ScoreFailedError(f"{shown(name, 60)}: came twice; only lists of items can come in parts")
+            else:
+                whole[name] = of_items(np.concatenate([before.items, measure.items]))
+    return whole
+
+
+def check_names(scores: Scores, before: Iterable[str]) -> None:
+    """Refuse other names than those of earlier points.
+
+    Raises:
+        ScoreFailedError: they differ.
+    """
+    expected = dict.fromkeys(before)
+    if expected and scores.keys() != expected.keys():
+        raise ScoreFailedError(_other_names(scores, expected))
+
+
+def _other_names(now: Iterable[str], before: Iterable[str]) -> str:
+    return f"returned {shown(', '.join(now))}; before it was {shown(', '.join(before))}"

@@ -1,0 +1,116 @@
+"""A search in a few lines for the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ramerge.foundation.terminal import table
+from ramerge.foundation.text import shown
+from ramerge.search.evidence import Estimate
+from ramerge.search.results import SearchResult, TriedPoint, counts
+from ramerge.search.scores import Objective
+from ramerge.search.space import label, spelled
+
+_MOST_ROWS = 20
+_MOST_FAILURES = 3
+
+
+def summary(result: SearchResult, out: Path) -> list[str]:
+    """The best points, how sure the first place is, and where everything is."""
+    return [*ranking(result), *findings(result), *_failures(result), _where(result, out)]
+
+
+def ranking(result: SearchResult) -> list[str]:
+    """A table of the points, the best first."""
+    rows = [point for point in result.ranked if point.state != "failed"]
+    keys = list(dict.fromkeys(key for point in rows for key in point.point))
+    several = len(result.objectives) > 1
+    head = [
+        "point",
+        *map(label, keys),
+        *[title for each in result.objectives for title in (each.name, *(() if several else ("95 % interval",)))],
+        "front" if several else "behind the best",
+    ]
+    lines = table(head, [_row(result, point, keys) for point in rows[:_MOST_ROWS]])
+    more = len(rows) - _MOST_ROWS
+    return [*lines, *([f"and {more:,} more points, in search.json"] if more > 0 else [])]
+
+
+def _row(result: SearchResult, point: TriedPoint, keys: list[str]) -> list[str]:
+    several = len(result.objectives) > 1
+    figures = []
+    for estimate in point.objectives:
+        figures += [f"{estimate.value:.4f}", *([] if several else [interval(estimate)])]
+    if several:
+        last = "yes" if point.number in result.front else ""
+    elif point.state == "pruned":
+        last = "given up"
+    else:
+        last = with_interval(point.behind[0]) if point.behind else "best"
+    return [str(point.number), *[shown(point.point.get(key, "–"), 40) for key in keys], *figures, last]
+
+
+def findings(result: SearchResult) -> list[str]:
+    """What the search says, in sentences."""
+    best = result.winner
+    lines = [f"best: point {best.number}: {spelled(best.point)}"]
+    for place, objective in enumerate(result.objectives):
+        lines.append(_of_objective(result, place, objective))
+    if result.level:
+        lines.append(
+            f"{_points(len(result.level))} cannot be told from the best: the paired 95 % interval of the difference "
+            "holds 0"
+        )
+    if len(result.objectives) > 1:
+        lines.append(f"Pareto front: points {', '.join(map(str, result.front))}; the best is the most balanced of them")
+    return [*lines, *[f"note: {note}" for note in result.notes]]
+
+
+def _of_objective(result: SearchResult, place: int, objective: Objective) -> str:
+    validation = result.winner.objectives[place]
+    text = f"{objective.name}: {with_interval(validation)} on the items of the choice"
+    if result.test is None or result.optimism is None:
+        return text
+    return (
+        f"{text}, {with_interval(result.test[place])} on items kept apart; "
+        f"optimism of the choice {with_interval(result.optimism[place], sign=True)}"
+    )
+
+
+def _failures(result: SearchResult) -> list[str]:
+    failed = [point for point in result.points if point.state == "failed"]
+    lines = [f"failed: point {point.number}: {shown(point.failure, 300)}" for point in failed[:_MOST_FAILURES]]
+    return [*lines, *([f"and {len(failed) - _MOST_FAILURES:,} more failed"] if len(failed) > _MOST_FAILURES else [])]
+
+
+def _where(result: SearchResult, out: Path) -> str:
+    found = counts(result.points)
+    tried = _points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")
+    states = [
+        f"{number:,} {word}" for word, number in (("given up early", found["pruned"]), ("failed", found["failed"]))
+    ]
+    said = [state for state in states if not state.startswith("0 ")]
+    merging, scoring = result.seconds["merging"], result.seconds["scoring"]
+    return (
+        f"{out}: {', '.join([tried, *said])}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in "
+        "best, recipe in recipe.yaml"
+    )
+
+
+def _points(count: int) -> str:
+    return f"{count:,} point{'' if count == 1 else 's'}"
+
+
+def interval(estimate: Estimate) -> str:
+    """`0.9000 to 0.9500`, or a dash."""
+    if estimate.low is None or estimate.high is None:
+        return "–"
+    return f"{estimate.low:.4f} to {estimate.high:.4f}"
+
+
+def with_interval(estimate: Estimate, *, sign: bool = False) -> str:
+    """A figure with its interval where there is one."""
+    form = "+.4f" if sign else ".4f"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:{form}}"
+    return f"{estimate.value:{form}} ({estimate.low:{form}} to {estimate.high:{form}})"
