@@ -117,7 +117,21 @@ def _searched(recipe: Path, out: Path, options: dict[str, Any], *, quiet: bool, 
         options={key: options[key] for key in ("threads", "max_memory", "cache")},
     )
     with shown(bar, quiet=quiet) as listen:
-        return search(document, out, request, _scorer(options), on_progress=listen)
+        result = search(document, out, request, _scorer(options), on_progress=listen)
+    if html:
+        _write_page(result, out)
+    return result
+
+
+def _write_page(result: SearchResult, out: Path) -> None:
+    from ramerge.foundation.extras import install
+    from ramerge.foundation.files import write_file
+    from ramerge.search.report.write import can_render, render
+
+    if can_render():
+        write_file(out / "search.html", render(result, (out / "recipe.yaml").read_text(encoding="utf-8")))
+    else:
+        say(f"note: a page, search.html, needs libraries that are not here: {install('report')}", err=True)
 
 
 def _space(document: Any, options: dict[str, Any]) -> Space:

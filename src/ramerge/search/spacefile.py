@@ -121,7 +121,7 @@ class _Reader:
         except ValueError as error:
             self._say(place, str(error))
             return
-        yield Axis(key, domain, method, self._document.where(place, "").rstrip(": ").partition("\n")[0])
+        yield Axis(key, domain, method, self._document.where(place, "").partition("\n")[0].rstrip(": "))
 
     def _check_keys(self, axes: Sequence[Axis], methods: Sequence[str]) -> None:
         known = list(dict.fromkeys(name for method in methods for name in _parameters(method)))

@@ -22,8 +22,15 @@ def summary(result: SearchResult, out: Path) -> list[str]:
 
 def ranking(result: SearchResult) -> list[str]:
     """A table of the points, the best first."""
-    rows = [point for point in result.ranked if point.state != "failed"]
-    keys = list(dict.fromkeys(key for point in rows for key in point.point))
+    head, rows = ranking_rows(result)
+    more = len(rows) - _MOST_ROWS
+    return [*table(head, rows[:_MOST_ROWS]), *([f"and {more:,} more points, in search.json"] if more > 0 else [])]
+
+
+def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
+    """The titles of the columns, and a row for each point that did not fail, the best first."""
+    points = [point for point in result.ranked if point.state != "failed"]
+    keys = list(dict.fromkeys(key for point in points for key in point.point))
     several = len(result.objectives) > 1
     head = [
         "point",
@@ -31,9 +38,7 @@ def ranking(result: SearchResult) -> list[str]:
         *[title for each in result.objectives for title in (each.name, *(() if several else ("95 % interval",)))],
         "front" if several else "behind the best",
     ]
-    lines = table(head, [_row(result, point, keys) for point in rows[:_MOST_ROWS]])
-    more = len(rows) - _MOST_ROWS
-    return [*lines, *([f"and {more:,} more points, in search.json"] if more > 0 else [])]
+    return head, [_row(result, point, keys) for point in points]
 
 
 def _row(result: SearchResult, point: TriedPoint, keys: list[str]) -> list[str]:

@@ -1,42 +1,4 @@
-const read = (id) => JSON.parse(document.getElementById(id).textContent);
-const { figures, tensors, agents } = read("data");
-const libraries = read("libraries");
-
-// The libraries lie in the page as text, so that nothing in them can end a script element.
-async function load(name) {
-  const url = URL.createObjectURL(new Blob([libraries[name]], { type: "text/javascript" }));
-  try {
-    return await import(url);
-  } finally {
-    URL.revokeObjectURL(url);
-  }
-}
-
-async function draw(figure) {
-  const name = figure.dataset.figure;
-  const { view } = await window.vegaEmbed(figure.querySelector(".chart"), figures[name], {
-    mode: "vega-lite",
-    renderer: "svg",
-    actions: false,
-    bind: `#controls-${name}`,
-    tooltip: { theme: "report" },
-  });
-  for (const button of figure.querySelectorAll("[data-save]")) {
-    button.addEventListener("click", () => save(view, name, button.dataset.save));
-  }
-  return [name, view];
-}
-
-async function save(view, name, format) {
-  // Outside of the page the ink is black, so the paper is white.
-  const background = view.background();
-  view.background("white");
-  const link = document.createElement("a");
-  link.href = await view.toImageURL(format, format === "png" ? 3 : 1);
-  link.download = `${name}.${format}`;
-  link.click();
-  view.background(background).run();
-}
+const { tensors, agents } = read("data");
 
 const percent = (share) => (share === null ? "–" : share ? `${(100 * share).toPrecision(3)}%` : "0%");
 const count = new Intl.NumberFormat("en").format;
@@ -92,8 +54,6 @@ const dress = () => document.documentElement.classList.toggle("dark", dark.match
 dark.addEventListener("change", dress);
 dress();
 
-await load("charts");
-const drawn = await Promise.all([...document.querySelectorAll("[data-figure]")].map(draw));
 const { jQuery } = await load("tables");
-window.report = { views: Object.fromEntries(drawn), table: table(jQuery.fn.dataTable) };
+window.report.table = table(jQuery.fn.dataTable);
 document.documentElement.dataset.ready = "";

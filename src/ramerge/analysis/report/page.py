@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +18,7 @@ from markupsafe import Markup
 from ruamel.yaml import YAML
 
 from ramerge.analysis.report import rows
-from ramerge.analysis.report.charts import VEGA_LITE, page_figures
+from ramerge.analysis.report.charts import VEGA_LITE, Figure, page_figures
 from ramerge.analysis.report.rows import Values
 from ramerge.foundation.text import one_line, visible
 
@@ -32,39 +32,69 @@ _RECORD_APART = {"statistics", "notes", "warnings", "rules"}
 
 def page(analysis: Values, record: Values | None, recipe: str | None) -> str:
     """See `ramerge.report.render`."""
-    script = _read("page.js")
-    figures = page_figures(analysis)
+    return rendered(
+        _HERE / "page.html",
+        page_figures(analysis),
+        data=visible({"tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)}),
+        script=_read("figures.js") + _read("page.js"),
+        styles=_TABLES.with_suffix(".css").read_text(encoding="utf-8") + _read("page.css"),
+        libraries=_charts() | {"tables": _TABLES.read_text(encoding="utf-8")},
+        version=analysis["ramerge_version"],
+        analysis=analysis,
+        agents=analysis["model"]["agents"],
+        pairs=rows.pairs(analysis),
+        precision=rows.precision(analysis),
+        record=_plain(record) if record else None,
+        notes=(record or {}).get("notes", []),
+        warnings=(record or {}).get("warnings", []),
+        statistics=(record or {}).get("statistics", {}).get("agents", []),
+        recipe=recipe if recipe is not None else _as_yaml(analysis["recipe"]),
+    )
+
+
+def plain_page(template: Path, figures: Sequence[Figure], **values: Any) -> str:
+    """A page of another template in the same style: figures, and tables that need no script.
+
+    Args:
+        template: extends `frame.html`, and may include `figures.html`.
+        figures: in the order of the page.
+        values: what the template shows, with `version`.
+    """
+    script = _read("figures.js") + 'document.documentElement.dataset.ready = "";\n'
+    return rendered(template, figures, script=script, styles=_read("page.css"), libraries=_charts(), data={}, **values)
+
+
+def rendered(
+    template: Path,
+    figures: Sequence[Figure],
+    *,
+    data: Mapping[str, Any],
+    script: str,
+    styles: str,
+    libraries: Mapping[str, str],
+    **values: Any,
+) -> str:
+    """A page as one file. Its policy allows this script only."""
     specs = {figure.name: figure.spec(_FONT, width="container") for figure in figures}
     text: str = (
-        _environment()
-        .get_template("page.html")
+        _environment(template.parent)
+        .get_template(template.name)
         .render(
-            analysis=analysis,
-            agents=analysis["model"]["agents"],
-            pairs=rows.pairs(analysis),
-            precision=rows.precision(analysis),
             figures=figures,
-            record=_plain(record) if record else None,
-            notes=(record or {}).get("notes", []),
-            warnings=(record or {}).get("warnings", []),
-            statistics=(record or {}).get("statistics", {}).get("agents", []),
-            recipe=recipe if recipe is not None else _as_yaml(analysis["recipe"]),
-            data={"figures": specs} | visible({"tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)}),
-            libraries=_libraries(),
-            styles=Markup(_TABLES.with_suffix(".css").read_text(encoding="utf-8") + _read("page.css")),
+            data={"figures": specs, **data},
+            libraries=libraries,
+            styles=Markup(styles),
             script=Markup(script),
             digest=b64encode(sha256(script.encode()).digest()).decode(),
+            **values,
         )
     )
     return text
 
 
 @cache
-def _libraries() -> dict[str, str]:
-    return {
-        "charts": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE),
-        "tables": _TABLES.read_text(encoding="utf-8"),
-    }
+def _charts() -> dict[str, str]:
+    return {"charts": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)}
 
 
 def _read(name: str) -> str:
@@ -87,9 +117,9 @@ def _plain(record: Values) -> dict[str, str]:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _environment(folder: Path) -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
+        loader=jinja2.FileSystemLoader([folder, _HERE]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=_shown,

@@ -1,0 +1,1 @@
+"""The page of a search: `write` makes it, `charts` holds the figures."""
