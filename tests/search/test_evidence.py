@@ -45,12 +45,13 @@ def test_a_point_is_hopeless_only_on_evidence() -> None:
     assert not evidence.is_hopeless(MEAN, few, best)
     assert evidence.is_hopeless(MEAN, many, best)
     assert not evidence.is_hopeless(MEAN, {"a": best["a"].cut(100)}, best)
+    assert not evidence.is_hopeless(MEAN, many, {"a": best["a"].cut(20)})  # there is nothing left to ask
     assert not evidence.is_hopeless(Objective("a", lower=True), many, best)
 
 
 def test_hopeless_points_are_rarely_given_up_wrongly() -> None:
     given_up = sum(
-        evidence.is_hopeless(MEAN, scores(a=coin(2 * seed, 0.8, 60)), scores(a=coin(2 * seed + 1, 0.8, 60)))
+        evidence.is_hopeless(MEAN, scores(a=coin(2 * seed, 0.8, 60)), scores(a=coin(2 * seed + 1, 0.8, 90)))
         for seed in range(100)
     )
     assert given_up <= 2

@@ -50,9 +50,10 @@ def difference(objective: Objective, first: Scores, second: Scores, level: float
 
 
 def is_hopeless(objective: Objective, scores: Scores, best: Scores) -> bool:
-    """Whether the items so far show that a point is worse than the best, on the same items."""
-    counts = [len(measure.items) for measure in objective.measures(scores) if measure.items is not None]
-    if not counts or min(counts) < FEWEST_ITEMS:
+    """Whether the items so far show that a point is worse than the best, on the same items, and others are left."""
+    counts = [len(measure.items) for measure in scores.values() if measure.items is not None]
+    most = [len(measure.items) for measure in best.values() if measure.items is not None]
+    if not counts or min(counts) < FEWEST_ITEMS or sum(counts) >= sum(most):
         return False
     so_far = {name: best[name].cut(len(measure.items)) for name, measure in scores.items() if measure.items is not None}
     if so_far.keys() != scores.keys():
