@@ -48,5 +48,5 @@ def test_suites_are_listed_with_tasks_data_and_settings() -> None:
     assert "    parallel: accuracy  runs by default" in done.output
     assert '--set tool.mode="prompting" (prompting | native)' in done.output
     listed = json.loads(CliRunner().invoke(cli, ["suites", "--json"], catch_exceptions=False).output)
-    assert list(listed) == ["tool", "memory", "coding", "instruct", "math", "search"]
+    assert list(listed) == ["tool", "memory", "coding", "instruct", "math", "search", "rewards"]
     assert "squad" in listed["memory"]["data"]

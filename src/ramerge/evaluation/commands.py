@@ -139,6 +139,7 @@ def eval_command(results: Path, quiet: bool, as_json: bool, **options: Any) -> N
     instruct  IFEval
     math      GSM8K, MATH500
     search    NQ, 2WikiMultiHopQA
+    rewards   your own prompts, with a reward function
 
     \b
     ramerge eval --model base=BASE --model merged=OUT --suite tool,math --serve transformers RESULTS

@@ -6,9 +6,6 @@ goes to the log that standard output and error are.
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
 import inspect
 import json
 import os
@@ -16,8 +13,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+
+from ramerge.foundation.functions import digest, in_words, load
 
 
 def main(spec: str, descriptor: int) -> None:
@@ -64,49 +62,9 @@ def _parts(returned: Any) -> Iterator[Any]:
     return iter(returned) if inspect.isgenerator(returned) else iter([returned])
 
 
-def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
-    """The function that `module:function` or `file.py:function` names.
-
-    Raises:
-        ValueError: it names none.
-    """
-    place, _, name = spec.rpartition(":")
-    module = from_file(Path(place)) if place.endswith(".py") else _from_path(place)
-    function: Any = module
-    for part in name.split("."):
-        function = getattr(function, part, None)
-    if not callable(function):
-        known = [each for each, value in vars(module).items() if inspect.isfunction(value) and not each.startswith("_")]
-        raise ValueError(f"{place} has no function {name!r}; it has {', '.join(known) or 'none'}")
-    return module, function
-
-
-def from_file(path: Path) -> ModuleType:
-    """A file as a module; it finds modules beside it."""
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    if found is None or found.loader is None or not path.is_file():
-        raise ValueError(f"{path}: there is no such Python file")
-    sys.path.insert(0, str(path.parent.absolute()))
-    module = importlib.util.module_from_spec(found)
-    sys.modules[path.stem] = module
-    found.loader.exec_module(module)
-    return module
-
-
-def _from_path(name: str) -> ModuleType:
-    sys.path.insert(0, str(Path.cwd()))
-    return importlib.import_module(name)
-
-
 def takes_split(function: Callable[..., Any]) -> bool:
     """Whether a function has a parameter `split`."""
     return "split" in inspect.signature(function).parameters
-
-
-def digest(module: ModuleType) -> str:
-    """What tells one version of a module's file from another; empty where it has no file."""
-    file = getattr(module, "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
 
 def plain(value: Any) -> Any:
@@ -120,11 +78,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | range):
         return [plain(item) for item in value]
     return repr(value)[:200]
-
-
-def in_words(error: BaseException) -> str:
-    """An error in one sentence."""
-    return f"{type(error).__name__}: {error}"[:2000]
 
 
 if __name__ == "__main__":

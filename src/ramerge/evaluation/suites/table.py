@@ -14,6 +14,7 @@ SUITES = {
     "instruct": ("ramerge.evaluation.suites.instruct", "InstructSuite"),
     "math": ("ramerge.evaluation.suites.math", "MathSuite"),
     "search": ("ramerge.evaluation.suites.search", "SearchSuite"),
+    "rewards": ("ramerge.evaluation.suites.rewards", "RewardsSuite"),
 }
 
 

@@ -21,6 +21,7 @@ DOMAINS = {
     "instruct": "Instructions",
     "math": "Mathematics",
     "search": "Search",
+    "rewards": "Rewards",
 }
 """Suites in the order of the tables, with their titles."""
 
@@ -40,6 +41,7 @@ _MAIN_METRICS = {
     "memory": "sub_em",
     "instruct": "prompt_strict",
     "search": "em",
+    "rewards": "reward",
 }
 
 

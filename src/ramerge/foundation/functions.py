@@ -1,0 +1,65 @@
+"""A Python function that a user names: `module:function` or `file.py:function`. Loading it runs its module."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
+    """The module and the function. A file finds modules beside it, a module those in the working folder.
+
+    Raises:
+        ValueError: there is no such file, or it has no such function.
+        Exception: whatever the module raises.
+    """
+    place, _, name = spec.rpartition(":")
+    if not place or not name:
+        raise ValueError(f"{spec!r} is neither module:function nor file.py:function")
+    module = _from_file(Path(place).expanduser()) if place.endswith(".py") else _from_path(place)
+    function: Any = module
+    for part in name.split("."):
+        function = getattr(function, part, None)
+    if not callable(function):
+        known = [each for each, value in vars(module).items() if inspect.isfunction(value) and not each.startswith("_")]
+        raise ValueError(f"{place} has no function {name!r}; it has {', '.join(known) or 'none'}")
+    return module, function
+
+
+def _from_file(path: Path) -> ModuleType:
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    if found is None or found.loader is None or not path.is_file():
+        raise ValueError(f"{path}: there is no such Python file")
+    _look_in(path.parent.absolute())
+    module = importlib.util.module_from_spec(found)
+    sys.modules[path.stem] = module
+    found.loader.exec_module(module)
+    return module
+
+
+def _from_path(name: str) -> ModuleType:
+    _look_in(Path.cwd())
+    return importlib.import_module(name)
+
+
+def _look_in(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def digest(module: ModuleType) -> str:
+    """What tells one version of a module's file from another; empty where it has no file."""
+    file = getattr(module, "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+
+
+def in_words(error: BaseException) -> str:
+    """An error in one sentence."""
+    return f"{type(error).__name__}: {error}"[:2000]
