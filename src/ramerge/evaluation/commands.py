@@ -74,7 +74,7 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
     help="Suites to run, of those above.",
 )
 @click.option(
-    "--serve", type=click.Choice(["transformers", "vllm"]), help="Start a server for each model, and stop it."
+    "--serve", type=click.Choice(["transformers", "vllm", "sglang"]), help="Start a server for each model, and stop it."
 )
 @click.option("--serve-args", default="", metavar="WORDS", help="Further words of the server's command line.")
 @click.option(
@@ -212,7 +212,7 @@ def _access(options: Mapping[str, Any]) -> tuple[EndpointAccess, ModelServer | N
     if serve and url:
         raise EvaluationError("--endpoint and --serve: one of them, not both")
     if not serve and not url:
-        raise EvaluationError("say where the models run: --endpoint URL, or --serve transformers|vllm")
+        raise EvaluationError("say where the models run: --endpoint URL, or --serve transformers|vllm|sglang")
     if url:
         _check_url(url)
     if options["serve_args"] and not serve:

@@ -37,6 +37,7 @@ class EvaluationRequest:
         retry_failed: ask samples again whose requests failed in an earlier run.
         most_failures: failed samples in a row at which the run stops; 0 for no bound.
         unsafe_execution: run model-written programs without a sandbox.
+        part: whether an item is asked, by its key; None for all items.
     """
 
     suites: Sequence[str]
@@ -48,6 +49,7 @@ class EvaluationRequest:
     retry_failed: bool = False
     most_failures: int = 64
     unsafe_execution: bool = False
+    part: Callable[[str], bool] | None = None
 
 
 def evaluate(
@@ -102,4 +104,4 @@ def _job(target: EvaluationTarget, request: EvaluationRequest) -> Job:
     tokenizer = request.tokenizer or target.tokenizer()
     context = Context(request.data, tokenizer, request.unsafe_execution)
     chosen = open_suites(request.suites, request.tasks, request.settings, context)
-    return Job(chosen, request.limit, request.retry_failed, request.most_failures)
+    return Job(chosen, request.limit, request.retry_failed, request.most_failures, request.part)

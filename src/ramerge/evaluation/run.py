@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -37,12 +37,14 @@ class Job:
         limit: items a task, from its first; None for all.
         retry_failed: ask samples again with requests that failed in an earlier run.
         most_failures: samples that may fail one after the other before the run stops; 0 for no bound.
+        part: whether an item is asked, by its key; None for all items.
     """
 
     suites: Sequence[tuple[Suite[Any], Sequence[Task]]]
     limit: int | None = None
     retry_failed: bool = False
     most_failures: int = 64
+    part: Callable[[str], bool] | None = None
 
     def about(self) -> dict[str, Any]:
         """Settings and versions, by suite."""
@@ -101,7 +103,7 @@ class _Work:
 def _open(
     stack: ExitStack, folder: Path, target: EvaluationTarget, suite: Suite[Any], task: Task, job: Job, listen: Listener
 ) -> _Work:
-    items = _items(suite, task, job.limit)
+    items = _items(suite, task, job)
     note_task(folder, suite.name, task.name, {"items": len(items), **_made_from(suite, task)})
     file = stack.enter_context(task_file(folder, suite.name, task.name))
     waiting = [item for item in items if _is_open(file.done.get(item.key), job.retry_failed)]
@@ -111,10 +113,12 @@ def _open(
     return _Work(suite, task, waiting, file, score)
 
 
-def _items(suite: Suite[Any], task: Task, limit: int | None) -> list[Item]:
-    items = list(islice(suite.items(task.name), limit))
+def _items(suite: Suite[Any], task: Task, job: Job) -> list[Item]:
+    first = islice(suite.items(task.name), job.limit)
+    items = [item for item in first if job.part is None or job.part(item.key)]
     if not items:
-        raise EvaluationError(f"{suite.name}/{task.name}: there are no items")
+        among = "" if job.part is None else " among those that are to be asked"
+        raise EvaluationError(f"{suite.name}/{task.name}: there are no items{among}")
     if len({item.key for item in items}) < len(items):
         raise EvaluationError(f"{suite.name}/{task.name}: two items have one key")
     return items

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ramerge.search.space import Space
 
 _SAMPLERS = ("grid", "tpe", "cmaes", "nsga2")
+SERVERS = ("transformers", "vllm", "sglang")
+_PROMPTS = (".jsonl", ".json", ".parquet")
 
 
 @click.command(short_help="Find the merge that scores best.")
@@ -27,11 +29,12 @@ _SAMPLERS = ("grid", "tpe", "cmaes", "nsga2")
 @click.argument("out", type=click.Path(path_type=Path), shell_complete=folders)
 @click.option(
     "--score",
-    metavar="FUNCTION",
+    metavar="SCORE",
     required=True,
-    help="What scores a model: module:function or file.py:function, which gets the model's folder and returns "
-    "{name: number} or {name: [number of each item]}.",
+    help="What scores a model: a function, as module:function or file.py:function; suites of `ramerge eval`, such as "
+    "tool,math; or prompts, as FILE.jsonl or FILE.parquet, with --reward.",
 )
+@click.option("--reward", metavar="FUNCTION", help="For prompts: file.py:compute_score, in verl's form.")
 @click.option(
     "--vary",
     metavar="KEY=V,V,...",
@@ -66,6 +69,20 @@ _SAMPLERS = ("grid", "tpe", "cmaes", "nsga2")
     show_default=True,
     help="Failed points in a row until it stops; 0: never.",
 )
+@click.option("--serve", type=click.Choice(SERVERS), help="For suites and prompts: the server to keep running.")
+@click.option("--serve-args", default="", metavar="WORDS", help="Further words of the server's command line.")
+@click.option(
+    "--serve-timeout",
+    type=click.FloatRange(0.1, 1e6),
+    default=900.0,
+    show_default=True,
+    help="Seconds to start or load.",
+)
+@click.option("--task", "tasks", metavar="SUITE/TASK", multiple=True, help="Instead of the suites' default tasks.")
+@click.option("--limit", type=click.IntRange(2, 10**9), help="Take only the first items of each task.")
+@click.option("--data", metavar="NAME=PATH", multiple=True, help="Your copy of a suite's data set; repeat for each.")
+@click.option("--suite-set", "settings", metavar="SUITE.KEY=VALUE", multiple=True, help="A setting of a suite.")
+@click.option("--concurrency", type=click.IntRange(1, 4096), default=8, show_default=True, help="Requests at once.")
 @click.option("--no-html", "html", flag_value=False, default=True, help="Do not write OUT/search.html.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Worker threads of a merge.")
 @click.option("--max-memory", metavar="SIZE", help="The most memory that a merge may use, such as 2GB.")
@@ -164,8 +181,41 @@ def _scorer(options: dict[str, Any]) -> MakeScorer:
 
     spec = options["score"]
     if ":" not in spec:
-        raise EvaluationError(f"--score {spec}: must be module:function or file.py:function")
+        return _suite_scorer(spec, options)
+    if options["serve"] or options["reward"]:
+        raise EvaluationError("--serve and --reward: are for suites and prompts, and --score names a function")
     return lambda folder: FunctionScorer(spec, folder.log, options["score_timeout"])
+
+
+def _suite_scorer(spec: str, options: dict[str, Any]) -> MakeScorer:
+    """Suites, or a file of prompts with a reward function."""
+    from shlex import split
+
+    from ramerge.evaluation.endpoint import EndpointAccess
+    from ramerge.evaluation.evaluate import EvaluationRequest
+    from ramerge.evaluation.jobs import read_data
+    from ramerge.evaluation.serving import ModelServer
+    from ramerge.search.served import SuiteScorer
+
+    if options["serve"] is None:
+        raise EvaluationError(
+            f"--score {spec}: names no function (module:function); suites and prompts need a server: "
+            f"--serve {'|'.join(SERVERS)}"
+        )
+    settings, data, suites = list(options["settings"]), list(options["data"]), spec.split(",")
+    if spec.endswith(_PROMPTS):
+        if not options["reward"]:
+            raise EvaluationError(f"--score {spec}: needs --reward file.py:compute_score")
+        suites, data = ["rewards"], [*data, f"prompts={spec}"]
+        settings.append(f"rewards.function={options['reward']}")
+    elif options["reward"]:
+        raise EvaluationError("--reward: is for prompts, --score FILE.jsonl or FILE.parquet")
+    request = EvaluationRequest(
+        suites, options["tasks"], settings, read_data(data), limit=options["limit"], most_failures=8
+    )
+    access = EndpointAccess("", concurrency=options["concurrency"], timeout=options["score_timeout"])
+    server = ModelServer(options["serve"], split(options["serve_args"]), options["serve_timeout"])
+    return lambda folder: SuiteScorer(request, access, server, folder)
 
 
 def bar(event: SearchProgress) -> Bar:

@@ -125,9 +125,7 @@ def _parquet(path: Path) -> list[dict[str, Any]]:
         from pyarrow import ArrowException
         from pyarrow.parquet import read_table
     except ImportError as error:
-        raise EvaluationError(
-            f"{path}: parquet is read with pyarrow, which is not here: pip install pyarrow"
-        ) from error
+        raise EvaluationError(f"{path}: needs pyarrow, which is not here: pip install pyarrow") from error
     try:
         records: list[dict[str, Any]] = read_table(path).to_pylist()
     except (ArrowException, OSError) as error:
