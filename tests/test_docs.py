@@ -31,6 +31,9 @@ from ramerge.cli.main import cli
 from ramerge.demo import run as demo
 from ramerge.engine.record import AgentStatistics, Record
 from ramerge.importance.record import FisherRecord
+from ramerge.recipe.document import read_document
+from ramerge.search.results import SearchResult, TriedPoint
+from ramerge.search.spacefile import file_space
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -158,6 +161,10 @@ def check_recipe(block: Block) -> None:
     name = re.match(r"# (\S+\.yaml)\n", block.text)
     path = Path(name[1] if name else f"line-{block.line}.yaml")
     values = YAML(typ="safe").load(block.text)
+    if path.name == "space.yaml":
+        path.write_text(block.text)
+        file_space(read_document(Path("recipe.yaml")), path)
+        return
     if not values.keys() & {"agents", "merge_method"}:
         block_of_models = "base: ./base\nagents: {code: ./coder, tool: ./tool, memory: ./memory}\n"
         path.write_text(block_of_models + block.text)
@@ -240,7 +247,7 @@ def default_of(field: Any) -> str:
     return {(): "[]", ("*",): "*"}.get(value, str(value)) if not isinstance(value, dict) else "{}"
 
 
-@pytest.mark.parametrize("model", [Record, FisherRecord, Analysis, AgentPart, Pair])
+@pytest.mark.parametrize("model", [Record, FisherRecord, Analysis, AgentPart, Pair, SearchResult, TriedPoint])
 def test_every_key_of_a_file_is_described(model: Any) -> None:
     text = (DOCS / "reference" / "files.md").read_text(encoding="utf-8")
     described = {word for span in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", span)}
