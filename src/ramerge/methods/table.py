@@ -45,7 +45,7 @@ _PLACES: Mapping[str, tuple[str, str]] = {
 
 
 class _Table(Mapping[str, Method]):
-    """Methods by name. A method's file is imported when it is asked for, because all of them take a tenth of a second."""
+    """Methods by name. A method's file is imported when it is asked for: all of them take a tenth of a second."""
 
     def __getitem__(self, name: str) -> Method:
         file, constant = _PLACES[name]
