@@ -138,9 +138,9 @@ class Anatomy(Statistic):
             name: total[at.integers][part].reshape(at.layout.counts[name])
             for name, part in kernel.slices(at.layout.counts).items()
         }
-        padding = int(found["masks"].sum()) - elements
+        found["masks"][0] += elements - found["masks"].sum()
         for histogram in (found["exponents"], found["ulps"]):
-            histogram[:, 0] -= padding
+            histogram[:, 0] += elements - histogram.sum(1)
         shared, both = _sharing(found["masks"], at.layout.agents)
         return Tally(
             elements=elements,
