@@ -87,7 +87,8 @@ class Row(NamedTuple):
     @staticmethod
     def of(numbers: NDArray[np.uint64]) -> Row:
         """From a row of the table."""
-        return Row(*numbers[:6].tolist(), numbers[6:8].tobytes())
+        begin, stored, moved, escaped, form, payload = numbers[:6].tolist()
+        return Row(begin, stored, moved, escaped, form, payload, numbers[6:8].tobytes())
 
     @property
     def numbers(self) -> NDArray[np.uint64]:
