@@ -6,10 +6,11 @@ takes a figure of it. Loops over integers and over sums of floats are vectorised
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -75,12 +76,12 @@ class Layout:
 
 def size_of(shapes: dict[str, tuple[int, ...]]) -> int:
     """Elements of all arrays together."""
-    return sum(int(np.prod(shape)) for shape in shapes.values())
+    return sum(map(math.prod, shapes.values()))
 
 
 def slices(shapes: dict[str, tuple[int, ...]]) -> dict[str, slice]:
     """Where each array lies in one array of them all."""
-    ends = np.cumsum([0, *[int(np.prod(shape)) for shape in shapes.values()]]).tolist()
+    ends = list(accumulate(map(math.prod, shapes.values()), initial=0))
     return {name: slice(*bounds) for name, bounds in zip(shapes, pairwise(ends), strict=True)}
 
 
