@@ -13,11 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ramerge.checkpoint.storage.place import Place
+from ramerge.checkpoint.storage.table import is_remote, open_remote
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
 _WANTED = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken", "LICENSE*", "*.md"]
+# A plus before something that is elsewhere again stands between two names.
+_PLUS = re.compile(r"\+(?=[a-z][a-z0-9]*://)")
 _UNWANTED = ["original/*", "onnx/*", "*.gguf", "consolidated*"]
 
 
@@ -34,7 +38,7 @@ class Model:
     """
 
     written: str
-    directory: Path | None
+    directory: Place | None
     hub_id: str | None = None
     revision: str | None = None
     adapters: tuple[Model, ...] = ()
@@ -45,7 +49,7 @@ class Model:
         return (replace(self, adapters=()), *self.adapters)
 
     @property
-    def folders(self) -> tuple[Path, ...]:
+    def folders(self) -> tuple[Place, ...]:
         """The folders of all parts that were found."""
         return tuple(part.directory for part in self.parts if part.directory is not None)
 
@@ -56,7 +60,7 @@ class Model:
         return "+".join([own, *(adapter.spelled_out for adapter in self.adapters)])
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Place:
         """The folder of a model that was found."""
         assert self.directory is not None, self.written
         return self.directory
@@ -82,6 +86,8 @@ def looks_like_path(text: str) -> bool:
 def resolve(text: str, folder: Path) -> Model:
     """Find a model: a folder relative to `folder`, else a hub id `name` or `owner/name`, with `@revision`.
 
+    What begins like `s3://` is elsewhere (`checkpoint.storage`).
+
     If no folder has this name, it may be several such names with a plus between them: a model and its adapters.
 
     With `HF_HUB_OFFLINE=1`, only the hub's cache is used.
@@ -92,6 +98,8 @@ def resolve(text: str, folder: Path) -> Model:
     """
     if not text.strip():
         raise CheckpointError("a model's name is empty; give a folder or a hub id")
+    if is_remote(text):
+        return _elsewhere(text, folder)
     try:
         path = folder / Path(text).expanduser()
         str(path).encode()  # recipe and record are written as UTF-8 and must name it
@@ -124,6 +132,17 @@ def _added(text: str) -> list[str]:
     if not all(parts):
         raise CheckpointError(f"{quoted(text)}: a plus stands between a model and an adapter; one of them is missing")
     return parts
+
+
+def _elsewhere(text: str, folder: Path) -> Model:
+    """A model elsewhere, and what is added to it. A name with a plus in it is taken as it is if there are files."""
+    first, *added = _PLUS.split(text)
+    if added:
+        return resolve_all([first, *added], folder)
+    place = open_remote(text)
+    if "+" in text and not place.is_dir():
+        return resolve_all(_added(text), folder)
+    return Model(str(place), place)
 
 
 def _from_hub(text: str, path: Path) -> Model:

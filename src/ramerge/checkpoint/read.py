@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ramerge.checkpoint.arena import Arena
 from ramerge.checkpoint.identity import Identity, has_changed, identity_of
+from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError, reason
@@ -44,7 +45,7 @@ class Files:
         identities: the expected identities of files. Other files are not checked.
     """
 
-    def __init__(self, identities: Mapping[Path, Identity] = MappingProxyType({})) -> None:
+    def __init__(self, identities: Mapping[Place, Identity] = MappingProxyType({})) -> None:
         self._identities = identities
         self._files: dict[Path, _File] = {}  # in the order of their last use
         self._freed = threading.Condition()
@@ -63,12 +64,15 @@ class Files:
             os.close(file.descriptor)
         self._files = {}
 
-    def fill(self, path: Path, position: int, out: NDArray[np.uint8]) -> None:
+    def fill(self, path: Place, position: int, out: NDArray[np.uint8]) -> None:
         """Fill `out` (uint8, contiguous) with a file's bytes from byte `position` on.
 
         Raises:
             CheckpointError: the file ends early, cannot be read, or has changed.
         """
+        if isinstance(path, Remote):
+            path.storage.fill(path.key, position, out)
+            return
         try:
             with self._opened(path) as descriptor:
                 view = out.data

@@ -20,6 +20,9 @@ _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 _CONTINUED = re.compile(r"\n(?=    )")
+# The parts of an address that may be secret: user and password, and a query, which may be a signature.
+_USER = re.compile(r"(?<=://)[^/\s@]+@")
+_QUERY = re.compile(r"(://[^\s?'\"]*\?)[^\s'\"]+")
 _PLUS = re.compile("[-_ ]?plus")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
 
@@ -74,11 +77,17 @@ def quoted(text: object, most: int = 120) -> str:
 
 
 def message(text: str) -> str:
-    """A message with untrusted names in it, escaped and shortened. Its further lines are indented by four spaces.
+    """A message with untrusted names in it, escaped, shortened and `without_secrets`.
 
-    A line break without four spaces after it comes from untrusted text, and is escaped.
+    Its further lines are indented by four spaces. A line break without these comes from untrusted text, and is
+    escaped.
     """
-    return "\n".join(map(one_line, _CONTINUED.split(brief(text))))
+    return "\n".join(map(one_line, _CONTINUED.split(brief(without_secrets(text)))))
+
+
+def without_secrets(text: str) -> str:
+    """Text in which addresses have no user, no password and no query."""
+    return _QUERY.sub(r"\1…", _USER.sub("…@", text)) if "://" in text else text
 
 
 def visible(values: Any) -> Any:

@@ -29,6 +29,7 @@ from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_checkpoint, open_stacked
 from ramerge.checkpoint.outputs import path_of, problems_of
 from ramerge.checkpoint.stage import staged
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.write import Writer
 from ramerge.foundation.dtypes import FLOATS, INTEGERS, full_dtype
 from ramerge.foundation.errors import CheckpointError, PlanError, RecipeError
@@ -149,7 +150,7 @@ def fisher(
 
 
 @contextmanager
-def _one_model(found: Model, out: Path) -> Iterator[Path]:
+def _one_model(found: Model, out: Path) -> Iterator[Place]:
     """The folder of a model. Of a model with deltas, a folder beside `out` that holds it until the block ends."""
     if not found.adapters:
         yield found.folder

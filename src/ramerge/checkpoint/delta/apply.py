@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from ramerge.checkpoint.arena import Arena, room
 from ramerge.checkpoint.delta.codec import BLOCK, blocks_of, digest
@@ -19,6 +18,7 @@ from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.stage import Stage
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, Writer, lay_out
 from ramerge.foundation.dtypes import itemsize
@@ -100,7 +100,7 @@ class _Worker:
         return digest(out)
 
 
-def _shards(agent: Checkpoint, folder: Path, index: Index) -> list[Shard]:
+def _shards(agent: Checkpoint, folder: Place, index: Index) -> list[Shard]:
     """The files, with the headers that they had."""
     if not index.shards:
         return [_laid_out(ONE_FILE, list(agent.tensors.values()))]

@@ -12,6 +12,7 @@ from typing import Any
 from ramerge.checkpoint.formats.format import Contents, Opening
 from ramerge.checkpoint.identity import Identity, identify
 from ramerge.checkpoint.paths import climbs_out, is_too_long, leads_outside, target
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import Limits, read
@@ -23,7 +24,7 @@ _MOST_FILES = 10_000
 _MINUTES = 30
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Place) -> dict[str, Any]:
     """A JSON object from a file.
 
     Raises:
@@ -37,7 +38,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Place) -> dict[str, Any]:
     """The folder's `config.json`; empty if there is none.
 
     Raises:
@@ -47,7 +48,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-def written_apart(folder: Path, identities: Iterable[Identity]) -> tuple[str, ...]:
+def written_apart(folder: Place, identities: Iterable[Identity]) -> tuple[str, ...]:
     """A warning if the files of a model's parts were written at very different times. Nothing else tells steps."""
     times = sorted(identity.modified_ns for identity in identities)
     if not times or times[-1] - times[0] <= _MINUTES * 60 * 10**9:
@@ -58,7 +59,7 @@ def written_apart(folder: Path, identities: Iterable[Identity]) -> tuple[str, ..
     )
 
 
-def tag_of(path: Path) -> str | None:
+def tag_of(path: Place) -> str | None:
     """What a trainer's small file says the latest step is; None if there is no such file, or it says no plain name."""
     if not path.is_file():  # a pipe would never end
         return None
@@ -82,12 +83,12 @@ class About:
     """
 
     config: Mapping[str, Any]
-    beside: Path
-    files: Mapping[Path, Identity]
+    beside: Place
+    files: Mapping[Place, Identity]
     notes: tuple[str, ...] = ()
 
 
-def about_model(folder: Path, places: Iterable[Path], opening: Opening) -> About:
+def about_model(folder: Place, places: Iterable[Place], opening: Opening) -> About:
     """The `config.json` of the first of the places that has one, otherwise the base's.
 
     Raises:
@@ -105,7 +106,7 @@ def about_model(folder: Path, places: Iterable[Path], opening: Opening) -> About
     return About(opening.base.config, beside, {}, (note,))
 
 
-def read_index(path: Path, suffix: str) -> tuple[list[str], dict[str, str]]:
+def read_index(path: Place, suffix: str) -> tuple[list[str], dict[str, str]]:
     """The weight files that an index names, sorted, and its map of tensors to files.
 
     Raises:
@@ -114,7 +115,7 @@ def read_index(path: Path, suffix: str) -> tuple[list[str], dict[str, str]]:
     return weight_files(path, read_json(path).get("weight_map"), suffix)
 
 
-def weight_files(path: Path, weight_map: Any, suffix: str) -> tuple[list[str], dict[str, str]]:
+def weight_files(path: Place, weight_map: Any, suffix: str) -> tuple[list[str], dict[str, str]]:
     """The files that an index's map of tensors names, sorted, and the map.
 
     Args:
@@ -144,11 +145,11 @@ def weight_files(path: Path, weight_map: Any, suffix: str) -> tuple[list[str], d
 
 
 def open_files(
-    folder: Path,
+    folder: Place,
     index: str,
     files: Sequence[str],
     listed: Mapping[str, str] | None,
-    tensors_of: Callable[[Path], list[Tensor]],
+    tensors_of: Callable[[Place], list[Tensor]],
     opening: Opening,
 ) -> Contents:
     """The tensors of one file or several, each with all of its tensors.
@@ -195,7 +196,7 @@ def open_files(
     return Contents(tuple(tensors.values()), identities, config, folder, shards)
 
 
-def check_files(folder: Path, names: Iterable[str], *, in_index: bool, allow_outside_links: bool) -> None:
+def check_files(folder: Place, names: Iterable[str], *, in_index: bool, allow_outside_links: bool) -> None:
     """Refuse weight files that are missing, and links that lead out of the folder.
 
     Raises:
@@ -216,13 +217,13 @@ def check_files(folder: Path, names: Iterable[str], *, in_index: bool, allow_out
         raise CheckpointError(problems)
 
 
-def _absence(path: Path, in_index: bool) -> str:
-    if os.path.lexists(path):
+def _absence(path: Place, in_index: bool) -> str:
+    if isinstance(path, Path) and os.path.lexists(path):
         return "is not a regular file" if path.exists() else "is a broken link"
     return "the index names this file, but it is missing" if in_index else "is missing"
 
 
-def check_index(folder: Path, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:
+def check_index(folder: Place, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Where an index and the files disagree.
 
     Args:
