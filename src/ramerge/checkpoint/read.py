@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +25,24 @@ from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError, reason
+from ramerge.foundation.machine import processors
 
 # Several workers read at a time, and many systems let a process open only 1,024 files, including the outputs.
 _MOST_OPEN = 32
+_REQUESTS = 16
+
+
+def threads_for(files: Iterable[Place], spare: int = 1) -> int:
+    """How many threads keep processors and storages busy: some more than processors, because reads are waited for.
+
+    Requests elsewhere take so long that many must be under way, and threads that wait cost little.
+
+    Args:
+        files: what is read.
+        spare: how many more than processors, where all files are on this machine.
+    """
+    elsewhere = any(isinstance(path, Remote) for path in files)
+    return max(processors() + spare, _REQUESTS if elsewhere else 0)
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ramerge.checkpoint.read import threads_for
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.machine import check_threads, memory, processors
 from ramerge.methods.base import Statistic
@@ -96,7 +97,7 @@ def cut(
     if scratch and not limits.memory:
         # one whole matrix must be possible; several at a time are faster, if they leave room for others
         budget = max(budget, int(memory() * _SHARE_OF_MEMORY))
-    workers = _workers(points, limits, solves=scratch > 0)
+    workers = _workers(points, inputs, limits, solves=scratch > 0)
 
     def resources(workers: int, block: int) -> Resources:
         buffer = max((tensor.buffer_bytes(block) for tensor in tensors), default=0)
@@ -114,12 +115,12 @@ def cut(
     return made
 
 
-def _workers(points: Sequence[Point], limits: Limits, *, solves: bool) -> int:
+def _workers(points: Sequence[Point], inputs: Inputs, limits: Limits, *, solves: bool) -> int:
     """The most workers that are of use."""
     if solves and any(point.method.runs_on(point.parameters[0]) != "cpu" for point in points):
         return 1  # a GPU takes one matrix after another
-    # a processor that solves for a matrix has enough to do; one that only adds waits for disks
-    return limits.threads or (processors() if solves else processors() + 2)
+    # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers
+    return limits.threads or (processors() if solves else threads_for(inputs.files, spare=2))
 
 
 def _kept(tensors: Sequence[TensorPlan], observed: Sequence[Statistic], agents: int) -> int:

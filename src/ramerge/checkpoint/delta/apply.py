@@ -16,7 +16,7 @@ from ramerge.checkpoint.formats.safetensors import ONE_FILE
 from ramerge.checkpoint.header import parse_header
 from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.read import Files, Reader
+from ramerge.checkpoint.read import Files, Reader, threads_for
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
@@ -24,7 +24,6 @@ from ramerge.checkpoint.write import Shard, Writer, lay_out
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.events import Listener, silence
-from ramerge.foundation.machine import processors
 from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
 
@@ -63,7 +62,7 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, 
     with Files(agent.files) as files:
         writer = Writer(stage, shards)
         try:
-            pool = Pool(workers or processors() + 1, lambda: _Worker(Reader(files, Arena(memory)), writer))
+            pool = Pool(workers or threads_for(agent.files), lambda: _Worker(Reader(files, Arena(memory)), writer))
             digests = pool.map(_Worker.run, _blocks(agent, shards))
             total, done = sum(tensor.nbytes for tensor in agent.tensors.values()), 0
             for tensor in _in_order(agent, shards):
