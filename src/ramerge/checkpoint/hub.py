@@ -13,16 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ramerge.checkpoint.storage.place import Place
+from ramerge.checkpoint.storage import hub
+from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.storage.table import is_remote, open_remote
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
-_WANTED = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken", "LICENSE*", "*.md"]
 # A plus before something that is elsewhere again stands between two names.
 _PLUS = re.compile(r"\+(?=[a-z][a-z0-9]*://)")
-_UNWANTED = ["original/*", "onnx/*", "*.gguf", "consolidated*"]
 
 
 @dataclass(frozen=True)
@@ -146,20 +145,50 @@ def _elsewhere(text: str, folder: Path) -> Model:
 
 
 def _from_hub(text: str, path: Path) -> Model:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    """The commit that a revision of a repository is now: the folder in the hub's cache if it holds all files of it.
+
+    If the hub cannot be asked, the revision is what the cache says.
+    """
+    from huggingface_hub.errors import RevisionNotFoundError
 
     name, _, revision = text.partition("@")
     try:
-        directory = Path(
-            snapshot_download(name, revision=revision or None, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
+        commit, files = hub.commit_of(name, revision or None)
+    except hub.failures() as error:
+        directory = None if isinstance(error, RevisionNotFoundError) else _in_cache(name, revision)
+        if directory is not None:
+            return Model(text, directory, name, revision or directory.name)
+        raise CheckpointError(_unknown(text, path, error)) from error
+    cached = hub.cached(name, commit, files)
+    if len(cached) == len(files) and (whole := _in_cache(name, commit)) is not None:
+        return Model(text, whole, name, revision or commit)
+    return Model(text, Remote(hub.Hub(name, commit, files, cached)), name, revision or commit)
+
+
+def _in_cache(name: str, revision: str) -> Path | None:
+    """The folder of a model in the hub's cache; None if it is not there."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision or None,
+                allow_patterns=hub.WANTED,
+                ignore_patterns=hub.UNWANTED,
+                local_files_only=True,
+            )
         )
-    except LocalEntryNotFoundError as error:
-        raise CheckpointError(
+    except hub.failures():
+        return None
+
+
+def _unknown(text: str, path: Path, error: Exception) -> str:
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    if isinstance(error, OfflineModeIsEnabled):
+        return (
             f"{text}: there is no folder {path}, and the hub's cache does not have this model (offline, only the "
             "cache is used); check the path, or download the model while online (hf download)"
-        ) from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise CheckpointError(f"{text}: there is no folder {path}, and the hub cannot provide it: {reason}") from error
-    return Model(text, directory, name, revision or directory.name)
+        )
+    return f"{text}: there is no folder {path}, and the hub cannot provide it: {hub.said(error)}"

@@ -36,6 +36,10 @@ _NOWHERE = ("NoSuchBucket", "ContainerNotFound", "NoSuchHostedZone")
 _METADATA = ("169.254.169.254", "metadata.google.internal")
 
 
+class DeniedError(CheckpointError):
+    """A server has refused access."""
+
+
 def library(address: str) -> ModuleType:
     """obstore.
 
@@ -167,11 +171,11 @@ def in_words(place: str, access: str, *, absent: str = "is not there any more") 
     try:
         yield
     except (BaseError, FileNotFoundError, ValueError, OSError) as error:
-        # not as its cause: a traceback would show the text that is not repeated here
-        text = _words(error, access, absent)
+        kind, text = DeniedError if is_denied(error) else CheckpointError, _words(error, access, absent)
     else:
         return
-    raise CheckpointError(f"{place}: {text}")
+    # not with the error as its cause or context: a traceback would show the text that is not repeated here
+    raise kind(f"{place}: {text}")
 
 
 def is_denied(error: Exception) -> bool:
