@@ -25,6 +25,7 @@ from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.machine import check_threads
+from ramerge.foundation.text import without_secrets
 
 COMPRESSIONS = get_args(Compression)
 
@@ -181,8 +182,8 @@ def _record(
 ) -> DeltaRecord:
     kinds = [tensor.kind for tensor in index.tensors.values()]
     return DeltaRecord(
-        base=base,
-        agent=agent,
+        base=without_secrets(base),
+        agent=without_secrets(agent),
         tensors=len(kinds),
         changed=kinds.count("changed"),
         whole=kinds.count("whole"),

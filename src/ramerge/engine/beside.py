@@ -18,6 +18,7 @@ from ramerge.engine.record import AgentStatistics, Record, Sweep
 from ramerge.engine.warn import advice, effects, warnings_of
 from ramerge.engine.worker import Known
 from ramerge.foundation.machine import peak_memory
+from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts
 from ramerge.planning.model import Plan
@@ -56,7 +57,7 @@ def make_records(
             point=point.varied,
             method=point.method.name,
             parameters=point.parameters[0].in_effect(),
-            base=plan.recipe.base,
+            base=without_secrets(plan.recipe.base) if plan.recipe.base is not None else None,
             rules=tuple(rules),
             counts=plan.counts,
             notes=(*plan.notes, *_saved(plan, bytes_written), *_remarks(point, agents), *advice(plan, counts)),
@@ -101,7 +102,7 @@ def _statistics(plan: Plan, point: Point, known: Known, rounding: Counts) -> tup
     values = point.method.report(parameters, [result for _, result in found.values()], agents)
     rounded = effects(rounding) if plan.rounds_updates else [{} for _ in agents]
     return tuple(
-        AgentStatistics(name, plan.recipe.agents[name].written, {**figures, **more})
+        AgentStatistics(name, without_secrets(plan.recipe.agents[name].written), {**figures, **more})
         for name, figures, more in zip(agents, values, rounded, strict=True)
     )
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar, cast
+
+Plain = TypeVar("Plain")
 
 MOST = 2000
 """The most characters of a message. The middle of a longer one is left out."""
@@ -85,9 +87,17 @@ def message(text: str) -> str:
     return "\n".join(map(one_line, _CONTINUED.split(brief(without_secrets(text)))))
 
 
-def without_secrets(text: str) -> str:
-    """Text in which addresses have no user, no password and no query."""
-    return _QUERY.sub(r"\1…", _USER.sub("…@", text)) if "://" in text else text
+def without_secrets(values: Plain) -> Plain:
+    """A text, or plain values, in which addresses have no user, no password and no query."""
+    return cast(Plain, _without_secrets(values))
+
+
+def _without_secrets(values: Any) -> Any:
+    if isinstance(values, str):
+        return _QUERY.sub(r"\1…", _USER.sub("…@", values)) if "://" in values else values
+    if isinstance(values, dict):
+        return {key: _without_secrets(value) for key, value in values.items()}
+    return [_without_secrets(value) for value in values] if isinstance(values, list | tuple) else values
 
 
 def visible(values: Any) -> Any:

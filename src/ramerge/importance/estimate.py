@@ -35,6 +35,7 @@ from ramerge.foundation.dtypes import FLOATS, INTEGERS, full_dtype
 from ramerge.foundation.errors import CheckpointError, PlanError, RecipeError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.extras import install
+from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
 from ramerge.importance import jsonl
 from ramerge.importance.layout import shards_of, write_index, write_tensor
@@ -143,7 +144,9 @@ def fisher(
                 writer.finish()
             write_index(stage, shards, checkpoint)
             tensors = sum(len(shard.offsets) for shard in shards)
-            record = _record(str(model), str(data), settings, used, outcome, tensors, time.monotonic() - began)
+            record = _record(
+                without_secrets(str(model)), str(data), settings, used, outcome, tensors, time.monotonic() - began
+            )
             stage.write("fisher.json", record.to_json())
             check_unchanged(identities)
         return record

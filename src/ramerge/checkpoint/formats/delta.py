@@ -20,7 +20,7 @@ from ramerge.checkpoint.delta.layout import (
     read_index,
 )
 from ramerge.checkpoint.formats import safetensors
-from ramerge.checkpoint.formats.files import check_files, check_index, read_json, weight_files
+from ramerge.checkpoint.formats.files import check_files, check_index, opened_each, read_json, weight_files
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.formats.safetensors import INDEX as WEIGHTS_INDEX
 from ramerge.checkpoint.identity import identify
@@ -151,11 +151,11 @@ def _stored(folder: Place, names: list[str], index: Index) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     shards: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
-    for name in names:
-        try:
-            tensors = safetensors.tensors_of(folder / name)
-        except CheckpointError as error:
-            problems += error.problems
+    for name, tensors in zip(
+        names, opened_each([folder / name for name in names], safetensors.tensors_of), strict=True
+    ):
+        if isinstance(tensors, CheckpointError):
+            problems += tensors.problems
             continue
         problems += [f"{folder / name}: holds {quoted(one.name)} a second time" for one in tensors if one.name in found]
         shards[name] = tuple(tensor.name for tensor in tensors)

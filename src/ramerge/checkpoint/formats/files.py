@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,17 @@ from typing import Any
 from ramerge.checkpoint.formats.format import Contents, Opening
 from ramerge.checkpoint.identity import Identity, identify
 from ramerge.checkpoint.paths import climbs_out, is_too_long, leads_outside, target
-from ramerge.checkpoint.storage.place import Place
+from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import Limits, read
+from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
 
 # Enough for a configuration, or an index of 150,000 tensors.
 _LIMITS = Limits(size=32_000_000, signs=1_000_000)
 _MOST_FILES = 10_000
+_REQUESTS = 16
 _MINUTES = 30
 
 
@@ -171,11 +173,9 @@ def open_files(
     tensors: dict[str, Tensor] = {}
     shards: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
-    for name in files:
-        try:
-            found = tensors_of(folder / name)
-        except CheckpointError as error:
-            problems.extend(error.problems)
+    for name, found in zip(files, opened_each([folder / name for name in files], tensors_of), strict=True):
+        if isinstance(found, CheckpointError):
+            problems.extend(found.problems)
             continue
         problems += [
             f"{folder / name}: tensor {quoted(tensor.name)} is also in {tensors[tensor.name].path.name}"
@@ -194,6 +194,27 @@ def open_files(
     if problems:
         raise CheckpointError(problems)
     return Contents(tuple(tensors.values()), identities, config, folder, shards)
+
+
+def opened_each(
+    paths: Sequence[Place], tensors_of: Callable[[Place], list[Tensor]]
+) -> Iterator[list[Tensor] | CheckpointError]:
+    """The tensors of each file, or what is wrong with it, in order; side by side if requests take the time.
+
+    Args:
+        paths: the files.
+        tensors_of: the tensors of a file.
+    """
+
+    def opened(path: Place) -> list[Tensor] | CheckpointError:
+        try:
+            return tensors_of(path)
+        except CheckpointError as error:
+            return error
+
+    if any(isinstance(path, Remote) for path in paths):
+        return Pool(_REQUESTS, lambda: None).map(lambda _, path: opened(path), paths)
+    return map(opened, paths)
 
 
 def check_files(folder: Place, names: Iterable[str], *, in_index: bool, allow_outside_links: bool) -> None:

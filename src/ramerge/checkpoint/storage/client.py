@@ -171,11 +171,9 @@ def in_words(place: str, access: str, *, absent: str = "is not there any more") 
     try:
         yield
     except (BaseError, FileNotFoundError, ValueError, OSError) as error:
-        kind, text = DeniedError if is_denied(error) else CheckpointError, _words(error, access, absent)
-    else:
-        return
-    # not with the error as its cause or context: a traceback would show the text that is not repeated here
-    raise kind(f"{place}: {text}")
+        kind = DeniedError if is_denied(error) else CheckpointError
+        # without its cause: a traceback would show the text that is not repeated here
+        raise kind(f"{place}: {_words(error, access, absent)}") from None
 
 
 def is_denied(error: Exception) -> bool:

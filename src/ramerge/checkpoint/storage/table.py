@@ -16,9 +16,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 def _bucket(scheme: str, rest: str, query: str) -> Storage:
     if query:
-        raise CheckpointError(
-            f"{scheme}://{rest}: a query after ? has no meaning here; credentials come from the environment"
-        )
+        raise CheckpointError(f"{scheme}://{rest}: a query has no meaning here; credentials come from the environment")
     return Objects(scheme, rest)
 
 

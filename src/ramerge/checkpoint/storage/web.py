@@ -65,6 +65,8 @@ class Web(Storage):
         """See `Storage`: those that are there of the usual ones, and those that were asked for by name."""
         with self._lock:
             if missing := [name for name in NAMES if name not in self._found]:
+                first = missing.pop(0)  # a server that is gone is waited for once
+                self._found[first] = self._ask(first)
                 with ThreadPoolExecutor(_AT_ONCE) as pool:
                     self._found |= zip(missing, pool.map(self._ask, missing), strict=True)
             found = {key: version for key, version in self._found.items() if version is not None}
