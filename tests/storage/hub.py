@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.storage.web import Request, WebServer, serving
@@ -21,11 +22,10 @@ class HubRequest(Request):
     """What the hub answers. Files are in `NAME` and its siblings under the folder; all have one commit."""
 
     token = ""
-    moved: dict[str, str]
     signature = "1"
     seen: list[tuple[str, str]]
 
-    def give(self, *, ranges: bool = True, tag: str = "", short: int = 0) -> bool:
+    def give(self, **options: Any) -> bool:
         """Answer well."""
         address = urlsplit(self.path)
         parts = address.path.strip("/").split("/")
@@ -35,7 +35,7 @@ class HubRequest(Request):
                 return self.say(403, b"<Error><Code>AccessDenied</Code></Error>")
             if self.command != "GET":
                 return self.say(403)  # signatures are for one kind of request
-            return super().give(ranges=ranges, tag=tag, short=short)
+            return super().give(**options)
         if self.token and self.headers.get("Authorization") != f"Bearer {self.token}":
             return self.say(401, X_Error_Code="GatedRepo", X_Error_Message="Access is restricted")
         if parts[:2] == ["api", "models"]:
@@ -65,12 +65,12 @@ class HubRequest(Request):
         path = self.web.folder / name / key
         if not path.is_file():
             return self.say(404, X_Error_Code="EntryNotFound")
-        known = about(path, key)
+        known, commit = about(path, key), COMMIT if revision == "main" else revision
         if path.suffix not in _LARGE:
-            return super().give(tag=f'"{known["blobId"]}"')
+            return super().give(tag=f'"{known["blobId"]}"', X_Repo_Commit=commit)
         self.send_response(302)
         for header, value in {
-            "X-Repo-Commit": self.moved.get(name, revision),
+            "X-Repo-Commit": commit,
             "X-Linked-Etag": f'"{hashlib.sha256(path.read_bytes()).hexdigest()}"',
             "X-Linked-Size": str(path.stat().st_size),
             "Location": f"{self.web.url.replace('127.0.0.1', 'localhost')}/bytes/{name}/{key}?sig={self.signature}",
@@ -93,7 +93,7 @@ def about(path: Path, key: str) -> dict[str, object]:
 @contextmanager
 def standing_in(folder: Path, token: str = "") -> Iterator[WebServer]:
     """A hub with the repositories `owner/name` in a folder, until the block ends."""
-    handler = type("Hub", (HubRequest,), {"token": token, "moved": {}, "seen": []})
+    handler = type("Hub", (HubRequest,), {"token": token, "seen": []})
     with serving(folder, handler) as server:
         server.handler = handler  # type: ignore[attr-defined]
         yield server

@@ -75,8 +75,8 @@ class Request(BaseHTTPRequestHandler):
         size = self.file.stat().st_size
         return (int(found[1]), min(int(found[2] or size), size - 1) + 1) if found else None
 
-    def give(self, *, ranges: bool = True, tag: str = "", short: int = 0) -> bool:
-        """Answer well, except for what the arguments say."""
+    def give(self, *, ranges: bool = True, tag: str = "", short: int = 0, **headers: str) -> bool:
+        """Answer well, except for what the arguments say, and with further headers."""
         if not self.file.is_file():
             return self.say(404)
         data = self.file.read_bytes()
@@ -89,6 +89,8 @@ class Request(BaseHTTPRequestHandler):
         self.send_response(206 if part else 200)
         if part:
             self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
         self.send_header("ETag", tag)
         self.send_header("Content-Length", str(stop - start))
         self.end_headers()

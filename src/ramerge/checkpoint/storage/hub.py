@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ramerge.checkpoint.storage import client
 from ramerge.checkpoint.storage.storage import Storage, Version
 from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import shown
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -167,9 +168,8 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def said(error: BaseException) -> str:
-    """The first line of an error of huggingface_hub."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    """The text of an error of huggingface_hub, on one line."""
+    return shown(error, 300) or type(error).__name__
 
 
 def _patiently(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer:
