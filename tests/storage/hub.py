@@ -38,6 +38,8 @@ class HubRequest(Request):
             return super().give(**options)
         if self.token and self.headers.get("Authorization") != f"Bearer {self.token}":
             return self.say(401, X_Error_Code="GatedRepo", X_Error_Message="Access is restricted")
+        if parts[:2] == ["api", "models"] and parts[4:5] == ["tree"]:
+            return self._tree("/".join(parts[2:4]))
         if parts[:2] == ["api", "models"]:
             return self._info("/".join(parts[2:4]), parts[5] if parts[4:5] == ["revision"] else "main")
         if len(parts) > 4 and parts[2] == "resolve":
@@ -60,6 +62,14 @@ class HubRequest(Request):
         siblings = [about(path, path.relative_to(folder).as_posix()) for path in sorted(folder.rglob("*.*"))]
         body = {"_id": "1", "id": name, "modelId": name, "sha": COMMIT, "siblings": siblings}
         return self.say(200, json.dumps(body).encode(), Content_Type="application/json")
+
+    def _tree(self, name: str) -> bool:
+        folder = self.web.folder / name
+        listed = []
+        for path in sorted(folder.rglob("*.*")):
+            known = about(path, path.relative_to(folder).as_posix())
+            listed.append({"type": "file", "path": known["rfilename"], "size": known["size"], "oid": known["blobId"]})
+        return self.say(200, json.dumps(listed).encode(), Content_Type="application/json")
 
     def _resolve(self, name: str, revision: str, key: str) -> bool:
         path = self.web.folder / name / key

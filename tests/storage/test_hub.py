@@ -115,6 +115,15 @@ def test_a_hub_that_cannot_be_reached(hub: WebServer, tmp_path: Path) -> None:
     assert "org/other: there is no folder" in problem and "the hub cannot provide it" in problem
 
 
+def test_without_obstore_it_is_downloaded(hub: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ramerge.checkpoint.hub.find_spec", lambda _name: None)
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    planned = ramerge.plan(recipe(tmp_path))
+    assert planned.problems == () and "model-00001-of-00002.safetensors" in str(planned.files)
+    ramerge.merge(recipe(tmp_path), tmp_path / "out")
+    assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
+
+
 @pytest.mark.parametrize("name", ["org/absent", f"{NAME}@v9"])
 def test_what_the_hub_does_not_have(name: str, hub: WebServer, tmp_path: Path) -> None:
     problems = ramerge.plan(recipe(tmp_path, name)).problems

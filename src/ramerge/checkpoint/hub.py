@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from ramerge.checkpoint.storage import hub
@@ -147,7 +148,7 @@ def _elsewhere(text: str, folder: Path) -> Model:
 def _from_hub(text: str, path: Path) -> Model:
     """The commit that a revision of a repository is now: the folder in the hub's cache if it holds all files of it.
 
-    If the hub cannot be asked, the revision is what the cache says.
+    If the hub cannot be asked, the revision is what the cache says. Without obstore, the model is downloaded.
     """
     from huggingface_hub.errors import RevisionNotFoundError
 
@@ -162,25 +163,49 @@ def _from_hub(text: str, path: Path) -> Model:
     cached = hub.cached(name, commit, files)
     if len(cached) == len(files) and (whole := _in_cache(name, commit)) is not None:
         return Model(text, whole, name, revision or commit)
+    if find_spec("obstore") is None:
+        return Model(text, _downloaded(name, commit), name, revision or commit)
     return Model(text, Remote(hub.Hub(name, commit, files, cached)), name, revision or commit)
+
+
+def on_this_machine(model: Model) -> Path:
+    """The folder of a model for a library that reads files; one of the hub is downloaded into the hub's cache.
+
+    Raises:
+        CheckpointError: it is elsewhere, or cannot be downloaded.
+    """
+    if isinstance(model.folder, Path):
+        return model.folder
+    if model.hub_id is None:
+        raise CheckpointError(f"{model.folder}: must be on this machine for this; copy it to a folder first")
+    return _downloaded(model.hub_id, model.revision or "")
+
+
+def _downloaded(name: str, revision: str) -> Path:
+    with hub.in_words(f"{name}@{revision}"):
+        return _snapshot(name, revision, local_files_only=False)
 
 
 def _in_cache(name: str, revision: str) -> Path | None:
     """The folder of a model in the hub's cache; None if it is not there."""
-    from huggingface_hub import snapshot_download
-
     try:
-        return Path(
-            snapshot_download(
-                name,
-                revision=revision or None,
-                allow_patterns=hub.WANTED,
-                ignore_patterns=hub.UNWANTED,
-                local_files_only=True,
-            )
-        )
+        return _snapshot(name, revision, local_files_only=True)
     except hub.failures():
         return None
+
+
+def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            name,
+            revision=revision or None,
+            allow_patterns=hub.WANTED,
+            ignore_patterns=hub.UNWANTED,
+            local_files_only=local_files_only,
+        )
+    )
 
 
 def _unknown(text: str, path: Path, error: Exception) -> str:

@@ -23,13 +23,12 @@ from typing import Literal
 
 from ramerge.checkpoint.companions import companion_files
 from ramerge.checkpoint.delta.apply import write_agent
-from ramerge.checkpoint.hub import Model, resolve
+from ramerge.checkpoint.hub import Model, on_this_machine, resolve
 from ramerge.checkpoint.identity import check_unchanged, identify
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_checkpoint, open_stacked
 from ramerge.checkpoint.outputs import path_of, problems_of
 from ramerge.checkpoint.stage import staged
-from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.write import Writer
 from ramerge.foundation.dtypes import FLOATS, INTEGERS, full_dtype
 from ramerge.foundation.errors import CheckpointError, PlanError, RecipeError
@@ -153,10 +152,10 @@ def fisher(
 
 
 @contextmanager
-def _one_model(found: Model, out: Path) -> Iterator[Place]:
+def _one_model(found: Model, out: Path) -> Iterator[Path]:
     """The folder of a model. Of a model with deltas, a folder beside `out` that holds it until the block ends."""
     if not found.adapters:
-        yield found.folder
+        yield on_this_machine(found)
         return
     opened = open_stacked(found.folders)
     if opened.delta is None:
