@@ -208,9 +208,9 @@ def _words(error: Exception, access: str, absent: str) -> str:
     repeated = f"requests are repeated for {retry_seconds():g} s ({RETRY_SECONDS})"
     if status:
         return f"the server fails{answered}, and {repeated}; run this again later"
-    if kind in ("GenericError", "OSError", "TimeoutError"):
+    if "HTTP error" in text:
         return (
             f"the server cannot be reached, or breaks off its answers, and {repeated}; check the network and the "
             "address, and run this again"
         )
-    return f"cannot be read ({kind})"
+    return f"cannot be read ({kind}); {access}"
