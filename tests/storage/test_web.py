@@ -58,7 +58,8 @@ def test_a_signature_is_sent_and_not_kept(web: WebServer, tmp_path: Path) -> Non
     assert not any("HUSH" in text for text in (str(ramerge.plan(recipe).as_dict()), repr(record)))
 
 
-def test_a_slow_or_busy_server_is_asked_again(web: WebServer, tmp_path: Path) -> None:
+def test_a_slow_or_busy_server_is_asked_again(web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMERGE_RETRY_SECONDS", "30")
     recipe = served(web)
     ramerge.merge(here(web), tmp_path / "here")
     count = itertools.count()

@@ -224,6 +224,8 @@ def check_files(folder: Place, names: Iterable[str], *, in_index: bool, allow_ou
         CheckpointError: all such files are listed.
     """
     files = list(names)
+    if isinstance(folder, Remote):
+        folder.storage.expect([(folder / name).key for name in files])
     problems = [
         f"{folder / name}: {_absence(folder / name, in_index)}" for name in files if not (folder / name).is_file()
     ]

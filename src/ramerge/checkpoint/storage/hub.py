@@ -61,7 +61,7 @@ class Hub(Storage):
         self._name, self._commit = name, commit
         self._files, self._cached = files, cached
         self._sources: dict[str, _Source] = {}
-        self._lock = threading.Lock()
+        self._locks = {key: threading.Lock() for key in files}
 
     def files(self) -> Mapping[str, Version]:
         """See `Storage`."""
@@ -84,7 +84,7 @@ class Hub(Storage):
 
     def _source(self, key: str, instead_of: _Source | None = None) -> _Source:
         """Where a file's bytes are; found anew if that is where they were."""
-        with self._lock:
+        with self._locks[key]:
             found = self._sources.get(key)
             if found is None or found is instead_of:
                 fresh = self._find(key)

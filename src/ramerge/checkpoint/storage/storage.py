@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +57,15 @@ class Storage(ABC):
             CheckpointError: as for `files`.
         """
         return self.files().get(key)
+
+    def expect(self, keys: Iterable[str]) -> None:
+        """Hear of files that will be asked for one by one, where each is a request that can be made earlier.
+
+        Raises:
+            CheckpointError: as for `files`.
+        """
+        for key in keys:
+            self.find(key)
 
     @abstractmethod
     def fill(self, key: str, position: int, out: NDArray[np.uint8]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -63,16 +63,19 @@ class Web(Storage):
 
     def files(self) -> Mapping[str, Version]:
         """See `Storage`: those that are there of the usual ones, and those that were asked for by name."""
+        self.find(NAMES[0])  # a server that is gone is waited for once
+        self.expect(NAMES)
         with self._lock:
-            if missing := [name for name in NAMES if name not in self._found]:
-                first = missing.pop(0)  # a server that is gone is waited for once
-                self._found[first] = self._ask(first)
-                with ThreadPoolExecutor(_AT_ONCE) as pool:
-                    self._found |= zip(missing, pool.map(self._ask, missing), strict=True)
             found = {key: version for key, version in self._found.items() if version is not None}
         if not found and self._denied:
             raise CheckpointError(self._denied)
         return found
+
+    def expect(self, keys: Iterable[str]) -> None:
+        """See `Storage`."""
+        with self._lock, ThreadPoolExecutor(_AT_ONCE) as pool:
+            missing = [key for key in keys if key not in self._found]
+            self._found |= zip(missing, pool.map(self._ask, missing), strict=True)
 
     def find(self, key: str) -> Version | None:
         """See `Storage`."""
