@@ -18,6 +18,7 @@ from ramerge.checkpoint.foreign.chain import Layout, counted
 from ramerge.checkpoint.foreign.frames import Frame
 from ramerge.checkpoint.foreign.link import Link, Pass, misfits
 from ramerge.checkpoint.foreign.slime import PassOfPayloads, Payload
+from ramerge.checkpoint.foreign.unpack import format_of
 from ramerge.checkpoint.formats.files import check_files, read_json
 from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.header import Entry, read_header
@@ -25,6 +26,7 @@ from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.paths import is_too_long
 from ramerge.checkpoint.read import Files
+from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.dtypes import TORCH_NAMES
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
@@ -48,12 +50,12 @@ class _Delta(Link):
         return PassOfPayloads(self.payloads, files)
 
 
-def _inside(folder: Path) -> Path | None:
+def _inside(folder: Place) -> str | None:
     """The folder itself, if it has a manifest, and a name or a file that other manifests do not go with."""
     if not (folder / MANIFEST).is_file():
         return None
     ours = LAYOUT.number(folder) is not None or any(folder.glob("delta-rank*.safetensors"))
-    return folder if ours else None
+    return "" if ours else None
 
 
 def read(folder: Path, opening: Opening) -> Link:
@@ -136,7 +138,7 @@ def _record(
     return name, Payload(frame, str(checksum), str(algorithm)), (_DTYPES[dtype], tuple(shape))
 
 
-def version_of(folder: Path) -> int | None:
+def version_of(folder: Place) -> int | None:
     """The version of a model: from its folder's name, or from what the engine that patches it notes beside it."""
     if (number := LAYOUT.number(folder)) is not None:
         return number
@@ -148,3 +150,4 @@ def version_of(folder: Path) -> int | None:
 LAYOUT = Layout(
     "skyrl", "deltas of SkyRL", re.compile(r"delta-([0-9]{8,15})(?:_[0-9a-f]{16})?"), _inside, read, version_of
 )
+FORMAT = format_of(LAYOUT)

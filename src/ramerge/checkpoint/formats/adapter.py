@@ -13,23 +13,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import permutations
-from pathlib import Path
 
 from ramerge.checkpoint.embeddings import EMBEDDINGS, HEADS, embedding_of, set_vocabulary
 from ramerge.checkpoint.formats import pickled, safetensors
 from ramerge.checkpoint.formats.files import check_files
-from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.formats.format import ADAPTER, Contents, Format, Opening
 from ramerge.checkpoint.formats.peft import CONFIG, Settings, model_name, read_settings
 from ramerge.checkpoint.formats.runs import places
 from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.lowrank import WIDENED, Factor, LowRank, OtherRows
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.spellings import spellings
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 
-NAME = "adapter"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # Where verl keeps it beside its checkpoints.
 
@@ -64,13 +63,13 @@ _CONV1D = ("gpt2", "openai-gpt", "imagegpt", "clvp", "decision_transformer")
 _ZERO3 = "; it was saved without gathering what ZeRO-3 or FSDP had spread; save it again"
 
 
-def find(folder: Path) -> Path | None:
+def find(folder: Place) -> Place | None:
     """The folder of an adapter: this one, or verl's inside of a step or a run."""
     inside = (inner for place in places(folder) for inner in (place, place / "lora_adapter"))
     return next((inner for inner in inside if (inner / CONFIG).exists()), None)
 
 
-def open_folder(folder: Path, opening: Opening) -> Contents:
+def open_folder(folder: Place, opening: Opening) -> Contents:
     """Open an adapter over `opening.base`.
 
     Raises:
@@ -196,7 +195,7 @@ class _Parameter:
 class _Agent:
     """The tensors of base and adapter, as they are put together, and what is wrong with it."""
 
-    path: Path
+    path: Place
     settings: Settings
     base: Checkpoint
     problems: list[str] = field(default_factory=list)
@@ -578,4 +577,4 @@ def _only(found: set[bool]) -> set[bool]:
     return found if len(found) == 1 else set()
 
 
-FORMAT = Format(NAME, "LoRA adapters of PEFT", find, open_folder, needs_base=True)
+FORMAT = Format(ADAPTER, "LoRA adapters of PEFT", find, open_folder, needs_base=True)

@@ -1,0 +1,91 @@
+"""How near a search comes to the best of a grid, on the tiny agents: `python -m benchmarks.search`.
+
+Every point of the grid is merged and scored once, on prompts for validation and on others for a test. Then each sampler
+draws its points with ten seeds, and is told the scores of the grid. It takes three minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from statistics import mean, median
+
+from benchmarks.machine import describe
+from ramerge.demo.run import AGENTS
+from ramerge.demo.scoring import rewards
+from ramerge.recipe.document import Document
+from ramerge.search.points import merge_point
+from ramerge.search.scores import Objective, joined, read_scores
+from ramerge.search.space import Axis, Choices, Space
+from ramerge.search.study import Study
+
+TASKS = ("add", "reverse", "sort")
+R = Axis("parameters.r", Choices((0.0, 0.1, 0.2, 0.3, 0.4, 0.5)), "ram+")
+ALPHA = Axis("parameters.alpha", Choices((0.1, 0.2, 0.4)), "ram+")
+DENSITY = Axis("parameters.density", Choices((0.05, 0.1, 0.2, 0.4, 0.6, 0.8)), "ties")
+SCALES = [Axis("parameters.scale", Choices((0.6, 0.8, 1.0, 1.2, 1.4)), name) for name in ("ties", "task_arithmetic")]
+SPACE = Space(("ram", "ram+", "ties", "task_arithmetic", "linear"), (R, ALPHA, DENSITY, *SCALES))
+
+
+def grid(folder: Path) -> dict[str, tuple[float, float]]:
+    """Validation and test scores of every point, by the point's JSON."""
+    agents = {name: str(AGENTS / name) for name in TASKS}
+    recipe = Document({"method": "ram+", "base": str(AGENTS / "base"), "agents": agents})
+    found = {}
+    for point in SPACE.listed():
+        merge_point(recipe, point, folder / "model", lambda _: None, {})
+        scores = [joined(map(read_scores, rewards(folder / "model", split))) for split in ("validation", "test")]
+        found[json.dumps(point)] = (Objective().value(scores[0]), Objective().value(scores[1]))
+    return found
+
+
+def drawn(scores: dict[str, tuple[float, float]], folder: Path, sampler: str, seed: int, trials: int) -> str:
+    """The point that a search chooses."""
+    study = Study(folder / f"{sampler}-{seed}.log", SPACE, sampler, seed, [Objective()])
+    tried = []
+    for _ in range(trials):
+        asked = study.ask()
+        assert asked is not None
+        tried.append(json.dumps(asked.point))
+        study.tell(asked, [scores[tried[-1]][0]], {})
+    return max(tried, key=lambda point: scores[point][0])
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--trials", type=int, default=20)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder, began = Path(name), time.monotonic()
+        scores = grid(folder)
+        best = max(scores, key=lambda point: scores[point][0])
+        print(describe())
+        print(f"{len(scores)} points in {time.monotonic() - began:.0f} s")
+        print(
+            f"best of the grid: {best}: {_percent(scores[best][0])} on validation, {_percent(scores[best][1])} on the test"
+        )
+        print(f"median of the grid: {_percent(median(value for value, _ in scores.values()))}")
+        for sampler in ("tpe", "nsga2"):
+            chosen = [drawn(scores, folder, sampler, seed, options.trials) for seed in range(options.seeds)]
+            behind = [100 * (scores[best][0] - scores[point][0]) for point in chosen]
+            apart = [100 * (scores[best][1] - scores[point][1]) for point in chosen]
+            near = sum(value <= 0.5 for value in behind)
+            print(
+                f"{sampler}: {options.trials} points; within 0.5 points of the best in {near} of {options.seeds} seeds"
+            )
+            print(
+                f"    behind it {mean(behind):.2f} points on average, {max(behind):.2f} at most; on the test {mean(apart):.2f}"
+            )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.2%}"
+
+
+if __name__ == "__main__":
+    main()
