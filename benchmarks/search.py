@@ -66,20 +66,17 @@ def main() -> None:
         best = max(scores, key=lambda point: scores[point][0])
         print(describe())
         print(f"{len(scores)} points in {time.monotonic() - began:.0f} s")
-        print(
-            f"best of the grid: {best}: {_percent(scores[best][0])} on validation, {_percent(scores[best][1])} on the test"
-        )
+        validation, test = map(_percent, scores[best])
+        print(f"best of the grid: {best}: {validation} on validation, {test} on the test")
         print(f"median of the grid: {_percent(median(value for value, _ in scores.values()))}")
         for sampler in ("tpe", "nsga2"):
             chosen = [drawn(scores, folder, sampler, seed, options.trials) for seed in range(options.seeds)]
             behind = [100 * (scores[best][0] - scores[point][0]) for point in chosen]
             apart = [100 * (scores[best][1] - scores[point][1]) for point in chosen]
             near = sum(value <= 0.5 for value in behind)
+            print(f"{sampler}: {options.trials} points; within 0.5 of the best in {near} of {options.seeds} seeds")
             print(
-                f"{sampler}: {options.trials} points; within 0.5 points of the best in {near} of {options.seeds} seeds"
-            )
-            print(
-                f"    behind it {mean(behind):.2f} points on average, {max(behind):.2f} at most; on the test {mean(apart):.2f}"
+                f"    behind it: mean {mean(behind):.2f}, most {max(behind):.2f}; on the test: mean {mean(apart):.2f}"
             )
 
 
