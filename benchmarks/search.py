@@ -73,7 +73,7 @@ def main() -> None:
             chosen = [drawn(scores, folder, sampler, seed, options.trials) for seed in range(options.seeds)]
             behind = [100 * (scores[best][0] - scores[point][0]) for point in chosen]
             apart = [100 * (scores[best][1] - scores[point][1]) for point in chosen]
-            near = sum(value <= 0.5 for value in behind)
+            near = sum(round(value, 6) <= 0.5 for value in behind)
             print(f"{sampler}: {options.trials} points; within 0.5 of the best in {near} of {options.seeds} seeds")
             print(
                 f"    behind it: mean {mean(behind):.2f}, most {max(behind):.2f}; on the test: mean {mean(apart):.2f}"

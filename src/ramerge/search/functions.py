@@ -23,6 +23,7 @@ from ramerge.foundation.text import shown
 from ramerge.search.scores import ScoreFailedError, Scores, Split, read_scores
 
 _MOST_BYTES = 1 << 26
+_SECONDS_TO_START = 300.0  # importing torch from a slow disk
 
 
 class FunctionScorer:
@@ -103,7 +104,7 @@ class _Process:
         finally:
             os.close(theirs)
         try:
-            self.ready = self._line(time.monotonic() + seconds)
+            self.ready = self._line(time.monotonic() + max(seconds, _SECONDS_TO_START))
             if "error" in self.ready:
                 raise ScoreFailedError(str(self.ready["error"]))
         except BaseException:
