@@ -314,6 +314,9 @@ def test_words_that_make_no_sense(written: Path) -> None:
         (["--score", "scores.py:score", "--vary", "parameters.q=1"], "unknown parameter of ram+"),
         (["--score", "scores.py:score", "--space", "x.yaml"], "one of them"),
         (["--score", "scores.py:score", "--objective", "=min"], "--objective =min: must be NAME"),
+        (["--score", "math"], "suites and prompts need a server: --serve transformers|vllm|sglang"),
+        (["--score", "p.jsonl", "--serve", "vllm"], "needs --reward file.py:compute_score"),
+        (["--score", "scores.py:score", "--serve", "vllm"], "--score names a function"),
     ]:
         vary = [] if "--vary" in words else ["--vary", "parameters.r=0,0.1"]
         done = command("search", "recipe.yaml", "out", *vary, *words, cwd=written)
@@ -339,6 +342,22 @@ def test_killed_and_interrupted_searches_go_on(written: Path) -> None:
     result = json.loads((written / "out" / "search.json").read_text())
     assert [point["point"]["parameters.r"] for point in result["points"]] == [0, 0.1, 0.2, 0.3, 0.4]
     assert result["best"] == 1 and (written / "out" / "best" / "model.safetensors").is_file()
+
+
+def test_files_that_no_search_wrote_are_named(tmp_path: Path) -> None:
+    for name, text in [
+        ("trials/1.json", '{"scores": {"one": {"items": [["a"]]}}}'),
+        ("trials/1.json", "[]"),
+        ("trials/1.json", '{"scores": 3}'),
+        ("asked.json", "{"),
+        ("study.log", '{"op_code": 99}\n'),
+    ]:
+        found(tmp_path / "out", trials=1)
+        kept = (tmp_path / "out" / name).read_text()
+        (tmp_path / "out" / name).write_text(text)
+        with pytest.raises(EvaluationError, match=name):
+            found(tmp_path / "out", trials=2)
+        (tmp_path / "out" / name).write_text(kept)
 
 
 def test_a_wrong_recipe_is_a_wrong_recipe(tmp_path: Path) -> None:

@@ -100,10 +100,13 @@ class Folder:
         values = _read(path).get(kind) if path.exists() else None
         if values is None:
             return None
-        return {
-            name: of_items(np.array(value["items"])) if isinstance(value, dict) else Measure(value)
-            for name, value in values.items()
-        }
+        try:
+            return {
+                name: of_items(np.array(value["items"])) if isinstance(value, dict) else Measure(float(value))
+                for name, value in values.items()
+            }
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise EvaluationError(f"{path}: is not what a search writes; remove the folder, or name another") from error
 
     def clear(self) -> None:
         """Remove the last candidate."""
