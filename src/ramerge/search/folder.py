@@ -4,12 +4,13 @@ OUT/search.json      every trial, the choice, and how sure it is
 OUT/search.html      the same as a page
 OUT/recipe.yaml      the recipe of the best point
 OUT/best/            its checkpoint
-OUT/front/           with several objectives: the recipe of each point of the Pareto front
 OUT/study.log        Optuna's journal
 OUT/asked.json       what the search is made of; another search may not go on here
-OUT/trials/N.json    the scores of trial N, item by item
+OUT/trials/N.json    the scores of trial N, item by item; OUT/trials/N.yaml is its recipe
 OUT/score.log        what the score printed
 OUT/candidate/       the checkpoint that is being scored
+OUT/served           with a server: the link that it loads; OUT/server.log is what it prints
+OUT/evaluation/      with suites: what the last model answered
 """
 
 from __future__ import annotations
