@@ -183,7 +183,7 @@ def survey({inputs}, merged, {epsilons}, others, numbers, marks, joint, by_epsil
                 {mark}
                 alone = without_lowest_bit({combined}) == nothing
                 {count}
-            row = e * np.uint64(2 * {n})
+            place = e * np.uint64(2 * {n})
             {flush_epsilon}
         for s in range(N):
             m = (N + s) * CHUNK
@@ -201,33 +201,33 @@ def survey({inputs}, merged, {epsilons}, others, numbers, marks, joint, by_epsil
                     agree = add32(agree, one if (x > ZERO and y > ZERO) or (x < ZERO and y < ZERO) else nothing)
                 counts[np.uint64({agree}) + s * N + t] += agree
                 counts[np.uint64({agree}) + t * N + s] += agree
-        unit = 1.0
+        scale = 1.0
         {scale}
         for s in range(N):
             a, m = s * CHUNK, (N + s) * CHUNK
-            total = square = active = {lefts} = ZERO
+            total = square = moving = {lefts} = ZERO
             for k in range(CHUNK):
                 x, y = numbers[a + k], numbers[m + k]
                 total = {plus}(total, abs(x))
                 square = {plus}(square, x * x)
-                active = {plus}(active, y * y)
+                moving = {plus}(moving, y * y)
                 {left}
-            sums[np.uint64({total}) + s] += np.float64(total) * unit
-            sums[np.uint64({dots}) + s * N + s] += np.float64(square) * unit * unit
-            sums[np.uint64({active}) + s] += np.float64(active) * unit * unit
+            sums[np.uint64({total}) + s] += np.float64(total) * scale
+            sums[np.uint64({dots}) + s * N + s] += np.float64(square) * scale * scale
+            sums[np.uint64({active}) + s] += np.float64(moving) * scale * scale
             {flush_left}
             for t in range(s):
-                b, o = t * CHUNK, (N + t) * CHUNK
+                c, o = t * CHUNK, (N + t) * CHUNK
                 dot = moved_s = moved_t = ZERO
                 for k in range(CHUNK):
-                    dot = {plus}(dot, numbers[a + k] * numbers[b + k])
+                    dot = {plus}(dot, numbers[a + k] * numbers[c + k])
                     x, y = numbers[m + k], numbers[o + k]
                     moved_s = {plus}(moved_s, abs(x) if y != ZERO else ZERO)
                     moved_t = {plus}(moved_t, abs(y) if x != ZERO else ZERO)
-                sums[np.uint64({dots}) + s * N + t] += np.float64(dot) * unit * unit
-                sums[np.uint64({dots}) + t * N + s] += np.float64(dot) * unit * unit
-                sums[np.uint64({moved}) + s * N + t] += np.float64(moved_s) * unit
-                sums[np.uint64({moved}) + t * N + s] += np.float64(moved_t) * unit
+                sums[np.uint64({dots}) + s * N + t] += np.float64(dot) * scale * scale
+                sums[np.uint64({dots}) + t * N + s] += np.float64(dot) * scale * scale
+                sums[np.uint64({moved}) + s * N + t] += np.float64(moved_s) * scale
+                sums[np.uint64({moved}) + t * N + s] += np.float64(moved_t) * scale
         start += length
     return one if seen >= np.{bits}({infinity}) else nothing
 """
@@ -250,18 +250,18 @@ _FLUSH = """
 """
 
 _LEFT = "left{r} = {plus}(left{r}, y * numbers[(N + N + np.uint64({r})) * CHUNK + k])"
-_FLUSH_LEFT = "sums[np.uint64({left} + {r} * {n}) + s] += np.float64(left{r}) * unit * unit"
+_FLUSH_LEFT = "sums[np.uint64({left} + {r} * {n}) + s] += np.float64(left{r}) * scale * scale"
 
 # Sums run in float32 over a chunk. Where a chunk's largest task vector is so large or small that squares leave the
 # range of float32, the chunk is brought near 1 first, by a power of two.
 _SCALE = """
-        exponent = top >> np.uint32(23)
-        if top != nothing and (exponent > np.uint32(167) or exponent < np.uint32(97)):
-            exponent = min(max(exponent, np.uint32(1)), np.uint32(253))
-            factor = f32_whole(np.uint32(np.uint32(254) - exponent) << np.uint32(23))
+        power = top >> np.uint32(23)
+        if top != nothing and (power > np.uint32(167) or power < np.uint32(97)):
+            power = min(max(power, np.uint32(1)), np.uint32(253))
+            factor = f32_whole(np.uint32(np.uint32(254) - power) << np.uint32(23))
             for k in range(np.uint64(numbers.size)):
                 numbers[k] = numbers[k] * factor
-            unit = 1.0 / np.float64(factor)
+            scale = 1.0 / np.float64(factor)
 """
 
 
@@ -299,7 +299,7 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
         ),
         combined=combined,
         count="\n                ".join([*counters.count("moved"), *counters.count("unique", "alone")]),
-        flush_epsilon="\n            ".join(counters.flush("by_epsilon", ("moved", "unique"), "row")),
+        flush_epsilon="\n            ".join(counters.flush("by_epsilon", ("moved", "unique"), "place")),
         lefts=" = ".join(f"left{r}" for r in merges),
         fated=" = ".join(f"{fate}{r}" for r in merges for fate in ("kept", "flipped", "lost")),
         fates="".join(_FATE.format(r=r) for r in merges).strip(),
@@ -334,7 +334,7 @@ def _widen(loop: Loop, part: int, target: str, chunk: int, thresholds: Sequence[
     lines = [
         f"b = {loop.element(0, part, 'base[j]')}",
         f"seen = {form.peak}(seen, b)",
-        "mask, movers, total, moved = nothing, ZERO, ZERO, ZERO",
+        "mask, movers, total, sum = nothing, ZERO, ZERO, ZERO",
         "exponent = np.int32(peak_f32(nothing, np.float32(b)) >> np.uint32(23))",
         f"unit = (exponent if exponent > np.int32({least}) else np.int32({least})) - np.int32({mantissa})",
     ]
@@ -347,7 +347,7 @@ def _widen(loop: Loop, part: int, target: str, chunk: int, thresholds: Sequence[
             f"numbers[{(n + t) * chunk + first} + i] = tau if active else ZERO",
             f"mask = or32(mask, np.uint32({1 << t}) if active else nothing)",
             "movers = movers + (ONE if active else ZERO)",
-            "moved = moved + (tau if active else ZERO)",
+            "sum = sum + (tau if active else ZERO)",
             "total = total + tau",
             "bits = peak_f32(nothing, np.float32(tau))",
             "exponent = np.int32(bits >> np.uint32(23))",
@@ -357,7 +357,7 @@ def _widen(loop: Loop, part: int, target: str, chunk: int, thresholds: Sequence[
             f"marks[{(1 + t) * chunk + first} + i] = np.uint32(bin) if bits != nothing else nothing",
         ]
     lines.append(f"marks[{first} + i] = mask")
-    computed = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
+    computed = ("b + sum / movers if movers > ZERO else b", "b + total / COUNT")
     results = [*[rounded(form, target, f"({value})") for value in computed], f"{form.lanes[part]}(merged[j])"]
     # what is stored where no agent moves anything: the base, rounded if the output's format is narrower
     lines.append(f"stays = {kept_base(loop, target)}")

@@ -1,5 +1,8 @@
 """From source to machine code, with numba; imported only where something is compiled.
 
+Most of the time goes into what numba does in Python. Kernels are plain loops over arrays, so most of its passes find
+nothing to do, and are left out: the machine code is the same, in two thirds of the time.
+
 A kernel becomes a C function (`numba.cfunc`), which this process can call at once. numba also gives its LLVM code
 (`inspect_llvm`), and from that `object_code` makes an object file, which a later process loads without numba. Both are
 public. One thing is not: how an array is made of an address and a size without numba's reference counting. If numba
@@ -17,12 +20,67 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 from numba import carray, cfunc, njit, types
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import AnalysisPass, register_pass
+from numba.core.ir import Assign, Var
+from numba.core.typed_passes import NopythonTypeInference
 from numba.extending import intrinsic
 
 from ramerge.kernels.intrinsics import INTRINSICS
 
 _SCALARS = {"f32": types.float32, "f64": types.float64, "u32": types.uint32, "u64": types.uint64, "i64": types.int64}
 _ELEMENTS = {**_SCALARS, "u8": types.uint8, "u16": types.uint16}
+_PASSES = {
+    *("translate_bytecode", "fixup_args", "ir_processing", "nopython_type_inference", "one_type"),
+    *("ir_legalization", "annotate_types", "native_lowering", "nopython_backend"),
+}
+
+
+class KernelTypeError(Exception):
+    """A name in a kernel's source has several types."""
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _OneType(AnalysisPass):  # type: ignore[misc]
+    """Holds kernels to one type for each name.
+
+    numba can tell the assignments of a name apart, which takes long. Where it does not, a name of several types silently
+    gets one that holds them all, such as int64 for uint32 and int32.
+    """
+
+    _name = "one_type"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        for block in state.func_ir.blocks.values():
+            for each in block.find_insts(Assign):
+                name, value = each.target.name, each.value
+                if isinstance(value, Var):
+                    assigned = state.typemap[value.name]
+                elif state.calltypes.get(value):  # an operation
+                    assigned = state.calltypes[value].return_type
+                else:
+                    continue
+                kept, assigned = types.unliteral(state.typemap[name]), types.unliteral(assigned)
+                if kept != assigned and not name.startswith("$"):  # a value of numba's own
+                    raise KernelTypeError(f"{name} is of {kept}, but what {each.loc} assigns to it is of {assigned}")
+        return False
+
+
+class _Compiler(CompilerBase):  # type: ignore[misc]
+    """numba's compiler with the passes that kernels need."""
+
+    def define_pipelines(self) -> list[Any]:
+        self.state.flags.enable_ssa = False
+        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.add_pass_after(_OneType, NopythonTypeInference)
+        passes.passes = [each for each in passes.passes if each[0].name() in _PASSES]
+        passes.finalize()
+        return [passes]
+
+
 _OPTIONS = {"error_model": "numpy", "boundscheck": False}
 # what is compiled into a kernel; only the kernel is called from outside
 _INSIDE = {**_OPTIONS, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -85,25 +143,16 @@ def compile_kernel(
     Raises:
         numba.core.errors.NumbaError: the source cannot be compiled.
     """
-    known = {
-        "np": np,
-        "in_widest": _widest,
-        "__name__": __name__,
-        **INTRINSICS,
-        **{key: _callee(function) for key, function in scope.items()},
-    }
-    code = ast.parse(source)
-    function = code.body[0]
-    assert isinstance(function, ast.FunctionDef)
-    if "+avx512vbmi2" in features:  # came after the processors that slow down
-        function.body[:0] = ast.parse("in_widest()").body
-    exec(compile(code, f"<kernel {name}>", "exec"), known)  # noqa: S102
-    kernel = njit(**_INSIDE)(known[name])
     signature = _SCALARS[returns](*[part for code in arguments for part in _native(code)])
+    wide = "+avx512vbmi2" in features  # came after the processors that slow down
     try:
-        return cfunc(signature, **_OPTIONS)(_entry(kernel, arguments, _array))
+        function = _entry(source, arguments, wide, {**_callees(scope, _Compiler), "array": _array})
+        return cfunc(signature, pipeline_class=_Compiler, **_OPTIONS)(function)
+    except KernelTypeError:
+        raise
     except Exception:  # whatever numba raises where its parts are not what they were
-        return cfunc(signature, **_OPTIONS)(_entry(kernel, arguments, carray))
+        function = _entry(source, arguments, wide, {**_callees(scope, None), "array": carray})
+        return cfunc(signature, **_OPTIONS)(function)
 
 
 def object_code(compiled: Any, processor: str, features: str) -> bytes | None:
@@ -125,17 +174,19 @@ def object_code(compiled: Any, processor: str, features: str) -> bytes | None:
     return code
 
 
-def _callee(function: Any) -> Any:
-    """A plain function as one that compiled code can call, and so those of its module that it calls.
+def _callees(functions: Mapping[str, Any], compiler: Any) -> dict[str, Any]:
+    """Plain functions as compiled code can call them, and so those of their modules that they call.
 
-    They see the intrinsics beside their module's names.
+    They see the intrinsics beside their modules' names.
     """
-    names = function.__globals__
-    called = {
-        name: _callee(names[name]) for name in function.__code__.co_names if isinstance(names.get(name), FunctionType)
-    }
-    plain = FunctionType(function.__code__, {**INTRINSICS, **names, **called}, function.__name__, function.__defaults__)
-    return njit(**_INSIDE)(plain)
+    found = {}
+    for key, function in functions.items():
+        names = function.__globals__
+        called = {name: names[name] for name in function.__code__.co_names if isinstance(names.get(name), FunctionType)}
+        known = {**INTRINSICS, **names, **_callees(called, compiler)}
+        plain = FunctionType(function.__code__, known, function.__name__, function.__defaults__)
+        found[key] = njit(pipeline_class=compiler, **_INSIDE)(plain) if compiler else njit(**_INSIDE)(plain)
+    return found
 
 
 def _native(code: str) -> tuple[Any, ...]:
@@ -145,14 +196,23 @@ def _native(code: str) -> tuple[Any, ...]:
     return (_SCALARS[code],)
 
 
-def _entry(kernel: Any, arguments: tuple[str, ...], array: Any) -> Any:
-    """A function of addresses, sizes and numbers that calls `kernel` with arrays and numbers."""
-    parameters, values = [], []
-    for index, code in enumerate(arguments):
-        is_array = code.endswith("[]")
-        parameters.append(f"p{index}, n{index}" if is_array else f"x{index}")
-        values.append(f"array(p{index}, n{index})" if is_array else f"x{index}")
-    known = {"kernel": kernel, "array": array, "__name__": __name__}
-    text = f"def entry({', '.join(parameters)}):\n    return kernel({', '.join(values)})\n"
-    exec(compile(text, "<entry>", "exec"), known)  # noqa: S102
-    return known["entry"]
+def _entry(source: str, arguments: tuple[str, ...], wide: bool, known: dict[str, Any]) -> Any:
+    """The function that `source` defines, of addresses, sizes and numbers: it begins with making arrays of them.
+
+    wide: whether it uses the widest vectors. known: functions that it calls, by name.
+    """
+    code = ast.parse(source)
+    function = code.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    taken, made = [], ["in_widest()"] if wide else []
+    for name, kind in zip([each.arg for each in function.args.args], arguments, strict=True):
+        if kind.endswith("[]"):
+            taken += [f"{name}_at", f"{name}_size"]
+            made.append(f"{name} = array({name}_at, {name}_size)")
+        else:
+            taken.append(name)
+    function.args.args = [ast.arg(name) for name in taken]
+    function.body[:0] = ast.parse("\n".join(made)).body
+    names = {"np": np, "in_widest": _widest, "__name__": __name__, **INTRINSICS, **known}
+    exec(compile(ast.fix_missing_locations(code), f"<kernel {function.name}>", "exec"), names)  # noqa: S102
+    return names[function.name]

@@ -480,3 +480,23 @@ def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
 
 
 INTRINSICS["differing"] = intrinsic(_differing)
+
+
+def _chosen(name: str, compare: str) -> None:
+    """`min` or `max` of two integers. numba compiles its own as functions of their own, which might raise."""
+
+    def typing_of(typing: Any, x: Any, y: Any) -> Any:
+        kind = typing.unify_types(x, y)
+
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            pair = [context.cast(builder, value, each, kind) for value, each in zip(values, signature.args, strict=True)]
+            test = builder.icmp_signed if kind.signed else builder.icmp_unsigned
+            return builder.select(test(compare, *pair), *pair)
+
+        return kind(x, y), generate
+
+    INTRINSICS[name] = intrinsic(typing_of)
+
+
+_chosen("min", "<")
+_chosen("max", ">")
