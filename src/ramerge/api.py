@@ -1,4 +1,4 @@
-"""The functions that users call: `plan`, `merge`, `sweep`, `convert` and `analyze`."""
+"""The functions that users call: `plan`, `merge`, `sweep` and `convert`; `analyze` is in `analysis.run`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramerge.analysis.analyze import EPSILONS, plan_analysis
-from ramerge.analysis.analyze import analyze as carry_out
-from ramerge.analysis.results import Analysis
 from ramerge.checkpoint.outputs import path_of
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
@@ -22,7 +19,7 @@ from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import Plan
 from ramerge.recipe.document import document_of
 from ramerge.recipe.points import make_points
-from ramerge.recipe.read import AnyRecipe, open_recipe
+from ramerge.recipe.read import AnyRecipe, open_recipe, overriding
 
 # Defaults of the options of a plan. The default of every other option is None.
 _DEFAULTS = {"as_delta": False, "overwrite": False, "cache": True, "strict": False}
@@ -70,7 +67,7 @@ def plan(
         RecipeError: the recipe is wrong; all its problems are listed.
     """
     return make_plan(
-        make_points(open_recipe(recipe, _set(method, parameters, dtype, rounding), tensors_of_base), vary),
+        make_points(open_recipe(recipe, overriding(method, parameters, dtype, rounding), tensors_of_base), vary),
         path_of(out) if out is not None else None,
         in_memory=in_memory,
         as_delta=as_delta,
@@ -80,18 +77,6 @@ def plan(
         cache=cache,
         strict=strict,
     )
-
-
-def _set(
-    method: str | None, parameters: Mapping[str, Any] | None, dtype: str | None, rounding: str | None
-) -> dict[str, Any]:
-    """Values that override a recipe's, by key, in the form that flags of the command line have."""
-    return {
-        "method": method,
-        "dtype": dtype,
-        "rounding": rounding,
-        **{f"parameters.{name}": value for name, value in (parameters or {}).items()},
-    }
 
 
 def merge(
@@ -290,44 +275,3 @@ def _carried_out(
     made: Plan, on_tensor: Callable[[MergedTensor], None] | None, on_progress: Listener | None
 ) -> tuple[Record, ...]:
     return execute(made, ThreadExecutor(made.resources.workers), on_progress or silence, on_tensor)
-
-
-def analyze(
-    recipe: AnyRecipe,
-    *,
-    method: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    dtype: str | None = None,
-    rounding: str | None = None,
-    epsilons: Sequence[float] = EPSILONS,
-    threads: int | None = None,
-    max_memory: int | str | None = None,
-    cache: bool = True,
-    strict: bool = False,
-    on_progress: Listener | None = None,
-) -> Analysis:
-    """What RL changed in the agents of a recipe: sparsity, overlap, angles, and how much of it merges would keep.
-
-    The inputs are read once, and once more for each counting pass of the recipe's method. Nothing is written. What the
-    recipe's method keeps of the agents is measured if it works element by element on task vectors. In place of any
-    other method, RAM with the same epsilon is measured.
-
-    Args:
-        recipe: as for `merge`.
-        method, parameters, dtype, rounding: as for `plan`.
-        epsilons: further thresholds of "moved" to compare.
-        threads, max_memory: as for `merge`.
-        cache: whether to store counts for later merges of the same files, which then need one read less.
-        strict, on_progress: as for `merge`.
-
-    Returns:
-        The same figures for the model, every layer, role and tensor.
-
-    Raises:
-        RecipeError, PlanError, WeightsError, CheckpointError: as for `merge`.
-    """
-    document = open_recipe(recipe, _set(method, parameters, dtype, rounding), tensors_of_base)
-    plan, anatomy = plan_analysis(
-        document, epsilons=epsilons, threads=threads, max_memory=max_memory, cache=cache, strict=strict
-    )
-    return carry_out(plan, anatomy, ThreadExecutor(plan.resources.workers), on_progress or silence)

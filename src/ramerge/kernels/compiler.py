@@ -145,14 +145,14 @@ def compile_kernel(
     """
     signature = _SCALARS[returns](*[part for code in arguments for part in _native(code)])
     wide = "+avx512vbmi2" in features  # came after the processors that slow down
+    called = {key: _callee(function) for key, function in scope.items()}
     try:
-        function = _entry(source, arguments, wide, {**_callees(scope, _Compiler), "array": _array})
+        function = _entry(source, arguments, wide, {**called, "array": _array})
         return cfunc(signature, pipeline_class=_Compiler, **_OPTIONS)(function)
     except KernelTypeError:
         raise
     except Exception:  # whatever numba raises where its parts are not what they were
-        function = _entry(source, arguments, wide, {**_callees(scope, None), "array": carray})
-        return cfunc(signature, **_OPTIONS)(function)
+        return cfunc(signature, **_OPTIONS)(_entry(source, arguments, wide, {**called, "array": carray}))
 
 
 def object_code(compiled: Any, processor: str, features: str) -> bytes | None:
@@ -174,19 +174,17 @@ def object_code(compiled: Any, processor: str, features: str) -> bytes | None:
     return code
 
 
-def _callees(functions: Mapping[str, Any], compiler: Any) -> dict[str, Any]:
-    """Plain functions as compiled code can call them, and so those of their modules that they call.
+def _callee(function: Any) -> Any:
+    """A plain function as one that compiled code can call, and so those of its module that it calls.
 
-    They see the intrinsics beside their modules' names.
+    They see the intrinsics beside their module's names.
     """
-    found = {}
-    for key, function in functions.items():
-        names = function.__globals__
-        called = {name: names[name] for name in function.__code__.co_names if isinstance(names.get(name), FunctionType)}
-        known = {**INTRINSICS, **names, **_callees(called, compiler)}
-        plain = FunctionType(function.__code__, known, function.__name__, function.__defaults__)
-        found[key] = njit(pipeline_class=compiler, **_INSIDE)(plain) if compiler else njit(**_INSIDE)(plain)
-    return found
+    names = function.__globals__
+    called = {
+        name: _callee(names[name]) for name in function.__code__.co_names if isinstance(names.get(name), FunctionType)
+    }
+    plain = FunctionType(function.__code__, {**INTRINSICS, **names, **called}, function.__name__, function.__defaults__)
+    return njit(**_INSIDE)(plain)
 
 
 def _native(code: str) -> tuple[Any, ...]:

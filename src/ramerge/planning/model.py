@@ -207,6 +207,10 @@ class Block:
     stop: int
 
 
+Batch = tuple[Block, ...]
+"""Blocks of a tensor that a worker takes at once; not empty."""
+
+
 def share_of(tensor: TensorPlan, block: Block) -> int:
     """The block's share of the bytes that a read of all sources takes; those of all blocks add up to these bytes."""
     total, elements = tensor.bytes_read, tensor.base.elements
