@@ -265,6 +265,18 @@ def test_kernels_that_need_python_when_they_run_are_not_kept(cache: Path, line: 
     assert said(1) in (1, 2)
 
 
+def test_a_name_has_one_type(cache: Path) -> None:
+    source = """
+def last(values):
+    kept = np.uint32(0)
+    for i in range(np.uint64(values.size)):
+        kept = np.uint64(values[i])
+    return kept
+"""
+    with pytest.raises(TypeError, match=r"kept is of uint64, but .* assigns to it is of uint32"):
+        native.load("last", source, ("u32[]",), "u64")
+
+
 def changed_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     def populate_array(*_: object, **__: object) -> None:
         raise TypeError("populate_array() missing 1 required positional argument")

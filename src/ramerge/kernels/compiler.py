@@ -1,7 +1,7 @@
 """From source to machine code, with numba; imported only where something is compiled.
 
 Most of the time goes into what numba does in Python. Kernels are plain loops over arrays, so most of its passes find
-nothing to do, and are left out: the machine code is the same, in two thirds of the time.
+nothing to do, and are left out: the machine code is the same.
 
 A kernel becomes a C function (`numba.cfunc`), which this process can call at once. numba also gives its LLVM code
 (`inspect_llvm`), and from that `object_code` makes an object file, which a later process loads without numba. Both are
@@ -36,7 +36,7 @@ _PASSES = {
 }
 
 
-class KernelTypeError(Exception):
+class SeveralTypesError(TypeError):
     """A name in a kernel's source has several types."""
 
 
@@ -44,8 +44,8 @@ class KernelTypeError(Exception):
 class _OneType(AnalysisPass):  # type: ignore[misc]
     """Holds kernels to one type for each name.
 
-    numba can tell the assignments of a name apart, which takes long. Where it does not, a name of several types silently
-    gets one that holds them all, such as int64 for uint32 and int32.
+    numba can tell the assignments of a name apart, which takes long. Where it does not, a name of several types gets
+    one of them, or one that holds them all, and nothing tells of it.
     """
 
     _name = "one_type"
@@ -65,7 +65,7 @@ class _OneType(AnalysisPass):  # type: ignore[misc]
                     continue
                 kept, assigned = types.unliteral(state.typemap[name]), types.unliteral(assigned)
                 if kept != assigned and not name.startswith("$"):  # a value of numba's own
-                    raise KernelTypeError(f"{name} is of {kept}, but what {each.loc} assigns to it is of {assigned}")
+                    raise SeveralTypesError(f"{name} is of {kept}, but what {each.loc} assigns to it is of {assigned}")
         return False
 
 
@@ -141,18 +141,30 @@ def compile_kernel(
         array, and numbers.
 
     Raises:
+        SeveralTypesError: a name in the source has several types.
         numba.core.errors.NumbaError: the source cannot be compiled.
     """
+    known = {
+        "np": np,
+        "in_widest": _widest,
+        "__name__": __name__,
+        **INTRINSICS,
+        **{key: _callee(function) for key, function in scope.items()},
+    }
+    code = ast.parse(source)
+    function = code.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    if "+avx512vbmi2" in features:  # came after the processors that slow down
+        function.body[:0] = ast.parse("in_widest()").body
+    exec(compile(code, f"<kernel {name}>", "exec"), known)  # noqa: S102
     signature = _SCALARS[returns](*[part for code in arguments for part in _native(code)])
-    wide = "+avx512vbmi2" in features  # came after the processors that slow down
-    called = {key: _callee(function) for key, function in scope.items()}
     try:
-        function = _entry(source, arguments, wide, {**called, "array": _array})
-        return cfunc(signature, pipeline_class=_Compiler, **_OPTIONS)(function)
-    except KernelTypeError:
+        kernel = njit(pipeline_class=_Compiler, **_INSIDE)(known[name])
+        return cfunc(signature, **_OPTIONS)(_entry(kernel, arguments, _array))
+    except SeveralTypesError:
         raise
     except Exception:  # whatever numba raises where its parts are not what they were
-        return cfunc(signature, **_OPTIONS)(_entry(source, arguments, wide, {**called, "array": carray}))
+        return cfunc(signature, **_OPTIONS)(_entry(njit(**_INSIDE)(known[name]), arguments, carray))
 
 
 def object_code(compiled: Any, processor: str, features: str) -> bytes | None:
@@ -194,23 +206,14 @@ def _native(code: str) -> tuple[Any, ...]:
     return (_SCALARS[code],)
 
 
-def _entry(source: str, arguments: tuple[str, ...], wide: bool, known: dict[str, Any]) -> Any:
-    """The function that `source` defines, of addresses, sizes and numbers: it begins with making arrays of them.
-
-    wide: whether it uses the widest vectors. known: functions that it calls, by name.
-    """
-    code = ast.parse(source)
-    function = code.body[0]
-    assert isinstance(function, ast.FunctionDef)
-    taken, made = [], ["in_widest()"] if wide else []
-    for name, kind in zip([each.arg for each in function.args.args], arguments, strict=True):
-        if kind.endswith("[]"):
-            taken += [f"{name}_at", f"{name}_size"]
-            made.append(f"{name} = array({name}_at, {name}_size)")
-        else:
-            taken.append(name)
-    function.args.args = [ast.arg(name) for name in taken]
-    function.body[:0] = ast.parse("\n".join(made)).body
-    names = {"np": np, "in_widest": _widest, "__name__": __name__, **INTRINSICS, **known}
-    exec(compile(ast.fix_missing_locations(code), f"<kernel {function.name}>", "exec"), names)  # noqa: S102
-    return names[function.name]
+def _entry(kernel: Any, arguments: tuple[str, ...], array: Any) -> Any:
+    """A function of addresses, sizes and numbers that calls `kernel` with arrays and numbers."""
+    parameters, values = [], []
+    for index, code in enumerate(arguments):
+        is_array = code.endswith("[]")
+        parameters.append(f"p{index}, n{index}" if is_array else f"x{index}")
+        values.append(f"array(p{index}, n{index})" if is_array else f"x{index}")
+    known = {"kernel": kernel, "array": array, "__name__": __name__}
+    text = f"def entry({', '.join(parameters)}):\n    return kernel({', '.join(values)})\n"
+    exec(compile(text, "<entry>", "exec"), known)  # noqa: S102
+    return known["entry"]

@@ -61,8 +61,8 @@ def load(
 
     Args:
         name: of the function.
-        source: Python as numba compiles it. It sees `np`, everything in `intrinsics` and `scope`, and nothing else. It
-            must not allocate and must not raise: it is called as a C function.
+        source: Python as numba compiles it, in which a name has one type. It sees `np`, everything in `intrinsics` and
+            `scope`, and nothing else. It must not allocate and must not raise: it is called as a C function.
         arguments: types of the arguments: `u8[]`, `u16[]`, `u32[]`, `u64[]`, `i64[]`, `f32[]`, `f64[]` for contiguous
             arrays, which the source sees with one dimension; `u32`, `u64`, `i64`, `f32`, `f64` for numbers.
         returns: type of the result, a number.
@@ -74,7 +74,7 @@ def load(
         for an array of another type or layout, and ValueError if arguments are missing or too many.
 
     Raises:
-        TypeError: a function of `scope` uses what cannot be compiled with it.
+        TypeError: a name has several types, or a function of `scope` uses what cannot be compiled with it.
         numba.core.errors.NumbaError: the source cannot be compiled.
         RamergeError: files of numba's cannot be read.
 
