@@ -9,8 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -89,29 +88,19 @@ class Files:
             path.storage.fill(path.key, position, out)
             return
         try:
-            with self._opened(path) as descriptor:
-                view = out.data
-                while view:
-                    got = os.preadv(descriptor, [view], position)
-                    if got == 0:
-                        raise CheckpointError(has_changed(path))
-                    view, position = view[got:], position + got
+            with self._freed:
+                while path not in self._files:
+                    self._open(path)
+                file = self._files[path] = self._files.pop(path)
+                file.users += 1
+            try:
+                _fill(file.descriptor, path, position, out)
+            finally:
+                with self._freed:
+                    file.users -= 1
+                    self._freed.notify()
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
-
-    @contextmanager
-    def _opened(self, path: Path) -> Iterator[int]:
-        with self._freed:
-            while path not in self._files:
-                self._open(path)
-            file = self._files[path] = self._files.pop(path)
-            file.users += 1
-        try:
-            yield file.descriptor
-        finally:
-            with self._freed:
-                file.users -= 1
-                self._freed.notify()
 
     def _open(self, path: Path) -> None:
         """Open a file. If the process may not open more files, only close another one."""
@@ -137,6 +126,15 @@ class Files:
                 os.close(self._files.pop(path).descriptor)
                 return True
         return False
+
+
+def _fill(descriptor: int, path: Path, position: int, out: NDArray[np.uint8]) -> None:
+    view = out.data
+    while view:
+        got = os.preadv(descriptor, [view], position)
+        if got == 0:
+            raise CheckpointError(has_changed(path))
+        view, position = view[got:], position + got
 
 
 class Reader:

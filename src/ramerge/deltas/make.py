@@ -44,7 +44,7 @@ def write_delta(
     agent: Checkpoint,
     stage: Stage,
     *,
-    compression: Compression = "zstd",
+    compression: Compression = "none",
     workers: int | None = None,
     listen: Listener = silence,
     allow_outside_links: bool = False,
