@@ -42,19 +42,19 @@ def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Path, Identity]) -> 
     digest = hashlib.sha256(b"3")
     for tensor in merged(tensors):
         for source in tensor.sources:
-            digest.update(repr((tensor.name, source.is_importance, _facts(source.tensor, named))).encode())
+            digest.update(repr((tensor.name, source.is_importance, facts(source.tensor, named))).encode())
     youngest = max((identity.latest_ns for _, identity in read.values()), default=0)
     return digest.digest() if time.time_ns() - youngest > SETTLED_SECONDS * 1e9 else None
 
 
-def _facts(value: Any, named: Callable[[Path], object]) -> object:
+def facts(value: Any, named: Callable[[Path], object]) -> object:
     """A tensor, its origin, and everything inside of that, as plain values; files as `named` gives them."""
     if isinstance(value, Path):
         return named(value)
     if isinstance(value, tuple):
-        return tuple(_facts(item, named) for item in value)
+        return tuple(facts(item, named) for item in value)
     if is_dataclass(value):
-        return (type(value).__name__, *[_facts(getattr(value, field.name), named) for field in fields(value)])
+        return (type(value).__name__, *[facts(getattr(value, field.name), named) for field in fields(value)])
     return value
 
 
