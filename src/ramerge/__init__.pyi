@@ -1,5 +1,5 @@
 from .analysis.results import Analysis, frames
-from .api import analyze, convert, merge, plan, sweep
+from .api import analyze, clean, convert, merge, plan, sweep
 from .deltas.run import DeltaRecord, apply, delta
 from .engine.record import AgentStatistics, Record
 from .engine.sinks import MergedTensor
@@ -17,6 +17,7 @@ from .foundation.errors import (
     OutputError,
     PlanError,
     RamergeError,
+    RankError,
     RecipeError,
     WeightsError,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "PlanError",
     "Progress",
     "RamergeError",
+    "RankError",
     "Recipe",
     "RecipeError",
     "Record",
@@ -59,6 +61,7 @@ __all__ = [
     "__version__",
     "analyze",
     "apply",
+    "clean",
     "convert",
     "delta",
     "evaluate",

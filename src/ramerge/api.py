@@ -1,18 +1,21 @@
-"""The functions that users call: `plan`, `merge`, `sweep`, `convert` and `analyze`."""
+"""The functions that users call: `plan`, `merge`, `sweep`, `convert`, `analyze` and `clean`."""
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ramerge.analysis.analyze import EPSILONS, plan_analysis
 from ramerge.analysis.analyze import analyze as carry_out
 from ramerge.analysis.results import Analysis
 from ramerge.checkpoint.outputs import path_of
+from ramerge.checkpoint.stage import discard
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.engine.ranks import TIMEOUT, Rank, rank_of
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
 from ramerge.foundation.errors import RecipeError
@@ -23,6 +26,8 @@ from ramerge.planning.model import Plan
 from ramerge.recipe.document import document_of
 from ramerge.recipe.points import make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
+
+Executors = Literal["threads", "ranks"]
 
 # Defaults of the options of a plan. The default of every other option is None.
 _DEFAULTS = {"as_delta": False, "overwrite": False, "cache": True, "strict": False}
@@ -109,13 +114,16 @@ def merge(
     overwrite: bool = False,
     cache: bool = True,
     strict: bool = False,
+    fresh: bool = False,
+    executor: Executors = "threads",
+    rank_timeout: float = TIMEOUT,
     on_progress: Listener | None = None,
 ) -> Record:
     """Merge a recipe's agents into a checkpoint at `out`, which appears complete or not at all, or into memory.
 
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form; or a plan. A plan
-            already holds its options, so only `on_tensor` and `on_progress` can be given with it.
+            already holds its options, so only how it is carried out can be given with it.
         out: the output folder; it must not exist unless `overwrite` is set.
         on_tensor: a function that gets the merged tensors, one after another, from this thread; given instead of
             `out`. At most two tensors are in memory at a time, even if the function is slow.
@@ -126,6 +134,12 @@ def merge(
         cache: as for `plan`. It changes no byte of the output.
         strict: make every warning an error, before the output appears. With `on_tensor`, some of these errors come
             after the tensors.
+        fresh: do all work again. By default the work of a run that was stopped is continued if nothing it depends on
+            has changed.
+        executor: `threads`: this process does all work; or `ranks`: it shares the work with the other processes that
+            torchrun, srun or mpirun has started, over the file system. All are called alike, and none of them uses
+            the cache.
+        rank_timeout: seconds without a sign of life after which another rank is lost, which is an error of all.
         on_progress: called from this thread with a `Progress` after every block.
 
     Returns:
@@ -139,7 +153,9 @@ def merge(
             also warnings.
         CheckpointError: an input cannot be read.
         OutputError: the disk is full or fails.
+        RankError: another rank has failed or is lost.
     """
+    rank = _rank(executor, rank_timeout)
     made = _planned(
         recipe,
         out,
@@ -152,12 +168,12 @@ def merge(
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,
-        cache=cache,
+        cache=cache and rank is None,
         strict=strict,
     )
     if made.is_sweep:
         raise RecipeError("this plan is for a sweep; pass it to `sweep`")
-    return _carried_out(made, on_tensor, on_progress)[0]
+    return _carried_out(made, on_tensor, on_progress, rank, fresh)[0]
 
 
 def sweep(
@@ -175,6 +191,9 @@ def sweep(
     overwrite: bool = False,
     cache: bool = True,
     strict: bool = False,
+    fresh: bool = False,
+    executor: Executors = "threads",
+    rank_timeout: float = TIMEOUT,
     on_progress: Listener | None = None,
 ) -> tuple[Record, ...]:
     """Merge with every combination of parameters. Each pass reads the inputs once for all combinations.
@@ -185,15 +204,16 @@ def sweep(
         method, parameters, dtype, rounding: as for `plan`.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
         on_tensor: as for `merge`. It gets one tensor for all points, in their order, before the next tensor.
-        threads, max_memory, overwrite, cache, strict, on_progress: as for `merge`.
+        threads, max_memory, overwrite, cache, strict, fresh, executor, rank_timeout, on_progress: as for `merge`.
 
     Returns:
         A record for each point, in order; `record.point` holds its varied parameters.
 
     Raises:
         RecipeError: the recipe or `vary` is wrong, or not exactly one of `out` and `on_tensor` is given.
-        PlanError, WeightsError, CheckpointError, OutputError: as for `merge`.
+        PlanError, WeightsError, CheckpointError, OutputError, RankError: as for `merge`.
     """
+    rank = _rank(executor, rank_timeout)
     made = _planned(
         recipe,
         out,
@@ -206,7 +226,7 @@ def sweep(
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,
-        cache=cache,
+        cache=cache and rank is None,
         strict=strict,
     )
     if not made.is_sweep:
@@ -214,7 +234,7 @@ def sweep(
             raise RecipeError("nothing varies: give keys and values, such as parameters.r=0,0.1,0.2")
         text = "a sweep in which nothing varies will be an error in a later version: use merge(recipe, on_tensor=...)"
         warnings.warn(text, DeprecationWarning, stacklevel=2)
-    return _carried_out(made, on_tensor, on_progress)
+    return _carried_out(made, on_tensor, on_progress, rank, fresh)
 
 
 def convert(
@@ -229,6 +249,9 @@ def convert(
     max_memory: int | str | None = None,
     overwrite: bool = False,
     strict: bool = False,
+    fresh: bool = False,
+    executor: Executors = "threads",
+    rank_timeout: float = TIMEOUT,
     on_progress: Listener | None = None,
 ) -> Record:
     """Write one model of any format as plain safetensors, block by block.
@@ -240,13 +263,13 @@ def convert(
         dtype: dtype of the output, such as `bfloat16`; by default the dtypes that are stored.
         rounding: how numbers are rounded to it: `nearest`, the default, or `stochastic`.
         shard_size: bytes of an output file, or a size such as `5GB`.
-        threads, max_memory, overwrite, strict, on_progress: as for `merge`.
+        threads, max_memory, overwrite, strict, fresh, executor, rank_timeout, on_progress: as for `merge`.
 
     Returns:
         The record, which is also `out/ramerge.json`.
 
     Raises:
-        RecipeError, PlanError, WeightsError, CheckpointError, OutputError: as for `merge`.
+        RecipeError, PlanError, WeightsError, CheckpointError, OutputError, RankError: as for `merge`.
     """
     asked = {
         "base": str(base) if base is not None else None,
@@ -261,8 +284,35 @@ def convert(
         max_memory=max_memory,
         overwrite=overwrite,
         strict=strict,
+        fresh=fresh,
+        executor=executor,
+        rank_timeout=rank_timeout,
         on_progress=on_progress,
     )
+
+
+def clean(out: str | Path) -> list[str]:
+    """Remove what stopped runs have left beside an output, and put back an old output that they had moved.
+
+    Args:
+        out: the output folder of those runs. It is left as it is.
+
+    Returns:
+        What was done, in words; empty if nothing was there.
+
+    Raises:
+        OutputError: a process is writing `out`, or what is there cannot be removed.
+    """
+    return discard(path_of(out))
+
+
+def _rank(executor: str, timeout: float) -> Rank | None:
+    """This process's rank, if it is one of several."""
+    if executor == "threads":
+        return None
+    if executor != "ranks":
+        raise RecipeError(f"executor: {executor!r} is not known; choose threads or ranks")
+    return rank_of(os.environ, timeout)
 
 
 def _planned(
@@ -287,9 +337,18 @@ def _planned(
 
 
 def _carried_out(
-    made: Plan, on_tensor: Callable[[MergedTensor], None] | None, on_progress: Listener | None
+    made: Plan,
+    on_tensor: Callable[[MergedTensor], None] | None,
+    on_progress: Listener | None,
+    rank: Rank | None,
+    fresh: bool,
 ) -> tuple[Record, ...]:
-    return execute(made, ThreadExecutor(made.resources.workers), on_progress or silence, on_tensor)
+    if rank is not None and (on_tensor is not None or made.below is not None):
+        what = "on_tensor" if on_tensor is not None else "a delta"
+        raise RecipeError(f"executor ranks: {what} cannot be made by several processes; use threads")
+    listen = on_progress or silence
+    executor = ThreadExecutor(made.resources.workers)
+    return execute(made, executor, listen, on_tensor, rank=rank, fresh=fresh)
 
 
 def analyze(
@@ -304,6 +363,9 @@ def analyze(
     max_memory: int | str | None = None,
     cache: bool = True,
     strict: bool = False,
+    executor: Executors = "threads",
+    rank_timeout: float = TIMEOUT,
+    meet: str | Path | None = None,
     on_progress: Listener | None = None,
 ) -> Analysis:
     """What RL changed in the agents of a recipe: sparsity, overlap, angles, and how much of it merges would keep.
@@ -318,16 +380,29 @@ def analyze(
         epsilons: further thresholds of "moved" to compare.
         threads, max_memory: as for `merge`.
         cache: whether to store counts for later merges of the same files, which then need one read less.
-        strict, on_progress: as for `merge`.
+        strict, executor, rank_timeout, on_progress: as for `merge`.
+        meet: a folder that all ranks share; needed with `executor="ranks"`. They use a hidden folder in it.
 
     Returns:
         The same figures for the model, every layer, role and tensor.
 
     Raises:
-        RecipeError, PlanError, WeightsError, CheckpointError: as for `merge`.
+        RecipeError, PlanError, WeightsError, CheckpointError, RankError: as for `merge`.
+        OutputError: the folder `meet` cannot be used.
     """
+    rank = _rank(executor, rank_timeout)
+    if (rank is None) != (meet is None):
+        raise RecipeError("meet: give a folder that all ranks share with executor ranks, and only with it")
     document = open_recipe(recipe, _set(method, parameters, dtype, rounding), tensors_of_base)
     plan, anatomy = plan_analysis(
-        document, epsilons=epsilons, threads=threads, max_memory=max_memory, cache=cache, strict=strict
+        document,
+        epsilons=epsilons,
+        threads=threads,
+        max_memory=max_memory,
+        cache=cache and rank is None,
+        strict=strict,
     )
-    return carry_out(plan, anatomy, ThreadExecutor(plan.resources.workers), on_progress or silence)
+    threaded = ThreadExecutor(plan.resources.workers)
+    return carry_out(
+        plan, anatomy, threaded, on_progress or silence, rank=rank, meet=path_of(meet) if meet is not None else None
+    )

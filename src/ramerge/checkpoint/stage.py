@@ -4,7 +4,7 @@ While OUT is written, there is a hidden folder `.OUT.ramerge-partial` beside it,
 
     lock       locked as long as this process lives
     new        the folder that is built, or a folder that will be removed
-    old        the previous OUT, until `new` has been moved to OUT; only on file systems that cannot exchange two folders
+    old        the previous OUT, until `new` has been moved to OUT; only where two folders cannot be exchanged
     journal    what was done in `new`, if a later run can go on with it
     ranks      what ranks of one merge tell each other
 
@@ -117,6 +117,44 @@ def staged(out: Path, *, overwrite: bool, keeper: Keeper | None = None) -> Itera
         raise failure
 
 
+def hidden_folder(out: Path) -> Path:
+    """The hidden folder beside `out`."""
+    return hidden_beside(out, "ramerge-partial")
+
+
+@contextmanager
+def gathered(work: Path, keeper: Keeper) -> Iterator[None]:
+    """A folder for a journal without an output; removed at the end of the `with` block, unless it is to be kept.
+
+    Raises:
+        OutputError: another process uses it, or it cannot be made.
+    """
+    guard, failure = Guard(), None
+    work.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = lock(work / "lock", wait=False)
+    except BlockingIOError as error:
+        raise OutputError(f"{work}: another process is at work there; wait for it, or choose another folder") from error
+    try:
+        if not keeper.fits(work, None):
+            shutil.rmtree(work / "journal", ignore_errors=True)
+            keeper.begin(work, None)
+        guard.install()
+        yield
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        guard.hold()
+        if not keeper.keeps(failure):
+            shutil.rmtree(work / "journal", ignore_errors=True)
+        with suppress(OSError):
+            (work / "lock").unlink()
+            work.rmdir()
+        os.close(descriptor)
+        guard.release()
+
+
 def discard(out: Path) -> list[str]:
     """Remove what stopped runs have left beside `out`, and put back an old output that they had moved.
 
@@ -126,7 +164,7 @@ def discard(out: Path) -> list[str]:
     Raises:
         OutputError: a process writes `out`, or what is there cannot be removed.
     """
-    if not os.path.lexists(hidden_beside(out, "ramerge-partial")):
+    if not os.path.lexists(hidden_folder(out)):
         return []
     output = _Output(out)
     with held():
@@ -237,7 +275,7 @@ class _Output:
         self.placed: bool | None = False
         self.notices: list[str] = []
         self._out = out
-        self._work = hidden_beside(out, "ramerge-partial")
+        self._work = hidden_folder(out)
         self._new, self._old, self._lock_file = (self._work / name for name in ("new", "old", "lock"))
         self._lock = -1
         self._keeper: Keeper | None = None
@@ -253,8 +291,8 @@ class _Output:
         self._out.parent.mkdir(parents=True, exist_ok=True)
         with held():  # a folder without its lock would not be removed
             self._lock = self._own()
-        back = self._put_back()
-        if back:
+        _remove_tree(self._work / "ranks")  # of an earlier run; ranks of this one wait for a new one
+        if self._put_back():
             self.notices.append(f"{self._out}: a killed run had moved it to {self._old}; it has been moved back")
         there = _at(self._new)
         self._continues = keeper is not None and keeper.fits(self._work, there[1] if there else None)
@@ -381,6 +419,7 @@ class _Output:
         self._lock = self._own()
         try:
             left = [name for name in ("new", "journal", "ranks") if os.path.lexists(self._work / name)]
+            _remove_tree(self._work / "ranks")
             back = self.settle()
             self._leave()
         finally:
@@ -414,10 +453,8 @@ class _Output:
 
     def _remove(self) -> None:
         """Remove what is not wanted any more; the journal first, because it speaks of `new`."""
-        for name in ("journal", "ranks", "new"):
-            shutil.rmtree(self._work / name, ignore_errors=True)
-            if _at(self._work / name) is not None:
-                shutil.rmtree(self._work / name)
+        for name in ("journal", "new"):
+            _remove_tree(self._work / name)
 
     def words(self, error: OSError) -> str:
         """The message about an error of the operating system, and what it means for the output."""
@@ -464,6 +501,12 @@ def _at(path: Path) -> Identity | None:
         return _identity(path.lstat())
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _remove_tree(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    if _at(path) is not None:
+        shutil.rmtree(path)
 
 
 def _identity(status: os.stat_result) -> Identity:

@@ -103,10 +103,12 @@ class Journal:
         facts: everything that the work depends on, by a name for people.
         files: names and sizes of the large files of the folder that is built.
         total: bytes of work in all passes.
+        fresh: whether what earlier runs have done is not used.
     """
 
-    def __init__(self, facts: Mapping[str, str], files: Mapping[str, int], total: int) -> None:
+    def __init__(self, facts: Mapping[str, str], files: Mapping[str, int], total: int, *, fresh: bool = False) -> None:
         self.files = files
+        self._fresh = fresh
         self.session = Session(1, ())
         self.done_before = 0
         self.reason = ""
@@ -128,6 +130,8 @@ class Journal:
             built: the inode of the folder that is built in; None if there is none.
         """
         folder = work / FOLDER
+        if self._fresh:
+            return False
         try:
             text = (folder / _FACTS).read_bytes()
             said = json.loads(text)

@@ -46,9 +46,7 @@ class MergedTensor:
 class Shards:
     """Bytes into the shards of every point."""
 
-    def __init__(
-        self, plan: Plan, stage: Stage, before_sync: Callable[[], Callable[[], None]] | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, stage: Stage, before_sync: Callable[[], Callable[[], None]] | None = None) -> None:
         """Make the files, or open those that the stage keeps.
 
         Args:
