@@ -160,6 +160,7 @@ def merge(
         recipe,
         out,
         on_tensor,
+        rank,
         method=method,
         parameters=parameters,
         dtype=dtype,
@@ -168,7 +169,7 @@ def merge(
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,
-        cache=cache and rank is None,
+        cache=cache,
         strict=strict,
     )
     if made.is_sweep:
@@ -218,6 +219,7 @@ def sweep(
         recipe,
         out,
         on_tensor,
+        rank,
         method=method,
         parameters=parameters,
         dtype=dtype,
@@ -226,7 +228,7 @@ def sweep(
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,
-        cache=cache and rank is None,
+        cache=cache,
         strict=strict,
     )
     if not made.is_sweep:
@@ -319,12 +321,14 @@ def _planned(
     recipe: AnyRecipe | Plan,
     out: str | Path | None,
     on_tensor: Callable[[MergedTensor], None] | None,
+    rank: Rank | None,
     **options: Any,
 ) -> Plan:
     """The plan to carry out: the given plan, or a new one for the given recipe."""
     if not isinstance(recipe, Plan):
         if (out is None) == (on_tensor is None):
             raise RecipeError("give either an output folder, or a function that takes the tensors: on_tensor=...")
+        options["cache"] &= rank is None  # each machine may remember something else
         return plan(recipe, out, in_memory=on_tensor is not None, **options)
     given = [name for name, value in {"out": out, **options}.items() if value != _DEFAULTS.get(name)]
     if given:
