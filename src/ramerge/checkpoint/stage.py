@@ -49,12 +49,10 @@ class Keeper(Protocol):
         files: names and sizes of the files that are kept. All others are made anew.
         share: how much is done, in words.
         reason: why what is there cannot be used; empty for nothing to say.
-        done_before: not 0 if anything was done before.
     """
 
     files: Mapping[str, int]
     reason: str
-    done_before: int
 
     @property
     def share(self) -> str: ...

@@ -110,11 +110,10 @@ class Journal:
         self.files = files
         self._fresh = fresh
         self.session = Session(1, ())
-        self.done_before = 0
         self.reason = ""
         self._facts = dict(facts)
         self._total = max(total, 1)
-        self._done = 0
+        self._before = 0
         self._others: Others = _One()
         self._sources: list[_Source] = []
         self._own: _Own | None = None
@@ -140,15 +139,16 @@ class Journal:
             lines = self._scanned(folder, _seed(text))
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return False  # never begun, or not to be read any more
-        self.done_before = self._done
-        if not self.done_before or inode != built or not self._are_there(work):
+        if not self._before or inode != built:
             return False
         if other is not None:
             self.reason = f"{self.share} of an earlier run cannot be used, because {other} has changed"
-            self._done = self.done_before = 0
-            return False
-        self.session = lines
-        return True
+        fits = other is None and self._are_there(work)
+        if fits:
+            self.session = lines
+        else:
+            self._before = 0
+        return fits
 
     def _are_there(self, work: Path) -> bool:
         with suppress(OSError):
@@ -178,7 +178,7 @@ class Journal:
         latest = min(open_ones, default=max(done, default=0))
         for name in names:
             lengths[name] = max((end for number, end in last[name].items() if number <= latest), default=0)
-        self._done = sum(amount for number, amount in amounts.items() if number <= latest)
+        self._before = sum(amount for number, amount in amounts.items() if number <= latest)
         runs = [int(name.partition(".")[0]) for name in names]
         return Session(max(runs, default=0) + 1, tuple(lengths.items()))
 
@@ -193,7 +193,12 @@ class Journal:
         After an error the input must be changed, or there is too little disk, or the disk has lost what was written.
         """
         stopped = isinstance(failure, StoppedError | KeyboardInterrupt)
-        return bool(self._done) and (stopped or (isinstance(failure, RankError) and failure.resumable))
+        return self._done > 0 and (stopped or (isinstance(failure, RankError) and failure.resumable))
+
+    @property
+    def _done(self) -> int:
+        """Bytes of work that earlier runs and this process have done."""
+        return self._before + (self._own.amount if self._own is not None else 0)
 
     @property
     def share(self) -> str:
@@ -266,7 +271,7 @@ class Journal:
             outcome = work(owned, numbered[1])
             data, amount = codec.encode(outcome)
             own.append(_BLOCK, number, numbered[0], amount, data)
-            return _Recorded(numbered[0], amount, outcome)
+            return _Recorded(numbered[0], outcome)
 
         yield from found()
         mine = [(i, blocks[i]) for i in range(others.number, len(blocks), others.world) if missing[i]]
@@ -279,7 +284,6 @@ class Journal:
                 if missing[result.index]:
                     missing[result.index] = 0
                     left -= 1
-                    self._done += result.amount
                     yield result.outcome
                 if others.world > 1 and time.monotonic() - looked > _SECONDS_BETWEEN_LOOKS:
                     others.check()
@@ -306,7 +310,6 @@ class _Recorded(Generic[Outcome]):
     """An outcome that is in the journal."""
 
     index: int
-    amount: int
     outcome: Outcome
 
 
@@ -321,13 +324,18 @@ class _Record:
 
 
 class _Own:
-    """The file that this run appends to, from any thread."""
+    """The file that this run appends to, from any thread.
+
+    Attributes:
+        amount: bytes of work that are recorded.
+    """
 
     def __init__(self, path: Path, seed: int) -> None:
         self._seed = seed
         self._lock = threading.Lock()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
         self._size = self._marked = 0
+        self.amount = 0
         self._last = time.monotonic()
         self.append(_RUN, 0, 0, 0, boot().encode())
 
@@ -339,6 +347,7 @@ class _Own:
             while view:
                 view = view[os.write(self._descriptor, view) :]
             self._size += len(record)
+            self.amount += amount if kind == _BLOCK else 0
 
     def before_sync(self) -> Callable[[], None]:
         size = self._size
