@@ -34,16 +34,15 @@ _BEAT_SECONDS = 1.0
 _PARTING_SECONDS = 5.0
 _PAUSE = 0.05
 
-# Names of the number and the count of processes; the first launcher that has set its names is asked.
+# Names of the number and the count of processes, and of what tells two jobs apart. The first launcher that has set both
+# is asked.
 _LAUNCHERS = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("RANK", "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("PMIX_NAMESPACE",)),
+    ("PMI_RANK", "PMI_SIZE", ()),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
+    ("SLURM_PROCID", "SLURM_NTASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
 )
-# What tells two jobs apart, where launchers set it.
-_JOBS = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 _HERE, _WRITTEN, _DONE, _LEFT, _FAILED = "here", "written", "done", "left", "failed"
 _ORDER = (_HERE, _WRITTEN, _DONE, _LEFT)
@@ -79,10 +78,10 @@ def rank_of(environment: Mapping[str, str], timeout: float = TIMEOUT) -> Rank:
         RecipeError: no launcher has, or what it says makes no sense.
     """
     half = ""
-    for number, world in _LAUNCHERS:
+    for number, world, names in _LAUNCHERS:
         given = [name for name in (number, world) if name in environment]
         if len(given) == 2:
-            job = " ".join(f"{name}={environment[name]}" for name in _JOBS if name in environment)
+            job = " ".join(f"{name}={environment[name]}" for name in names if name in environment)
             return Rank(_whole(environment, number), _whole(environment, world), timeout, job)
         if given and given[0] in ("RANK", "WORLD_SIZE"):
             half = f": {given[0]} is set, but {world if given[0] == number else number} is not"
@@ -95,7 +94,7 @@ def rank_of(environment: Mapping[str, str], timeout: float = TIMEOUT) -> Rank:
 
 def advice(environment: Mapping[str, str]) -> str:
     """What to say if a launcher has started several processes that do not know of it; empty for nothing."""
-    for _, world in _LAUNCHERS[:-1]:  # Slurm sets the last one also for a script that starts no ranks
+    for _, world, _ in _LAUNCHERS[:-1]:  # Slurm sets the last one also for a script that starts no ranks
         if environment.get(world, "1").strip() not in ("", "0", "1"):
             return f"{world}={environment[world]}, but this process does all work; --executor ranks would share it"
     return ""
