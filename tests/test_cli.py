@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from ramerge.methods.table import METHODS
+from ramerge import methods
+from ramerge.methods.table import METHODS, Method
 from tests.checkpoints import floats, simple, write_checkpoint, write_simple
 from tests.commands import ramerge
 
@@ -189,6 +191,13 @@ def test_methods_are_listed_with_parameters_and_source() -> None:
     for words in ("ram+s", "alpha = 2.0", "preset official", "arXiv 2601.13572", "epsilon = 1e-05"):
         assert words in text
     assert json.loads(ramerge("methods", "--json").stdout)["ram+"]["parameters"]["r"]["default"] == 0.1
+
+
+def test_methods_are_in_the_table_under_their_own_names() -> None:
+    files = [path.stem for path in Path(methods.__file__).parent.glob("[a-z]*.py")]
+    found = [value for file in files for value in vars(import_module(f"ramerge.methods.{file}")).values()]
+    named = {value.name: value for value in found if isinstance(value, Method)}
+    assert named == dict(METHODS)
 
 
 def test_help_and_version() -> None:

@@ -1,21 +1,17 @@
-"""The functions that users call: `plan`, `merge`, `sweep`, `convert`, `analyze` and `clean`."""
+"""The functions that users call: `plan`, `merge`, `sweep`, `convert` and `clean`; `analyze` is in `analysis.run`."""
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ramerge.analysis.analyze import EPSILONS, plan_analysis
-from ramerge.analysis.analyze import analyze as carry_out
-from ramerge.analysis.results import Analysis
 from ramerge.checkpoint.outputs import path_of
 from ramerge.checkpoint.stage import discard
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.engine.ranks import TIMEOUT, Rank, rank_of
+from ramerge.engine.ranks import TIMEOUT, Executors, Rank, chosen_rank
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
 from ramerge.foundation.errors import RecipeError
@@ -25,9 +21,7 @@ from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import Plan
 from ramerge.recipe.document import document_of
 from ramerge.recipe.points import make_points
-from ramerge.recipe.read import AnyRecipe, open_recipe
-
-Executors = Literal["threads", "ranks"]
+from ramerge.recipe.read import AnyRecipe, open_recipe, overriding
 
 # Defaults of the options of a plan. The default of every other option is None.
 _DEFAULTS = {"as_delta": False, "overwrite": False, "cache": True, "strict": False}
@@ -75,7 +69,7 @@ def plan(
         RecipeError: the recipe is wrong; all its problems are listed.
     """
     return make_plan(
-        make_points(open_recipe(recipe, _set(method, parameters, dtype, rounding), tensors_of_base), vary),
+        make_points(open_recipe(recipe, overriding(method, parameters, dtype, rounding), tensors_of_base), vary),
         path_of(out) if out is not None else None,
         in_memory=in_memory,
         as_delta=as_delta,
@@ -85,18 +79,6 @@ def plan(
         cache=cache,
         strict=strict,
     )
-
-
-def _set(
-    method: str | None, parameters: Mapping[str, Any] | None, dtype: str | None, rounding: str | None
-) -> dict[str, Any]:
-    """Values that override a recipe's, by key, in the form that flags of the command line have."""
-    return {
-        "method": method,
-        "dtype": dtype,
-        "rounding": rounding,
-        **{f"parameters.{name}": value for name, value in (parameters or {}).items()},
-    }
 
 
 def merge(
@@ -155,7 +137,7 @@ def merge(
         OutputError: the disk is full or fails.
         RankError: another rank has failed or is lost.
     """
-    rank = _rank(executor, rank_timeout)
+    rank = chosen_rank(executor, rank_timeout)
     made = _planned(
         recipe,
         out,
@@ -214,7 +196,7 @@ def sweep(
         RecipeError: the recipe or `vary` is wrong, or not exactly one of `out` and `on_tensor` is given.
         PlanError, WeightsError, CheckpointError, OutputError, RankError: as for `merge`.
     """
-    rank = _rank(executor, rank_timeout)
+    rank = chosen_rank(executor, rank_timeout)
     made = _planned(
         recipe,
         out,
@@ -308,15 +290,6 @@ def clean(out: str | Path) -> list[str]:
     return discard(path_of(out))
 
 
-def _rank(executor: str, timeout: float) -> Rank | None:
-    """This process's rank, if it is one of several."""
-    if executor == "threads":
-        return None
-    if executor != "ranks":
-        raise RecipeError(f"executor: {executor!r} is not known; choose threads or ranks")
-    return rank_of(os.environ, timeout)
-
-
 def _planned(
     recipe: AnyRecipe | Plan,
     out: str | Path | None,
@@ -353,60 +326,3 @@ def _carried_out(
     listen = on_progress or silence
     executor = ThreadExecutor(made.resources.workers)
     return execute(made, executor, listen, on_tensor, rank=rank, fresh=fresh)
-
-
-def analyze(
-    recipe: AnyRecipe,
-    *,
-    method: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    dtype: str | None = None,
-    rounding: str | None = None,
-    epsilons: Sequence[float] = EPSILONS,
-    threads: int | None = None,
-    max_memory: int | str | None = None,
-    cache: bool = True,
-    strict: bool = False,
-    executor: Executors = "threads",
-    rank_timeout: float = TIMEOUT,
-    meet: str | Path | None = None,
-    on_progress: Listener | None = None,
-) -> Analysis:
-    """What RL changed in the agents of a recipe: sparsity, overlap, angles, and how much of it merges would keep.
-
-    The inputs are read once, and once more for each counting pass of the recipe's method. Nothing is written. What the
-    recipe's method keeps of the agents is measured if it works element by element on task vectors. In place of any
-    other method, RAM with the same epsilon is measured.
-
-    Args:
-        recipe: as for `merge`.
-        method, parameters, dtype, rounding: as for `plan`.
-        epsilons: further thresholds of "moved" to compare.
-        threads, max_memory: as for `merge`.
-        cache: whether to store counts for later merges of the same files, which then need one read less.
-        strict, executor, rank_timeout, on_progress: as for `merge`.
-        meet: a folder that all ranks share; needed with `executor="ranks"`. They use a hidden folder in it.
-
-    Returns:
-        The same figures for the model, every layer, role and tensor.
-
-    Raises:
-        RecipeError, PlanError, WeightsError, CheckpointError, RankError: as for `merge`.
-        OutputError: the folder `meet` cannot be used.
-    """
-    rank = _rank(executor, rank_timeout)
-    if (rank is None) != (meet is None):
-        raise RecipeError("meet: give a folder that all ranks share with executor ranks, and only with it")
-    document = open_recipe(recipe, _set(method, parameters, dtype, rounding), tensors_of_base)
-    plan, anatomy = plan_analysis(
-        document,
-        epsilons=epsilons,
-        threads=threads,
-        max_memory=max_memory,
-        cache=cache and rank is None,
-        strict=strict,
-    )
-    threaded = ThreadExecutor(plan.resources.workers)
-    return carry_out(
-        plan, anatomy, threaded, on_progress or silence, rank=rank, meet=path_of(meet) if meet is not None else None
-    )

@@ -10,10 +10,11 @@ import numpy as np
 
 from ramerge.engine.worker import Outcome, blank
 from ramerge.methods.base import Counted, Counts
-from ramerge.planning.model import Block, Plan
+from ramerge.planning.model import Batch, Plan
 
-# bytes that were read, number of statistics, of elements of `wrong` or -1, of `unequal`, whether roundings are counted
-_HEAD = struct.Struct("<QHiHB")
+# bytes that were read, elements, number of statistics, of entries of `wrong` or -1, of `unequal`, whether roundings are
+# counted
+_HEAD = struct.Struct("<QQHiHB")
 # index of the statistic, number of entries that are not 0, or _ALL
 _COUNTED = struct.Struct("<HI")
 _ALL = 2**32 - 1
@@ -41,7 +42,9 @@ class Outcomes:
         counts = len(wrong) if outcome.wrong is not None else -1
         rounded = outcome.rounding is not None
         parts = [
-            _HEAD.pack(outcome.bytes_read, len(outcome.counted), counts, len(outcome.unequal), rounded),
+            _HEAD.pack(
+                outcome.bytes_read, outcome.elements, len(outcome.counted), counts, len(outcome.unequal), rounded
+            ),
             struct.pack(f"<{len(wrong)}q{len(outcome.unequal)}I", *wrong, *outcome.unequal),
         ]
         if outcome.rounding is not None:
@@ -50,9 +53,9 @@ class Outcomes:
             parts += _packed(wanted.index(statistic), counted)
         return b"".join(parts), outcome.bytes_read
 
-    def decode(self, block: Block, data: bytes) -> Outcome:
-        """The outcome of a block."""
-        bytes_read, statistics, counts, differ, rounded = _HEAD.unpack_from(data)
+    def decode(self, batch: Batch, data: bytes) -> Outcome:
+        """The outcome of blocks that were done together."""
+        bytes_read, elements, statistics, counts, differ, rounded = _HEAD.unpack_from(data)
         position = _HEAD.size
         numbers = struct.unpack_from(f"<{max(counts, 0)}q{differ}I", data, position)
         position += 8 * max(counts, 0) + 4 * differ
@@ -70,14 +73,14 @@ class Outcomes:
         for _ in range(statistics):
             index, entries = _COUNTED.unpack_from(data, position)
             position += _COUNTED.size
-            statistic = self._wanted[block.tensor][index]
+            statistic = self._wanted[batch[0].tensor][index]
             like = self._blanks[statistic]
             if entries == _ALL:
                 counted[statistic] = array(like.dtype, like.size).reshape(like.shape)
             else:
                 places, counted[statistic] = array(np.uint32, entries), np.zeros_like(like)
                 counted[statistic].reshape(-1)[places] = array(like.dtype, entries)
-        return Outcome(block, bytes_read, counted, rounding, wrong if counts >= 0 else None, unequal)
+        return Outcome(batch[0], elements, bytes_read, counted, rounding, wrong if counts >= 0 else None, unequal)
 
 
 def _packed(index: int, counted: Counts) -> list[bytes]:

@@ -22,10 +22,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ramerge.engine.journal import Session
 from ramerge.foundation.errors import InputError, RankError, RecipeError, StoppedError, reason
+
+Executors = Literal["threads", "ranks"]
 
 FOLDER = "ranks"
 TIMEOUT = 60.0
@@ -90,6 +92,19 @@ def rank_of(environment: Mapping[str, str], timeout: float = TIMEOUT) -> Rank:
         f"executor ranks: no launcher has given this process a rank{half}; start it with torchrun, srun or mpirun, or "
         "set RANK and WORLD_SIZE"
     )
+
+
+def chosen_rank(executor: str, timeout: float) -> Rank | None:
+    """This process's rank, if it is one of several.
+
+    Raises:
+        RecipeError: there is no such executor, or no launcher has given this process a rank.
+    """
+    if executor == "threads":
+        return None
+    if executor != "ranks":
+        raise RecipeError(f"executor: {executor!r} is not known; choose threads or ranks")
+    return rank_of(os.environ, timeout)
 
 
 def advice(environment: Mapping[str, str]) -> str:
