@@ -310,7 +310,7 @@ class _Passes:
         self,
         stage: str,
         batches: Sequence[Batch],
-        work: Callable[[Worker, Batch], Outcome | Message],
+        work: Callable[[Worker, Batch], Outcome],
         wanted: Mapping[int, Sequence[Counted]],
         known: Known,
         sink: Sink | None = None,

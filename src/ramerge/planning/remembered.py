@@ -57,7 +57,8 @@ def facts(value: Any, named: Callable[[Path], object]) -> object:
     if isinstance(value, tuple):
         return tuple([facts(item, named) for item in value])
     if is_dataclass(value):
-        return (type(value).__name__, *[facts(getattr(value, name), named) for name in _names_of(type(value))])
+        kind: Any = type(value)
+        return (kind.__name__, *[facts(getattr(value, name), named) for name in _names_of(kind)])
     return value
 
 
