@@ -40,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     cache.mkdir()
     if config.pluginmanager.hasplugin("cacheprovider"):
         (cache / "kernels").symlink_to(config.cache.mkdir("kernels"))
+    else:
+        (cache / "kernels").mkdir()
     os.environ |= {"HOME": str(home), "RAMERGE_CACHE": str(cache), "RAMERGE_TESTS_HOME": str(home)}
 
 
@@ -47,6 +49,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """The home folder goes with the run."""
     if _home in config.stash:
         shutil.rmtree(config.stash[_home], ignore_errors=True)
+
+
+@pytest.fixture
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder for one test, but with the machine code that all share."""
+    place = tmp_path_factory.mktemp("cache")
+    (place / "kernels").symlink_to(Path(os.environ["RAMERGE_CACHE"]) / "kernels")
+    monkeypatch.setenv("RAMERGE_CACHE", str(place))
+    return place
 
 
 @pytest.fixture(autouse=True)

@@ -56,13 +56,13 @@ def packed(folder: Path, source: dict[str, Any], kinds: Sequence[Callable[[Path,
     return {**source, "agents": agents}
 
 
-KINDS = {"deltas": [own, own, own], "one": [own, None, None], "mixed": [slime, own, None]}
+KINDS = {"deltas": [own, own], "one": [own, None], "mixed": [slime, own]}
 
 
 @pytest.mark.parametrize("method", list(ROWS))
-def test_every_method(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAMERGE_CACHE", str(tmp_path / "cache"))
-    source, *_ = plain(tmp_path, method)
+@pytest.mark.usefixtures("own_cache")
+def test_every_method(method: str, tmp_path: Path) -> None:
+    source, *_ = plain(tmp_path, method, number=2)
     source.setdefault("base", str(tmp_path / "base"))
     ramerge.merge(source, tmp_path / "wanted", cache=False)
     wanted = files(tmp_path / "wanted")

@@ -1,6 +1,6 @@
 from .analysis.results import Analysis, frames
 from .analysis.run import analyze
-from .api import convert, merge, plan, sweep
+from .api import clean, convert, merge, plan, sweep
 from .deltas.run import DeltaRecord, apply, delta
 from .engine.record import AgentStatistics, Record
 from .engine.sinks import MergedTensor
@@ -18,6 +18,7 @@ from .foundation.errors import (
     OutputError,
     PlanError,
     RamergeError,
+    RankError,
     RecipeError,
     WeightsError,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "PlanError",
     "Progress",
     "RamergeError",
+    "RankError",
     "Recipe",
     "RecipeError",
     "Record",
@@ -60,6 +62,7 @@ __all__ = [
     "__version__",
     "analyze",
     "apply",
+    "clean",
     "convert",
     "delta",
     "evaluate",

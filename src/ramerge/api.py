@@ -1,4 +1,4 @@
-"""The functions that users call: `plan`, `merge`, `sweep` and `convert`; `analyze` is in `analysis.run`."""
+"""The functions that users call: `plan`, `merge`, `sweep`, `convert` and `clean`; `analyze` is in `analysis.run`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.outputs import path_of
+from ramerge.checkpoint.stage import discard
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.engine.ranks import TIMEOUT, Executors, Rank, chosen_rank
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
 from ramerge.foundation.errors import RecipeError
@@ -94,13 +96,16 @@ def merge(
     overwrite: bool = False,
     cache: bool = True,
     strict: bool = False,
+    fresh: bool = False,
+    executor: Executors = "threads",
+    rank_timeout: float = TIMEOUT,
     on_progress: Listener | None = None,
 ) -> Record:
     """Merge a recipe's agents into a checkpoint at `out`, which appears complete or not at all, or into memory.
 
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form; or a plan. A plan
-            already holds its options, so only `on_tensor` and `on_progress` can be given with it.
+            already holds its options, so only how it is carried out can be given with it.
         out: the output folder; it must not exist unless `overwrite` is set.
         on_tensor: a function that gets the merged tensors, one after another, from this thread; given instead of
             `out`. At most two tensors are in memory at a time, even if the function is slow.
@@ -111,6 +116,12 @@ def merge(
         cache: as for `plan`. It changes no byte of the output.
         strict: make every warning an error, before the output appears. With `on_tensor`, some of these errors come
             after the tensors.
+        fresh: do all work again. By default the work of a run that was stopped is continued if nothing it depends on
+            has changed.
+        executor: `threads`: this process does all work; or `ranks`: it shares the work with the other processes that
+            torchrun, srun or mpirun has started, over the file system. All are called alike, and none of them uses
+            the cache.
+        rank_timeout: seconds without a sign of life after which another rank is lost, which is an error of all.
         on_progress: called from this thread with a `Progress` after every block.
 
     Returns:
@@ -124,11 +135,14 @@ def merge(
             also warnings.
         CheckpointError: an input cannot be read.
         OutputError: the disk is full or fails.
+        RankError: another rank has failed or is lost.
     """
+    rank = chosen_rank(executor, rank_timeout)
     made = _planned(
         recipe,
         out,
         on_tensor,
+        rank,
         method=method,
         parameters=parameters,
         dtype=dtype,
@@ -142,7 +156,7 @@ def merge(
     )
     if made.is_sweep:
         raise RecipeError("this plan is for a sweep; pass it to `sweep`")
-    return _carried_out(made, on_tensor, on_progress)[0]
+    return _carried_out(made, on_tensor, on_progress, rank, fresh)[0]
 
 
 def sweep(
@@ -160,6 +174,9 @@ def sweep(
     overwrite: bool = False,
     cache: bool = True,
     strict: bool = False,
+    fresh: bool = False,
+    executor: Executors = "threads",
+    rank_timeout: float = TIMEOUT,
     on_progress: Listener | None = None,
 ) -> tuple[Record, ...]:
     """Merge with every combination of parameters. Each pass reads the inputs once for all combinations.
@@ -170,19 +187,21 @@ def sweep(
         method, parameters, dtype, rounding: as for `plan`.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
         on_tensor: as for `merge`. It gets one tensor for all points, in their order, before the next tensor.
-        threads, max_memory, overwrite, cache, strict, on_progress: as for `merge`.
+        threads, max_memory, overwrite, cache, strict, fresh, executor, rank_timeout, on_progress: as for `merge`.
 
     Returns:
         A record for each point, in order; `record.point` holds its varied parameters.
 
     Raises:
         RecipeError: the recipe or `vary` is wrong, or not exactly one of `out` and `on_tensor` is given.
-        PlanError, WeightsError, CheckpointError, OutputError: as for `merge`.
+        PlanError, WeightsError, CheckpointError, OutputError, RankError: as for `merge`.
     """
+    rank = chosen_rank(executor, rank_timeout)
     made = _planned(
         recipe,
         out,
         on_tensor,
+        rank,
         method=method,
         parameters=parameters,
         dtype=dtype,
@@ -199,7 +218,7 @@ def sweep(
             raise RecipeError("nothing varies: give keys and values, such as parameters.r=0,0.1,0.2")
         text = "a sweep in which nothing varies will be an error in a later version: use merge(recipe, on_tensor=...)"
         warnings.warn(text, DeprecationWarning, stacklevel=2)
-    return _carried_out(made, on_tensor, on_progress)
+    return _carried_out(made, on_tensor, on_progress, rank, fresh)
 
 
 def convert(
@@ -214,6 +233,9 @@ def convert(
     max_memory: int | str | None = None,
     overwrite: bool = False,
     strict: bool = False,
+    fresh: bool = False,
+    executor: Executors = "threads",
+    rank_timeout: float = TIMEOUT,
     on_progress: Listener | None = None,
 ) -> Record:
     """Write one model of any format as plain safetensors, block by block.
@@ -225,13 +247,13 @@ def convert(
         dtype: dtype of the output, such as `bfloat16`; by default the dtypes that are stored.
         rounding: how numbers are rounded to it: `nearest`, the default, or `stochastic`.
         shard_size: bytes of an output file, or a size such as `5GB`.
-        threads, max_memory, overwrite, strict, on_progress: as for `merge`.
+        threads, max_memory, overwrite, strict, fresh, executor, rank_timeout, on_progress: as for `merge`.
 
     Returns:
         The record, which is also `out/ramerge.json`.
 
     Raises:
-        RecipeError, PlanError, WeightsError, CheckpointError, OutputError: as for `merge`.
+        RecipeError, PlanError, WeightsError, CheckpointError, OutputError, RankError: as for `merge`.
     """
     asked = {
         "base": str(base) if base is not None else None,
@@ -246,20 +268,40 @@ def convert(
         max_memory=max_memory,
         overwrite=overwrite,
         strict=strict,
+        fresh=fresh,
+        executor=executor,
+        rank_timeout=rank_timeout,
         on_progress=on_progress,
     )
+
+
+def clean(out: str | Path) -> list[str]:
+    """Remove what stopped runs have left beside an output, and put back an old output that they had moved.
+
+    Args:
+        out: the output folder of those runs. It is left as it is.
+
+    Returns:
+        What was done, in words; empty if nothing was there.
+
+    Raises:
+        OutputError: a process is writing `out`, or what is there cannot be removed.
+    """
+    return discard(path_of(out))
 
 
 def _planned(
     recipe: AnyRecipe | Plan,
     out: str | Path | None,
     on_tensor: Callable[[MergedTensor], None] | None,
+    rank: Rank | None,
     **options: Any,
 ) -> Plan:
     """The plan to carry out: the given plan, or a new one for the given recipe."""
     if not isinstance(recipe, Plan):
         if (out is None) == (on_tensor is None):
             raise RecipeError("give either an output folder, or a function that takes the tensors: on_tensor=...")
+        options["cache"] &= rank is None  # each machine may remember something else
         return plan(recipe, out, in_memory=on_tensor is not None, **options)
     given = [name for name, value in {"out": out, **options}.items() if value != _DEFAULTS.get(name)]
     if given:
@@ -272,6 +314,15 @@ def _planned(
 
 
 def _carried_out(
-    made: Plan, on_tensor: Callable[[MergedTensor], None] | None, on_progress: Listener | None
+    made: Plan,
+    on_tensor: Callable[[MergedTensor], None] | None,
+    on_progress: Listener | None,
+    rank: Rank | None,
+    fresh: bool,
 ) -> tuple[Record, ...]:
-    return execute(made, ThreadExecutor(made.resources.workers), on_progress or silence, on_tensor)
+    if rank is not None and (on_tensor is not None or made.below is not None):
+        what = "on_tensor" if on_tensor is not None else "a delta"
+        raise RecipeError(f"executor ranks: {what} cannot be made by several processes; use threads")
+    listen = on_progress or silence
+    executor = ThreadExecutor(made.resources.workers)
+    return execute(made, executor, listen, on_tensor, rank=rank, fresh=fresh)

@@ -532,10 +532,8 @@ def test_metadata_of_grail(
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("RAMERGE_CACHE", str(place))
-    return place
+def cache(own_cache: Path) -> Path:
+    return own_cache
 
 
 def contents(opened: Checkpoint) -> Model:

@@ -88,6 +88,12 @@ def _rounds(stack: ExitStack, shim: object, folder: Path, log: Path, chosen: arg
         if isinstance(command, all_commands.Evaluation):
             after = run(shim, folder, words, Fault(exchange=command.exchange), log)
             problems += command.wrong_after(folder, after)
+        if isinstance(command, all_commands.Checkpoint):
+            if drawn.random() < 0.5 and not command.is_done(folder):
+                after = run(shim, folder, words, Fault(exchange=command.exchange), log)
+                problems += command.wrong_after(folder, ending, after)
+            else:
+                problems += command.wrong_after_error(folder)
         counted[command.name, kind] += ending.calls > fault.place
         if number % 100 == 99:
             print(f"{number + 1:,} runs, {failures:,} that ended wrongly", flush=True)

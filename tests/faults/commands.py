@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ramerge.analysis.tables import NAMES
-from ramerge.checkpoint.stage import staged
+from ramerge.checkpoint.stage import hidden_folder, staged
 from ramerge.foundation.errors import OutputError
 from ramerge.foundation.files import check_file, check_folder, write_file
 from tests.checkpoints import write_simple
@@ -111,6 +111,7 @@ class Checkpoint(Command):
         if ending.code == 0 and state != "new":
             yield f"exit code 0, and OUT is {state}"
         told_new = "is the new one and complete" in said or f"complete: {out}" in said
+        told_kept, kept = "of the work is kept" in said, (hidden_folder(out) / "journal").exists()
         told_nothing = "nothing was kept" in said or "is as it was" in said
         if ending.code > 0 and "cannot be told" not in said:
             if state == "new" and not told_new:
@@ -121,7 +122,16 @@ class Checkpoint(Command):
                 yield f"OUT is {state}, and was {before}; said is that nothing was kept"
             if state == "absent" and self.old and "and the next run to" not in said:
                 yield "OUT is not there, and it is not said where it is"
-        # a next run that fails itself, which must put back what was there, and remove all else
+        if told_kept and not kept:
+            yield "said is that work is kept, and it is not"
+        if kept and ending.code > 0 and not told_kept and "left over" not in said:
+            yield "work is kept, which is not said"
+
+    def wrong_after_error(self, folder: Path) -> Iterator[str]:
+        """What is wrong after a next run that begins anew and fails itself."""
+        out = folder / "out"
+        state, before = self._state(out), "old" if self.old else "absent"
+        # it must put back what was there, and remove all else
         with suppress(ValueError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -134,6 +144,19 @@ class Checkpoint(Command):
             yield f"after the next run OUT is {after}, before it {state}"
         if litter := sorted(path.name for path in folder.glob(".*partial")):
             yield f"left over: {litter}"
+
+    def is_done(self, folder: Path) -> bool:
+        """Whether OUT is the new one."""
+        return self._state(folder / "out") == "new"
+
+    def wrong_after(self, folder: Path, ending: Ending, after: Ending) -> Iterator[str]:
+        """What is wrong after the same command has run again."""
+        if after.code != 0 or not self.is_done(folder):
+            yield f"the next run ends with {after.code}, OUT is {self._state(folder / 'out')}: {after.said[-300:]}"
+        if "of the work is kept" in ending.said and "continuing: " not in after.said:
+            yield f"work was kept, but the next run does not go on: {after.said[-300:]}"
+        if litter := sorted(path.name for path in folder.glob(".*partial")):
+            yield f"left over after the next run: {litter}"
 
 
 @dataclass

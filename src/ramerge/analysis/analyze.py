@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ramerge.analysis.anatomy import Anatomy, Tally
@@ -18,6 +19,7 @@ from ramerge.analysis.results import Analysis
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.engine.execute import observe
 from ramerge.engine.executors.executor import Executor
+from ramerge.engine.ranks import Rank
 from ramerge.engine.warn import advice, effects, inspect, refuse, warnings_of
 from ramerge.engine.worker import Known
 from ramerge.foundation.dtypes import full_name
@@ -91,20 +93,33 @@ def plan_analysis(
     return plan, anatomy
 
 
-def analyze(plan: Plan, anatomy: Anatomy, executor: Executor, listen: Listener = silence) -> Analysis:
+def analyze(
+    plan: Plan,
+    anatomy: Anatomy,
+    executor: Executor,
+    listen: Listener = silence,
+    *,
+    rank: Rank | None = None,
+    meet: Path | None = None,
+) -> Analysis:
     """Carry out what `plan_analysis` planned.
+
+    Args:
+        plan, anatomy: what it planned.
+        executor, listen, rank, meet: as for `engine.execute.observe`.
 
     Raises:
         PlanError: the plan has problems.
         WeightsError: values that are not finite.
         CheckpointError: an input cannot be read.
+        RankError: another rank has failed or is lost.
     """
     if plan.problems:
         raise PlanError(plan.problems)
     began = time.monotonic()
     seen = inspect(plan)
     narrowing = narrowing_of(anatomy)
-    observed = observe(plan, (anatomy, narrowing), executor, listen)
+    observed = observe(plan, (anatomy, narrowing), executor, listen, rank=rank, meet=meet)
     known = observed.known
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
     tallies = {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in tensors}

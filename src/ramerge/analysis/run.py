@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ramerge.analysis.analyze import EPSILONS, plan_analysis
 from ramerge.analysis.analyze import analyze as carry_out
 from ramerge.analysis.results import Analysis
+from ramerge.checkpoint.outputs import path_of
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.engine.ranks import TIMEOUT, Executors, chosen_rank
+from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.events import Listener, silence
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.read import AnyRecipe, open_recipe, overriding
@@ -26,6 +30,9 @@ def analyze(
     max_memory: int | str | None = None,
     cache: bool = True,
     strict: bool = False,
+    executor: Executors = "threads",
+    rank_timeout: float = TIMEOUT,
+    meet: str | Path | None = None,
     on_progress: Listener | None = None,
 ) -> Analysis:
     """What RL changed in the agents of a recipe: sparsity, overlap, angles, and how much of it merges would keep.
@@ -40,16 +47,27 @@ def analyze(
         epsilons: further thresholds of "moved" to compare.
         threads, max_memory: as for `merge`.
         cache: whether to store counts for later merges of the same files, which then need one read less.
-        strict, on_progress: as for `merge`.
+        strict, executor, rank_timeout, on_progress: as for `merge`.
+        meet: a folder that all ranks share; needed with `executor="ranks"`. They use a hidden folder in it.
 
     Returns:
         The same figures for the model, every layer, role and tensor.
 
     Raises:
-        RecipeError, PlanError, WeightsError, CheckpointError: as for `merge`.
+        RecipeError, PlanError, WeightsError, CheckpointError, RankError: as for `merge`.
+        OutputError: the folder `meet` cannot be used.
     """
+    rank = chosen_rank(executor, rank_timeout)
+    if (rank is None) != (meet is None):
+        raise RecipeError("meet: give a folder that all ranks share with executor ranks, and only with it")
     document = open_recipe(recipe, overriding(method, parameters, dtype, rounding), tensors_of_base)
     plan, anatomy = plan_analysis(
-        document, epsilons=epsilons, threads=threads, max_memory=max_memory, cache=cache, strict=strict
+        document,
+        epsilons=epsilons,
+        threads=threads,
+        max_memory=max_memory,
+        cache=cache and rank is None,
+        strict=strict,
     )
-    return carry_out(plan, anatomy, ThreadExecutor(plan.resources.workers), on_progress or silence)
+    folder, threaded = path_of(meet) if meet is not None else None, ThreadExecutor(plan.resources.workers)
+    return carry_out(plan, anatomy, threaded, on_progress or silence, rank=rank, meet=folder)

@@ -2,13 +2,17 @@
 
 While OUT is written, there is a hidden folder `.OUT.ramerge-partial` beside it, for one process at a time:
 
-    lock    locked as long as this process lives
-    new     the folder that is built, or a folder that will be removed
-    old     the previous OUT, until `new` has been moved to OUT; only on file systems that cannot exchange two folders
+    lock       locked as long as this process lives
+    new        the folder that is built, or a folder that will be removed
+    old        the previous OUT, until `new` has been moved to OUT; only where two folders cannot be exchanged
+    journal    what was done in `new`, if a later run can go on with it
+    ranks      what ranks of one merge tell each other
 
 `old` is always complete, and it is never removed under this name. If nothing is at OUT, it is moved back there. If
 `new` has been moved to OUT, `old` is renamed to `new` and then removed. `_Output.settle` does this after every run,
-also a failed one, and before every run, because a killed run may have left folders.
+also a failed one, and before every run, because a killed run may have left folders. The rest is removed likewise, but
+for `new` and `journal` of a run that was stopped. A journal names its `new` by the inode, so it is never taken for
+that of another folder.
 """
 
 from __future__ import annotations
@@ -16,15 +20,17 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shlex
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 from ramerge.checkpoint.outputs import is_replaceable
 from ramerge.checkpoint.storage.place import Place
-from ramerge.foundation.errors import OutputError, OutputWarning, StoppedError
+from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, StoppedError
 from ramerge.foundation.files import hidden_beside, is_at, lock, write_all
 from ramerge.foundation.signals import Guard, held
 
@@ -37,11 +43,40 @@ Identity = tuple[int, int]
 """Device and inode."""
 
 
+class Keeper(Protocol):
+    """Knows whether what a run leaves is of use for the next one.
+
+    Attributes:
+        files: names and sizes of the files that are kept. All others are made anew.
+        share: how much is done, in words.
+        reason: why what is there cannot be used; empty for nothing to say.
+    """
+
+    files: Mapping[str, int]
+    reason: str
+
+    @property
+    def share(self) -> str: ...
+
+    def fits(self, work: Path, built: int | None) -> bool:
+        """Whether the folder `work/new` with the inode `built` can be continued."""
+        ...
+
+    def begin(self, work: Path, built: int | None) -> None:
+        """Begin anew."""
+        ...
+
+    def keeps(self, failure: BaseException | None) -> bool:
+        """Whether it is of use after this ending."""
+        ...
+
+
 @contextmanager
-def staged(out: Path, *, overwrite: bool) -> Iterator[Stage]:
+def staged(out: Path, *, overwrite: bool, keeper: Keeper | None = None) -> Iterator[Stage]:
     """A new folder beside `out`. It is moved to `out` at the end of the `with` block, or removed after an error.
 
-    A signal whose handler raises ends the block, but it waits while folders are moved or removed.
+    A signal whose handler raises ends the block, but it waits while folders are moved or removed. With a keeper, what
+    an earlier run left may be continued, and what this one leaves may be kept.
 
     Raises:
         OutputError: `out` exists and `overwrite` is off, another process writes it, or the folder cannot be made,
@@ -52,14 +87,17 @@ def staged(out: Path, *, overwrite: bool) -> Iterator[Stage]:
     try:
         try:
             guard.install()
-            yield output.open(overwrite)
+            stage = output.open(overwrite, keeper)
+            for note in output.said():
+                warnings.warn(note, stacklevel=3)
+            yield stage
             guard.hold()
             output.publish(overwrite)
         finally:
             guard.hold()
     except BaseException as error:
         failure = error
-    output.close()
+    output.close(failure)
     if output.placed:
         StoppedError.finished[str(out)] = None
     try:
@@ -78,11 +116,74 @@ def staged(out: Path, *, overwrite: bool) -> Iterator[Stage]:
         raise failure
 
 
-class Stage:
-    """A folder that is being built. It may contain only files that were written through this object."""
+def hidden_folder(out: Path) -> Path:
+    """The hidden folder beside `out`."""
+    return hidden_beside(out, "ramerge-partial")
 
-    def __init__(self, folder: Path) -> None:
+
+@contextmanager
+def gathered(work: Path, keeper: Keeper) -> Iterator[None]:
+    """A folder for a journal without an output; removed at the end of the `with` block, unless it is to be kept.
+
+    Raises:
+        OutputError: another process uses it, or it cannot be made.
+    """
+    guard, failure = Guard(), None
+    work.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = lock(work / "lock", wait=False)
+    except BlockingIOError as error:
+        raise OutputError(f"{work}: another process is at work there; wait for it, or choose another folder") from error
+    try:
+        if not keeper.fits(work, None):
+            shutil.rmtree(work / "journal", ignore_errors=True)
+            keeper.begin(work, None)
+        guard.install()
+        yield
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        guard.hold()
+        if not keeper.keeps(failure):
+            shutil.rmtree(work / "journal", ignore_errors=True)
+        with suppress(OSError):
+            (work / "lock").unlink()
+            work.rmdir()
+        os.close(descriptor)
+        guard.release()
+
+
+def discard(out: Path) -> list[str]:
+    """Remove what stopped runs have left beside `out`, and put back an old output that they had moved.
+
+    Returns:
+        What was done, in words; nothing if nothing was there.
+
+    Raises:
+        OutputError: a process writes `out`, or what is there cannot be removed.
+    """
+    if not os.path.lexists(hidden_folder(out)):
+        return []
+    output = _Output(out)
+    with held():
+        try:
+            return output.discard()
+        except OSError as error:
+            raise OutputError(f"{out}: what is left beside it cannot be removed: {_reason(error, out)}") from error
+
+
+class Stage:
+    """A folder that is being built. It may contain only files that were written through this object.
+
+    Args:
+        folder: the folder.
+        kept: files of it that an earlier run or another rank has made.
+    """
+
+    def __init__(self, folder: Path, kept: Collection[str] = ()) -> None:
         self.folder = folder
+        self._kept = frozenset(kept)
         self._files: dict[str, tuple[Identity, int]] = {}
 
     def write(self, name: str, content: str | bytes) -> None:
@@ -114,10 +215,11 @@ class Stage:
             os.close(descriptor)
 
     def create(self, name: str) -> int:
-        """A descriptor of a new file. Write to it, then pass it to `finish`."""
+        """A descriptor of a new file, or of one that is kept. Write to it, then pass it to `finish`."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        made = os.O_NOFOLLOW if name in self._kept else os.O_CREAT | os.O_EXCL
+        descriptor = os.open(path, os.O_RDWR | made | os.O_CLOEXEC, 0o666)
         self._files[name] = _identity(os.fstat(descriptor)), _UNFINISHED
         return descriptor
 
@@ -172,26 +274,54 @@ class _Output:
         self.placed: bool | None = False
         self.notices: list[str] = []
         self._out = out
-        self._work = hidden_beside(out, "ramerge-partial")
+        self._work = hidden_folder(out)
         self._new, self._old, self._lock_file = (self._work / name for name in ("new", "old", "lock"))
         self._lock = -1
+        self._keeper: Keeper | None = None
+        self._continues = self._keeps = False
         self._made: list[Path] = []
         self._stage: Stage | None = None
         self._built: Identity | None = None
 
-    def open(self, overwrite: bool) -> Stage:
+    def open(self, overwrite: bool, keeper: Keeper | None) -> Stage:
         """The folder to build in. First repairs what a killed run left."""
+        self._keeper = keeper
         self._made = [folder for folder in self._out.parents if not folder.exists()]
         self._out.parent.mkdir(parents=True, exist_ok=True)
         with held():  # a folder without its lock would not be removed
             self._lock = self._own()
-        if self.settle():
+        _remove_tree(self._work / "ranks")  # of an earlier run; ranks of this one wait for a new one
+        if self._put_back():
             self.notices.append(f"{self._out}: a killed run had moved it to {self._old}; it has been moved back")
+        there = _at(self._new)
+        self._continues = keeper is not None and keeper.fits(self._work, there[1] if there else None)
+        if not self._continues:
+            self._remove()
         self._refuse_occupied(overwrite)
-        self._new.mkdir()
+        if not self._continues:
+            self._new.mkdir()
         self._built = _at(self._new)
-        self._stage = Stage(self._new)
+        assert self._built is not None
+        if keeper is not None and not self._continues:
+            keeper.begin(self._work, self._built[1])
+        kept = keeper.files if keeper is not None and self._continues else {}
+        self._remove_all_but(kept)
+        self._stage = Stage(self._new, kept)
         return self._stage
+
+    def said(self) -> Iterator[OutputWarning]:
+        """What the user should know at the beginning."""
+        if self._keeper is not None and self._continues:
+            yield ContinueNote(f"{self._out}: continuing: {self._keeper.share} of the work was done before")
+        elif self._keeper is not None and self._keeper.reason:
+            yield ContinueNote(f"{self._out}: begins anew: {self._keeper.reason}")
+
+    def _remove_all_but(self, kept: Collection[str]) -> None:
+        """Remove the files in `new` that are made anew."""
+        for folder, _folders, files in os.walk(self._new):
+            for path in (Path(folder, name) for name in files):
+                if path.relative_to(self._new).as_posix() not in kept:
+                    path.unlink()
 
     @property
     def is_begun(self) -> bool:
@@ -249,11 +379,14 @@ class _Output:
     def _is_placed(self) -> bool:
         return self._built is not None and _at(self._out) == self._built
 
-    def close(self) -> None:
+    def close(self, failure: BaseException | None) -> None:
         """Remove the folders beside OUT, or move the previous OUT back."""
         if self._lock >= 0:
             with suppress(OSError):
                 self.placed = self._is_placed() if self.placed is None else self.placed
+            if self._keeper is not None and self.placed is False:
+                begun = self._stage is not None
+                self._keeps = self._keeper.keeps(failure) if begun else self._continues
             try:
                 if is_at(self._lock_file, self._lock):  # otherwise another program has removed the folder
                     self.settle()
@@ -280,8 +413,28 @@ class _Output:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # another process has begun or ended there
                 raise
 
+    def discard(self) -> list[str]:
+        """Do what every run does before it begins, and say what was there."""
+        self._lock = self._own()
+        try:
+            left = [name for name in ("new", "journal", "ranks") if os.path.lexists(self._work / name)]
+            _remove_tree(self._work / "ranks")
+            back = self.settle()
+            self._leave()
+        finally:
+            os.close(self._lock)
+        found = [f"{self._out}: has been moved back from {self._old}"] if back else []
+        return [*found, f"{self._work}: removed"] if left or not found else found
+
     def settle(self) -> bool:
         """Move an old output back if nothing has replaced it, and remove the rest. Return whether it was moved back."""
+        back = self._put_back()
+        if not self._keeps:
+            self._remove()
+        return back
+
+    def _put_back(self) -> bool:
+        """Move an old output back if nothing has replaced it, or to `new`. Return whether it was moved back."""
         back = False
         if _at(self._old) is not None:
             if _at(self._out) is None:
@@ -295,10 +448,12 @@ class _Output:
                     f"{self._old}: was at {self._out} before a run was killed, but something else is there now; "
                     "move it to another folder, or remove it"
                 )
-        shutil.rmtree(self._new, ignore_errors=True)
-        if _at(self._new) is not None:
-            shutil.rmtree(self._new)
         return back
+
+    def _remove(self) -> None:
+        """Remove what is not wanted any more; the journal first, because it speaks of `new`."""
+        for name in ("journal", "new"):
+            _remove_tree(self._work / name)
 
     def words(self, error: OSError) -> str:
         """The message about an error of the operating system, and what it means for the output."""
@@ -321,7 +476,13 @@ class _Output:
         if aside:
             back = "" if there else f", and the next run to {self._out} puts it back"
             return f"what was at {self._out} is in {self._old}{back}"
-        return f"nothing was kept; {self._out} is as it was" if there and self._lock >= 0 else "nothing was kept"
+        kept = "nothing was kept"
+        if self._keeps and self._keeper is not None:
+            kept = (
+                f"{self._keeper.share} of the work is kept: the same command goes on from there, "
+                f"and `ramerge clean {shlex.quote(str(self._out))}` removes it"
+            )
+        return f"{kept}; {self._out} is as it was" if there and self._lock >= 0 else kept
 
 
 def _reason(error: OSError, out: Path) -> str:
@@ -339,6 +500,12 @@ def _at(path: Path) -> Identity | None:
         return _identity(path.lstat())
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _remove_tree(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    if _at(path) is not None:
+        shutil.rmtree(path)
 
 
 def _identity(status: os.stat_result) -> Identity:

@@ -54,13 +54,22 @@ class Writer:
     begins late, and the synchronisation at the end takes long.
     """
 
-    def __init__(self, stage: Stage, shards: Sequence[Shard]) -> None:
+    def __init__(
+        self, stage: Stage, shards: Sequence[Shard], before_sync: Callable[[], Callable[[], None]] | None = None
+    ) -> None:
         """Create and allocate the files.
+
+        Args:
+            stage: the folder.
+            shards: the files.
+            before_sync: called before what was written so far is brought to the disk; gives a function that is called
+                after that.
 
         Raises:
             OSError: the disk is full or fails.
         """
         self._stage = stage
+        self._before_sync = before_sync or (lambda: lambda: None)
         self._sizes = {shard.name: shard.file_bytes for shard in shards}
         self._open: OrderedDict[str, _Opened] = OrderedDict()
         self._lock = threading.Lock()
@@ -136,12 +145,15 @@ class Writer:
 
     def _flush(self) -> None:
         while not self._stop:
+            after = self._before_sync()
             dirty, self._dirty = self._dirty, set()
             try:
                 for name in tuple(dirty):  # a worker may still add to it
                     if not self._stop:
                         with self._opened(name) as descriptor:
                             os.fdatasync(descriptor)
+                if not self._stop:
+                    after()
             except OSError as error:
                 self._failure = error
                 return

@@ -18,8 +18,11 @@ from ramerge.cli.options import (
     AGENTS,
     AS_DELTA,
     DTYPE,
+    EXECUTOR,
+    FRESH,
     LIMITS,
     MACHINE,
+    MEET,
     METHOD,
     PAGES,
     RECIPE,
@@ -38,8 +41,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Merge agents into a checkpoint.")
-@options(*RECIPE)
-@AS_DELTA
+@options(*RECIPE, AS_DELTA, FRESH, *EXECUTOR)
 def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **flags: Any) -> None:
     """Merge agents into a checkpoint at OUT, which appears complete or not at all."""
     from ramerge.api import merge as run
@@ -51,10 +53,14 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **
     if out is None:
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
 
+    leads = _leads(flags)
     made = make(document, out, as_delta=as_delta, **_machine(flags))
-    warn(made.warnings)  # before the work, so that it can be stopped
-    with shown(stage, quiet=quiet or as_json) as listen:
-        record = run(made, on_progress=listen)
+    if leads:
+        warn(made.warnings)  # before the work, so that it can be stopped
+    with shown(stage, quiet=quiet or as_json or not leads) as listen:
+        record = run(made, on_progress=listen, **_carrying(flags))
+    if not leads:
+        return
     warn(warning for warning in record.warnings if warning not in made.warnings)
     if as_json:
         click.echo(record.to_json(), nl=False)
@@ -63,7 +69,7 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **
 
 
 @click.command(short_help="Merge with many parameters at once.")
-@options(*RECIPE)
+@options(*RECIPE, FRESH, *EXECUTOR)
 @click.option(
     "--vary",
     metavar="KEY=V,V,...",
@@ -83,8 +89,11 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no output folder: ramerge sweep RECIPE OUT --vary parameters.r=0,0.1,0.2")
-    with shown(stage, quiet=quiet or as_json) as listen:
-        records = run(document, out, vary=read_varied(vary), on_progress=listen, **_machine(flags))
+    leads = _leads(flags)
+    with shown(stage, quiet=quiet or as_json or not leads) as listen:
+        records = run(document, out, vary=read_varied(vary), on_progress=listen, **_machine(flags), **_carrying(flags))
+    if not leads:
+        return
     warn(warning for record in records for warning in record.warnings)
     if as_json:
         click.echo(dumped([record.as_dict() for record in records]), nl=False)
@@ -132,6 +141,8 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **f
     SHARD_SIZE,
     *LIMITS,
     OVERWRITE,
+    FRESH,
+    *EXECUTOR,
     as_json("the record"),
 )
 def convert(model: str, out: Path, quiet: bool, as_json: bool, **flags: Any) -> None:
@@ -145,8 +156,11 @@ def convert(model: str, out: Path, quiet: bool, as_json: bool, **flags: Any) -> 
     from ramerge.foundation.screen import shown, stage
 
     limits = {key: flags[key] for key in ("threads", "max_memory", "overwrite", "strict")}
-    with shown(stage, quiet=quiet or as_json) as listen:
-        record = run(read_model(model, flags), out, on_progress=listen, **limits)
+    leads = _leads(flags)
+    with shown(stage, quiet=quiet or as_json or not leads) as listen:
+        record = run(read_model(model, flags), out, on_progress=listen, **limits, **_carrying(flags))
+    if not leads:
+        return
     warn(record.warnings)
     if as_json:
         click.echo(record.to_json(), nl=False)
@@ -157,7 +171,7 @@ def convert(model: str, out: Path, quiet: bool, as_json: bool, **flags: Any) -> 
 @click.command(short_help="Show what RL changed in the agents.")
 @options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), METHOD, *AGENTS, DTYPE, ROUNDING)
 @click.option("--epsilons", metavar="E,E,...", help="Thresholds of `moved` to compare; default: 1e-4,1e-5,1e-6,0.")
-@options(*PAGES, *MACHINE)
+@options(*PAGES, *MACHINE, *EXECUTOR, MEET)
 def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: Any) -> None:
     """Show what RL changed: sparsity, overlap and angles of the agents, and how much of them merges would keep.
 
@@ -172,9 +186,12 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
     document = read_recipe(paths, flags)
     _check_pages(flags)
     asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
-    with shown(stage, quiet=quiet) as listen:
-        limits = {key: flags[key] for key in ("threads", "max_memory", "cache", "strict")}
-        analysis = run(document, epsilons=asked, on_progress=listen, **limits)
+    leads = _leads(flags)
+    with shown(stage, quiet=quiet or not leads) as listen:
+        keys = ("threads", "max_memory", "cache", "strict", "executor", "rank_timeout", "meet")
+        analysis = run(document, epsilons=asked, on_progress=listen, **{key: flags[key] for key in keys})
+        if not leads:
+            return
         _write_pages(analysis, None, "\n".join(document.text) or None, flags, listen)
     warn(analysis.warnings)
     if not quiet:
@@ -280,8 +297,39 @@ def demo(out: Path | None) -> None:
     run(out, lambda text: say(text.split("\n")))
 
 
+@click.command(short_help="Remove what stopped runs have left.")
+@click.argument("outs", metavar="OUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@DEBUG
+def clean(outs: tuple[Path, ...]) -> None:
+    """Remove what stopped merges to OUT have left beside it. OUT itself stays as it is.
+
+    A merge that was stopped leaves a hidden folder, with which the same command goes on later.
+    """
+    from ramerge.api import clean as run
+
+    for out in outs:
+        say(run(out) or f"{out}: nothing is left of stopped runs")
+
+
+def _leads(flags: dict[str, Any]) -> bool:
+    """Whether this process speaks for all ranks."""
+    import os
+
+    from ramerge.engine.ranks import advice, rank_of
+
+    if flags["executor"] == "ranks":
+        return rank_of(os.environ).number == 0
+    warn(filter(None, [advice(os.environ)]))
+    return True
+
+
+def _carrying(flags: dict[str, Any]) -> dict[str, Any]:
+    return {key: flags[key] for key in ("fresh", "executor", "rank_timeout")}
+
+
 def _machine(flags: dict[str, Any]) -> dict[str, Any]:
-    return {key: flags[key] for key in ("threads", "max_memory", "overwrite", "cache", "strict")}
+    made = {key: flags[key] for key in ("threads", "max_memory", "overwrite", "cache", "strict")}
+    return made | {"cache": made["cache"] and flags.get("executor") != "ranks"}
 
 
-COMMANDS = (merge, sweep, plan, convert, analyze, report, methods, demo)
+COMMANDS = (merge, sweep, plan, convert, analyze, report, methods, demo, clean)

@@ -21,11 +21,11 @@ import click
 from ramerge.cli import commands
 from ramerge.deltas import commands as deltas
 from ramerge.evaluation import commands as evaluation
-from ramerge.foundation.errors import OutputWarning, RamergeError, StoppedError, reason
+from ramerge.foundation.errors import ContinueNote, OutputWarning, RamergeError, StoppedError, reason
 from ramerge.foundation.machine import check_limits
 from ramerge.foundation.options import Session
 from ramerge.foundation.process import fill_streams, handle, ignore, stopped
-from ramerge.foundation.terminal import fail, say, warn
+from ramerge.foundation.terminal import complain, fail, say, warn
 from ramerge.foundation.version import __version__
 from ramerge.importance import commands as importance
 from ramerge.search import commands as search
@@ -100,7 +100,9 @@ def _choose_warnings(session: Session) -> None:
 
     def chosen(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         with suppress(OSError):  # nobody may be listening any more
-            if issubclass(category, OutputWarning):
+            if issubclass(category, ContinueNote):
+                complain("note", str(message))
+            elif issubclass(category, OutputWarning):
                 warn([str(message)])
             elif session.debug:
                 show(message, category, *where, **more)

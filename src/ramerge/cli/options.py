@@ -53,6 +53,31 @@ MACHINE: tuple[Decorator, ...] = (
     ),
     *_SPEECH,
 )
+FRESH: Decorator = click.option(
+    "--fresh", is_flag=True, help="Begin anew, even if a run that was stopped could be continued."
+)
+EXECUTOR: tuple[Decorator, ...] = (
+    click.option(
+        "--executor",
+        type=click.Choice(["threads", "ranks"]),
+        default="threads",
+        help="What does the work: the threads of this process, the default, or all ranks of torchrun, srun or mpirun.",
+    ),
+    click.option(
+        "--rank-timeout",
+        metavar="SECONDS",
+        type=float,
+        default=60.0,
+        help="With ranks: after so long without a sign of life another rank is lost; default: 60.",
+    ),
+)
+MEET: Decorator = click.option(
+    "--meet",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    shell_complete=folders,
+    help="With ranks: a folder that all of them share.",
+)
 METHOD: Decorator = click.option(
     "--method",
     metavar="NAME",

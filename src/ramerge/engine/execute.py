@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,12 +16,15 @@ from ramerge.checkpoint.delta.write import DeltaWriter
 from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
-from ramerge.checkpoint.stage import Stage, staged
 from ramerge.engine.beside import make_records, write_beside, write_beside_delta
 from ramerge.engine.executors.executor import Executor
+from ramerge.engine.journal import Journal
+from ramerge.engine.outcomes import Outcomes
 from ramerge.engine.patches import Patches
+from ramerge.engine.ranks import Rank
 from ramerge.engine.record import Record
-from ramerge.engine.sinks import MergedTensor, Shards, Whole
+from ramerge.engine.sinks import MergedTensor, Whole
+from ramerge.engine.site import Site, building, meeting
 from ramerge.engine.tally import Refusals, Statistics
 from ramerge.engine.warn import inspect, refuse
 from ramerge.engine.worker import Compiling, Known, Message, Outcome, Sink, Solving, Task, Worker, blank, worker
@@ -40,8 +44,21 @@ def execute(
     executor: Executor,
     listen: Listener = silence,
     on_tensor: Callable[[MergedTensor], None] | None = None,
+    *,
+    rank: Rank | None = None,
+    fresh: bool = False,
 ) -> tuple[Record, ...]:
     """Carry out a plan: write to its output folder, or with `on_tensor` pass each tensor to that function.
+
+    What an earlier run that was stopped has written to the same folder for an equal plan is not done again.
+
+    Args:
+        plan: the plan.
+        executor: runs the work on blocks in this process.
+        listen: gets the progress.
+        on_tensor: the function.
+        rank: which process this is, if several carry out the plan.
+        fresh: do all work again.
 
     Returns:
         A record for each point.
@@ -51,6 +68,7 @@ def execute(
         WeightsError: values cannot be merged; all such tensors are listed. If the plan is strict, also warnings.
         CheckpointError: an input cannot be read, or has changed since planning; all such files are listed.
         OutputError: the output cannot be written.
+        RankError: another rank has failed or is lost.
     """
     if plan.problems or (plan.out is None) == (on_tensor is None):
         raise PlanError(plan.problems or "give either an output folder, or a function that takes the tensors")
@@ -64,46 +82,54 @@ def execute(
                 whole.finish()
             passes.keep()
             return _records(plan, passes, 0, seen, began)
-        assert plan.out is not None
-        with staged(plan.out, overwrite=plan.overwrite) as stage:
+        with building(plan, rank, fresh=fresh) as site:
             if plan.below is not None:
-                records = _write_delta(plan, plan.below, passes, stage, seen, began)
+                records = _write_delta(plan, plan.below, passes, site, seen, began)
             else:
-                records = _write(plan, passes, stage, seen, began)
+                records = _write(plan, passes, site, seen, began)
             check_unchanged(plan.files)  # the copied companions must not have changed either
+        passes.keep()
         return records
 
 
-def _write(plan: Plan, passes: _Passes, stage: Stage, seen: Sequence[str], began: float) -> tuple[Record, ...]:
-    with closing(Shards(plan, stage)) as shards:
+def _write(plan: Plan, passes: _Passes, site: Site, seen: Sequence[str], began: float) -> tuple[Record, ...]:
+    with closing(site.shards(plan)) as shards:
+        passes.journal = site.journal
         if not passes.merge_guessed(shards):
             passes.count()
             passes.merge(shards)
         written = shards.finish()
-    passes.keep()
     records = _records(plan, passes, written, seen, began)
-    write_beside(plan, records, stage)
+    site.written()
+    if site.leads:
+        write_beside(plan, records, site.stage)
     return records
 
 
 def _write_delta(
-    plan: Plan, below: Checkpoint, passes: _Passes, stage: Stage, seen: Sequence[str], began: float
+    plan: Plan, below: Checkpoint, passes: _Passes, site: Site, seen: Sequence[str], began: float
 ) -> tuple[Record, ...]:
+    site.begin()
+    passes.journal = site.journal
     passes.count()
+    passes.journal = None  # a delta is appended to; only the counts of a stopped run are used
     names = [part.name for tensor in plan.tensors for part in tensor.parts]
-    with DeltaWriter(stage, names) as writer:
+    with DeltaWriter(site.stage, names) as writer:
         with closing(Patches(plan, below, writer)) as patches:
             passes.merge(patches)
             written = patches.finish()
-        passes.keep()
         records = _records(plan, passes, written, seen, began)
-        write_beside_delta(plan, records[0], writer, stage)
+        write_beside_delta(plan, records[0], writer, site.stage)
     return records
 
 
 def _records(plan: Plan, passes: _Passes, bytes_written: int, seen: Sequence[str], began: float) -> tuple[Record, ...]:
     records = make_records(plan, passes.known, passes.rounding, passes.bytes_read, bytes_written, seen, began)
-    refuse(plan, (warning for record in records for warning in record.warnings))
+    try:
+        refuse(plan, (warning for record in records for warning in record.warnings))
+    except WeightsError:
+        passes.keep()
+        raise
     return records
 
 
@@ -120,10 +146,26 @@ class Observed:
     rounding: Counts
 
 
-def observe(plan: Plan, statistics: Sequence[Statistic], executor: Executor, listen: Listener = silence) -> Observed:
+def observe(
+    plan: Plan,
+    statistics: Sequence[Statistic],
+    executor: Executor,
+    listen: Listener = silence,
+    *,
+    rank: Rank | None = None,
+    meet: Path | None = None,
+) -> Observed:
     """Count statistics of the tensors that the method merges, of inputs and results. Nothing is written.
 
     The plan's first point is merged, after the counting passes of its method.
+
+    Args:
+        plan: the plan.
+        statistics: what is counted.
+        executor: runs the work on blocks in this process.
+        listen: gets the progress.
+        rank: which process this is, if several carry out the plan.
+        meet: the folder in which these meet.
 
     Raises:
         PlanError: the plan has problems.
@@ -133,8 +175,10 @@ def observe(plan: Plan, statistics: Sequence[Statistic], executor: Executor, lis
     if plan.problems:
         raise PlanError(plan.problems)
     with closing(_Passes(plan, executor, listen)) as passes:
-        passes.count()
-        passes.observe(statistics)
+        with meeting(plan, rank, meet, statistics) if rank and meet else nullcontext() as site:
+            passes.journal = site.journal if site is not None else None
+            passes.count()
+            passes.observe(statistics)
         return Observed(passes.known, passes.rounding[0])
 
 
@@ -148,9 +192,11 @@ class _Passes:
         known: results of statistics.
         rounding: int64: for each point what rounding does to updates, as `kernels.piece.no_counts` has it.
         bytes_read: bytes of weights that were read.
+        journal: of blocks that are done, if there is one.
     """
 
     def __init__(self, plan: Plan, executor: Executor, listen: Listener) -> None:
+        self.journal: Journal | None = None
         self.known: dict[tuple[Counted, str], Any] = dict(plan.remembered)
         self.rounding = blank(plan)
         self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
@@ -264,7 +310,7 @@ class _Passes:
         self,
         stage: str,
         batches: Sequence[Batch],
-        work: Callable[[Worker, Batch], Outcome | Message],
+        work: Callable[[Worker, Batch], Outcome],
         wanted: Mapping[int, Sequence[Counted]],
         known: Known,
         sink: Sink | None = None,
@@ -279,7 +325,7 @@ class _Passes:
         total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
         self._listen(Progress(stage, 0, total))
         # closed here and not by the garbage collector: workers must have stopped before the output is removed
-        with closing(self._executor.map(lambda tell: worker(plan, self._files, tell), work, batches)) as outcomes:
+        with closing(self._outcomes(work, batches, wanted)) as outcomes:
             try:
                 for outcome in outcomes:
                     if isinstance(outcome, Compiling):
@@ -307,6 +353,19 @@ class _Passes:
         assert done == total, f"{stage} read {done:,} bytes of {total:,}"
         self.bytes_read += done
         return statistics
+
+    def _outcomes(
+        self,
+        work: Callable[[Worker, Batch], Outcome],
+        batches: Sequence[Batch],
+        wanted: Mapping[int, Sequence[Counted]],
+    ) -> Generator[Outcome | Message, None, None]:
+        def of_thread(tell: Callable[[Message], None]) -> AbstractContextManager[Worker]:
+            return worker(self._plan, self._files, tell)
+
+        if self.journal is None:
+            return self._executor.map(of_thread, work, batches)
+        return self.journal.map(self._executor, of_thread, work, batches, Outcomes(self._plan, wanted))
 
     def _compiling(self, kernel: Compiling) -> None:
         self._kernels_begun += not kernel.done

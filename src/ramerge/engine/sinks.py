@@ -46,14 +46,19 @@ class MergedTensor:
 class Shards:
     """Bytes into the shards of every point."""
 
-    def __init__(self, plan: Plan, stage: Stage) -> None:
-        """Make the files.
+    def __init__(self, plan: Plan, stage: Stage, before_sync: Callable[[], Callable[[], None]] | None = None) -> None:
+        """Make the files, or open those that the stage keeps.
+
+        Args:
+            plan: the plan.
+            stage: the folder.
+            before_sync: see `Writer`.
 
         Raises:
             OSError: the disk is full or fails.
         """
         self._plan = plan
-        self._writer = Writer(stage, all_shards(plan))
+        self._writer = Writer(stage, all_shards(plan), before_sync)
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         """See `Sink.write`."""

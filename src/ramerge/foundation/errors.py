@@ -8,10 +8,12 @@
     │   ├── WeightsError         values found while reading: NaN, Inf, overflow, unequal integer tensors
     │   └── EvaluationError      a benchmark's data or settings, a results folder, a missing package or sandbox
     ├── EndpointError            exit code 1: a model's endpoint gave no usable answer
+    ├── RankError                exit code 1: another rank of the same merge has failed or is lost
     └── OutputError              exit code 1: the output could not be written (full disk, I/O error)
 
     StoppedError                 not an Exception: a signal asked the process to end; exit code 128 + signal number
     OutputWarning                a warning: something else was found or left beside an output that was written
+    └── ContinueNote             no fault: work of an earlier run is continued
 
 Every error of the first tree carries a tuple of problems. All known problems are reported at once.
 """
@@ -27,6 +29,7 @@ from ramerge.foundation.text import message
 
 __all__ = [
     "CheckpointError",
+    "ContinueNote",
     "EndpointError",
     "EvaluationError",
     "InputError",
@@ -34,6 +37,7 @@ __all__ = [
     "OutputWarning",
     "PlanError",
     "RamergeError",
+    "RankError",
     "RecipeError",
     "StoppedError",
     "WeightsError",
@@ -79,6 +83,10 @@ class OutputWarning(UserWarning):
     """Something else was found or left beside an output, and the user should know of it."""
 
 
+class ContinueNote(OutputWarning):
+    """Work of an earlier run that was stopped is continued."""
+
+
 def reason(error: OSError) -> str:
     """The operating system's message, and what to do about it if the message does not say so."""
     said = error.strerror or str(error)
@@ -115,6 +123,18 @@ class EvaluationError(InputError):
 
 class EndpointError(RamergeError):
     """A model's endpoint cannot be reached, or gave no usable answer."""
+
+
+class RankError(RamergeError):
+    """Another rank of the same merge has failed or is lost.
+
+    Attributes:
+        resumable: whether what was done is of use for a further start.
+    """
+
+    def __init__(self, problems: str | Iterable[str], *, resumable: bool) -> None:
+        super().__init__(problems)
+        self.resumable = resumable
 
 
 class OutputError(RamergeError):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from ramerge.foundation.errors import PlanError, RecipeError
@@ -50,6 +52,17 @@ def memory() -> int:
         with suppress(OSError, ValueError):
             found = min(found, int(Path(limit).read_text()))
     return found
+
+
+@cache
+def boot() -> str:
+    """This machine, since it was started: what was written before is in its memory or on its disk.
+
+    Where a system does not tell, it is another one for each process.
+    """
+    with suppress(OSError):
+        return f"{platform.node()} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+    return os.urandom(16).hex()
 
 
 def peak_memory() -> int:

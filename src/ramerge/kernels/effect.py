@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.formats import FORMATS
-from ramerge.kernels.rounding import names_of
 
 CHUNK = 1 << 12
 
@@ -72,8 +71,8 @@ def measure(
         beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond.
         counts: int64, shape (ROWS, N), added to.
     """
-    kernel = _kernel(format, len(agents), len(beyond))
-    kernel(base, base_stored, *agents, result, stored, *beyond, counts.reshape(-1))
+    limits = np.resize(np.array(beyond, base.dtype), len(agents))
+    _kernel(format)(base, base_stored, np.concatenate(agents), result, stored, limits, counts.reshape(-1))
 
 
 def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
@@ -109,70 +108,50 @@ def _sum(parts: Sequence[int]) -> int:
     return ((low + (high << 32)) << (_FINE - _COARSE)) + fine_low + (fine_high << 32)
 
 
+# The sample is small, so one loop serves any number of agents: it costs less than compiling one for each.
 _SOURCE = """
-def measure(base, base_stored, {agents}, result, stored, {beyond}, counts):
-    ZERO, ONE, NONE = np.int64(0), np.int64(1), np.float64(0)
-    {clear}
-    for i in range(np.uint64(result.size)):
+def measure(base, base_stored, agents, result, stored, beyond, counts):
+    size, n = np.uint64(base.size), np.uint64(beyond.size)
+    for i in range(size):
         b, r = base[i], result[i]
-        {taus}
-        movers = {movers}
-        tau = np.float64({tau})
+        tau, movers, mover = {real}(0), np.uint64(0), np.uint64(0)
+        for t in range(n):
+            moved = agents[t * size + i] - b
+            if abs(moved) > beyond[t]:
+                tau, movers, mover = tau + moved, movers + np.uint64(1), t
+        length = abs(np.float64(tau))
         wanted, got = np.float64(r) - np.float64(b), np.float64(stored[i]) - np.float64(base_stored[i])
-        size, missed = abs(tau), (got - wanted) * (got - wanted)
-        usable = size <= LIMIT and abs(wanted) <= LIMIT and abs(got) <= LIMIT and missed <= LIMIT
-        changed = usable and r != b
-        grew = changed and abs(got) > abs(wanted)
-        single = usable and movers == ONE
-        sign = (1.0 if tau > NONE else -1.0) if single else 0.0
-        size, wanted, got, missed = size * abs(sign), wanted * sign, got * sign, missed * abs(sign)
-        {split}
-        {count}
-    {flush}
+        missed = (got - wanted) * (got - wanted)
+        if not (length <= LIMIT and abs(wanted) <= LIMIT and abs(got) <= LIMIT and missed <= LIMIT):
+            continue
+        if r != b:
+            for t in range(n):
+                if abs(agents[t * size + i] - b) > beyond[t]:
+                    counts[t] += 1
+                    counts[n + t] += 1 if abs(got) > abs(wanted) else 0
+        if movers == np.uint64(1):
+            place = np.uint64(2) * n + mover
+            counts[place] += 1
+            for k in range(np.uint64(4)):
+                share = wanted if k == np.uint64(1) else got
+                share = share if tau > 0 else -share
+                share = length if k == np.uint64(0) else missed if k == np.uint64(3) else share
+                coarse = np.int64(share * COARSE)
+                fine = np.int64((share - np.float64(coarse) / COARSE) * FINE)
+                counts[place + n] += coarse & np.int64(0xFFFFFFFF)
+                place += n + n
+                counts[place] += coarse >> np.int64(32)
+                counts[place + n] += fine & np.int64(0xFFFFFFFF)
+                place += n + n
+                counts[place] += fine >> np.int64(32)
     return np.uint32(0)
 """
 
 
 @cache
-def _kernel(format: str, n: int, limits: int) -> Any:
-    form, agents, beyond = FORMATS[format], range(n), names_of("beyond", limits, n)
-    nothing = f"np.{np.dtype(form.real).name}(0)"
-    names = [*COUNTS, *(f"{name}_{part}" for name in SUMS for part in ("coarse", "fine"))]
-    taus, split, count = [], [], []
-    for t in agents:
-        taus += [f"tau{t} = a{t}[i] - b", f"moved{t} = abs(tau{t}) > {beyond[t]}"]
-        count += [
-            f"sampled{t} += ONE if moved{t} and changed else ZERO",
-            f"grown{t} += ONE if moved{t} and grew else ZERO",
-            f"alone{t} += ONE if moved{t} and single else ZERO",
-        ]
-        count += [f"{name}{t} += {name} if moved{t} else ZERO" for name in names[len(COUNTS) :]]
-    for name in SUMS:
-        split += [
-            f"{name} = {name} if usable else NONE",
-            f"{name}_coarse = np.int64({name} * {math.ldexp(1, _COARSE)})",
-            f"left = {name} - np.float64({name}_coarse) * {math.ldexp(1, -_COARSE)}",
-            f"{name}_fine = np.int64(left * {math.ldexp(1, _FINE)})",
-        ]
-    flush = [f"counts[{row * n + t}] += {name}{t}" for row, name in enumerate(COUNTS) for t in agents]
-    row = len(COUNTS)
-    for name in names[len(COUNTS) :]:
-        for t in agents:
-            flush += [
-                f"counts[{row * n + t}] += {name}{t} & np.int64(0xFFFFFFFF)",
-                f"counts[{(row + 1) * n + t}] += {name}{t} >> np.int64(32)",
-            ]
-        row += 2
-    source = _SOURCE.format(
-        agents=", ".join(f"a{t}" for t in agents),
-        beyond=", ".join(beyond[:limits]),
-        clear="; ".join(f"{name}{t} = ZERO" for name in names for t in agents),
-        taus="\n        ".join(taus),
-        movers=" + ".join(f"(ONE if moved{t} else ZERO)" for t in agents),
-        tau=" + ".join(f"(tau{t} if moved{t} else {nothing})" for t in agents),
-        split="\n        ".join(split),
-        count="\n        ".join(count),
-        flush="\n    ".join(flush),
-    ).replace("LIMIT", str(math.ldexp(1, 30)))
-    arrays = [f"{form.real_code}[]"] * (4 + n)
-    return native.load("measure", source, (*arrays, *[form.real_code] * limits, "i64[]"), "u32")
+def _kernel(format: str) -> Any:
+    form = FORMATS[format]
+    source = _SOURCE.format(real=f"np.{np.dtype(form.real).name}")
+    for name, exponent in (("LIMIT", 30), ("COARSE", _COARSE), ("FINE", _FINE)):
+        source = source.replace(name, str(math.ldexp(1, exponent)))
+    return native.load("measure", source, (*[f"{form.real_code}[]"] * 6, "i64[]"), "u32")

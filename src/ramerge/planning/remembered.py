@@ -12,6 +12,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,20 +43,29 @@ def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Place, Identity]) ->
     digest = hashlib.sha256(b"3")
     for tensor in merged(tensors):
         for source in tensor.sources:
-            digest.update(repr((tensor.name, source.is_importance, _facts(source.tensor, named))).encode())
+            digest.update(repr((tensor.name, source.is_importance, facts(source.tensor, named))).encode())
     youngest = max((identity.latest_ns for _, identity in read.values()), default=0)
     return digest.digest() if time.time_ns() - youngest > SETTLED_SECONDS * 1e9 else None
 
 
-def _facts(value: Any, named: Callable[[Place], object]) -> object:
+def facts(value: Any, named: Callable[[Place], object]) -> object:
     """A tensor, its origin, and everything inside of that, as plain values; files as `named` gives them."""
+    if isinstance(value, str | int | None):
+        return value
     if isinstance(value, Place):
         return named(value)
     if isinstance(value, tuple):
-        return tuple(_facts(item, named) for item in value)
+        return tuple([facts(item, named) for item in value])
     if is_dataclass(value):
-        return (type(value).__name__, *[_facts(getattr(value, field.name), named) for field in fields(value)])
+        kind: Any = type(value)
+        return (kind.__name__, *[facts(getattr(value, name), named) for name in _names_of(kind)])
     return value
+
+
+@cache
+def _names_of(kind: Any) -> tuple[str, ...]:
+    """The fields of a dataclass."""
+    return tuple(field.name for field in fields(kind))
 
 
 def merged(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:

@@ -1,0 +1,344 @@
+"""Several processes that do one merge: how they find each other, agree, and notice that one is lost.
+
+A launcher starts the same command several times, on one machine or many, and gives each process its number. They share
+a folder, and nothing else. In the folder `ranks` of the hidden folder each process has one file, which it replaces
+every second:
+
+    0.8f3c...    of rank 0: a counter, how far it is, and why it has failed if it has
+    session      by rank 0: which processes belong together, and which files of the journal they all go on from
+
+A process is lost if its file has not changed for some time. Clocks are not compared. The names hold a random number,
+because other processes may have been started for the same output, or may have left their files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ramerge.engine.journal import Session
+from ramerge.foundation.errors import InputError, RankError, RecipeError, StoppedError, reason
+
+Executors = Literal["threads", "ranks"]
+
+FOLDER = "ranks"
+TIMEOUT = 60.0
+_SESSION = "session"
+_BEAT_SECONDS = 1.0
+_PARTING_SECONDS = 5.0
+_PAUSE = 0.05
+
+# Names of the number and the count of processes, and of what tells two jobs apart. The first launcher that has set both
+# is asked.
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("PMIX_NAMESPACE",)),
+    ("PMI_RANK", "PMI_SIZE", ()),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
+    ("SLURM_PROCID", "SLURM_NTASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
+)
+
+_HERE, _WRITTEN, _DONE, _LEFT, _FAILED = "here", "written", "done", "left", "failed"
+_ORDER = (_HERE, _WRITTEN, _DONE, _LEFT)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of the processes of a merge.
+
+    Attributes:
+        number: which one, from 0.
+        world: how many there are.
+        timeout: seconds without a sign of life after which a rank is lost.
+        job: what tells the job from others; empty if nothing does.
+    """
+
+    number: int
+    world: int
+    timeout: float = TIMEOUT
+    job: str = ""
+
+    def __post_init__(self) -> None:
+        if self.world < 1 or not 0 <= self.number < self.world:
+            raise RecipeError(f"rank {self.number} of {self.world} ranks: ranks are numbered from 0")
+        if not 0 < self.timeout < float("inf"):
+            raise RecipeError(f"rank timeout: must be more than 0 seconds, not {self.timeout:g}")
+
+
+def rank_of(environment: Mapping[str, str], timeout: float = TIMEOUT) -> Rank:
+    """The rank that a launcher has given to this process.
+
+    Raises:
+        RecipeError: no launcher has, or what it says makes no sense.
+    """
+    half = ""
+    for number, world, names in _LAUNCHERS:
+        given = [name for name in (number, world) if name in environment]
+        if len(given) == 2:
+            job = " ".join(f"{name}={environment[name]}" for name in names if name in environment)
+            return Rank(_whole(environment, number), _whole(environment, world), timeout, job)
+        if given and given[0] in ("RANK", "WORLD_SIZE"):
+            half = f": {given[0]} is set, but {world if given[0] == number else number} is not"
+            break
+    raise RecipeError(
+        f"executor ranks: no launcher has given this process a rank{half}; start it with torchrun, srun or mpirun, or "
+        "set RANK and WORLD_SIZE"
+    )
+
+
+def chosen_rank(executor: str, timeout: float) -> Rank | None:
+    """This process's rank, if it is one of several.
+
+    Raises:
+        RecipeError: there is no such executor, or no launcher has given this process a rank.
+    """
+    if executor == "threads":
+        return None
+    if executor != "ranks":
+        raise RecipeError(f"executor: {executor!r} is not known; choose threads or ranks")
+    return rank_of(os.environ, timeout)
+
+
+def advice(environment: Mapping[str, str]) -> str:
+    """What to say if a launcher has started several processes that do not know of it; empty for nothing."""
+    for _, world, _ in _LAUNCHERS[:-1]:  # Slurm sets the last one also for a script that starts no ranks
+        if environment.get(world, "1").strip() not in ("", "0", "1"):
+            return f"{world}={environment[world]}, but this process does all work; --executor ranks would share it"
+    return ""
+
+
+def _whole(environment: Mapping[str, str], name: str) -> int:
+    text = environment[name]
+    if not text.strip().isdecimal():
+        raise RecipeError(f"{name}={text!r}: must be a whole number")
+    return int(text)
+
+
+class Team:
+    """The ranks of one run, as one of them sees them.
+
+    Args:
+        rank: this one.
+        work: the hidden folder, which rank 0 makes.
+    """
+
+    def __init__(self, rank: Rank, work: Path) -> None:
+        self.number, self.world = rank.number, rank.world
+        self._rank = rank
+        self._folder = work / FOLDER
+        self._nonce = os.urandom(8).hex()
+        self._nonces: dict[int, str] = {rank.number: self._nonce}
+        self._state: dict[str, Any] = {"state": _HERE, "job": rank.job, "world": rank.world}
+        self._beats = 0
+        self._seen: dict[int, tuple[int, float]] = {}
+        self._checked = 0.0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # --- finding each other -------------------------------------------------------------------------------------------
+
+    def lead(self, session: Session) -> None:
+        """As rank 0: wait for all others, and tell them where the work begins.
+
+        Raises:
+            RankError: one does not come in time.
+        """
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir()
+        self._begin()
+        deadline = time.monotonic() + self._rank.timeout
+        while missing := [number for number in range(self.world) if number not in self._nonces]:
+            if time.monotonic() > deadline:
+                who = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+                raise RankError(
+                    f"of {self.world} ranks these have not come within {self._rank.timeout:g} s: {who}; "
+                    "are all started with the same command, and is the folder shared?",
+                    resumable=True,
+                )
+            self._look_for_others()
+            time.sleep(_PAUSE)
+        text = json.dumps({"nonces": [self._nonces[number] for number in range(self.world)], **asdict(session)})
+        _replace(self._folder / _SESSION, text)
+
+    def _look_for_others(self) -> None:
+        for path in list(self._folder.iterdir()):
+            first, _, nonce = path.name.partition(".")
+            said = _read(path) if first.isdecimal() and nonce else None
+            if said is None or int(first) in self._nonces or said.get("job") != self._rank.job:
+                continue
+            if said.get("world") != self.world:
+                theirs = said.get("world")
+                text = f"rank {first} was told that there are {theirs} ranks, and rank 0 that there are {self.world}"
+                raise RankError(text, resumable=True)
+            if int(first) < self.world and said.get("state") == _HERE:
+                self._nonces[int(first)] = nonce
+
+    def join(self) -> Session:
+        """As another rank: wait for rank 0.
+
+        Raises:
+            RankError: it does not come in time, or another job writes the same output.
+        """
+        self._begin()
+        deadline = time.monotonic() + self._rank.timeout
+        beats: set[int] = set()
+        while True:
+            said = _read(self._folder / _SESSION)
+            nonces = said["nonces"] if said is not None else []
+            if nonces[self.number : self.number + 1] == [self._nonce]:
+                assert said is not None
+                self._nonces = dict(enumerate(nonces))
+                return Session(said["run"], tuple((name, length) for name, length in said["before"]))
+            if nonces:
+                leader = _read(self._folder / f"0.{nonces[0]}") or {}
+                beats.add(leader.get("beats", 0))
+                if len(beats) > 2:
+                    raise RankError(f"{self._folder.parent}: another job is at work there", resumable=True)
+            if time.monotonic() > deadline:
+                raise RankError(
+                    f"rank 0 has not begun within {self._rank.timeout:g} s; is it started with the same command, and "
+                    f"is {self._folder.parent.parent} shared?",
+                    resumable=True,
+                )
+            time.sleep(_PAUSE)
+
+    # --- staying together ---------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise if another rank has failed or is lost; looks at most twice a second.
+
+        Raises:
+            RankError: the first such rank is named.
+        """
+        now = time.monotonic()
+        if now - self._checked < 0.5 * min(1.0, self._rank.timeout):
+            return
+        self._checked = now
+        for number, nonce in self._nonces.items():
+            if number == self.number:
+                continue
+            said = _read(self._folder / f"{number}.{nonce}")
+            if said is not None and said.get("state") == _FAILED:
+                raise RankError(f"rank {number} has failed: {said['words']}", resumable=bool(said["resumable"]))
+            beats = said["beats"] if said is not None else -1
+            before, since = self._seen.get(number, (-2, now))
+            if beats != before:
+                self._seen[number] = beats, now
+            elif now - since > self._rank.timeout:
+                text = f"rank {number} is lost: there was no sign of it for {self._rank.timeout:g} s"
+                raise RankError(text, resumable=True)
+            if said is None and not self._folder.exists():
+                raise RankError("rank 0 has ended", resumable=True)
+
+    def written(self) -> None:
+        """Say that all of this rank's bytes are on the disk, and as rank 0 wait until all say so.
+
+        Raises:
+            RankError: a rank has failed or is lost.
+        """
+        self._say(_WRITTEN)
+        if self.number == 0:
+            self._wait_for(_WRITTEN, [number for number in self._nonces if number])
+
+    def wait_for_output(self) -> None:
+        """As another rank: wait until rank 0 has put the output in its place.
+
+        Raises:
+            RankError: rank 0 has failed or is lost.
+        """
+        self._wait_for(_DONE, [0])
+
+    def _wait_for(self, state: str, numbers: list[int]) -> None:
+        while not all(self._has_reached(number, state) for number in numbers):
+            self.check()
+            time.sleep(_PAUSE)
+
+    def _has_reached(self, number: int, state: str) -> bool:
+        said = _read(self._folder / f"{number}.{self._nonces[number]}")
+        found = said.get("state") if said is not None else None
+        return found in _ORDER and _ORDER.index(found) >= _ORDER.index(state)
+
+    def end(self, failure: BaseException | None) -> None:
+        """Tell the others how this rank has ended. Rank 0 waits for them to hear it, and removes the folder."""
+        if self._thread is None:
+            return
+        if failure is None:
+            self._say(_LEFT if self.number else _DONE)
+        else:
+            self._say(_FAILED, words=_in_words(failure), resumable=_is_resumable(failure))
+        if self.number == 0:
+            seconds = self._rank.timeout if failure is None else min(_PARTING_SECONDS, self._rank.timeout)
+            deadline = time.monotonic() + seconds
+            others = [number for number in self._nonces if number]
+            while not all(map(self._has_left, others)) and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
+        self._ended.set()
+        self._thread.join()
+        if self.number == 0:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            with suppress(OSError):
+                self._folder.parent.rmdir()
+
+    def _has_left(self, number: int) -> bool:
+        said = _read(self._folder / f"{number}.{self._nonces[number]}")
+        return said is not None and said.get("state") in (_LEFT, _FAILED)
+
+    # --- signs of life ------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._live, name="ramerge-rank", daemon=True)
+        self._thread.start()
+
+    def _live(self) -> None:
+        while True:
+            self._beat()
+            if self._ended.wait(min(_BEAT_SECONDS, self._rank.timeout / 10)):
+                return
+
+    def _say(self, state: str, **more: Any) -> None:
+        with self._lock:
+            self._state |= {"state": state, **more}
+        self._beat()
+
+    def _beat(self) -> None:
+        with self._lock, suppress(OSError):  # who cannot write is lost for the others
+            self._beats += 1
+            text = json.dumps({**self._state, "beats": self._beats})
+            _replace(self._folder / f"{self.number}.{self._nonce}", text)
+
+
+def _in_words(failure: BaseException) -> str:
+    if isinstance(failure, StoppedError):
+        return f"it was stopped by signal {failure.number}"
+    if isinstance(failure, OSError):
+        return f"{failure.filename or 'a file'}: {reason(failure)}"
+    return str(failure)[:2000] or type(failure).__name__
+
+
+def _is_resumable(failure: BaseException) -> bool:
+    if isinstance(failure, RankError):
+        return failure.resumable
+    return isinstance(failure, StoppedError | KeyboardInterrupt) or not isinstance(failure, InputError | OSError)
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,131 @@
+"""Where a plan is carried out: the folder that is built, the journal, and the other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from ramerge.checkpoint.stage import Stage, gathered, hidden_folder, staged
+from ramerge.engine.facts import facts_of
+from ramerge.engine.journal import Journal
+from ramerge.engine.ranks import Rank, Team
+from ramerge.engine.sinks import Shards, all_shards
+from ramerge.foundation.errors import PlanError
+from ramerge.planning.model import Plan
+
+
+class Site:
+    """The folder that is built, and what is known of earlier runs and other ranks.
+
+    Attributes:
+        journal: the journal.
+        leads: whether this process writes what is written once, and puts the output in its place.
+    """
+
+    def __init__(self, work: Path, journal: Journal, team: Team | None, stage: Stage | None) -> None:
+        self.journal = journal
+        self.leads = team is None or team.number == 0
+        self._work = work
+        self._team = team
+        self._stage = stage
+
+    @property
+    def stage(self) -> Stage:
+        """The folder that is built."""
+        if self._stage is None:
+            self._stage = Stage(self._work / "new", self.journal.files)
+        return self._stage
+
+    def shards(self, plan: Plan) -> Shards:
+        """The output's files. From then on all ranks work."""
+        if not self.leads:
+            self.begin()
+        shards = Shards(plan, self.stage, self.journal.before_sync)
+        try:
+            if self.leads:
+                self.begin()
+        except BaseException:
+            shards.close()
+            raise
+        return shards
+
+    def begin(self) -> None:
+        """Find the other ranks, and open the journal.
+
+        Raises:
+            PlanError: another rank has another plan.
+            RankError: a rank does not come in time.
+        """
+        team, journal = self._team, self.journal
+        if team is not None and self.leads:
+            journal.open(self._work, team)
+            team.lead(journal.session)
+        elif team is not None:
+            journal.session = team.join()
+            if (other := journal.disagreement(self._work)) is not None:
+                raise PlanError(f"rank {team.number} does not do the same work as rank 0: not the same is: {other}")
+            journal.open(self._work, team)
+        else:
+            journal.open(self._work)
+
+    def written(self) -> None:
+        """Called when everything that this process writes into the large files is on the disk."""
+        if self._team is not None:
+            self._team.written()
+            if not self.leads:
+                self._team.wait_for_output()
+
+
+@contextmanager
+def building(plan: Plan, rank: Rank | None, *, fresh: bool) -> Iterator[Site]:
+    """The site of a plan with an output folder, which is in its place when the `with` block ends.
+
+    Args:
+        plan: the plan.
+        rank: this process, if several carry out the plan.
+        fresh: whether what earlier runs have done is not used.
+    """
+    assert plan.out is not None
+    files = {} if plan.below is not None else {shard.name: shard.file_bytes for shard in all_shards(plan)}
+    journal = Journal(facts_of(plan), files, plan.bytes_read, fresh=fresh)
+    work = hidden_folder(plan.out)
+    with together(rank, work) as team, closing(journal):
+        if team is not None and team.number:
+            yield Site(work, journal, team, None)
+        else:
+            with staged(plan.out, overwrite=plan.overwrite, keeper=journal) as stage:
+                yield Site(work, journal, team, stage)
+
+
+@contextmanager
+def meeting(plan: Plan, rank: Rank, folder: Path, further: object) -> Iterator[Site]:
+    """The site of a plan without an output: ranks meet in `folder`. Begun when the `with` block begins."""
+    journal = Journal(facts_of(plan, further), {}, plan.bytes_read)
+    work = hidden_folder(folder / "ranks")
+    with together(rank, work) as team, closing(journal):
+        site = Site(work, journal, team, None)
+        if site.leads:
+            with gathered(work, journal):
+                site.begin()
+                yield site
+                site.written()  # all have read what they need
+        else:
+            site.begin()
+            yield site
+            site.written()
+
+
+@contextmanager
+def together(rank: Rank | None, work: Path) -> Iterator[Team | None]:
+    """The other ranks; they are told how the `with` block ends."""
+    if rank is None:
+        yield None
+        return
+    team = Team(rank, work)
+    try:
+        yield team
+    except BaseException as failure:
+        team.end(failure)
+        raise
+    team.end(None)

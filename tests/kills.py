@@ -1,0 +1,110 @@
+"""Merges in forks that are killed at a moment of choice, and what they leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ramerge
+from ramerge.engine import journal
+from ramerge.engine.execute import execute
+from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.engine.ranks import Rank
+from ramerge.engine.worker import Worker
+from ramerge.foundation.errors import RamergeError
+
+BLOCK = 32
+WORKERS = 3
+
+
+def merge(source: object, out: Path, *, block: int = BLOCK, rank: Rank | None = None, fresh: bool = False, **more: Any):
+    """A merge, or with `vary` a sweep, in many small blocks."""
+    plan = ramerge.plan(source, out, cache=False, **more)
+    plan = replace(plan, resources=replace(plan.resources, block_elements=block, workers=WORKERS))
+    return execute(plan, ThreadExecutor(WORKERS), rank=rank, fresh=fresh)
+
+
+def forked(work: Callable[[], object]) -> int:
+    """The process id of a fork that does this; it ends with 1 for an error, and with 2 for a defect."""
+    child = os.fork()
+    if child:
+        return child
+    code = 2
+    try:
+        warnings.simplefilter("ignore")  # that work is continued
+        work()
+        code = 0
+    except RamergeError as error:
+        code = 1
+        os.write(2, f"{error}\n".encode())
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def ended(child: int) -> int:
+    """Its exit code, or minus the number of the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def killed(work: Callable[[], object], records: int, *, torn: bool = False) -> bool:
+    """Do it in a fork that is killed with SIGKILL at its so many-th record, which may be half written.
+
+    False if the work was done before.
+    """
+
+    def doomed() -> None:
+        die_at(records, torn=torn)
+        work()
+
+    code = ended(forked(doomed))
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
+
+
+def die_at(records: int, *, torn: bool = False) -> None:
+    """End this process at its so many-th record; marks, which come by the clock, do not count."""
+    append, left = journal._Own.append, iter(range(records))
+
+    def counted(own: journal._Own, *arguments: Any) -> None:
+        if arguments[0] != journal._SYNCED and next(left, None) is None:
+            if torn:
+                os.write(own._descriptor, b"\x20" * 17)
+            os.kill(os.getpid(), signal.SIGKILL)
+        append(own, *arguments)
+
+    journal._Own.append = counted  # type: ignore[method-assign]  # in a fork
+
+
+def counting(calls: list[str], monkeypatch: Any) -> None:
+    """Note every block that a worker begins."""
+    for name in ("count", "merge"):
+        real = getattr(Worker, name)
+
+        def begun(worker: Worker, *arguments: Any, real: Any = real, name: str = name) -> Any:
+            calls.append(name)
+            return real(worker, *arguments)
+
+        monkeypatch.setattr(Worker, name, begun)
+
+
+def weights(out: Path) -> dict[str, bytes]:
+    """All files of an output but those that tell how it was made, which hold times."""
+    told = ("ramerge.json", "sweep.json", "README.md", "delta.safetensors.index.json")
+    return {
+        path.relative_to(out).as_posix(): path.read_bytes()
+        for path in sorted(out.rglob("*"))
+        if path.is_file() and path.name not in told
+    }
+
+
+def beside(out: Path) -> list[str]:
+    """Hidden folders beside an output."""
+    return sorted(path.name for path in out.parent.glob(".*"))
