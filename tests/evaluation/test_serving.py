@@ -177,7 +177,7 @@ ABSENT = [name for name in NEEDED if find_spec(name) is None]
 @pytest.mark.thorough
 @pytest.mark.skipif(bool(ABSENT), reason=f"transformers serve needs {', '.join(ABSENT)}: the extra eval-serve")
 def test_transformers_serves_a_model_that_answers(tmp_path: Path) -> None:
-    from ramerge.evaluation.endpoint import Access, Endpoint, request
+    from ramerge.evaluation.endpoint import Endpoint, EndpointAccess, request
 
     model = shutil.copytree(AGENTS / "sort", tmp_path / "sort")
     settings = json.loads((model / "tokenizer_config.json").read_text())
@@ -188,7 +188,7 @@ def test_transformers_serves_a_model_that_answers(tmp_path: Path) -> None:
     body = request(str(model), [{"role": "user", "content": "#5281704="}], temperature=0, top_p=1, max_tokens=8, seed=0)
 
     async def ask(url: str) -> str:
-        async with Endpoint(Access(url)) as endpoint:
+        async with Endpoint(EndpointAccess(url)) as endpoint:
             await endpoint.check(str(model))
             return (await endpoint.complete(body)).text
 
