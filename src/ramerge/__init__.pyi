@@ -18,6 +18,7 @@ from .foundation.errors import (
     PlanError,
     RamergeError,
     RankError,
+    RayError,
     RecipeError,
     WeightsError,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "Progress",
     "RamergeError",
     "RankError",
+    "RayError",
     "Recipe",
     "RecipeError",
     "Record",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,12 +15,14 @@ from ramerge.analysis.results import Analysis
 from ramerge.checkpoint.outputs import path_of
 from ramerge.checkpoint.stage import discard
 from ramerge.engine.execute import execute
+from ramerge.engine.executors.executor import Executor
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.engine.ranks import TIMEOUT, Rank, rank_of
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.events import Listener, silence
+from ramerge.foundation.machine import processors
 from ramerge.planning.build import make_plan
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import Plan
@@ -27,7 +30,7 @@ from ramerge.recipe.document import document_of
 from ramerge.recipe.points import make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
-Executors = Literal["threads", "ranks"]
+Executors = Literal["threads", "ranks", "ray"]
 
 # Defaults of the options of a plan. The default of every other option is None.
 _DEFAULTS = {"as_delta": False, "overwrite": False, "cache": True, "strict": False}
@@ -117,6 +120,7 @@ def merge(
     fresh: bool = False,
     executor: Executors = "threads",
     rank_timeout: float = TIMEOUT,
+    ray_init: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> Record:
     """Merge a recipe's agents into a checkpoint at `out`, which appears complete or not at all, or into memory.
@@ -138,8 +142,11 @@ def merge(
             has changed.
         executor: `threads`: this process does all work; or `ranks`: it shares the work with the other processes that
             torchrun, srun or mpirun has started, over the file system. All are called alike, and none of them uses
-            the cache.
+            the cache. With `ray`, nodes of a Ray cluster do the work. They must see inputs and output under the same
+            paths. `threads` and `max_memory` are then limits of each task.
         rank_timeout: seconds without a sign of life after which another rank is lost, which is an error of all.
+        ray_init: keywords of `ray.init`, such as `{"address": "auto", "runtime_env": {...}}`; not used if the program
+            is already connected to a cluster. Without an address, one is found as `ray.init` does, or started.
         on_progress: called from this thread with a `Progress` after every block.
 
     Returns:
@@ -154,8 +161,9 @@ def merge(
         CheckpointError: an input cannot be read.
         OutputError: the disk is full or fails.
         RankError: another rank has failed or is lost.
+        RayError: a Ray cluster cannot be reached, or cannot do the work.
     """
-    rank = _rank(executor, rank_timeout)
+    rank = _rank(executor, rank_timeout, ray_init)
     made = _planned(
         recipe,
         out,
@@ -174,7 +182,7 @@ def merge(
     )
     if made.is_sweep:
         raise RecipeError("this plan is for a sweep; pass it to `sweep`")
-    return _carried_out(made, on_tensor, on_progress, rank, fresh)[0]
+    return _carried_out(made, on_tensor, on_progress, rank, fresh, executor, ray_init)[0]
 
 
 def sweep(
@@ -195,6 +203,7 @@ def sweep(
     fresh: bool = False,
     executor: Executors = "threads",
     rank_timeout: float = TIMEOUT,
+    ray_init: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> tuple[Record, ...]:
     """Merge with every combination of parameters. Each pass reads the inputs once for all combinations.
@@ -205,16 +214,16 @@ def sweep(
         method, parameters, dtype, rounding: as for `plan`.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
         on_tensor: as for `merge`. It gets one tensor for all points, in their order, before the next tensor.
-        threads, max_memory, overwrite, cache, strict, fresh, executor, rank_timeout, on_progress: as for `merge`.
+        threads, max_memory, overwrite, cache, strict, fresh, executor, rank_timeout, ray_init, on_progress: as for `merge`.
 
     Returns:
         A record for each point, in order; `record.point` holds its varied parameters.
 
     Raises:
         RecipeError: the recipe or `vary` is wrong, or not exactly one of `out` and `on_tensor` is given.
-        PlanError, WeightsError, CheckpointError, OutputError, RankError: as for `merge`.
+        PlanError, WeightsError, CheckpointError, OutputError, RankError, RayError: as for `merge`.
     """
-    rank = _rank(executor, rank_timeout)
+    rank = _rank(executor, rank_timeout, ray_init)
     made = _planned(
         recipe,
         out,
@@ -236,7 +245,7 @@ def sweep(
             raise RecipeError("nothing varies: give keys and values, such as parameters.r=0,0.1,0.2")
         text = "a sweep in which nothing varies will be an error in a later version: use merge(recipe, on_tensor=...)"
         warnings.warn(text, DeprecationWarning, stacklevel=2)
-    return _carried_out(made, on_tensor, on_progress, rank, fresh)
+    return _carried_out(made, on_tensor, on_progress, rank, fresh, executor, ray_init)
 
 
 def convert(
@@ -254,6 +263,7 @@ def convert(
     fresh: bool = False,
     executor: Executors = "threads",
     rank_timeout: float = TIMEOUT,
+    ray_init: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> Record:
     """Write one model of any format as plain safetensors, block by block.
@@ -265,13 +275,13 @@ def convert(
         dtype: dtype of the output, such as `bfloat16`; by default the dtypes that are stored.
         rounding: how numbers are rounded to it: `nearest`, the default, or `stochastic`.
         shard_size: bytes of an output file, or a size such as `5GB`.
-        threads, max_memory, overwrite, strict, fresh, executor, rank_timeout, on_progress: as for `merge`.
+        threads, max_memory, overwrite, strict, fresh, executor, rank_timeout, ray_init, on_progress: as for `merge`.
 
     Returns:
         The record, which is also `out/ramerge.json`.
 
     Raises:
-        RecipeError, PlanError, WeightsError, CheckpointError, OutputError, RankError: as for `merge`.
+        RecipeError, PlanError, WeightsError, CheckpointError, OutputError, RankError, RayError: as for `merge`.
     """
     asked = {
         "base": str(base) if base is not None else None,
@@ -289,6 +299,7 @@ def convert(
         fresh=fresh,
         executor=executor,
         rank_timeout=rank_timeout,
+        ray_init=ray_init,
         on_progress=on_progress,
     )
 
@@ -308,12 +319,14 @@ def clean(out: str | Path) -> list[str]:
     return discard(path_of(out))
 
 
-def _rank(executor: str, timeout: float) -> Rank | None:
+def _rank(executor: str, timeout: float, ray_init: Mapping[str, Any] | None) -> Rank | None:
     """This process's rank, if it is one of several."""
-    if executor == "threads":
+    if ray_init and executor != "ray":
+        raise RecipeError("ray_init: is only of use with executor ray")
+    if executor in ("threads", "ray"):
         return None
     if executor != "ranks":
-        raise RecipeError(f"executor: {executor!r} is not known; choose threads or ranks")
+        raise RecipeError(f"executor: {executor!r} is not known; choose threads, ranks or ray")
     return rank_of(os.environ, timeout)
 
 
@@ -346,13 +359,27 @@ def _carried_out(
     on_progress: Listener | None,
     rank: Rank | None,
     fresh: bool,
+    kind: str,
+    ray_init: Mapping[str, Any] | None,
 ) -> tuple[Record, ...]:
-    if rank is not None and (on_tensor is not None or made.below is not None):
+    if kind != "threads" and (on_tensor is not None or made.below is not None):
         what = "on_tensor" if on_tensor is not None else "a delta"
-        raise RecipeError(f"executor ranks: {what} cannot be made by several processes; use threads")
-    listen = on_progress or silence
-    executor = ThreadExecutor(made.resources.workers)
-    return execute(made, executor, listen, on_tensor, rank=rank, fresh=fresh)
+        raise RecipeError(f"executor {kind}: {what} cannot be made by several processes; use threads")
+    with _executor(kind, made, ray_init) as executor:
+        return execute(made, executor, on_progress or silence, on_tensor, rank=rank, fresh=fresh)
+
+
+@contextmanager
+def _executor(kind: str, made: Plan, ray_init: Mapping[str, Any] | None) -> Iterator[Executor]:
+    """What works on the plan's blocks."""
+    resources = made.resources
+    if kind != "ray" or made.problems:
+        yield ThreadExecutor(resources.workers)
+        return
+    from ramerge.engine.executors.ray import RayExecutor, connected
+
+    with connected(ray_init or {}) as ray:
+        yield RayExecutor(ray, resources.workers, processors(), resources.memory_of)
 
 
 def analyze(
@@ -369,6 +396,7 @@ def analyze(
     strict: bool = False,
     executor: Executors = "threads",
     rank_timeout: float = TIMEOUT,
+    ray_init: Mapping[str, Any] | None = None,
     meet: str | Path | None = None,
     on_progress: Listener | None = None,
 ) -> Analysis:
@@ -384,17 +412,17 @@ def analyze(
         epsilons: further thresholds of "moved" to compare.
         threads, max_memory: as for `merge`.
         cache: whether to store counts for later merges of the same files, which then need one read less.
-        strict, executor, rank_timeout, on_progress: as for `merge`.
+        strict, executor, rank_timeout, ray_init, on_progress: as for `merge`.
         meet: a folder that all ranks share; needed with `executor="ranks"`. They use a hidden folder in it.
 
     Returns:
         The same figures for the model, every layer, role and tensor.
 
     Raises:
-        RecipeError, PlanError, WeightsError, CheckpointError, RankError: as for `merge`.
+        RecipeError, PlanError, WeightsError, CheckpointError, RankError, RayError: as for `merge`.
         OutputError: the folder `meet` cannot be used.
     """
-    rank = _rank(executor, rank_timeout)
+    rank = _rank(executor, rank_timeout, ray_init)
     if (rank is None) != (meet is None):
         raise RecipeError("meet: give a folder that all ranks share with executor ranks, and only with it")
     document = open_recipe(recipe, _set(method, parameters, dtype, rounding), tensors_of_base)
@@ -406,7 +434,6 @@ def analyze(
         cache=cache and rank is None,
         strict=strict,
     )
-    threaded = ThreadExecutor(plan.resources.workers)
-    return carry_out(
-        plan, anatomy, threaded, on_progress or silence, rank=rank, meet=path_of(meet) if meet is not None else None
-    )
+    listen, folder = on_progress or silence, path_of(meet) if meet is not None else None
+    with _executor(executor, plan, ray_init) as chosen:
+        return carry_out(plan, anatomy, chosen, listen, rank=rank, meet=folder)

@@ -41,6 +41,15 @@ class Identity:
         return max(self.modified_ns, self.changed_ns)
 
 
+def is_same_elsewhere(ours: Identity, theirs: Identity) -> bool:
+    """Whether a file that two machines see is the same for all that can be told.
+
+    Devices have other numbers on each machine, and so have inodes where a bucket is mounted. Size and time of the last
+    write are kept with the file.
+    """
+    return (ours.nbytes, ours.modified_ns) == (theirs.nbytes, theirs.modified_ns)
+
+
 def identity_of(descriptor: int) -> Identity:
     """The identity of an open file."""
     status = os.fstat(descriptor)
@@ -76,6 +85,18 @@ def check_unchanged(files: Mapping[Path, Identity]) -> None:
 def has_changed(path: Path) -> str:
     """The message about a file that has changed."""
     return f"{path}: has changed since it was first read; run this again when no program writes to it any more"
+
+
+def is_another(path: Path, found: Identity, wanted: Identity) -> str:
+    """The message about a file that another machine sees differently."""
+    return (
+        f"{path}: is not the file that was planned with, but one of {found.nbytes:,} bytes, written "
+        f"{_date(found)}; planned was one of {wanted.nbytes:,} bytes, written {_date(wanted)}"
+    )
+
+
+def _date(identity: Identity) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(identity.modified_ns / _SECOND))
 
 
 def _unsettled_seconds(identity: Identity) -> float:

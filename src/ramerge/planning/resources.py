@@ -100,7 +100,8 @@ def cut(
 
     def resources(workers: int, block: int) -> Resources:
         buffer = max((tensor.buffer_bytes(block) for tensor in tensors), default=0)
-        return Resources(workers, block, buffer, fixed + workers * (buffer + scratch + partials) + 3 * partials)
+        each = buffer + scratch + partials
+        return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
 
     block = _LARGEST_BLOCK
     while block > _SMALLEST_BLOCK and resources(workers, block).peak_memory_bytes > budget:
