@@ -994,3 +994,11 @@ def gaps_of(positions: Iterable[int]) -> list[int]:
         gaps += [255] * (gap // 255) + [gap % 255]
         after = position + 1
     return gaps
+
+
+def values_of(xors: np.ndarray, planes: int) -> list[int]:
+    """The lowest bytes of all xors, then the next ones, up to so many; 0 for those that are longer, which follow."""
+    rows = [int(xor).to_bytes(xors.itemsize, "little") for xor in xors]
+    fits = [not any(row[planes:]) for row in rows]
+    found = [row[plane] if fit else 0 for plane in range(planes) for row, fit in zip(rows, fits, strict=True)]
+    return found + [byte for row, fit in zip(rows, fits, strict=True) if not fit for byte in row]

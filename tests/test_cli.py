@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from ramerge.methods.table import METHODS
+from ramerge import methods
+from ramerge.methods.table import METHODS, Method
 from tests.checkpoints import floats, simple, write_checkpoint, write_simple
 from tests.commands import ramerge
 
@@ -191,6 +193,13 @@ def test_methods_are_listed_with_parameters_and_source() -> None:
     assert json.loads(ramerge("methods", "--json").stdout)["ram+"]["parameters"]["r"]["default"] == 0.1
 
 
+def test_methods_are_in_the_table_under_their_own_names() -> None:
+    files = [path.stem for path in Path(methods.__file__).parent.glob("[a-z]*.py")]
+    found = [value for file in files for value in vars(import_module(f"ramerge.methods.{file}")).values()]
+    named = {value.name: value for value in found if isinstance(value, Method)}
+    assert named == dict(METHODS)
+
+
 def test_help_and_version() -> None:
     assert "merge" in ramerge("--help").stdout
     assert "--max-memory" in ramerge("merge", "-h").stdout
@@ -206,7 +215,7 @@ def big(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_nothing_and_says_so(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_says_what_it_leaves(number: signal.Signals, tmp_path: Path) -> None:
     names = big(tmp_path)
     process = subprocess.Popen(
         [*COMMAND, "merge", *flags(tmp_path, names), str(tmp_path / "out")], stderr=subprocess.PIPE, text=True
@@ -217,9 +226,32 @@ def test_a_signal_leaves_nothing_and_says_so(number: signal.Signals, tmp_path: P
     process.send_signal(number)
     _, stderr = process.communicate(timeout=600)
     assert process.returncode == 128 + number
-    assert f"stopped by {number.name}; nothing was kept" in stderr
+    assert f"stopped by {number.name}; " in stderr
     assert "Traceback" not in stderr
+    left = sorted(path.name for path in tmp_path.iterdir())
+    if "nothing was kept" in stderr:  # it came before the first block was done
+        assert left == ["a", "base"]
+        return
+    assert " % of the work is kept: the same command goes on from there" in stderr
+    assert left == [".out.ramerge-partial", "a", "base"]
+    done = ramerge("clean", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / '.out.ramerge-partial'}: removed\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "base"]
+    assert "nothing is left of stopped runs" in ramerge("clean", tmp_path / "out").stdout
+
+
+def test_a_killed_merge_goes_on(tmp_path: Path) -> None:
+    names = big(tmp_path)
+    process = subprocess.Popen([*COMMAND, "merge", *flags(tmp_path, names), str(tmp_path / "out"), "--quiet"])
+    journal = tmp_path / ".out.ramerge-partial/journal/0001.0"
+    while not journal.exists() or journal.stat().st_size < 4000:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    done = ramerge("merge", *flags(tmp_path, names), tmp_path / "out", "--quiet")
+    assert done.returncode == 0
+    assert done.stderr.startswith(f"note: {tmp_path / 'out'}: continuing: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "base", "out"]
 
 
 def test_a_killed_merge_is_cleaned_up_by_the_next(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from ramerge.checkpoint.delta.write import DeltaWriter
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.foundation.errors import OutputError, PlanError, RecipeError, WeightsError
-from tests.checkpoints import floats, recipe, simple, write_checkpoint
+from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.commands import ramerge as command
 from tests.conformance.methods import ROWS
 from tests.conformance.test_merge import plain
+from tests.foreign import write_slime
 from tests.reference import Stored
 from tests.test_vocabulary import COMMON
 from tests.test_vocabulary import write as with_vocabulary
@@ -33,38 +35,44 @@ def files(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if name not in RECORDS}
 
 
-def packed(folder: Path, source: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """The recipe with deltas in place of some agents."""
+def own(base: Path, agent: Path, out: Path) -> Path:
+    """A delta in ramerge's layout."""
+    ramerge.delta(base, agent, out)
+    return out
+
+
+def slime(base: Path, agent: Path, out: Path) -> Path:
+    """A delta as slime writes it."""
+    return write_slime(out, 1, read_checkpoint(base), read_checkpoint(agent))
+
+
+def packed(folder: Path, source: dict[str, Any], kinds: Sequence[Callable[[Path, Path, Path], Path] | None]) -> Any:
+    """The recipe with deltas in place of agents; None leaves an agent as it is."""
     agents = dict(source["agents"])
-    for name in names:
-        ramerge.delta(source["base"], folder / name, folder / f"{name}-delta")
-        agent = agents[name]
-        model = str(folder / f"{name}-delta")
-        agents[name] = {**agent, "model": model} if isinstance(agent, dict) else model
+    for kind, (name, agent) in zip(kinds, source["agents"].items(), strict=False):
+        if kind is not None:
+            model = str(kind(Path(source["base"]), Path(source["base"]).parent / name, folder / name))
+            agents[name] = {**agent, "model": model} if isinstance(agent, dict) else model
     return {**source, "agents": agents}
 
 
+KINDS = {"deltas": [own, own, own], "one": [own, None, None], "mixed": [slime, own, None]}
+
+
 @pytest.mark.parametrize("method", list(ROWS))
-def test_every_method(method: str, tmp_path: Path) -> None:
+def test_every_method(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMERGE_CACHE", str(tmp_path / "cache"))
     source, *_ = plain(tmp_path, method)
     source.setdefault("base", str(tmp_path / "base"))
     ramerge.merge(source, tmp_path / "wanted", cache=False)
-    wanted, names = files(tmp_path / "wanted"), list(source["agents"])
-    for place, which in enumerate((names, names[:1])):
-        given = packed(tmp_path / str(place), *_moved(tmp_path, place, source), which)
-        ramerge.merge(given, tmp_path / f"out{place}", cache=False)
-        assert files(tmp_path / f"out{place}") == wanted
+    wanted = files(tmp_path / "wanted")
+    for name, kinds in KINDS.items():
+        given = packed(tmp_path / f"{name} agents", source, kinds)
+        ramerge.merge(given, tmp_path / name, cache=False)
+        assert files(tmp_path / name) == wanted
     ramerge.merge(given, tmp_path / "packed", as_delta=True, cache=False)
     ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "unpacked")
     assert files(tmp_path / "unpacked") == wanted
-
-
-def _moved(folder: Path, place: int, source: dict[str, Any]) -> tuple[dict[str, Any]]:
-    """A folder of its own, in which the agents are the same."""
-    (folder / str(place)).mkdir()
-    for name in source["agents"]:
-        (folder / str(place) / name).symlink_to(folder / name)
-    return (source,)
 
 
 def large(folder: Path, seed: int, moved: float) -> Path:
@@ -115,6 +123,26 @@ def test_what_was_saved_is_said(tmp_path: Path) -> None:
     assert "ramerge apply BASE" in (tmp_path / "out/README.md").read_text()
     again = ramerge.merge(recipe(tmp_path, ["a", "b"]), tmp_path / "out", as_delta=True, overwrite=True)
     assert again.bytes_written == record.bytes_written
+
+
+def test_what_is_not_read_is_said(tmp_path: Path) -> None:
+    for name, moved in (("base", 0), ("a", 0.01), ("b", 0.02)):
+        large(tmp_path / name, len(name) + int(100 * moved), moved)
+    ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "packed")
+    source = recipe(tmp_path, ["a", "b"])
+    full = ramerge.plan(source, cache=False)
+    assert full.bytes_in_full == full.bytes_read and not any("deltas" in note for note in full.notes)
+    source["agents"]["a"] = str(tmp_path / "packed")
+    plan = ramerge.plan(source, cache=False)
+    assert plan.bytes_in_full == full.bytes_read
+    assert 2 / 3 < plan.bytes_read / plan.bytes_in_full < 0.7
+    told = f"with deltas {plan.bytes_read:,} bytes are read, 67% of the {full.bytes_read:,} of whole checkpoints"
+    assert told in plan.notes
+    record = ramerge.merge(source, tmp_path / "out", cache=False)
+    assert told in record.notes and record.bytes_read == plan.bytes_read
+    assert "67% of the bytes of whole checkpoints" in (tmp_path / "out/README.md").read_text()
+    analysis = ramerge.analyze({**source, "method": "ram"}, cache=False)  # reads once
+    assert any("67% of the 6,006,000" in note for note in analysis.notes)
 
 
 def test_what_cannot_be_a_delta_is_refused(tmp_path: Path) -> None:

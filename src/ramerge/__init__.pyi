@@ -1,5 +1,6 @@
 from .analysis.results import Analysis, frames
-from .api import analyze, clean, convert, merge, plan, sweep
+from .analysis.run import analyze
+from .api import clean, convert, merge, plan, sweep
 from .deltas.run import DeltaRecord, apply, delta
 from .engine.record import AgentStatistics, Record
 from .engine.sinks import MergedTensor

@@ -1,36 +1,27 @@
-"""The functions that users call: `plan`, `merge`, `sweep`, `convert`, `analyze` and `clean`."""
+"""The functions that users call: `plan`, `merge`, `sweep`, `convert` and `clean`; `analyze` is in `analysis.run`."""
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ramerge.analysis.analyze import EPSILONS, plan_analysis
-from ramerge.analysis.analyze import analyze as carry_out
-from ramerge.analysis.results import Analysis
 from ramerge.checkpoint.outputs import path_of
 from ramerge.checkpoint.stage import discard
+from ramerge.engine.chosen import chosen_executor
 from ramerge.engine.execute import execute
-from ramerge.engine.executors.executor import Executor
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.engine.ranks import TIMEOUT, Rank, rank_of
+from ramerge.engine.ranks import TIMEOUT, Executors, Rank, chosen_rank
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.events import Listener, silence
-from ramerge.foundation.machine import processors
 from ramerge.planning.build import make_plan
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import Plan
 from ramerge.recipe.document import document_of
 from ramerge.recipe.points import make_points
-from ramerge.recipe.read import AnyRecipe, open_recipe
-
-Executors = Literal["threads", "ranks", "ray"]
+from ramerge.recipe.read import AnyRecipe, open_recipe, overriding
 
 # Defaults of the options of a plan. The default of every other option is None.
 _DEFAULTS = {"as_delta": False, "overwrite": False, "cache": True, "strict": False}
@@ -78,7 +69,7 @@ def plan(
         RecipeError: the recipe is wrong; all its problems are listed.
     """
     return make_plan(
-        make_points(open_recipe(recipe, _set(method, parameters, dtype, rounding), tensors_of_base), vary),
+        make_points(open_recipe(recipe, overriding(method, parameters, dtype, rounding), tensors_of_base), vary),
         path_of(out) if out is not None else None,
         in_memory=in_memory,
         as_delta=as_delta,
@@ -88,18 +79,6 @@ def plan(
         cache=cache,
         strict=strict,
     )
-
-
-def _set(
-    method: str | None, parameters: Mapping[str, Any] | None, dtype: str | None, rounding: str | None
-) -> dict[str, Any]:
-    """Values that override a recipe's, by key, in the form that flags of the command line have."""
-    return {
-        "method": method,
-        "dtype": dtype,
-        "rounding": rounding,
-        **{f"parameters.{name}": value for name, value in (parameters or {}).items()},
-    }
 
 
 def merge(
@@ -163,7 +142,7 @@ def merge(
         RankError: another rank has failed or is lost.
         RayError: a Ray cluster cannot be reached, or cannot do the work.
     """
-    rank = _rank(executor, rank_timeout, ray_init)
+    rank = chosen_rank(executor, rank_timeout, ray_init)
     made = _planned(
         recipe,
         out,
@@ -214,7 +193,8 @@ def sweep(
         method, parameters, dtype, rounding: as for `plan`.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
         on_tensor: as for `merge`. It gets one tensor for all points, in their order, before the next tensor.
-        threads, max_memory, overwrite, cache, strict, fresh, executor, rank_timeout, ray_init, on_progress: as for `merge`.
+        threads, max_memory, overwrite, cache, strict, fresh, executor, rank_timeout, ray_init, on_progress: as for
+            `merge`.
 
     Returns:
         A record for each point, in order; `record.point` holds its varied parameters.
@@ -223,7 +203,7 @@ def sweep(
         RecipeError: the recipe or `vary` is wrong, or not exactly one of `out` and `on_tensor` is given.
         PlanError, WeightsError, CheckpointError, OutputError, RankError, RayError: as for `merge`.
     """
-    rank = _rank(executor, rank_timeout, ray_init)
+    rank = chosen_rank(executor, rank_timeout, ray_init)
     made = _planned(
         recipe,
         out,
@@ -319,17 +299,6 @@ def clean(out: str | Path) -> list[str]:
     return discard(path_of(out))
 
 
-def _rank(executor: str, timeout: float, ray_init: Mapping[str, Any] | None) -> Rank | None:
-    """This process's rank, if it is one of several."""
-    if ray_init and executor != "ray":
-        raise RecipeError("ray_init: is only of use with executor ray")
-    if executor in ("threads", "ray"):
-        return None
-    if executor != "ranks":
-        raise RecipeError(f"executor: {executor!r} is not known; choose threads, ranks or ray")
-    return rank_of(os.environ, timeout)
-
-
 def _planned(
     recipe: AnyRecipe | Plan,
     out: str | Path | None,
@@ -365,75 +334,5 @@ def _carried_out(
     if kind != "threads" and (on_tensor is not None or made.below is not None):
         what = "on_tensor" if on_tensor is not None else "a delta"
         raise RecipeError(f"executor {kind}: {what} cannot be made by several processes; use threads")
-    with _executor(kind, made, ray_init) as executor:
+    with chosen_executor(kind, made, ray_init) as executor:
         return execute(made, executor, on_progress or silence, on_tensor, rank=rank, fresh=fresh)
-
-
-@contextmanager
-def _executor(kind: str, made: Plan, ray_init: Mapping[str, Any] | None) -> Iterator[Executor]:
-    """What works on the plan's blocks."""
-    resources = made.resources
-    if kind != "ray" or made.problems:
-        yield ThreadExecutor(resources.workers)
-        return
-    from ramerge.engine.executors.ray import RayExecutor, connected
-
-    with connected(ray_init or {}) as ray:
-        yield RayExecutor(ray, resources.workers, processors(), resources.memory_of)
-
-
-def analyze(
-    recipe: AnyRecipe,
-    *,
-    method: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    dtype: str | None = None,
-    rounding: str | None = None,
-    epsilons: Sequence[float] = EPSILONS,
-    threads: int | None = None,
-    max_memory: int | str | None = None,
-    cache: bool = True,
-    strict: bool = False,
-    executor: Executors = "threads",
-    rank_timeout: float = TIMEOUT,
-    ray_init: Mapping[str, Any] | None = None,
-    meet: str | Path | None = None,
-    on_progress: Listener | None = None,
-) -> Analysis:
-    """What RL changed in the agents of a recipe: sparsity, overlap, angles, and how much of it merges would keep.
-
-    The inputs are read once, and once more for each counting pass of the recipe's method. Nothing is written. What the
-    recipe's method keeps of the agents is measured if it works element by element on task vectors. In place of any
-    other method, RAM with the same epsilon is measured.
-
-    Args:
-        recipe: as for `merge`.
-        method, parameters, dtype, rounding: as for `plan`.
-        epsilons: further thresholds of "moved" to compare.
-        threads, max_memory: as for `merge`.
-        cache: whether to store counts for later merges of the same files, which then need one read less.
-        strict, executor, rank_timeout, ray_init, on_progress: as for `merge`.
-        meet: a folder that all ranks share; needed with `executor="ranks"`. They use a hidden folder in it.
-
-    Returns:
-        The same figures for the model, every layer, role and tensor.
-
-    Raises:
-        RecipeError, PlanError, WeightsError, CheckpointError, RankError, RayError: as for `merge`.
-        OutputError: the folder `meet` cannot be used.
-    """
-    rank = _rank(executor, rank_timeout, ray_init)
-    if (rank is None) != (meet is None):
-        raise RecipeError("meet: give a folder that all ranks share with executor ranks, and only with it")
-    document = open_recipe(recipe, _set(method, parameters, dtype, rounding), tensors_of_base)
-    plan, anatomy = plan_analysis(
-        document,
-        epsilons=epsilons,
-        threads=threads,
-        max_memory=max_memory,
-        cache=cache and rank is None,
-        strict=strict,
-    )
-    listen, folder = on_progress or silence, path_of(meet) if meet is not None else None
-    with _executor(executor, plan, ray_init) as chosen:
-        return carry_out(plan, anatomy, chosen, listen, rank=rank, meet=folder)

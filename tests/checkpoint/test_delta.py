@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ramerge
 from ramerge.checkpoint.arena import Arena
-from ramerge.checkpoint.delta.codec import ALL, BITMAP, BLOCK, GAPS, NOTHING, DamagedError, Encoder, Row, decode
+from ramerge.checkpoint.delta.codec import BITMAP, BLOCK, GAPS, NOTHING, DamagedError, Encoder, Row, decode
 from ramerge.checkpoint.delta.layout import INDEX
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.foundation.errors import CheckpointError, RamergeError
@@ -63,14 +64,26 @@ def test_a_block_comes_back(seed: int, size: int, width: int, density: float, co
     assert row == found.row
     row.check(size, width, len(found.payload))
     assert row.moved == np.count_nonzero(base != other)
-    words = base.copy()
-    decode(row, np.frombuffer(found.payload, np.uint8), words, Arena().take)
-    assert np.array_equal(words, other)
+    out = np.empty_like(base)
+    decode(row, np.frombuffer(found.payload, np.uint8), base, out, Arena().take)
+    assert np.array_equal(out, other)
 
 
-@pytest.mark.parametrize(("density", "form"), [(0, NOTHING), (0.01, GAPS), (0.5, BITMAP), (1, ALL)])
-def test_the_smallest_form_is_chosen(density: float, form: int) -> None:
-    base, other = drawn(0, 5000, 2, density)
+@pytest.mark.parametrize(
+    ("density", "most", "form"),
+    [
+        (0, 1, NOTHING),
+        (0.01, 1, GAPS + 16),
+        (0.01, 1 << 15, GAPS + 32),
+        (0.5, 255, BITMAP + 16),
+        (1, 300, BITMAP + 16),
+        (1, 1 << 15, BITMAP + 32),
+    ],
+)
+def test_small_forms_are_chosen(density: float, most: int, form: int) -> None:
+    rng = np.random.default_rng(0)
+    base = rng.integers(0, 1 << 16, 5000, np.uint16)
+    other = np.where(rng.random(5000) < density, base ^ rng.integers(1, most + 1, 5000, np.uint16), base)
     assert Encoder("none").encode(base, other).row.form == form
 
 
@@ -79,50 +92,60 @@ def packed(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("form", "moved", "positions", "values"),
+    ("form", "moved", "escaped", "payload"),
     [
-        (GAPS, 1, b"\xc8", b"\1\0"),  # outside
-        (GAPS, 2, b"\1", b"\1\0\1\0"),  # fewer positions than values
-        (GAPS, 1, b"\1\xff", b"\1\0"),  # a gap without an end
-        (BITMAP, 1, bytes(16), b"\1\0"),
-        (BITMAP, 1, bytes(15) + b"\x80", b"\1\0"),
-        (BITMAP, 1, b"\1" + bytes(7), b"\1\0"),
-        (GAPS + 16, 1, packed(bytes(1 << 24)), b"\1\0"),  # a bomb
-        (GAPS + 32, 1, b"\0", packed(bytes(1 << 24))),
-        (GAPS + 32, 1, b"\0", packed(b"")),
-        (GAPS + 16, 1, b"nothing", b"\1\0"),
-        (GAPS + 16, 1, packed(b"\1")[:-1], b"\1\0"),
-        (GAPS + 16, 1, packed(b"\1") + b"more", b"\1\0"),
-        (GAPS + 16, 1, zstandard.ZstdCompressor(write_content_size=False).compress(b"\1"), b"\1\0"),
-        (BITMAP + 16, 1, packed(b"\1"), b"\1\0"),
+        (GAPS + 32, 1, 0, b"\xc8\1\0"),  # outside
+        (GAPS + 32, 2, 0, b"\1\1\0\1\0"),  # fewer positions than values
+        (GAPS + 32, 1, 0, b"\1\xff\1\0"),  # a gap without an end
+        (GAPS + 16, 1, 1, b"\1\1\0\1"),  # a long value that nobody needs
+        (GAPS + 16, 1, 0, b"\1\0"),  # one that is missing
+        (GAPS + 16, 2, 1, b"\1\1\0\0\0\1"),
+        (BITMAP + 16, 1, 0, bytes(16) + b"\1"),
+        (BITMAP + 16, 1, 0, bytes(15) + b"\x80\1"),
+        (BITMAP + 16, 1, 0, b"\1" + bytes(7) + b"\1"),
+        (BITMAP + 16, 1, 1, b"\1" + bytes(15) + b"\1\0\1"),
+        (BITMAP + 16, 1, 0, b"\1" + bytes(15) + b"\0"),
+        (GAPS + 16 + 256, 1, 0, packed(bytes(1 << 24))),  # a bomb
+        (GAPS + 16 + 256, 1, 0, packed(b"")),
+        (GAPS + 16 + 256, 1, 0, packed(b"\1")),
+        (GAPS + 16 + 256, 1, 0, b"nothing"),
+        (GAPS + 16 + 256, 1, 0, packed(b"\1\1")[:-1]),
+        (GAPS + 16 + 256, 1, 0, packed(b"\1\1") + b"more"),
+        (GAPS + 16 + 256, 1, 0, zstandard.ZstdCompressor(write_content_size=False).compress(b"\1\1")),
+        (BITMAP + 16 + 256, 1, 0, packed(b"\1\1")),
     ],
 )
-def test_bytes_that_are_no_block_are_refused(form: int, moved: int, positions: bytes, values: bytes) -> None:
-    import xxhash
-
-    payload = positions + values
-    row = Row(0, len(positions), len(values), moved, form, xxhash.xxh3_64_intdigest(payload), bytes(16))
+def test_bytes_that_are_no_block_are_refused(form: int, moved: int, escaped: int, payload: bytes) -> None:
+    row = Row(0, len(payload), moved, escaped, form, xxhash.xxh3_64_intdigest(payload), bytes(16))
+    words = np.zeros(100, np.uint16)
     with pytest.raises(DamagedError):
         row.check(100, 2, len(payload))
-        decode(row, np.frombuffer(payload, np.uint8), np.zeros(100, np.uint16), Arena().take)
+        decode(row, np.frombuffer(payload, np.uint8), words, words, Arena().take)
 
 
 @pytest.mark.parametrize(
     "numbers",
     [
-        {"form": 4},
-        {"form": 64},
+        {"form": 3 + 16},
+        {"form": GAPS},
+        {"form": GAPS + 48},
+        {"form": GAPS + 16 + 512},
+        {"form": 16},
+        {"form": GAPS + 32},
         {"moved": 101},
         {"moved": 0},
         {"form": NOTHING},
-        {"positions": 6},
-        {"values": 9},
+        {"stored": 6},
+        {"stored": 13},
+        {"escaped": 6},
+        {"escaped": 1},
         {"begin": 2**63},
-        {"begin": 10},
+        {"begin": 12},
+        {"form": GAPS + 16 + 256, "stored": 13},
     ],
 )
 def test_rows_that_lie_are_refused(numbers: dict[str, int]) -> None:
-    good = {"begin": 0, "positions": 5, "values": 10, "moved": 5, "form": GAPS, "payload": 0}
+    good = {"begin": 0, "stored": 10, "moved": 5, "escaped": 0, "form": GAPS + 16, "payload": 0}
     Row(**good, base=b"").check(100, 2, 20)
     with pytest.raises(DamagedError):
         Row(**(good | numbers), base=b"").check(100, 2, 20)

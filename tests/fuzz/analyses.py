@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from ramerge import api
+import ramerge
 from ramerge.analysis.report import page
 from ramerge.analysis.report.write import render
 from ramerge.analysis.results import read_analysis
@@ -24,7 +24,7 @@ from tests.fuzz.mutate import json_text
 @cache
 def _good() -> dict[str, Any]:
     place = folder("analyses")
-    analysis = api.analyze(recipe(place, write_simple(place, {"code": 0.1, "tool": 0.2})), cache=False)
+    analysis = ramerge.analyze(recipe(place, write_simple(place, {"code": 0.1, "tool": 0.2})), cache=False)
     (place / "good.json").write_text(analysis.to_json())
     assert read_analysis(place / "good.json").to_json() == analysis.to_json()
     return json.loads(analysis.to_json())

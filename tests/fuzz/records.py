@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+import ramerge
 from ramerge import api
 from ramerge.analysis.finished import open_finished, with_differences
 from ramerge.analysis.report import page
@@ -32,7 +33,7 @@ def _merged() -> tuple[dict[str, Any], dict[str, Any], Analysis]:
     api.sweep(source, place / "sweep", vary={"parameters.r": [0, 0.1]}, cache=False)
     shutil.copy(place / "out/ramerge.yaml", place / "sweep")
     found = [json.loads((place / name).read_bytes()) for name in ("out/ramerge.json", "sweep/sweep.json")]
-    return found[0], found[1], api.analyze(source, cache=False)
+    return found[0], found[1], ramerge.analyze(source, cache=False)
 
 
 def cases(seed: int) -> Iterator[Case]:

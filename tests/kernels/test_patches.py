@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ramerge.kernels import patches
-from tests.reference import gaps_of
+from ramerge.kernels import native, patches
+from tests.reference import gaps_of, values_of
 
 
 def drawn(seed: int, size: int, width: int, density: float) -> tuple[np.ndarray, np.ndarray]:
@@ -17,32 +17,57 @@ def drawn(seed: int, size: int, width: int, density: float) -> tuple[np.ndarray,
     return base, np.where(rng.random(size) < density, other, base)
 
 
+def sparse(seed: int, size: int, width: int, density: float) -> tuple[np.ndarray, np.ndarray]:
+    """As `drawn`, with differences of all sizes, small ones first of all."""
+    base, other = drawn(seed, size, width, density)
+    shifts = np.random.default_rng(seed).integers(0, 8 * width, size, np.uint8).astype(base.dtype)
+    return base, base ^ ((base ^ other) >> shifts)
+
+
+@pytest.fixture(params=[True, False], ids=["at once", "one by one"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With vectors and without, whatever the processor has."""
+    monkeypatch.setattr(native, "expands", lambda: request.param)
+    monkeypatch.setattr(patches, "_comparing", patches._comparing.__wrapped__)
+    monkeypatch.setattr(patches, "_patching", patches._patching.__wrapped__)
+
+
 @given(
     st.integers(0, 1000),
     st.sampled_from([0, 1, 63, 64, 65, 700, 5000]),
-    st.sampled_from(patches.WIDTHS),
+    st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 3), (8, 1)]),
     st.sampled_from([0.0, 0.001, 0.02, 0.3, 1.0]),
 )
-def test_positions_and_values_are_those_of_numpy(seed: int, size: int, width: int, density: float) -> None:
-    base, other = drawn(seed, size, width, density)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.usefixtures("both_ways")
+def test_positions_and_values_are_those_of_numpy(seed: int, size: int, form: tuple[int, int], density: float) -> None:
+    width, planes = form
+    base, other = sparse(seed, size, width, density)
     moved = np.flatnonzero(base != other)
-    bitmap, values = np.full(patches.bitmap_words(size), 7, np.uint64), np.empty(size, base.dtype)
-    assert patches.compare(base, other, bitmap, values) == len(moved)
-    values = values[: len(moved)].copy()
-    assert np.array_equal(values, base[moved] ^ other[moved])
+    bitmap, xors = np.full(patches.bitmap_words(size), 7, np.uint64), np.empty(size, base.dtype)
+    assert patches.compare(base, other, bitmap, xors) == len(moved)
+    xors = xors[: len(moved)].copy()
+    assert np.array_equal(xors, base[moved] ^ other[moved])
     assert np.array_equal(np.flatnonzero(np.unpackbits(bitmap.view(np.uint8), bitorder="little")), moved)
     gaps = np.empty(patches.most_gaps(size, len(moved)), np.uint8)
     gaps = gaps[: patches.to_gaps(bitmap, gaps)].copy()
     assert gaps.tolist() == gaps_of(moved)
+    escaped = patches.beyond(xors, planes)
+    values = np.empty(patches.values_size(xors.size, escaped, planes, width), np.uint8)
+    patches.split(xors, planes, values)
+    assert values.tolist() == values_of(xors, planes)
     for patch, positions in ((patches.patch_bitmap, bitmap), (patches.patch_gaps, gaps)):
-        words = base.copy()
-        assert patch(words, positions, values)
-        assert np.array_equal(words, other)
-    planes, back = np.empty(values.nbytes, np.uint8), np.empty_like(values)
-    patches.split_planes(values, planes)
-    assert np.array_equal(planes, values.view(np.uint8).reshape(-1, width).T.reshape(-1))
-    patches.join_planes(planes, back)
-    assert np.array_equal(back, values)
+        out = np.empty_like(base)
+        assert patch(base, positions, values, xors.size, planes, out)
+        assert np.array_equal(out, other)
+        in_place = base.copy()
+        assert patch(in_place, positions, values, xors.size, planes, in_place)
+        assert np.array_equal(in_place, other)
+        if escaped:
+            assert not patch(base, positions, values[:-1], xors.size, planes, out)
+        if xors.size:
+            assert not patch(base, positions, values, xors.size - 1, planes, out)
+        assert not patch(base, positions, np.append(values, np.uint8(0)), xors.size, planes, out)
 
 
 @pytest.mark.parametrize(
@@ -51,22 +76,26 @@ def test_positions_and_values_are_those_of_numpy(seed: int, size: int, width: in
 )
 def test_gaps_that_do_not_fit_are_refused(positions: list[int], count: int) -> None:
     words = np.zeros(100, np.uint16)
-    assert not patches.patch_gaps(words, np.array(positions, np.uint8), np.ones(count, np.uint16))
+    assert not patches.patch_gaps(words, np.array(positions, np.uint8), np.ones(2 * count, np.uint8), count, 2, words)
 
 
-@pytest.mark.parametrize(("bits", "count"), [([], 1), ([0], 0), ([3], 2), ([100], 1), ([0, 127], 2), ([63, 64, 5], 2)])
-def test_bitmaps_that_do_not_fit_are_refused(bits: list[int], count: int) -> None:
+@pytest.mark.parametrize("bits", [[], [0], [3], [100], [0, 127], [63, 64, 5], [*range(65)]])
+@pytest.mark.usefixtures("both_ways")
+def test_bitmaps_that_do_not_fit_are_refused(bits: list[int]) -> None:
     flags = np.zeros(128, np.uint8)
     flags[bits] = 1
     bitmap = np.packbits(flags, bitorder="little").view(np.uint64)
-    assert not patches.patch_bitmap(np.zeros(100, np.uint32), bitmap, np.ones(count, np.uint32))
+    words = np.zeros(100, np.uint16)
+    count = {1: 1 if bits == [100] else 0 if bits == [0] else 2, 0: 1, 65: 64}.get(len(bits), 2)
+    assert not patches.patch_bitmap(words, bitmap, np.ones(count, np.uint8), count, 1, words)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_patches_write_nowhere_else() -> None:
     memory = np.full(300, 9, np.uint8)
     words = memory[100:200]
     for positions in ([255, 255], [99, 1], [250]):
-        patches.patch_gaps(words, np.array(positions, np.uint8), np.ones(2, np.uint8))
-    patches.patch_bitmap(words, np.full(2, 2**64 - 1, np.uint64), np.ones(128, np.uint8))
+        patches.patch_gaps(words, np.array(positions, np.uint8), np.ones(2, np.uint8), 2, 1, words)
+    patches.patch_bitmap(words, np.full(2, 2**64 - 1, np.uint64), np.ones(128, np.uint8), 128, 1, words)
     assert (memory[:100] == 9).all()
     assert (memory[200:] == 9).all()

@@ -1,5 +1,6 @@
 """What RL changed: sparsity, overlap and angles of task vectors, and what merges leave of them (sections 3.1 and 3.2).
 
+run          the function that users call
 analyze      one streaming read of the inputs
 anatomy      what is counted, tensor by tensor
 parts        what the counts mean, for a part of the model; `results`: for all parts; `roles` of tensors

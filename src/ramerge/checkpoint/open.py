@@ -13,7 +13,7 @@ from pathlib import Path
 from ramerge.checkpoint.encodings.decode import decode
 from ramerge.checkpoint.formats import unread
 from ramerge.checkpoint.formats.format import Opening
-from ramerge.checkpoint.formats.table import FORMATS
+from ramerge.checkpoint.formats.table import formats
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.paths import common_folder, leads_outside, target
 from ramerge.foundation.errors import CheckpointError
@@ -48,7 +48,7 @@ def open_checkpoint(
         raise CheckpointError(_not_a_directory(directory))
     if not os.access(directory, os.R_OK | os.X_OK):
         raise CheckpointError(f"{directory}: no permission to read it; change its permissions")
-    for format in FORMATS:
+    for format in formats():
         if (folder := format.find(directory)) is not None:
             inside = partial(_check_link, directory, allowed=allow_outside_links)
             inside(folder)
@@ -157,7 +157,7 @@ def _no_weights(directory: Path) -> str:
         return f"{directory}: {text}"
     inner = sorted({path.parent.name for path in directory.glob("*/*.safetensors")})
     hint = f"; there are some in {directory / inner[0]}" if inner else ""
-    known = ", ".join(format.title for format in FORMATS)
+    known = ", ".join(format.title for format in formats())
     return f"{directory}: holds no weights in a format that is known ({known}){hint}"
 
 

@@ -57,8 +57,8 @@ class Patched(Origin):
         """See `Origin`. Includes what libraries allocate while they decompress."""
         width, block = itemsize(tensor.dtype), min(BLOCK, tensor.elements)
         apart = room(block * width)
-        changes = 4 * room(most_stored(block, width)) if self.data is not None else 0
-        return apart + room(_ROW) + changes + self.base.scratch(block)
+        changes = 3 * room(most_stored(block, width)) if self.data is not None else 0
+        return apart + room(_ROW * (2 + elements // BLOCK)) + changes + self.base.scratch(block)
 
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
         """See `Origin`.
@@ -67,57 +67,56 @@ class Patched(Origin):
             CheckpointError: also if the base is another one, or the delta is damaged.
         """
         width = itemsize(tensor.dtype)
-        for number in range(start // BLOCK, blocks_of(stop)):
+        for number, row in self._rows(reader, tensor, start // BLOCK, blocks_of(stop)):
             first, last = number * BLOCK, min((number + 1) * BLOCK, tensor.elements)
             low, high = max(first, start), min(last, stop)
             place = out[(low - start) * width : (high - start) * width]
             with reader.arena.scratch():
                 if (low, high) == (first, last):
-                    self.read_block(reader, tensor, number, place)
+                    self._read_block(reader, tensor, number, row, place)
                 else:
                     whole = reader.arena.take((last - first) * width)
-                    self.read_block(reader, tensor, number, whole)
+                    self._read_block(reader, tensor, number, row, whole)
                     place[:] = whole[(low - first) * width : (high - first) * width]
 
-    def read_block(self, reader: Reader, tensor: Tensor, number: int, out: Bytes) -> Row:
-        """Fill `out` with the block of that number; returns what the delta says of it.
+    def _rows(self, reader: Reader, tensor: Tensor, first: int, last: int) -> Iterator[tuple[int, Row]]:
+        """What the delta says of the blocks from `first` up to `last`, with their numbers."""
+        numbers = reader.arena.take(_ROW * (last - first))
+        reader.files.fill(self.table.path, self.table.offset + first * _ROW, numbers)
+        data_bytes = self.data.nbytes if self.data is not None else 0
+        for number, each in enumerate(numbers.view(np.uint64).reshape(-1, COLUMNS), first):
+            row = Row.of(each)
+            try:
+                row.check(min(BLOCK, tensor.elements - number * BLOCK), itemsize(tensor.dtype), data_bytes)
+            except DamagedError as error:
+                raise self._damaged(tensor, number, error) from error
+            yield number, row
 
-        Raises:
-            CheckpointError: as for `read`.
-        """
-        row = self._row(reader, tensor, number)
+    def _read_block(self, reader: Reader, tensor: Tensor, number: int, row: Row, out: Bytes) -> None:
+        """Fill `out` with the block of that number."""
         first = number * BLOCK
         stop = first + out.size // itemsize(tensor.dtype)
-        reader.read(self.base, first, stop, out)
-        if reader.digest(self.base, first, stop, out) != row.base:
+        base = reader.lent(self.base, first, stop, out)
+        if reader.digest(self.base, first, stop, base) != row.base:
             raise CheckpointError(
                 f"{self.base.place}: tensor {quoted(tensor.name)} is not that of the model that the delta "
                 f"{self.table.path.parent} is for, which has the digest {self.wanted}; give that model as the base, or "
                 "the deltas that lead to it"
             )
         if row.moved:
-            self._apply(reader, tensor, number, row, out)
-        return row
+            self._patch(reader, tensor, number, row, base, out)
+        elif base is not out:
+            out[:] = base
 
-    def _apply(self, reader: Reader, tensor: Tensor, number: int, row: Row, out: Bytes) -> None:
+    def _patch(self, reader: Reader, tensor: Tensor, number: int, row: Row, base: Bytes, out: Bytes) -> None:
         assert self.data is not None
         payload = reader.arena.take(row.stored)
         reader.files.fill(self.data.path, self.data.offset + row.begin, payload)
+        word = f"u{itemsize(tensor.dtype)}"
         try:
-            decode(row, payload, out.view(f"u{itemsize(tensor.dtype)}"), reader.arena.take)
+            decode(row, payload, base.view(word), out.view(word), reader.arena.take)
         except DamagedError as error:
             raise self._damaged(tensor, number, error) from error
-
-    def _row(self, reader: Reader, tensor: Tensor, number: int) -> Row:
-        numbers = reader.arena.take(_ROW)
-        reader.files.fill(self.table.path, self.table.offset + number * _ROW, numbers)
-        row = Row.of(numbers.view(np.uint64))
-        elements = min(BLOCK, tensor.elements - number * BLOCK)
-        try:
-            row.check(elements, itemsize(tensor.dtype), self.data.nbytes if self.data is not None else 0)
-        except DamagedError as error:
-            raise self._damaged(tensor, number, error) from error
-        return row
 
     def _damaged(self, tensor: Tensor, number: int, error: DamagedError) -> CheckpointError:
         return CheckpointError(

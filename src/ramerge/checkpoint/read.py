@@ -186,13 +186,19 @@ class Reader:
         Raises:
             CheckpointError: a file ends early, cannot be read, or has changed.
         """
+        found = self.lent(tensor, start, stop, out)
+        if found is not out:
+            out[:] = found
+
+    def lent(self, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """As `read`, but gives the part of the block in memory where that holds the elements, and `out` if not."""
         held = self._held.get(id(tensor))
         if held is not None and self._start <= start and stop <= self._stop:
             width = itemsize(tensor.dtype)
-            out[:] = held[(start - self._start) * width : (stop - self._start) * width]
-            return
+            return held[(start - self._start) * width : (stop - self._start) * width]
         with self.arena.scratch():
             tensor.origin.read(self, tensor, start, stop, out)
+        return out
 
     def digest(self, tensor: Tensor, start: int, stop: int, data: NDArray[np.uint8]) -> bytes:
         """xxh3-128 of elements `start:stop` of a tensor, which are `data`; computed once until `begin`."""

@@ -89,8 +89,8 @@ def staged(out: Path, *, overwrite: bool, keeper: Keeper | None = None) -> Itera
         try:
             guard.install()
             stage = output.open(overwrite, keeper)
-            for notice in output.said():
-                warnings.warn(notice, stacklevel=3)
+            for note in output.said():
+                warnings.warn(note, stacklevel=3)
             yield stage
             guard.hold()
             output.publish(overwrite)

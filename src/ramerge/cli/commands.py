@@ -177,8 +177,8 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
     With --base, the folder of a single agent of any format may be given in place of a recipe.
     """
     from ramerge.analysis.analyze import EPSILONS
+    from ramerge.analysis.run import analyze as run
     from ramerge.analysis.text import summary
-    from ramerge.api import analyze as run
     from ramerge.cli.flags import read_numbers, read_recipe
     from ramerge.foundation.screen import shown, stage
 
@@ -203,8 +203,8 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
 def report(out: Path, quiet: bool, **flags: Any) -> None:
     """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
     from ramerge.analysis.finished import open_finished, with_differences
+    from ramerge.analysis.run import analyze as run
     from ramerge.analysis.text import summary
-    from ramerge.api import analyze as run
     from ramerge.foundation.screen import shown, stage
 
     recipe, record = open_finished(out)

@@ -121,7 +121,9 @@ def read_ray_init(executor: str, address: str | None, texts: Iterable[str]) -> d
     made: dict[str, Any] = {} if address is None else {"address": address}
     in_variables = "runtime_env.env_vars."  # these are text, whatever they look like
     for key, text in _pairs("--ray-init", texts, "KEY=VALUE, such as --ray-init runtime_env.env_vars.NAME=1"):
-        *folders, name = ["runtime_env", "env_vars", key[len(in_variables) :]] if key.startswith(in_variables) else key.split(".")
+        *folders, name = (
+            ["runtime_env", "env_vars", key[len(in_variables) :]] if key.startswith(in_variables) else key.split(".")
+        )
         place = made
         for folder in folders:
             place = place.setdefault(folder, {})

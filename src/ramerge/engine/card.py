@@ -50,7 +50,7 @@ def model_card(plan: Plan, point: Point, record: Record, *, is_delta: bool = Fal
 # {markdown(name)}
 
 {_made(plan, record)}
-Inputs: {inputs}. Output: {record.dtype}{_rounded(record)}.
+Inputs: {inputs}. Output: {record.dtype}{_rounded(record)}.{_spared(plan)}
 
 {_table(record) if plan.method.combines else ""}
 {_warnings(record)}
@@ -62,6 +62,14 @@ The recipe is in `ramerge.yaml`, counts and sizes are in `ramerge.json`.
 def _rounded(record: Record) -> str:
     """How results were rounded, if not to nearest."""
     return "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
+
+
+def _spared(plan: Plan) -> str:
+    """What agents that are deltas saved."""
+    if plan.bytes_in_full == plan.bytes_read:
+        return ""
+    share = plan.bytes_read / plan.bytes_in_full
+    return f"\nAgents that are deltas: {share:.0%} of the bytes of whole checkpoints were read."
 
 
 def _loading(literal: str) -> str:

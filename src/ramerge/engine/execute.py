@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,7 +33,7 @@ from ramerge.foundation.errors import PlanError, WeightsError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.methods.base import Counted, Counts, Statistic
 from ramerge.planning import remembered
-from ramerge.planning.model import Block, Plan, TensorPlan, Tie, share_of
+from ramerge.planning.model import Batch, Block, Plan, TensorPlan, Tie, share_of
 from ramerge.planning.sample import sample
 
 Wanted = Mapping[int, Sequence[Statistic]]
@@ -226,20 +227,21 @@ class _Passes:
         wanted = {index: statistics for index, tensor in enumerate(plan.tensors) if tensor.merged}
         blocks = _in_order(plan, wanted, 0)
 
-        def work(own: Worker, block: Block) -> Outcome:
-            return own.observe(block, statistics, known, tasks[block.tensor][0])
+        def work(own: Worker, batch: Batch) -> Outcome:
+            return own.observe(batch[0], statistics, known, tasks[batch[0].tensor][0])
 
         with _blas(plan):
-            self._learn(self._read("reading", blocks, work, wanted, known))
+            self._learn(self._read("reading", [(block,) for block in blocks], work, wanted, known))
 
     def _count(self, stage: str, wanted: Wanted, number: int) -> None:
         before = len(self._plan.rounds) - number
-        self._learn(self._counted(stage, _in_order(self._plan, wanted, before), wanted, self.known))
+        batches = [(block,) for block in _in_order(self._plan, wanted, before)]
+        self._learn(self._counted(stage, batches, wanted, self.known))
 
-    def _counted(self, stage: str, blocks: Sequence[Block], wanted: Wanted, known: Known) -> Statistics:
+    def _counted(self, stage: str, batches: Sequence[Batch], wanted: Wanted, known: Known) -> Statistics:
         known = dict(known)
         return self._read(
-            stage, blocks, lambda own, block: own.count(block, wanted[block.tensor], known), wanted, known
+            stage, batches, lambda own, batch: own.count(batch, wanted[batch[0].tensor], known), wanted, known
         )
 
     def _learn(self, counted: Statistics) -> None:
@@ -279,9 +281,9 @@ class _Passes:
 
     def _sampled(self) -> dict[tuple[Counted, str], Any]:
         """What a sample says of everything that must be counted; nothing of parts of the model that it lacks."""
-        blocks, known = list(sample(self._plan.tensors)), dict(self.known)
+        batches, known = list(sample(self._plan.tensors)), dict(self.known)
         for wanted in self._plan.rounds:
-            due = [block for block in blocks if block.tensor in wanted]
+            due = [batch for batch in batches if batch[0].tensor in wanted]
             known |= self._counted("sampling", due, wanted, known).results
         return {key: result for key, result in known.items() if key not in self.known}
 
@@ -292,8 +294,8 @@ class _Passes:
             self._learn(
                 self._read(
                     "merging",
-                    blocks,
-                    lambda own, block: own.merge(block, tasks[block.tensor], sink),
+                    [(block,) for block in blocks],
+                    lambda own, batch: own.merge(batch[0], tasks[batch[0].tensor], sink),
                     wanted,
                     self.known,
                     sink,
@@ -307,23 +309,23 @@ class _Passes:
     def _read(
         self,
         stage: str,
-        blocks: Sequence[Block],
-        work: Callable[[Worker, Block], Outcome | Message],
+        batches: Sequence[Batch],
+        work: Callable[[Worker, Batch], Outcome],
         wanted: Mapping[int, Sequence[Counted]],
         known: Known,
         sink: Sink | None = None,
     ) -> Statistics:
-        """Read blocks once, and count the statistics in `wanted`.
+        """Read blocks once, those of a batch by the same worker, and count the statistics in `wanted`.
 
         At the end, inputs that have changed since planning are refused, and so are bad weights.
         """
-        plan = self._plan
+        plan, blocks = self._plan, list(chain.from_iterable(batches))
         statistics, refusals, done = Statistics(plan, wanted, known, blocks), Refusals(plan), 0
         solving: dict[Block, int] = {}
         total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
         self._listen(Progress(stage, 0, total))
         # closed here and not by the garbage collector: workers must have stopped before the output is removed
-        with closing(self._outcomes(work, blocks, wanted, sink)) as outcomes:
+        with closing(self._outcomes(work, batches, wanted, sink)) as outcomes:
             try:
                 for outcome in outcomes:
                     if isinstance(outcome, Compiling):
@@ -354,8 +356,8 @@ class _Passes:
 
     def _outcomes(
         self,
-        work: Callable[[Worker, Block], Outcome],
-        blocks: Sequence[Block],
+        work: Callable[[Worker, Batch], Outcome],
+        batches: Sequence[Batch],
         wanted: Mapping[int, Sequence[Counted]],
         sink: Sink | None,
     ) -> Generator[Outcome | Message, None, None]:
@@ -369,8 +371,8 @@ class _Passes:
             return _elsewhere(plan, files, sink)
 
         if self.journal is None:
-            return self._executor.map(of_thread, work, blocks, elsewhere)
-        return self.journal.map(self._executor, of_thread, work, blocks, Outcomes(plan, wanted), elsewhere)
+            return self._executor.map(of_thread, work, batches, elsewhere)
+        return self.journal.map(self._executor, of_thread, work, batches, Outcomes(plan, wanted), elsewhere)
 
     def _compiling(self, kernel: Compiling) -> None:
         self._kernels_begun += not kernel.done

@@ -46,17 +46,18 @@ _MOST_BLOCKS = 1 << 30
 
 Worker = TypeVar("Worker")
 Block = TypeVar("Block")
+Given = TypeVar("Given", contravariant=True)
 Outcome = TypeVar("Outcome")
 
 
-class Codec(Protocol[Block, Outcome]):
+class Codec(Protocol[Given, Outcome]):
     """Outcomes as bytes."""
 
     def encode(self, outcome: Outcome) -> tuple[bytes, int]:
         """An outcome, and how many bytes of work the block was."""
         ...
 
-    def decode(self, block: Block, data: bytes) -> Outcome:
+    def decode(self, block: Given, data: bytes) -> Outcome:
         """The outcome again."""
         ...
 

@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import zstandard
 
 from ramerge.engine.worker import Outcome, blank
-from ramerge.methods.base import Counted
-from ramerge.planning.model import Block, Plan
+from ramerge.methods.base import Counted, Counts
+from ramerge.planning.model import Batch, Plan
 
-# bytes that were read, number of statistics, of elements of `wrong` or -1, of `unequal`, whether roundings are counted
-_HEAD = struct.Struct("<QHiHB")
-# Histograms, which are nearly empty for a block, are compressed.
+# bytes that were read, elements, number of statistics, of entries of `wrong` or -1, of `unequal`, whether roundings are
+# counted
+_HEAD = struct.Struct("<QQHiHB")
+# index of the statistic, number of entries that are not 0, or _ALL
+_COUNTED = struct.Struct("<HI")
+_ALL = 2**32 - 1
+# Of histograms, which are nearly empty for a block, only the entries that are not 0 are kept.
 _LARGE = 4096
-_FASTEST = -5
 
 
 class Outcomes:
@@ -40,39 +42,52 @@ class Outcomes:
         counts = len(wrong) if outcome.wrong is not None else -1
         rounded = outcome.rounding is not None
         parts = [
-            _HEAD.pack(outcome.bytes_read, len(outcome.counted), counts, len(outcome.unequal), rounded),
+            _HEAD.pack(
+                outcome.bytes_read, outcome.elements, len(outcome.counted), counts, len(outcome.unequal), rounded
+            ),
             struct.pack(f"<{len(wrong)}q{len(outcome.unequal)}I", *wrong, *outcome.unequal),
         ]
         if outcome.rounding is not None:
             parts.append(outcome.rounding.tobytes())
         for statistic, counted in outcome.counted.items():
-            parts += [struct.pack("<H", wanted.index(statistic)), counted.tobytes()]
-        data = b"".join(parts)
-        if len(data) < _LARGE:
-            return b"\0" + data, outcome.bytes_read
-        return b"\1" + zstandard.ZstdCompressor(_FASTEST).compress(data), outcome.bytes_read
+            parts += _packed(wanted.index(statistic), counted)
+        return b"".join(parts), outcome.bytes_read
 
-    def decode(self, block: Block, data: bytes) -> Outcome:
-        """The outcome of a block."""
-        packed, data = data[0], data[1:]
-        data = zstandard.ZstdDecompressor().decompress(data) if packed else data
-        bytes_read, statistics, counts, differ, rounded = _HEAD.unpack_from(data)
+    def decode(self, batch: Batch, data: bytes) -> Outcome:
+        """The outcome of blocks that were done together."""
+        bytes_read, elements, statistics, counts, differ, rounded = _HEAD.unpack_from(data)
         position = _HEAD.size
         numbers = struct.unpack_from(f"<{max(counts, 0)}q{differ}I", data, position)
         position += 8 * max(counts, 0) + 4 * differ
         wrong, unequal = numbers[: max(counts, 0)], numbers[max(counts, 0) :]
 
-        def array(like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        def array(dtype: Any, size: int) -> np.ndarray[Any, Any]:
             nonlocal position
-            found = np.frombuffer(data, like.dtype, like.size, position).reshape(like.shape)
-            position += like.nbytes
+            found = np.frombuffer(data, dtype, size, position)
+            position += found.nbytes
             return found
 
-        rounding = array(self._rounding) if rounded else None
+        like = self._rounding
+        rounding = array(like.dtype, like.size).reshape(like.shape) if rounded else None
         counted: dict[Counted, Any] = {}
         for _ in range(statistics):
-            (index,) = struct.unpack_from("<H", data, position)
-            position += 2
-            statistic = self._wanted[block.tensor][index]
-            counted[statistic] = array(self._blanks[statistic])
-        return Outcome(block, bytes_read, counted, rounding, wrong if counts >= 0 else None, unequal)
+            index, entries = _COUNTED.unpack_from(data, position)
+            position += _COUNTED.size
+            statistic = self._wanted[batch[0].tensor][index]
+            like = self._blanks[statistic]
+            if entries == _ALL:
+                counted[statistic] = array(like.dtype, like.size).reshape(like.shape)
+            else:
+                places, counted[statistic] = array(np.uint32, entries), np.zeros_like(like)
+                counted[statistic].reshape(-1)[places] = array(like.dtype, entries)
+        return Outcome(batch[0], elements, bytes_read, counted, rounding, wrong if counts >= 0 else None, unequal)
+
+
+def _packed(index: int, counted: Counts) -> list[bytes]:
+    """Counts of a statistic, by its index."""
+    if counted.nbytes > _LARGE:
+        flat = counted.reshape(-1)
+        places = np.flatnonzero(flat != 0)  # far faster than of the numbers
+        if places.size * (4 + flat.itemsize) < counted.nbytes:
+            return [_COUNTED.pack(index, places.size), places.astype(np.uint32).tobytes(), flat[places].tobytes()]
+    return [_COUNTED.pack(index, _ALL), counted.tobytes()]

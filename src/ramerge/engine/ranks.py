@@ -22,10 +22,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ramerge.engine.journal import Session
 from ramerge.foundation.errors import InputError, RankError, RecipeError, StoppedError, reason
+
+Executors = Literal["threads", "ranks", "ray"]
 
 FOLDER = "ranks"
 TIMEOUT = 60.0
@@ -34,16 +36,15 @@ _BEAT_SECONDS = 1.0
 _PARTING_SECONDS = 5.0
 _PAUSE = 0.05
 
-# Names of the number and the count of processes; the first launcher that has set its names is asked.
+# Names of the number and the count of processes, and of what tells two jobs apart. The first launcher that has set both
+# is asked.
 _LAUNCHERS = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("RANK", "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("PMIX_NAMESPACE",)),
+    ("PMI_RANK", "PMI_SIZE", ()),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
+    ("SLURM_PROCID", "SLURM_NTASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
 )
-# What tells two jobs apart, where launchers set it.
-_JOBS = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 _HERE, _WRITTEN, _DONE, _LEFT, _FAILED = "here", "written", "done", "left", "failed"
 _ORDER = (_HERE, _WRITTEN, _DONE, _LEFT)
@@ -79,10 +80,10 @@ def rank_of(environment: Mapping[str, str], timeout: float = TIMEOUT) -> Rank:
         RecipeError: no launcher has, or what it says makes no sense.
     """
     half = ""
-    for number, world in _LAUNCHERS:
+    for number, world, names in _LAUNCHERS:
         given = [name for name in (number, world) if name in environment]
         if len(given) == 2:
-            job = " ".join(f"{name}={environment[name]}" for name in _JOBS if name in environment)
+            job = " ".join(f"{name}={environment[name]}" for name in names if name in environment)
             return Rank(_whole(environment, number), _whole(environment, world), timeout, job)
         if given and given[0] in ("RANK", "WORLD_SIZE"):
             half = f": {given[0]} is set, but {world if given[0] == number else number} is not"
@@ -93,9 +94,24 @@ def rank_of(environment: Mapping[str, str], timeout: float = TIMEOUT) -> Rank:
     )
 
 
+def chosen_rank(executor: str, timeout: float, ray_init: Mapping[str, Any] | None = None) -> Rank | None:
+    """This process's rank, if it is one of several.
+
+    Raises:
+        RecipeError: there is no such executor, it takes no `ray_init`, or no launcher has given this process a rank.
+    """
+    if ray_init and executor != "ray":
+        raise RecipeError("ray_init: is only of use with executor ray")
+    if executor in ("threads", "ray"):
+        return None
+    if executor != "ranks":
+        raise RecipeError(f"executor: {executor!r} is not known; choose threads, ranks or ray")
+    return rank_of(os.environ, timeout)
+
+
 def advice(environment: Mapping[str, str]) -> str:
     """What to say if a launcher has started several processes that do not know of it; empty for nothing."""
-    for _, world in _LAUNCHERS[:-1]:  # Slurm sets the last one also for a script that starts no ranks
+    for _, world, _ in _LAUNCHERS[:-1]:  # Slurm sets the last one also for a script that starts no ranks
         if environment.get(world, "1").strip() not in ("", "0", "1"):
             return f"{world}={environment[world]}, but this process does all work; --executor ranks would share it"
     return ""

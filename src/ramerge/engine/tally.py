@@ -63,7 +63,7 @@ class Statistics:
             self._total(key, counts)[...] += counts
             if statistic.kept is not None:
                 self.by_tensor[statistic, tensor.name] += counts
-            self._missing[key] -= outcome.block.stop - outcome.block.start
+            self._missing[key] -= outcome.elements
             if not self._missing[key]:
                 self._finish(key)
 

@@ -29,10 +29,11 @@ Known = Mapping[tuple[Counted, str], Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a worker found in a block.
+    """What a worker found in a block, or in several of a tensor that it has counted together.
 
     Attributes:
-        block: the block.
+        block: the block, or the first of them.
+        elements: elements of all of them.
         bytes_read: bytes of input.
         counted: by statistic.
         rounding: int64: for each point what the last rounding does to the updates of N agents, as
@@ -43,6 +44,7 @@ class Outcome:
     """
 
     block: Block
+    elements: int
     bytes_read: int
     counted: Mapping[Counted, Counts] = field(default_factory=dict)
     rounding: Counts | None = None
@@ -123,24 +125,26 @@ class Worker:
         self._arena = Arena(plan.resources.buffer_bytes)
         self._reader = Reader(files, self._arena)
 
-    def count(self, block: Block, statistics: Sequence[Statistic], known: Known) -> Outcome:
-        """Read the block of all inputs and count."""
-        return self._counted(block, self._piece(self._plan.tensors[block.tensor], block), statistics, known, None)
+    def count(self, blocks: Sequence[Block], statistics: Sequence[Statistic], known: Known) -> Outcome:
+        """Read blocks of a tensor of all inputs, one after another, and count them in the same arrays."""
+        tensor = self._plan.tensors[blocks[0].tensor]
+        counted = {statistic: statistic.blank(len(self._plan.agents)) for statistic in statistics}
+        wrong = [self._count(tensor, self._piece(tensor, block), counted, known) for block in blocks]
+        elements = sum(block.stop - block.start for block in blocks)
+        read = sum(share_of(tensor, block) for block in blocks)
+        return Outcome(blocks[0], elements, read, counted, wrong=_total(wrong))
 
-    def _counted(
-        self, block: Block, piece: Piece, statistics: Sequence[Statistic], known: Known, rounding: Counts | None
-    ) -> Outcome:
-        tensor = self._plan.tensors[block.tensor]
-        counted: dict[Counted, Counts] = {}
+    def _count(
+        self, tensor: TensorPlan, piece: Piece, counted: Mapping[Statistic, Counts], known: Known
+    ) -> tuple[int, ...]:
+        """Count a piece; for each source how many of its elements cannot be merged."""
         flagged = False
-        for statistic in statistics:
+        for statistic, counts in counted.items():
             after = statistic.after
             before = known[after, tensor.part(after.scope)] if after is not None else None
-            counted[statistic] = statistic.blank(len(self._plan.agents))
-            flagged |= statistic.count(piece, before, counted[statistic])
+            flagged |= statistic.count(piece, before, counts)
         # a difference may overflow although both sides are finite; only the result then shows whether it matters
-        found = self._wrong(tensor, piece) if flagged and not self._plan.recipe.allow.non_finite else ()
-        return Outcome(block, share_of(tensor, block), counted, rounding, found if any(found) else None)
+        return self._wrong(tensor, piece) if flagged and not self._plan.recipe.allow.non_finite else ()
 
     def observe(self, block: Block, statistics: Sequence[Statistic], known: Known, task: Task) -> Outcome:
         """Merge the block for the first point without writing it, and count inputs and result."""
@@ -148,7 +152,9 @@ class Worker:
         piece = self._piece(tensor, block)
         rounding = blank(self._plan)
         self._merge(0, piece, task, None, rounding[0])
-        return self._counted(block, piece, statistics, known, rounding)
+        counted = {statistic: statistic.blank(len(self._plan.agents)) for statistic in statistics}
+        wrong = self._count(tensor, piece, counted, known)
+        return Outcome(block, piece.elements, share_of(tensor, block), counted, rounding, _total([wrong]))
 
     def merge(self, block: Block, tasks: Sequence[Task], sink: Sink) -> Outcome:
         """Read the block of all inputs; merge and write it for every point. A tensor that is not merged is copied."""
@@ -161,7 +167,8 @@ class Worker:
             flagged = piece.copy()
             self._write(tensor, block, piece, range(len(self._plan.points)), sink)
             wrong = self._wrong(tensor, piece) if not lenient else ()
-            return Outcome(block, read, wrong=wrong if any(wrong) or (flagged and not lenient) else None)
+            found = wrong if any(wrong) or (flagged and not lenient) else None
+            return Outcome(block, piece.elements, read, wrong=found)
         counted: dict[Counted, Counts] = {}
         rounding = blank(self._plan)
         flagged = False
@@ -172,7 +179,8 @@ class Worker:
                     counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
                 flagged |= self._merge(index, piece, task, counts, rounding[index])
                 self._write(tensor, block, piece, (index,), sink)
-        return Outcome(block, read, counted, rounding, self._wrong(tensor, piece) if flagged else None)
+        found = self._wrong(tensor, piece) if flagged else None
+        return Outcome(block, piece.elements, read, counted, rounding, found)
 
     def _told_of(self, block: Block) -> AbstractContextManager[None]:
         """While it lasts, tells how much of the work is done that methods state of the block's matrix."""
@@ -249,7 +257,7 @@ class Worker:
         for point in range(len(self._plan.points)):
             sink.write(point, block.tensor, 0, block.start * width, first[: (block.stop - block.start) * width])
         unequal = tuple(index for index, other in enumerate(others, 1) if not np.array_equal(other, first))
-        return Outcome(block, share_of(tensor, block), unequal=unequal)
+        return Outcome(block, block.stop - block.start, share_of(tensor, block), unequal=unequal)
 
     def _piece(self, tensor: TensorPlan, block: Block) -> Piece:
         elements = block.stop - block.start
@@ -301,3 +309,9 @@ class Worker:
                 count += count_negative(format, words, piece.elements)
             found.append(count)
         return tuple(found)
+
+
+def _total(wrong: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The sums of what is wrong in blocks of a tensor; None if nothing is."""
+    found = [counts for counts in wrong if any(counts)]
+    return tuple(map(sum, zip(*found, strict=True))) if found else None

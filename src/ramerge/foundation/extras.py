@@ -8,8 +8,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from shlex import quote
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -25,7 +24,7 @@ def install(extra: str) -> str:
         return f"pip install -e {quote(f'{checkout}[{extra}]')}"
     origin = _origin()
     url = str(origin.get("url", ""))
-    if "dir_info" in origin and (folder := Path(url2pathname(urlsplit(url).path))).is_dir():
+    if "dir_info" in origin and (folder := Path(unquote(urlsplit(url).path))).is_dir():
         return f"pip install {quote(f'{folder}[{extra}]')}"
     if isinstance(source := origin.get("vcs_info"), Mapping):
         revision = source.get("requested_revision") or source.get("commit_id")

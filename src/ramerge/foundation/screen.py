@@ -9,17 +9,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, TaskID, TextColumn
-from rich.progress import Progress as Bars
-from rich.table import Column
 
 from ramerge.foundation.events import Progress
 from ramerge.foundation.pace import Pace
 
 _SECONDS_BETWEEN_LINES = 30.0
-_WIDEST_BAR = 40
 _SLOW = 0.1  # per second; slower rates are shown per minute
 
 E = TypeVar("E")
@@ -62,16 +57,16 @@ def shown(bar_of: Callable[[E], Bar], *, quiet: bool) -> Iterator[Callable[[E], 
     if quiet or sys.stderr is None:
         yield lambda _: None
     elif sys.stderr.isatty():
-        with Bars(
-            TextColumn("{task.description}", markup=False, table_column=Column(justify="right")),
-            BarColumn(bar_width=None, table_column=Column(max_width=_WIDEST_BAR)),
-            TextColumn(
-                "{task.fields[figures]}", markup=False, style="progress.download", table_column=Column(no_wrap=True)
-            ),
-            console=Console(stderr=True),
-        ) as bars:
-            show = _Live(bars)
-            yield lambda event: show(bar_of(event))
+        from ramerge.foundation.bars import live  # most of what is imported for it is not needed elsewhere
+
+        figures = _Figures()
+        with live() as draw:
+
+            def show(event: E) -> None:
+                bar = bar_of(event)
+                draw(bar.title, bar.done, bar.total, figures(bar))
+
+            yield show
     else:
         write = _Lines()
         yield lambda event: write(bar_of(event))
@@ -103,21 +98,6 @@ def _speed(rate: float | None, unit: str) -> str:
     if unit == "bytes":
         return f"{decimal(int(rate))}/s"
     return f"{rate:.1f}/s" if rate >= _SLOW else f"{60 * rate:.1f}/min"
-
-
-class _Live:
-    """Bars on a terminal."""
-
-    def __init__(self, bars: Bars) -> None:
-        self._bars = bars
-        self._tasks: dict[str, TaskID] = {}
-        self._figures = _Figures()
-
-    def __call__(self, bar: Bar) -> None:
-        figures = self._figures(bar)
-        if bar.title not in self._tasks:
-            self._tasks[bar.title] = self._bars.add_task(bar.title, total=bar.total, figures=figures)
-        self._bars.update(self._tasks[bar.title], completed=bar.done, total=bar.total, figures=figures)
 
 
 class _Lines:

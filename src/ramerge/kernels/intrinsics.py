@@ -480,3 +480,72 @@ def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
 
 
 INTRINSICS["differing"] = intrinsic(_differing)
+
+
+def _compared(_typing: Any, base: Any, other: Any, values: Any, place: Any) -> Any:
+    """As `differing`, and stores the xors of the words that differ: `compared(base, other, values, place)`.
+
+    `place` holds the index of the first of the 64 words, and that of the first value. Only processors that compress
+    vectors do this fast.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lane, bits = ir.IntType(base.dtype.bitwidth), ir.VectorType(ir.IntType(1), 64)
+        word = ir.VectorType(lane, 64)
+        start, first = (builder.extract_value(arguments[3], index) for index in range(2))
+
+        def pointer(index: int, at: Any, kind: Any) -> Any:
+            array = context.make_array(signature.args[index])(context, builder, arguments[index])
+            return builder.bitcast(builder.gep(array.data, [at]), kind.as_pointer())
+
+        old, new = (builder.load(pointer(index, start, word), align=base.dtype.bitwidth // 8) for index in range(2))
+        compress = builder.module.declare_intrinsic(
+            f"llvm.masked.compressstore.v64i{base.dtype.bitwidth}",
+            (),
+            ir.FunctionType(ir.VoidType(), [word, lane.as_pointer(), bits]),
+        )
+        differs = builder.icmp_unsigned("!=", old, new)
+        builder.call(compress, [builder.xor(old, new), pointer(2, first, lane), differs])
+        return builder.bitcast(differs, I64)
+
+    return types.uint64(base, other, values, place), generate
+
+
+INTRINSICS["compared"] = intrinsic(_compared)
+
+
+def _patched(_typing: Any, base: Any, values: Any, out: Any, planes: Any, place: Any) -> Any:
+    """Patch 64 words at once, of which a set of bits says which change: `patched(base, values, out, planes, place)`.
+
+    `place` holds the index of the first word, the set, the index of the first value, and how far planes are apart.
+    Gives the set of those that change and have the value 0. Only processors that expand vectors do this fast.
+    """
+    width, count = base.dtype.bitwidth, planes.literal_value
+    word, octet = ir.VectorType(ir.IntType(width), 64), ir.VectorType(I8, 64)
+    bits = ir.VectorType(ir.IntType(1), 64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def pointer(index: int, at: Any, kind: Any) -> Any:
+            array = context.make_array(signature.args[index])(context, builder, arguments[index])
+            return builder.bitcast(builder.gep(array.data, [at]), kind.as_pointer())
+
+        start, mask, first, apart = (builder.extract_value(arguments[4], index) for index in range(4))
+        moved = builder.bitcast(mask, bits)
+        expand = builder.module.declare_intrinsic(
+            "llvm.masked.expandload.v64i8", (), ir.FunctionType(octet, [I8.as_pointer(), bits, octet])
+        )
+        value = ir.Constant(word, None)
+        for plane in range(count):
+            found = builder.call(expand, [pointer(1, first, I8), moved, ir.Constant(octet, None)])
+            wide = found if width == 8 else builder.zext(found, word)
+            value = builder.or_(value, builder.shl(wide, ir.Constant(word, [8 * plane] * 64)))
+            first = builder.add(first, apart)
+        old = builder.load(pointer(0, start, word), align=width // 8)
+        builder.store(builder.xor(old, value), pointer(2, start, word), align=width // 8)
+        zero = builder.bitcast(builder.icmp_unsigned("==", value, ir.Constant(word, None)), I64)
+        return builder.and_(zero, mask)
+
+    return types.uint64(base, values, out, planes, place), generate
+
+
+INTRINSICS["patched"] = intrinsic(prefer_literal=True)(_patched)

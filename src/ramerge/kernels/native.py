@@ -219,6 +219,11 @@ def _processor() -> tuple[str, str]:
     return os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name(), os.environ.get("NUMBA_CPU_FEATURES", features)
 
 
+def expands() -> bool:
+    """Whether kernels are compiled for a processor that spreads bytes over a vector, as a set of bits says, at once."""
+    return "+avx512vbmi2" in _processor()[1]
+
+
 def _meaning(function: Any) -> str:
     """What a function does, as text: its code, and the values of what it takes from its module.
 

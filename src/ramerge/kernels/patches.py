@@ -7,7 +7,9 @@ and a NaN from one with another payload. Positions have two forms:
     gaps     uint8: for each position its distance to the one after the previous position; 255 means "255, and the next
              value is added"
 
-Positions in gaps can only ascend. All loops check that positions and values fit the words before they write to them.
+Positions in gaps can only ascend. The xors of most elements fit into fewer bytes than their words, so they lie in as
+many planes of bytes as is best; words that do not fit follow. All loops check that positions and values fit the words
+before they write to them.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ def {name}(base, other, bitmap, values):
     for word in range(np.uint64(bitmap.size)):
         start, mask = word * np.uint64(64), np.uint64(0)
         if start + np.uint64(64) <= size:
+            {at_once}
             mask = differing(base, other, start)
         else:
             for i in range(size - start):
@@ -66,54 +69,61 @@ def {name}(bitmap, gaps):
 """
 
 _PATCH_BITMAP = """
-def {name}(words, bitmap, values):
-    count, size, one = np.uint64(0), np.uint64(words.size), np.uint64(1)
+def {name}(base, bitmap, values, moved, out):
+    count, escape, size, one = np.uint64(0), moved * {planes}, np.uint64(base.size), np.uint64(1)
     for word in range(np.uint64(bitmap.size)):
         start, mask = word * np.uint64(64), bitmap[word]
-        if mask == np.uint64(0):
-            continue
-        if start + np.uint64(64) - leading_zeros(mask) > size:
-            return -1
-        if count + ones(mask) > np.uint64(values.size):
-            return -1
+        if count + ones(mask) > moved:
+            return 0
+        if start + np.uint64(64) <= size:
+            {at_once}
+            for i in range(np.uint64(64)):
+                out[start + i] = base[start + i]
+        elif mask != np.uint64(0) and start + np.uint64(64) - leading_zeros(mask) > size:
+            return 0
+        else:
+            for i in range(size - start):
+                out[start + i] = base[start + i]
         while mask != np.uint64(0):
-            words[start + trailing_zeros(mask)] ^= values[count]
-            count += one
+            place = start + trailing_zeros(mask)
             mask &= mask - one
-    return count
+            {value}
+            out[place] ^= value
+            count += one
+    return count == moved and escape == np.uint64(values.size)
 """
 
 _PATCH_GAPS = """
-def {name}(words, gaps, values):
-    count, place, one, most = np.uint64(0), np.uint64(0), np.uint64(1), np.uint64(255)
-    open = False
+def {name}(base, gaps, values, moved, out):
+    count, escape, size, one = np.uint64(0), moved * {planes}, np.uint64(base.size), np.uint64(1)
+    place, most, open = np.uint64(0), np.uint64(255), False
+    for i in range(size):
+        out[i] = base[i]
     for i in range(np.uint64(gaps.size)):
         gap = np.uint64(gaps[i])
         place += gap
         open = gap == most
         if open:
             continue
-        if place >= np.uint64(words.size) or count >= np.uint64(values.size):
-            return -1
-        words[place] ^= values[count]
+        if place >= size or count >= moved:
+            return 0
+        {value}
+        out[place] ^= value
         count += one
         place += one
-    return -1 if open else count
+    return not open and count == moved and escape == np.uint64(values.size)
 """
 
 _SPLIT = """
-def {name}(words, planes):
-    size = np.uint64(words.size)
+def {name}(xors, values):
+    size, escape = np.uint64(xors.size), np.uint64(xors.size) * {planes}
     for i in range(size):
+        value = np.uint64(xors[i])
+        if value > {most}:
+            {escaped}
+            escape += {width}
+            value = np.uint64(0)
         {split}
-    return 0
-"""
-
-_JOIN = """
-def {name}(planes, words):
-    size = np.uint64(words.size)
-    for i in range(size):
-        words[i] = {join}
     return 0
 """
 
@@ -130,7 +140,7 @@ def compare(base: Words, other: Words, bitmap: Bitmap, values: Words) -> int:
     Returns:
         How many differ.
     """
-    return int(_kernel("compare", _COMPARE, base.itemsize, "wwbw")(base, other, bitmap, values))
+    return int(_comparing(base.itemsize)(base, other, bitmap, values))
 
 
 def to_gaps(bitmap: Bitmap, gaps: Bytes) -> int:
@@ -146,47 +156,52 @@ def to_gaps(bitmap: Bitmap, gaps: Bytes) -> int:
     return int(_kernel("to_gaps", _TO_GAPS, 1, "bp")(bitmap, gaps))
 
 
-def patch_bitmap(words: Words, bitmap: Bitmap, values: Words) -> bool:
-    """Xor `values` into the words that a bitmap names.
+def patch_bitmap(base: Words, bitmap: Bitmap, values: Bytes, moved: int, planes: int, out: Words) -> bool:
+    """Store the words of `base` in `out`, with those changed that a bitmap names.
 
     Args:
-        words: 1-D, unsigned integers; changed.
-        bitmap: uint64, `bitmap_words(words.size)` long.
-        values: of the type of `words`, one for each position.
+        base: 1-D, unsigned integers.
+        bitmap: uint64, `bitmap_words(base.size)` long.
+        values: uint8, as `split` writes them; at least `moved * planes` long.
+        moved: how many words are changed.
+        planes: as for `split`.
+        out: as `base`; may be the same array.
 
     Returns:
-        Whether positions lie inside of `words`, and are as many as values. If not, `words` hold anything.
+        Whether positions lie inside of `base`, are `moved`, and take all values. If not, `out` holds anything.
     """
-    return bool(_kernel("patch_bitmap", _PATCH_BITMAP, words.itemsize, "wbw")(words, bitmap, values) == values.size)
+    assert values.size >= moved * planes
+    kernel = _patching("patch_bitmap", _PATCH_BITMAP, base.itemsize, planes, "wbpnw")
+    return bool(kernel(base, bitmap, values, moved, out))
 
 
-def patch_gaps(words: Words, gaps: Bytes, values: Words) -> bool:
+def patch_gaps(base: Words, gaps: Bytes, values: Bytes, moved: int, planes: int, out: Words) -> bool:
     """As `patch_bitmap`, for positions in gaps."""
-    return bool(_kernel("patch_gaps", _PATCH_GAPS, words.itemsize, "wpw")(words, gaps, values) == values.size)
+    assert values.size >= moved * planes
+    return bool(_patching("patch_gaps", _PATCH_GAPS, base.itemsize, planes, "wppnw")(base, gaps, values, moved, out))
 
 
-def split_planes(words: Words, planes: Bytes) -> None:
-    """Write the lowest bytes of all words, then the next ones, and so on.
-
-    Args:
-        words: 1-D, unsigned integers.
-        planes: filled; uint8, as many bytes as `words`.
-    """
-    width = words.itemsize
-    split = "\n        ".join(f"planes[np.uint64({k}) * size + i] = words[i] >> {8 * k}" for k in range(width))
-    _kernel("split_planes", _SPLIT.replace("{split}", split), width, "wp")(words, planes)
+def beyond(xors: Words, planes: int) -> int:
+    """How many xors have bits that so many planes of bytes do not hold."""
+    return int(np.count_nonzero(xors > _most(planes, xors.itemsize))) if planes < xors.itemsize else 0
 
 
-def join_planes(planes: Bytes, words: Words) -> None:
-    """The words that `split_planes` wrote as planes.
+def split(xors: Words, planes: int, values: Bytes) -> None:
+    """Write the lowest bytes of all xors, then the next ones, in as many planes; then xors that do not fit.
+
+    Of an xor that has more bits, all bytes in the planes are 0, and its word follows behind the planes.
 
     Args:
-        planes: uint8, as many bytes as `words`.
-        words: filled; 1-D, unsigned integers.
+        xors: 1-D, unsigned integers, none of them 0.
+        planes: from 1 up to the bytes of a word.
+        values: filled; uint8, `values_size(...)` bytes.
     """
-    width = words.itemsize
-    join = " | ".join(f"(np.uint{8 * width}(planes[np.uint64({k}) * size + i]) << {8 * k})" for k in range(width))
-    _kernel("join_planes", _JOIN.replace("{join}", join), width, "pw")(planes, words)
+    _split_kernel(xors.itemsize, planes)(xors, values)
+
+
+def values_size(moved: int, escaped: int, planes: int, width: int) -> int:
+    """Bytes that `split` writes for `moved` xors of `width` bytes, of which so many do not fit into the planes."""
+    return moved * planes + escaped * width
 
 
 def bitmap_words(size: int) -> int:
@@ -199,9 +214,70 @@ def most_gaps(size: int, moved: int) -> int:
     return moved + size // 255
 
 
+def _most(planes: int, width: int) -> int:
+    """The largest xor that the planes hold."""
+    return int((1 << 8 * min(planes, width)) - 1)
+
+
+@cache
+def _comparing(width: int) -> Any:
+    found = ["mask = compared(base, other, values, (start, count))", "bitmap[word] = mask", "count += ones(mask)"]
+    at_once = [*found, "continue"] if native.expands() else []
+    return _kernel("compare", _filled(_COMPARE, 1, at_once=at_once), width, "wwbw")
+
+
+@cache
+def _patching(name: str, source: str, width: int, planes: int, takes: str) -> Any:
+    """A loop that changes words of `width` bytes by values in so many planes."""
+
+    def joined(count: int, place: str) -> str:
+        parts = (f"(np.uint64(values[{place.format(k=f'np.uint64({k})')}]) << {8 * k})" for k in range(count))
+        return "value = " + " | ".join(parts)
+
+    value, escapes = [joined(planes, "{k} * moved + count")], []
+    if planes < width:
+        size = f"np.uint64({width})"
+        escaped = [
+            f"if escape + {size} > np.uint64(values.size):",
+            "    return 0",
+            joined(width, "escape + {k}"),
+            f"escape += {size}",
+        ]
+        value += ["if value == np.uint64(0):", *_indented(escaped)]
+        changed = [*escaped, "out[start + trailing_zeros(zero)] ^= value", "zero &= zero - one"]
+        escapes = ["while zero != np.uint64(0):", *_indented(changed)]
+    at_once = []
+    if native.expands():
+        found = [f"zero = patched(base, values, out, {planes}, (start, mask, count, moved))", "count += ones(mask)"]
+        at_once = [*found, *escapes, "continue"]
+    return _kernel(f"{name}_{planes}", _filled(source, planes, value=value, at_once=at_once), width, takes)
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return ["    " + line for line in lines]
+
+
+@cache
+def _split_kernel(width: int, planes: int) -> Any:
+    escaped = [f"values[escape + np.uint64({k})] = value >> {8 * k}" for k in range(width)]
+    stored = [f"values[np.uint64({k}) * size + i] = value >> {8 * k}" for k in range(planes)]
+    source = _filled(_SPLIT, planes, escaped=escaped, split=stored)
+    source = source.replace("{most}", f"np.uint64({_most(planes, width)})").replace("{width}", f"np.uint64({width})")
+    return _kernel(f"split_{planes}", source, width, "wp")
+
+
+def _filled(source: str, planes: int, **parts: list[str]) -> str:
+    """Source with lines put in, each at the indent of its place."""
+    lines = []
+    for line in source.replace("{planes}", f"np.uint64({planes})").splitlines():
+        indent, name = line[: len(line) - len(line.lstrip())], line.strip().strip("{}")
+        lines += [indent + part for part in parts[name]] if name in parts else [line]
+    return "\n".join(lines)
+
+
 @cache
 def _kernel(name: str, source: str, width: int, takes: str) -> Any:
-    """A loop for words of `width` bytes; `takes` has a letter for each argument: words, bitmap, plain bytes."""
-    kinds = {"w": f"u{8 * width}[]", "b": "u64[]", "p": "u8[]"}
+    """A loop for words of `width` bytes; `takes` has a letter for each argument: words, bitmap, plain bytes, number."""
+    kinds = {"w": f"u{8 * width}[]", "b": "u64[]", "p": "u8[]", "n": "u64"}
     name = f"{name}_{8 * width}"
     return native.load(name, source.replace("{name}", name), tuple(kinds[letter] for letter in takes), "i64")

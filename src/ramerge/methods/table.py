@@ -2,71 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
-from ramerge.methods.arcee_fusion import ARCEE_FUSION
 from ramerge.methods.base import Method, Parameters, Statistic, conditions
-from ramerge.methods.breadcrumbs import BREADCRUMBS, BREADCRUMBS_TIES
-from ramerge.methods.dare import DARE, DARE_TIES
-from ramerge.methods.della import DELLA, DELLA_LINEAR
-from ramerge.methods.fisher import FISHER
-from ramerge.methods.iso_c import ISO_C
-from ramerge.methods.iso_cts import ISO_CTS
-from ramerge.methods.isolate import ISOLATE
-from ramerge.methods.karcher import KARCHER
-from ramerge.methods.knots import KNOTS
-from ramerge.methods.linear import LINEAR
-from ramerge.methods.model_stock import MODEL_STOCK
-from ramerge.methods.multislerp import MULTISLERP
-from ramerge.methods.passthrough import PASSTHROUGH
-from ramerge.methods.psa import PSA
-from ramerge.methods.ram import RAM, RAM_PLUS, RAM_PLUS_S
-from ramerge.methods.resmerge import RESMERGE
-from ramerge.methods.sce import SCE
-from ramerge.methods.slerp import NUSLERP, SLERP
-from ramerge.methods.swudi import ASWUDI, SWUDI
-from ramerge.methods.task_arithmetic import TASK_ARITHMETIC
-from ramerge.methods.ties import TIES
-from ramerge.methods.tsvm import TSVM
-from ramerge.methods.wudi import WUDI
 
-METHODS: Mapping[str, Method] = {
-    method.name: method
-    for method in (
-        RAM,
-        RAM_PLUS,
-        RAM_PLUS_S,
-        TASK_ARITHMETIC,
-        LINEAR,
-        FISHER,
-        TIES,
-        DARE,
-        DARE_TIES,
-        WUDI,
-        DELLA,
-        DELLA_LINEAR,
-        BREADCRUMBS,
-        BREADCRUMBS_TIES,
-        SCE,
-        SLERP,
-        NUSLERP,
-        MULTISLERP,
-        KARCHER,
-        MODEL_STOCK,
-        ARCEE_FUSION,
-        TSVM,
-        ISO_C,
-        SWUDI,
-        ASWUDI,
-        RESMERGE,
-        PSA,
-        ISO_CTS,
-        KNOTS,
-        ISOLATE,
-        PASSTHROUGH,
-    )
+# Each method's name, with its file in this folder and its name there.
+_PLACES: Mapping[str, tuple[str, str]] = {
+    "ram": ("ram", "RAM"),
+    "ram+": ("ram", "RAM_PLUS"),
+    "ram+s": ("ram", "RAM_PLUS_S"),
+    "task_arithmetic": ("task_arithmetic", "TASK_ARITHMETIC"),
+    "linear": ("linear", "LINEAR"),
+    "fisher": ("fisher", "FISHER"),
+    "ties": ("ties", "TIES"),
+    "dare": ("dare", "DARE"),
+    "dare_ties": ("dare", "DARE_TIES"),
+    "wudi": ("wudi", "WUDI"),
+    "della": ("della", "DELLA"),
+    "della_linear": ("della", "DELLA_LINEAR"),
+    "breadcrumbs": ("breadcrumbs", "BREADCRUMBS"),
+    "breadcrumbs_ties": ("breadcrumbs", "BREADCRUMBS_TIES"),
+    "sce": ("sce", "SCE"),
+    "slerp": ("slerp", "SLERP"),
+    "nuslerp": ("slerp", "NUSLERP"),
+    "multislerp": ("multislerp", "MULTISLERP"),
+    "karcher": ("karcher", "KARCHER"),
+    "model_stock": ("model_stock", "MODEL_STOCK"),
+    "arcee_fusion": ("arcee_fusion", "ARCEE_FUSION"),
+    "tsvm": ("tsvm", "TSVM"),
+    "iso_c": ("iso_c", "ISO_C"),
+    "swudi": ("swudi", "SWUDI"),
+    "aswudi": ("swudi", "ASWUDI"),
+    "resmerge": ("resmerge", "RESMERGE"),
+    "psa": ("psa", "PSA"),
+    "iso_cts": ("iso_cts", "ISO_CTS"),
+    "knots": ("knots", "KNOTS"),
+    "isolate": ("isolate", "ISOLATE"),
+    "passthrough": ("passthrough", "PASSTHROUGH"),
 }
+
+
+class _Table(Mapping[str, Method]):
+    """Methods by name. A method's file is imported when it is asked for: all of them take a tenth of a second."""
+
+    def __getitem__(self, name: str) -> Method:
+        file, constant = _PLACES[name]
+        method: Method = getattr(import_module(f"ramerge.methods.{file}"), constant)
+        return method
+
+    def __contains__(self, name: object) -> bool:
+        return name in _PLACES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+METHODS: Mapping[str, Method] = _Table()
+
+
+def all_parameters() -> frozenset[str]:
+    """Names of the parameters of all methods, for messages; imports all of them."""
+    return frozenset(name for method in METHODS.values() for name in method.parameters.model_fields)
 
 
 def complete(method: Method, preset: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,4 +127,4 @@ def _range(field: Mapping[str, Any]) -> str:
     return f"{field.get('minimum', 0):g}{upper}"
 
 
-__all__ = ["METHODS", "Method", "Parameters", "complete", "describe", "reads_in_words"]
+__all__ = ["METHODS", "Method", "Parameters", "all_parameters", "complete", "describe", "reads_in_words"]

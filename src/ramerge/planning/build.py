@@ -140,6 +140,14 @@ def _contents(
     counted = rounds(tensors, points, known)
     guesses = can_repeat and guessed(counted, tensors)
     reads = [*([tensors[index] for index in wanted] for wanted in counted if not guesses), tensors]
+    bytes_read = (
+        sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
+        + sum(tensor.bytes_read for read in reads for tensor in read)
+        + (len(counted) * bytes_of(tensors) if guesses else 0)
+    )
+    deltas = [name for name, agent in inputs.opened_agents.items() if agent.delta is not None]
+    spared = sum(tensor.bytes_in_full(deltas) - tensor.bytes_read for read in reads for tensor in read)
+    checks.note_deltas(deltas, bytes_read, bytes_read + spared, findings)
     return Contents(
         tensors=tuple(tensors),
         shards=tuple(shards),
@@ -151,9 +159,8 @@ def _contents(
         digest=digest,
         vocabulary=max((rows[-1].stop for rows in matched.rows.values()), default=base.vocabulary),
         remembered=known,
-        bytes_read=sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
-        + sum(tensor.bytes_read for read in reads for tensor in read)
-        + (len(counted) * bytes_of(tensors) if guesses else 0),
+        bytes_read=bytes_read,
+        bytes_in_full=bytes_read + spared,
         bytes_written=sum(shard.file_bytes for shard in shards) * len(points),
         dequantised_to=base.quantised.dtype if base.quantised is not None and recipe.dtype != LIKE_BASE else None,
     )

@@ -187,6 +187,15 @@ def find_companions(
         return {}
 
 
+def note_deltas(deltas: Sequence[str], bytes_read: int, in_full: int, findings: Findings) -> None:
+    """Say what agents that are deltas save."""
+    if deltas and in_full:
+        share = f"{bytes_read / in_full:.0%}"
+        findings.notes.append(
+            f"with deltas {bytes_read:,} bytes are read, {share} of the {in_full:,} of whole checkpoints"
+        )
+
+
 def check_delta(points: Sequence[Point], inputs: Inputs, findings: Findings, *, in_memory: bool) -> None:
     """Refuse what cannot be a delta on the base."""
     recipe, base = points[0].recipe, inputs.opened_base

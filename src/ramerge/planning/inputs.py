@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramerge.checkpoint.encodings.decode import ADVICE
-from ramerge.checkpoint.formats.adapter import NAME as ADAPTER
+from ramerge.checkpoint.formats.format import ADAPTER
 from ramerge.checkpoint.hub import Model, resolve, resolve_all
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.model import Checkpoint

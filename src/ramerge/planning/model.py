@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -141,7 +141,13 @@ class TensorPlan:
     @cached_property
     def bytes_read(self) -> int:
         """Bytes of one read of all sources. What several of them need, such as the base's, is read once."""
-        return sum(leaf.nbytes for leaf in {leaf for tensor in self._read for leaf in tensor.origin.leaves()})
+        return _stored_bytes(self._read)
+
+    def bytes_in_full(self, deltas: Collection[str]) -> int:
+        """What `bytes_read` were if the agents in `deltas` were whole checkpoints."""
+        whole = [source.tensor for source in self.sources if source.owner in deltas and not source.is_importance]
+        others = [tensor for tensor in self._read if not any(tensor is one for one in whole)]
+        return sum(tensor.nbytes for tensor in whole) + _stored_bytes(others)
 
     @property
     def _read(self) -> list[Tensor]:
@@ -201,10 +207,19 @@ class Block:
     stop: int
 
 
+Batch = tuple[Block, ...]
+"""Blocks of a tensor that a worker takes at once; not empty."""
+
+
 def share_of(tensor: TensorPlan, block: Block) -> int:
     """The block's share of the bytes that a read of all sources takes; those of all blocks add up to these bytes."""
     total, elements = tensor.bytes_read, tensor.base.elements
     return total * block.stop // elements - total * block.start // elements
+
+
+def _stored_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes that are read for tensors; what several of them need is read once."""
+    return sum(leaf.nbytes for leaf in {leaf for tensor in tensors for leaf in tensor.origin.leaves()})
 
 
 def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
@@ -285,6 +300,7 @@ class Contents:
         vocabulary: rows of the embeddings if models have different numbers of them.
         remembered: stored results of earlier reads of the same files, by statistic and part of the model.
         bytes_read: bytes of weights that are read, in all passes together; of a `guessed` plan, if the guess is right.
+        bytes_in_full: what `bytes_read` were if all agents were whole checkpoints; the same if none is a delta.
         bytes_written: bytes of the output's safetensors files, of all points.
         below: the model on which the output is a delta; None if the output is a checkpoint.
         dequantised_to: dtype of a quantised base's tensors in the output; None if the base is not quantised, or if the
@@ -302,6 +318,7 @@ class Contents:
     vocabulary: int | None = None
     remembered: Mapping[tuple[Counted, str], Any] = field(default_factory=dict, repr=False)
     bytes_read: int = 0
+    bytes_in_full: int = 0
     bytes_written: int = 0
     below: Checkpoint | None = field(default=None, repr=False)
     dequantised_to: str | None = None
@@ -521,6 +538,7 @@ class Plan(Contents):
             "passes": self.passes,
             "counts": self.counts,
             "bytes_read": self.bytes_read,
+            "bytes_in_full": self.bytes_in_full,
             "bytes_written": self.bytes_written,
             "disk_free": self.disk_free,
             "workers": self.resources.workers,

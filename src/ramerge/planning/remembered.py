@@ -12,6 +12,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,22 @@ def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Path, Identity]) -> 
 
 def facts(value: Any, named: Callable[[Path], object]) -> object:
     """A tensor, its origin, and everything inside of that, as plain values; files as `named` gives them."""
+    if isinstance(value, str | int | None):
+        return value
     if isinstance(value, Path):
         return named(value)
     if isinstance(value, tuple):
-        return tuple(facts(item, named) for item in value)
+        return tuple([facts(item, named) for item in value])
     if is_dataclass(value):
-        return (type(value).__name__, *[facts(getattr(value, field.name), named) for field in fields(value)])
+        kind: Any = type(value)
+        return (kind.__name__, *[facts(getattr(value, name), named) for name in _names_of(kind)])
     return value
+
+
+@cache
+def _names_of(kind: Any) -> tuple[str, ...]:
+    """The fields of a dataclass."""
+    return tuple(field.name for field in fields(kind))
 
 
 def merged(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
 
 from ramerge.methods.base import Statistic
-from ramerge.planning.model import Block, TensorPlan, share_of
+from ramerge.planning.model import Batch, Block, TensorPlan, share_of
 
 # One stretch out of as many; a stretch is long enough for a disk, and short enough for every tensor to have some.
 _STRETCH = 1 << 15
 _EVERY = 32
+# Stretches of a batch: enough to spare time, and few enough to leave some for every worker.
+_BATCH = 16
 # Of fewer elements a sample says too little.
 _WORTH_A_SAMPLE = 1 << 24
 # An odd number, by which the places in the sample are spread.
@@ -24,8 +27,17 @@ def guessed(rounds: Sequence[dict[int, tuple[Statistic, ...]]], tensors: Sequenc
     return bool(asked) and counted >= _WORTH_A_SAMPLE and all(statistic.guessable for statistic in asked)
 
 
-def sample(tensors: Sequence[TensorPlan]) -> Iterator[Block]:
-    """Stretches of all tensors that are merged: at every multiple of their number, at a place that looks random."""
+def sample(tensors: Sequence[TensorPlan]) -> Iterator[Batch]:
+    """Stretches of all tensors that are merged: at every multiple of their number, at a place that looks random.
+
+    Those of a tensor come in batches, because an array for counts can be larger than a stretch.
+    """
+    for _, stretches in groupby(_stretches(tensors), lambda block: block.tensor):
+        while batch := tuple(islice(stretches, _BATCH)):
+            yield batch
+
+
+def _stretches(tensors: Sequence[TensorPlan]) -> Iterator[Block]:
     stretch = 0
     for index, tensor in enumerate(tensors):
         if not tensor.merged:
@@ -40,4 +52,4 @@ def sample(tensors: Sequence[TensorPlan]) -> Iterator[Block]:
 
 def bytes_of(tensors: Sequence[TensorPlan]) -> int:
     """Bytes of one read of the sample."""
-    return sum(share_of(tensors[block.tensor], block) for block in sample(tensors))
+    return sum(share_of(tensors[block.tensor], block) for block in _stretches(tensors))

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.methods.base import Method, names_agent
-from ramerge.methods.table import METHODS, complete
+from ramerge.methods.table import METHODS, all_parameters, complete
 from ramerge.recipe.document import Document, Key
 from ramerge.recipe.model import DEFAULT_METHOD, Recipe, read_structure
 from ramerge.recipe.sentences import describe
@@ -34,11 +34,11 @@ def check(document: Document) -> Recipe:
 
 def _misplaced(document: Document) -> dict[str, str]:
     """Messages about parameters that are given at the top level of the recipe, by key."""
-    parameters = {name for method in METHODS.values() for name in method.parameters.model_fields}
+    unknown = [key for key in document.values if key not in Recipe.model_fields]
     return {
         key: document.where((key,), f"unknown key {key!r}; did you mean 'parameters.{key}'?")
-        for key in document.values
-        if key in parameters - set(Recipe.model_fields)
+        for key in unknown
+        if key in all_parameters()
     }
 
 

@@ -10,14 +10,13 @@ from typing import Any
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.methods.base import Method, Statistic
-from ramerge.methods.table import METHODS, complete
+from ramerge.methods.table import METHODS, all_parameters, complete
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import Document
 from ramerge.recipe.model import Recipe
 
 MOST_POINTS = 1000
 _LONGEST_NAME = 200  # in bytes; file systems take 255
-_PARAMETERS = {name for method in METHODS.values() for name in method.parameters.model_fields}
 _VARIED = re.compile(r"parameters\.\w+(\..+)?")
 
 
@@ -90,7 +89,7 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
     problems = []
     for key, values in vary.items():
         if not _VARIED.fullmatch(key):
-            hint = f"did you mean parameters.{key}?" if key in _PARAMETERS else "such as parameters.r"
+            hint = f"did you mean parameters.{key}?" if key in all_parameters() else "such as parameters.r"
             problems.append(f"--vary {key}: only parameters can be varied; {hint}")
         if isinstance(values, str) or not len(values):
             problems.append(f"--vary {key}: needs values, such as 0,0.1,0.2")

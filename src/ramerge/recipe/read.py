@@ -29,6 +29,18 @@ def open_recipe(source: AnyRecipe, values: Mapping[str, Any] | None = None, look
     return translate(document, look) if is_mergekit(document.values) else document
 
 
+def overriding(
+    method: str | None, parameters: Mapping[str, Any] | None, dtype: str | None, rounding: str | None
+) -> dict[str, Any]:
+    """Values that override a recipe's, by key, in the form that flags of the command line have."""
+    return {
+        "method": method,
+        "dtype": dtype,
+        "rounding": rounding,
+        **{f"parameters.{name}": value for name, value in (parameters or {}).items()},
+    }
+
+
 def _written(source: AnyRecipe) -> Document:
     """The document of a recipe, in the form in which it was written."""
     if isinstance(source, Recipe):

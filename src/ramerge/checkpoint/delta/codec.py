@@ -1,8 +1,9 @@
 """A block of a tensor as what differs from the base's block: positions, and values, which are the xor of both.
 
 A block is `BLOCK` elements, the last one of a tensor what is left. Its bytes in a file are its positions, then its
-values; a row of eight numbers says how to read them. The sizes of all forms follow from the numbers of elements and of
-those that moved, so nothing is read, decompressed or written before it is known to fit.
+values, as `kernels.patches` has them; a row of eight numbers says how to read them. The sizes of all forms follow from
+the numbers of elements, of those that moved, and of values that are long, so nothing is read, decompressed or written
+before it is known to fit.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ BLOCK = 1 << 18
 COLUMNS = 8
 """Numbers of a row, uint64: see `Row`."""
 
-NOTHING, GAPS, BITMAP, ALL = range(4)
-_POSITIONS_PACKED, _VALUES_PACKED = 16, 32
-_FORMS = {kind + flags for kind in range(4) for flags in (0, 16, 32, 48)}
+NOTHING, GAPS, BITMAP = range(3)
+_PLANES, _PACKED = 16, 256
 
 # There is nothing in blocks that repeats, except zeros. So the search for what does is made as short as can be: files
 # are as large as with level 3, or smaller, in half of the time.
 _SEARCH = zstandard.ZstdCompressionParameters.from_level(1, source_size=BLOCK, min_match=7, hash_log=8)
 # What is compressed by less is kept as it is, because reading it would cost more than it saves.
 _WORTH = 15 / 16
+# A bitmap is read faster than gaps, so it may make a block that much larger.
+_FASTER = 1.1
 
 
 class DamagedError(ValueError):
@@ -65,21 +67,20 @@ class Row:
     """What is known of a block, in the order of the table's columns.
 
     Attributes:
-        begin: the byte of the tensor's data where its positions begin.
-        positions: their bytes.
-        values: bytes of the values, which follow.
+        begin: the byte of the tensor's data where the block begins.
+        stored: its bytes.
         moved: elements that differ from the base's.
-        form: `NOTHING` if none does; positions as `GAPS` or `BITMAP` of `kernels.patches`; or `ALL`, no positions and a
-            value for each element. 16 more if positions are a zstd frame, 32 more if values are one, as byte planes:
-            the lowest bytes of all values, then the next ones.
-        payload: xxh3-64 of positions and values.
+        escaped: those of them whose values do not fit into the planes.
+        form: `NOTHING` if none differs; positions as `GAPS` or `BITMAP`, and 16 times the planes of the values; 256
+            more if the bytes are a zstd frame.
+        payload: xxh3-64 of its bytes.
         base: `digest` of the base's block.
     """
 
     begin: int
-    positions: int
-    values: int
+    stored: int
     moved: int
+    escaped: int
     form: int
     payload: int
     base: bytes
@@ -87,19 +88,36 @@ class Row:
     @staticmethod
     def of(numbers: NDArray[np.uint64]) -> Row:
         """From a row of the table."""
-        begin, positions, values, moved, form, payload = map(int, numbers[:6])
-        return Row(begin, positions, values, moved, form, payload, numbers[6:8].tobytes())
+        return Row(*numbers[:6].tolist(), numbers[6:8].tobytes())
 
     @property
     def numbers(self) -> NDArray[np.uint64]:
         """As a row of the table."""
-        first = (self.begin, self.positions, self.values, self.moved, self.form, self.payload)
+        first = (self.begin, self.stored, self.moved, self.escaped, self.form, self.payload)
         return np.concatenate([np.array(first, np.uint64), np.frombuffer(self.base, np.uint64)])
 
     @property
-    def stored(self) -> int:
-        """Bytes in the file."""
-        return self.positions + self.values
+    def kind(self) -> int:
+        """The form of the positions."""
+        return self.form % _PLANES
+
+    @property
+    def planes(self) -> int:
+        """The planes of the values."""
+        return self.form % _PACKED // _PLANES
+
+    @property
+    def packed(self) -> bool:
+        """Whether the bytes are a zstd frame."""
+        return self.form >= _PACKED
+
+    def content(self, elements: int, width: int) -> range:
+        """The sizes that positions and values can have, before compression."""
+        values = patches.values_size(self.moved, self.escaped, self.planes, width)
+        if self.kind == GAPS:
+            return range(values + self.moved, values + patches.most_gaps(elements, self.moved) + 1)
+        positions = 8 * patches.bitmap_words(elements) if self.kind == BITMAP else 0
+        return range(values + positions, values + positions + 1)
 
     def check(self, elements: int, width: int, data_bytes: int) -> None:
         """Refuse numbers that no block has.
@@ -112,18 +130,18 @@ class Row:
         Raises:
             DamagedError: it says which.
         """
-        if self.form not in _FORMS:
+        if self.form >= 2 * _PACKED or self.kind > BITMAP or (self.kind == NOTHING) != (self.form == 0):
             raise DamagedError(f"form {self.form} is not known")
-        kind = self.form & 15
-        if self.moved > elements or (kind == NOTHING) != (self.moved == 0):
+        if self.form and not 1 <= self.planes <= width:
+            raise DamagedError(f"form {self.form} is not one of elements of {width} bytes")
+        if self.moved > elements or (self.moved == 0) != (self.form == 0):
             raise DamagedError(f"{self.moved:,} of {elements:,} elements cannot have moved")
-        positions, values = _most_bytes(kind, elements, self.moved, width)
-        exact = not self.form & _VALUES_PACKED
-        if self.positions > positions or self.values > values or (exact and self.values != values):
-            raise DamagedError(
-                f"{self.positions:,} and {self.values:,} bytes are not what {self.moved:,} elements take"
-            )
-        if self.begin + self.stored > data_bytes:
+        if self.escaped > (self.moved if self.planes < width else 0):
+            raise DamagedError(f"{self.escaped:,} of {self.moved:,} values cannot be long")
+        sizes, most = self.content(elements, width), most_stored(elements, width)
+        if self.stored >= sizes.stop or sizes.start > most or (not self.packed and self.stored not in sizes):
+            raise DamagedError(f"{self.stored:,} bytes are not what {self.moved:,} elements take")
+        if self.stored > most or self.begin + self.stored > data_bytes:
             raise DamagedError(f"bytes {self.begin:,} to {self.begin + self.stored:,} of {data_bytes:,} do not exist")
 
 
@@ -136,14 +154,8 @@ class Encoded:
     result: bytes
 
 
-def _most_bytes(kind: int, elements: int, moved: int, width: int) -> tuple[int, int]:
-    """Bytes of positions, at most, and of values before compression."""
-    positions = {GAPS: patches.most_gaps(elements, moved), BITMAP: 8 * patches.bitmap_words(elements)}
-    return positions.get(kind, 0), width * (elements if kind == ALL else moved)
-
-
 def most_stored(elements: int, width: int) -> int:
-    """The most bytes that a block of so many elements takes in a file."""
+    """The most bytes that a block of so many elements takes, in a file and before compression."""
     return 8 * patches.bitmap_words(elements) + width * elements
 
 
@@ -157,9 +169,8 @@ class Encoder:
     def __init__(self, compression: Compression = "zstd") -> None:
         self._zstd = zstandard.ZstdCompressor(compression_params=_SEARCH) if compression == "zstd" else None
         self._bitmap = np.empty(patches.bitmap_words(BLOCK), np.uint64)
-        self._gaps = np.empty(patches.most_gaps(BLOCK, BLOCK), np.uint8)
-        self._values = np.empty(8 * BLOCK, np.uint8)
-        self._planes = np.empty(8 * BLOCK, np.uint8)
+        self._xors = np.empty(8 * BLOCK, np.uint8)
+        self._content = np.empty(most_stored(BLOCK, 8), np.uint8)
 
     def encode(self, base: Words, other: Words) -> Encoded:
         """What `other` has changed of `base`.
@@ -169,115 +180,104 @@ class Encoder:
             other: of the same type and length.
         """
         bitmap = self._bitmap[: patches.bitmap_words(base.size)]
-        values = self._values[: base.nbytes].view(base.dtype)
-        moved = patches.compare(base, other, bitmap, values)
-        kind = _smallest(base.size, moved, base.itemsize)
-        positions = np.empty(0, np.uint8)
-        if kind == ALL:
-            np.bitwise_xor(base, other, out=values)
-        else:
-            values = values[:moved]
-        if kind == GAPS:
-            positions = self._gaps[: patches.to_gaps(bitmap, self._gaps)]
-        elif kind == BITMAP:
-            positions = bitmap.view(np.uint8)
-        first, is_first_packed = self._packed(positions)
-        planes = self._planes[: values.nbytes]
-        if self._zstd is not None:
-            patches.split_planes(values, planes)
-        second, is_second_packed = self._packed(planes, values)
-        payload = first + second
-        form = kind + _POSITIONS_PACKED * is_first_packed + _VALUES_PACKED * is_second_packed
+        xors = self._xors[: base.nbytes].view(base.dtype)
+        xors = xors[: patches.compare(base, other, bitmap, xors)]
+        if not xors.size:
+            same = digest(base)
+            return Encoded(Row(0, 0, 0, 0, NOTHING, xxhash.xxh3_64_intdigest(b""), same), b"", same)
+        planes, escaped = _fewest(xors)
+        size = patches.values_size(xors.size, escaped, planes, base.itemsize)
+        kind, positions = self._positions(bitmap, base.size, xors.size, size)
+        content = self._content[: positions.size + size]
+        content[: positions.size] = positions
+        patches.split(xors, planes, content[positions.size :])
+        payload, is_packed = self._packed(content, positions.size)
+        form = kind + _PLANES * planes + _PACKED * is_packed
         checksum = xxhash.xxh3_64_intdigest(payload)
-        row = Row(0, len(first), len(second), moved, form, checksum, digest(base))
+        row = Row(0, len(payload), xors.size, escaped, form, checksum, digest(base))
         return Encoded(row, payload, digest(other))
 
-    def _packed(self, data: Bytes, plain: Words | None = None) -> tuple[bytes, bool]:
-        """The bytes for the file, and whether they are compressed; if not, those of `plain`."""
-        if self._zstd is not None and data.size:
-            packed = self._zstd.compress(data.data)
-            if len(packed) < _WORTH * data.nbytes:
+    def _positions(self, bitmap: NDArray[np.uint64], elements: int, moved: int, values: int) -> tuple[int, Bytes]:
+        """Their form and their bytes. Gaps if these may be much smaller, and are."""
+        if bitmap.nbytes + values > _FASTER * (moved + values):
+            gaps = np.empty(patches.most_gaps(elements, moved), np.uint8)
+            gaps = gaps[: patches.to_gaps(bitmap, gaps)]
+            if bitmap.nbytes + values > _FASTER * (gaps.size + values):
+                return GAPS, gaps
+        return BITMAP, bitmap.view(np.uint8)
+
+    def _packed(self, content: Bytes, positions: int) -> tuple[bytes, bool]:
+        """The bytes for the file, and whether they are compressed: positions and values as blocks of one frame."""
+        if self._zstd is not None:
+            frame = self._zstd.compressobj(size=content.size)
+            first = frame.compress(content[:positions].data) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+            packed = first + frame.compress(content[positions:].data) + frame.flush()
+            if len(packed) < _WORTH * content.size:
                 return packed, True
-        return (data if plain is None else plain).tobytes(), False
+        return content.tobytes(), False
 
 
-def _smallest(elements: int, moved: int, width: int) -> int:
-    """The form of the smallest size without compression; compressed, it is among the smallest too."""
-    if not moved:
-        return NOTHING
-    sizes = {kind: sum(_most_bytes(kind, elements, moved, width)) for kind in (GAPS, BITMAP, ALL)}
-    return min(sizes, key=sizes.__getitem__)
+def _fewest(xors: Words) -> tuple[int, int]:
+    """The number of planes that makes the values smallest, and how many do not fit into these."""
+    width = xors.itemsize
+    escaped = {planes: patches.beyond(xors, planes) for planes in range(1, width + 1)}
+    best = min(escaped, key=lambda planes: patches.values_size(xors.size, escaped[planes], planes, width))
+    return best, escaped[best]
 
 
 _local = threading.local()
 
 
-def _unpacked(data: Bytes, most: int, what: str) -> Bytes:
-    """The content of a zstd frame of at most `most` bytes."""
+def _unpacked(data: Bytes, sizes: range) -> Bytes:
+    """The content of a zstd frame, of one of these sizes."""
     try:
         size = zstandard.frame_content_size(data.data)
-        if not 0 <= size <= most:
-            raise DamagedError(f"the {what} say that they are {size:,} bytes, but can only be {most:,}")
+        if size not in sizes:
+            raise DamagedError(f"it says that it has {size:,} bytes, but it has {sizes.start:,} to {sizes.stop - 1:,}")
         if not hasattr(_local, "zstd"):
             _local.zstd = zstandard.ZstdDecompressor()
-        found = _local.zstd.decompress(data.data, max_output_size=most, allow_extra_data=False)
+        found = _local.zstd.decompress(data.data, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise DamagedError(f"the {what} cannot be decompressed") from error
+        raise DamagedError("its bytes cannot be decompressed") from error
     if len(found) != size:
-        raise DamagedError(f"the {what} are {len(found):,} bytes, not {size:,} as they say")
+        raise DamagedError(f"it has {len(found):,} bytes, not {size:,} as it says")
     return np.frombuffer(found, np.uint8)
 
 
-def decode(row: Row, payload: Bytes, words: Words, take: Take) -> None:
-    """Change the words of a base's block to those of the agent's.
+def decode(row: Row, payload: Bytes, base: Words, out: Words, take: Take) -> None:
+    """The words of the agent's block.
 
     Args:
         row: of the block; `Row.check` has accepted it.
         payload: uint8: its bytes in the file.
-        words: unsigned integers: the base's words; changed.
+        base: unsigned integers: the base's words.
+        out: of the same type: filled; may be the same array.
         take: gives temporary memory of so many bytes.
 
     Raises:
-        DamagedError: the bytes are not what the row says; `words` hold anything then.
+        DamagedError: the bytes are not what the row says; `out` holds anything then.
     """
     if xxhash.xxh3_64_intdigest(payload.data) != row.payload:
         raise DamagedError("its bytes have another checksum")
-    kind = row.form & 15
-    if kind == NOTHING:
+    if row.kind == NOTHING:
+        out[:] = base
         return
-    most, size = _most_bytes(kind, words.size, row.moved, words.itemsize)
-    positions = payload[: row.positions]
-    if row.form & _POSITIONS_PACKED:
-        positions = _unpacked(positions, most, "positions")
-    values = _values(row, payload[row.positions :], size, words.dtype, take)
-    if kind == ALL:
-        np.bitwise_xor(words, values, out=words)
-    elif kind == GAPS:
-        if not patches.patch_gaps(words, positions, values):
-            raise DamagedError("its positions lie outside of it, or are not as many as its values")
-    elif positions.size != most:
-        raise DamagedError(f"its bitmap has {positions.size:,} bytes, not {most:,}")
-    elif not patches.patch_bitmap(words, _aligned(positions, np.dtype(np.uint64), take), values):
+    sizes = row.content(base.size, base.itemsize)
+    content = _unpacked(payload, sizes) if row.packed else payload
+    cut = content.size - patches.values_size(row.moved, row.escaped, row.planes, base.itemsize)
+    positions, values = content[:cut], content[cut:]
+    if row.kind == GAPS:
+        fits = patches.patch_gaps(base, positions, values, row.moved, row.planes, out)
+    else:
+        fits = patches.patch_bitmap(base, _aligned(positions, take), values, row.moved, row.planes, out)
+    if not fits:
         raise DamagedError("its positions lie outside of it, or are not as many as its values")
 
 
-def _values(row: Row, stored: Bytes, size: int, dtype: np.dtype[Any], take: Take) -> Words:
-    if not row.form & _VALUES_PACKED:
-        return _aligned(stored, dtype, take)
-    planes = _unpacked(stored, size, "values")
-    if planes.size != size:
-        raise DamagedError(f"its values have {planes.size:,} bytes, not {size:,}")
-    if dtype.itemsize == 1:
-        return planes.view(dtype)
-    values = take(size).view(dtype)
-    patches.join_planes(planes, values)
-    return values
-
-
-def _aligned(data: Bytes, dtype: np.dtype[Any], take: Take) -> Words:
+def _aligned(data: Bytes, take: Take) -> NDArray[np.uint64]:
     """Bytes as words, copied where they begin between two words."""
-    if data.ctypes.data % dtype.itemsize == 0:
-        return data.view(dtype)
+    if data.ctypes.data % 8 == 0:
+        return data.view(np.uint64)
     copy = take(data.size)
     copy[:] = data
-    return copy.view(dtype)
+    return copy.view(np.uint64)

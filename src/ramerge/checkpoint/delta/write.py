@@ -83,7 +83,7 @@ class DeltaWriter:
         """
         table, result = self._write_blocks(name, blocks)
         base = digest_of_blocks(table[:, 6:8])
-        moved = int(table[:, 3].sum())
+        moved = int(table[:, 2].sum())
         self._tensors[name] = DeltaTensor(dtype, tuple(shape), "changed" if moved else "same", moved, base, result.text)
         self._base[name] = (dtype, shape, base)
 

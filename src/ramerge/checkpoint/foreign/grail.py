@@ -25,6 +25,7 @@ from ramerge.checkpoint.foreign.chain import Layout, counted
 from ramerge.checkpoint.foreign.frames import Frame, Stream
 from ramerge.checkpoint.foreign.link import Link, Pass, misfits
 from ramerge.checkpoint.foreign.sparse import PIECE, Entries, Scatter, check_ascending
+from ramerge.checkpoint.foreign.unpack import format_of
 from ramerge.checkpoint.formats.files import check_files, read_json
 from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.identity import identify
@@ -326,3 +327,4 @@ def version_of(folder: Path) -> int | None:
 
 
 LAYOUT = Layout("grail", "deltas of grail", re.compile(r"checkpoint-([0-9]{1,15})"), _inside, read, version_of)
+FORMAT = format_of(LAYOUT)

@@ -18,6 +18,7 @@ from ramerge.checkpoint.foreign.chain import Layout, counted
 from ramerge.checkpoint.foreign.frames import Frame
 from ramerge.checkpoint.foreign.link import Link, Pass, misfits
 from ramerge.checkpoint.foreign.slime import PassOfPayloads, Payload
+from ramerge.checkpoint.foreign.unpack import format_of
 from ramerge.checkpoint.formats.files import check_files, read_json
 from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.header import Entry, read_header
@@ -148,3 +149,4 @@ def version_of(folder: Path) -> int | None:
 LAYOUT = Layout(
     "skyrl", "deltas of SkyRL", re.compile(r"delta-([0-9]{8,15})(?:_[0-9a-f]{16})?"), _inside, read, version_of
 )
+FORMAT = format_of(LAYOUT)

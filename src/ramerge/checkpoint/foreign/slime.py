@@ -22,6 +22,7 @@ from ramerge.checkpoint.foreign.chain import Layout, counted
 from ramerge.checkpoint.foreign.frames import Frame
 from ramerge.checkpoint.foreign.link import Change, Link, Pass, Whole, Xor, misfits
 from ramerge.checkpoint.foreign.sparse import overwritten
+from ramerge.checkpoint.foreign.unpack import format_of
 from ramerge.checkpoint.formats import safetensors
 from ramerge.checkpoint.formats.files import check_files, read_json
 from ramerge.checkpoint.formats.format import Opening
@@ -248,3 +249,4 @@ def _inside(folder: Path) -> Path | None:
 
 
 LAYOUT = Layout("slime", "deltas of slime or miles", re.compile(r"weight_v([0-9]{6,15})"), _inside, read, version_of)
+FORMAT = format_of(LAYOUT)

@@ -18,7 +18,7 @@ from pathlib import Path
 from ramerge.checkpoint.embeddings import EMBEDDINGS, HEADS, embedding_of, set_vocabulary
 from ramerge.checkpoint.formats import pickled, safetensors
 from ramerge.checkpoint.formats.files import check_files
-from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.formats.format import ADAPTER, Contents, Format, Opening
 from ramerge.checkpoint.formats.peft import CONFIG, Settings, model_name, read_settings
 from ramerge.checkpoint.formats.runs import places
 from ramerge.checkpoint.identity import identify
@@ -29,7 +29,6 @@ from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 
-NAME = "adapter"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # Where verl keeps it beside its checkpoints.
 
@@ -578,4 +577,4 @@ def _only(found: set[bool]) -> set[bool]:
     return found if len(found) == 1 else set()
 
 
-FORMAT = Format(NAME, "LoRA adapters of PEFT", find, open_folder, needs_base=True)
+FORMAT = Format(ADAPTER, "LoRA adapters of PEFT", find, open_folder, needs_base=True)

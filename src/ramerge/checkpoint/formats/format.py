@@ -12,6 +12,9 @@ from ramerge.checkpoint.model import Checkpoint, Quantised
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 
+ADAPTER = "adapter"
+"""The name of the format of LoRA adapters, of which plans say more."""
+
 
 @dataclass(frozen=True)
 class Opening:

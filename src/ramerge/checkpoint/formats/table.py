@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from ramerge.checkpoint.foreign import grail, skyrl, slime
-from ramerge.checkpoint.foreign.unpack import format_of
-from ramerge.checkpoint.formats import adapter, dcp, deepspeed, delta, fsdp, megatron, pickled, safetensors
+from collections.abc import Iterator
+from importlib import import_module
+
 from ramerge.checkpoint.formats.format import Format
 
-FORMATS: tuple[Format, ...] = (
-    delta.FORMAT,  # before safetensors, whose files it has
-    format_of(slime.LAYOUT),  # before safetensors, whose names it has
-    format_of(skyrl.LAYOUT),
-    format_of(grail.LAYOUT),
-    safetensors.FORMAT,
-    adapter.FORMAT,
-    pickled.FORMAT,
-    fsdp.FORMAT,
-    megatron.FORMAT,  # before dcp, whose files it has
-    dcp.FORMAT,
-    deepspeed.FORMAT,
+_FILES = (
+    "formats.delta",  # before safetensors, whose files it has
+    "foreign.slime",  # before safetensors, whose names it has
+    "foreign.skyrl",
+    "foreign.grail",
+    "formats.safetensors",
+    "formats.adapter",
+    "formats.pickled",
+    "formats.fsdp",
+    "formats.megatron",  # before dcp, whose files it has
+    "formats.dcp",
+    "formats.deepspeed",
 )
+
+
+def formats() -> Iterator[Format]:
+    """The formats in order. A file is imported when its turn comes, so most folders do not wait for the later ones."""
+    for file in _FILES:
+        format: Format = import_module(f"ramerge.checkpoint.{file}").FORMAT
+        yield format

@@ -52,7 +52,6 @@ _FASTEST = -5
 # Read when Ray is imported or started: what Ray would say on the terminal, what it would send to its makers about a
 # cluster that is started only for this, and how long it tries to reach a cluster that is not there. Users' own win.
 _ENVIRONMENT = {
-    "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_NUM_REDIS_GET_RETRIES": "1",
@@ -171,8 +170,8 @@ def lay_out(nodes: Sequence[Mapping[str, float]], workers: int, processors: int,
     count = sum(int(min(node["CPU"] // cpus, node.get("memory", 0) // needed)) for node in able)
     if not count:
         raise RayError(
-            f"no node of the Ray cluster has {cpus} CPU and {-(-needed // 1_000_000):,} MB of memory, which a task needs; "
-            "give Ray more, or lower --threads or --max-memory"
+            f"no node of the Ray cluster has {cpus} CPU and {-(-needed // 1_000_000):,} MB of memory, which a task "
+            "needs; give Ray more, or lower --threads or --max-memory"
         )
     return Slots(cpus, threads, needed, count)
 
@@ -212,7 +211,7 @@ class RayExecutor:
             PlanError: a node has another version of ramerge, or none.
             RayError: tasks are lost again and again, or cannot be run.
         """
-        ray, numbered = self._ray, list(enumerate(blocks))
+        ray, numbered, here = self._ray, list(enumerate(blocks)), Path.cwd()
         if not numbered:
             return
         slots = self._slots()
@@ -227,7 +226,7 @@ class RayExecutor:
                 while waiting and len(running) < slots.count * (1 + _WAITING_A_SLOT):
                     run = waiting.popleft()
                     # in a list, because Ray would fetch an argument again for each task
-                    began = task.remote(_versions(), [payload], list(run.missing.items()), slots.threads, os.getcwd())
+                    began = task.remote(_versions(), [payload], list(run.missing.items()), slots.threads, str(here))
                     running[began] = run
                 for ended in ray.wait(list(running), num_returns=1, timeout=_SECONDS_BETWEEN_REPORTS)[0]:
                     run = running[ended]
@@ -253,7 +252,9 @@ class RayExecutor:
         lost = (kinds.NodeDiedError, kinds.WorkerCrashedError, kinds.OutOfMemoryError, kinds.ObjectLostError)
         text = str(error).strip().splitlines()
         if not isinstance(error, lost):
-            raise RayError(f"a task on the Ray cluster has failed: {text[-1] if text else type(error).__name__}") from error
+            raise RayError(
+                f"a task on the Ray cluster has failed: {text[-1] if text else type(error).__name__}"
+            ) from error
         run.losses += 1
         if run.losses > _MOST_LOSSES:
             why = text[0] if text else type(error).__name__

@@ -1,0 +1,75 @@
+"""The function that users call: `analyze`. It is not with the others, because a merge needs nothing of this room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ramerge.analysis.analyze import EPSILONS, plan_analysis
+from ramerge.analysis.analyze import analyze as carry_out
+from ramerge.analysis.results import Analysis
+from ramerge.checkpoint.outputs import path_of
+from ramerge.engine.chosen import chosen_executor
+from ramerge.engine.ranks import TIMEOUT, Executors, chosen_rank
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.events import Listener, silence
+from ramerge.planning.inputs import tensors_of_base
+from ramerge.recipe.read import AnyRecipe, open_recipe, overriding
+
+
+def analyze(
+    recipe: AnyRecipe,
+    *,
+    method: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
+    rounding: str | None = None,
+    epsilons: Sequence[float] = EPSILONS,
+    threads: int | None = None,
+    max_memory: int | str | None = None,
+    cache: bool = True,
+    strict: bool = False,
+    executor: Executors = "threads",
+    rank_timeout: float = TIMEOUT,
+    ray_init: Mapping[str, Any] | None = None,
+    meet: str | Path | None = None,
+    on_progress: Listener | None = None,
+) -> Analysis:
+    """What RL changed in the agents of a recipe: sparsity, overlap, angles, and how much of it merges would keep.
+
+    The inputs are read once, and once more for each counting pass of the recipe's method. Nothing is written. What the
+    recipe's method keeps of the agents is measured if it works element by element on task vectors. In place of any
+    other method, RAM with the same epsilon is measured.
+
+    Args:
+        recipe: as for `merge`.
+        method, parameters, dtype, rounding: as for `plan`.
+        epsilons: further thresholds of "moved" to compare.
+        threads, max_memory: as for `merge`.
+        cache: whether to store counts for later merges of the same files, which then need one read less.
+        strict, executor, rank_timeout, ray_init, on_progress: as for `merge`.
+        meet: a folder that all ranks share; needed with `executor="ranks"`. They use a hidden folder in it.
+
+    Returns:
+        The same figures for the model, every layer, role and tensor.
+
+    Raises:
+        RecipeError, PlanError, WeightsError, CheckpointError, RankError, RayError: as for `merge`.
+        OutputError: the folder `meet` cannot be used.
+    """
+    rank = chosen_rank(executor, rank_timeout, ray_init)
+    if (rank is None) != (meet is None):
+        raise RecipeError("meet: give a folder that all ranks share with executor ranks, and only with it")
+    document = open_recipe(recipe, overriding(method, parameters, dtype, rounding), tensors_of_base)
+    plan, anatomy = plan_analysis(
+        document,
+        epsilons=epsilons,
+        threads=threads,
+        max_memory=max_memory,
+        cache=cache and rank is None,
+        strict=strict,
+    )
+    listen, folder = on_progress or silence, path_of(meet) if meet is not None else None
+    with chosen_executor(executor, plan, ray_init) as carrier:
+        return carry_out(plan, anatomy, carrier, listen, rank=rank, meet=folder)
