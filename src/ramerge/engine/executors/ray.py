@@ -277,7 +277,7 @@ def _results(report: tuple[str, bytes], run: _Run[Block]) -> Iterator[Any]:
     kind, data = report
     if kind == "absent":
         raise PlanError(data.decode())
-    results, failure = pickle.loads(zstandard.decompress(data))  # noqa: S301: of our own task
+    results, failure = pickle.loads(zstandard.decompress(data))  # noqa: S301 - of a task of ours
     for result in results:
         if isinstance(result, _Done):
             del run.missing[result.number]
@@ -356,7 +356,7 @@ def _unpacked(reference: Any) -> Any:
 
     if _kept.key != reference.hex():
         _kept.key = ""
-        _kept.value = pickle.loads(zstandard.decompress(ray.get(reference)))  # noqa: S301: of our own process
+        _kept.value = pickle.loads(zstandard.decompress(ray.get(reference)))  # noqa: S301 - of the process that began
         _kept.key = reference.hex()
     return _kept.value
 
