@@ -33,6 +33,7 @@ from ramerge.engine.executors.executor import Elsewhere, bare
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.foundation.errors import PlanError, RamergeError, RayError, RecipeError
 from ramerge.foundation.extras import install
+from ramerge.foundation.signals import held
 from ramerge.foundation.version import __version__
 
 Worker = TypeVar("Worker")
@@ -228,10 +229,14 @@ class RayExecutor:
                     # in a list, because Ray would fetch an argument again for each task
                     began = task.remote(_versions(), [payload], list(run.missing.items()), slots.threads, str(here))
                     running[began] = run
-                for ended in ray.wait(list(running), num_returns=1, timeout=_SECONDS_BETWEEN_REPORTS)[0]:
+                with held():  # Ray swallows what a handler of signals raises
+                    ready = ray.wait(list(running), num_returns=1, timeout=_SECONDS_BETWEEN_REPORTS)[0]
+                for ended in ready:
                     run = running[ended]
                     try:
-                        yield from _results(ray.get(next(ended)), run)
+                        with held():
+                            report = ray.get(next(ended))
+                        yield from _results(report, run)
                     except StopIteration:
                         del running[ended]
                     except ray.exceptions.RayError as error:
@@ -386,7 +391,7 @@ def _batches(worker: Any, work: Any, blocks: Sequence[tuple[int, Any]], threads:
     try:
         ended, sent = False, 0.0
         while not ended:
-            batch = []
+            batch: list[Any] = []
             while not ended and (not batch or time.monotonic() < sent + _SECONDS_BETWEEN_REPORTS):
                 with suppress(Empty):
                     taken = queue.get(timeout=_SECONDS_BETWEEN_REPORTS / 5)
