@@ -403,7 +403,9 @@ def _batches(worker: Any, work: Any, blocks: Sequence[tuple[int, Any]], threads:
             sent = time.monotonic()
     finally:
         stop.set()
-        feeder.join()
+        while feeder.is_alive():  # threads end their blocks, however often Ray interrupts
+            with suppress(KeyboardInterrupt):
+                feeder.join()
 
 
 class _Failure:
