@@ -53,16 +53,26 @@ def second_of(cluster: Any) -> Any:
 
 
 class Slowly:
-    """An executor that takes its time, so that it can be met in the middle."""
+    """An executor that takes its time, so that it can be met in the middle.
 
-    def __init__(self, executor: Executor, seconds: float = 0.05) -> None:
+    Args:
+        executor: what does the work.
+        seconds: added for each block.
+        seen: a folder that gets an empty file for each node that works, if it is there.
+    """
+
+    def __init__(self, executor: Executor, seconds: float, seen: Path) -> None:
         self._executor = executor
-        self._seconds = seconds
+        self._seconds, self._seen = seconds, seen
 
     def map(self, worker: Any, work: Any, blocks: Any, elsewhere: Elsewhere = bare) -> Any:
-        seconds = self._seconds
+        seconds, seen = self._seconds, self._seen
 
         def slowly(own: Any, block: Any) -> Any:
+            import ray
+
+            if seen.is_dir():
+                (seen / ray.get_runtime_context().get_node_id()).touch()
             time.sleep(seconds)
             return work(own, block)
 
@@ -74,4 +84,4 @@ def merge(ray: Any, source: dict, out: Path, listen: Listener = silence, *, bloc
     plan = ramerge.plan(source, out, cache=False)
     plan = replace(plan, resources=replace(plan.resources, block_elements=block))
     made: Executor = RayExecutor(ray, plan.resources.workers, 2, plan.resources.memory_of)
-    execute(plan, Slowly(made, seconds) if seconds else made, listen)
+    execute(plan, Slowly(made, seconds, out.parent / "nodes") if seconds else made, listen)

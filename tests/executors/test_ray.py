@@ -102,16 +102,17 @@ def test_a_lost_node_s_blocks_are_done_by_others(
     cluster: Any, connected: Any, large: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, losses = second_of(cluster), []
+    (tmp_path / "nodes").mkdir()
     noted = executors.RayExecutor._note_loss
     monkeypatch.setattr(
         executors.RayExecutor, "_note_loss", lambda self, run, error: (losses.append(error), noted(self, run, error))
     )
 
     def kill(event: ramerge.Progress) -> None:
-        if event.stage == "merging" and event.done and not losses and node in cluster.worker_nodes:
+        if event.stage == "merging" and node in cluster.worker_nodes and (tmp_path / "nodes" / node.node_id).exists():
             cluster.remove_node(node, allow_graceful=False)
 
-    merge(connected, large, tmp_path / "ray", kill, block=SMALL, seconds=0.05)
+    merge(connected, large, tmp_path / "ray", kill, block=SMALL, seconds=0.1)
     assert node not in cluster.worker_nodes
     second_of(cluster)
     assert weights(tmp_path / "ray") == by_threads(large, tmp_path / "threads")
