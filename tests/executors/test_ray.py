@@ -109,7 +109,10 @@ def test_a_lost_node_s_blocks_are_done_by_others(
     )
 
     def kill(event: ramerge.Progress) -> None:
-        if event.stage == "merging" and node in cluster.worker_nodes and (tmp_path / "nodes" / node.node_id).exists():
+        mark = tmp_path / "nodes" / node.node_id
+        if not event.done:
+            mark.unlink(missing_ok=True)  # of the pass before
+        elif event.stage == "merging" and node in cluster.worker_nodes and mark.exists():
             cluster.remove_node(node, allow_graceful=False)
 
     merge(connected, large, tmp_path / "ray", kill, block=SMALL, seconds=0.1)
