@@ -58,7 +58,7 @@ class Slowly:
     Args:
         executor: what does the work.
         seconds: added for each block.
-        seen: a folder that gets an empty file for each node that works, if it is there.
+        seen: a folder that gets an empty file NODE.PID for each process that works, if it is there.
     """
 
     def __init__(self, executor: Executor, seconds: float, seen: Path) -> None:
@@ -72,7 +72,7 @@ class Slowly:
             import ray
 
             if seen.is_dir():
-                (seen / ray.get_runtime_context().get_node_id()).touch()
+                (seen / f"{ray.get_runtime_context().get_node_id()}.{os.getpid()}").touch()
             time.sleep(seconds)
             return work(own, block)
 

@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -108,11 +109,20 @@ def test_a_lost_node_s_blocks_are_done_by_others(
         executors.RayExecutor, "_note_loss", lambda self, run, error: (losses.append(error), noted(self, run, error))
     )
 
+    def end_worker() -> None:
+        while not (found := list((tmp_path / "nodes").glob(f"{node.node_id}.*"))):
+            time.sleep(0.01)
+        for path in found:
+            os.kill(int(path.suffix[1:]), signal.SIGKILL)
+
+    killer = threading.Thread(target=end_worker, daemon=True)
+
     def kill(event: ramerge.Progress) -> None:
-        mark = tmp_path / "nodes" / node.node_id
-        if not event.done:
-            mark.unlink(missing_ok=True)  # of the pass before
-        elif event.stage == "merging" and node in cluster.worker_nodes and mark.exists():
+        if event.stage == "merging" and not event.done:
+            for mark in (tmp_path / "nodes").iterdir():
+                mark.unlink()
+            killer.start()
+        elif losses and node in cluster.worker_nodes:
             cluster.remove_node(node, allow_graceful=False)
 
     merge(connected, large, tmp_path / "ray", kill, block=SMALL, seconds=0.1)

@@ -26,6 +26,7 @@ from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.machine import peak_memory
+from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts
 from ramerge.methods.moved import Relative, factor, in_words, measured, thresholds
@@ -140,8 +141,8 @@ def analyze(
     epsilon = Relative(relative=anatomy.epsilon) if anatomy.after else anatomy.epsilon
     return Analysis(
         ramerge_version=__version__,
-        base=str(plan.recipe.base),
-        models={name: agent.written for name, agent in plan.recipe.agents.items()},
+        base=without_secrets(str(plan.recipe.base)),
+        models={name: without_secrets(agent.written) for name, agent in plan.recipe.agents.items()},
         epsilon=None if anatomy.after else anatomy.epsilon,
         relative_epsilon=anatomy.epsilon if anatomy.after else None,
         thresholds=_thresholds(anatomy, known, names),
@@ -158,10 +159,12 @@ def analyze(
         findings=(*findings_of(model, plan.dtype, plan.adapters), *finding_of(wide, in_words(epsilon))),
         notes=(*plan.notes, *advice(plan, observed.rounding)),
         warnings=warnings,
-        recipe={
-            "method": plan.recipe.method,
-            **plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True, by_alias=True),
-        },
+        recipe=without_secrets(
+            {
+                "method": plan.recipe.method,
+                **plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True, by_alias=True),
+            }
+        ),
         bytes_read=plan.bytes_read,
         seconds=round(time.monotonic() - began, 3),
         peak_memory_bytes=peak_memory(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ class Anatomy(Statistic):
 
     @property
     def _slices(self) -> _Slices:
-        return _Slices(self.agents, len(self.epsilons))
+        return _slices(self.agents, len(self.epsilons))
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """See `Statistic.count`."""
@@ -138,9 +138,9 @@ class Anatomy(Statistic):
             name: total[at.integers][part].reshape(at.layout.counts[name])
             for name, part in kernel.slices(at.layout.counts).items()
         }
-        padding = int(found["masks"].sum()) - elements
+        found["masks"][0] += elements - found["masks"].sum()
         for histogram in (found["exponents"], found["ulps"]):
-            histogram[:, 0] -= padding
+            histogram[:, 0] += elements - histogram.sum(1)
         shared, both = _sharing(found["masks"], at.layout.agents)
         return Tally(
             elements=elements,
@@ -162,20 +162,20 @@ class _Slices:
     agents: int
     epsilons: int
 
-    @property
+    @cached_property
     def layout(self) -> kernel.Layout:
         return kernel.Layout(self.agents)
 
-    @property
+    @cached_property
     def integers(self) -> slice:
         return slice(0, kernel.size_of(self.layout.counts))
 
-    @property
+    @cached_property
     def by_epsilon(self) -> slice:
         start = self.integers.stop
         return slice(start, start + self.epsilons * 2 * self.agents)
 
-    @property
+    @cached_property
     def limbs(self) -> slice:
         start = self.by_epsilon.stop
         return slice(start, start + kernel.size_of(self.layout.sums) * fixed.LIMBS)
@@ -183,6 +183,9 @@ class _Slices:
     @property
     def size(self) -> int:
         return int(self.limbs.stop)
+
+
+_slices = cache(_Slices)
 
 
 def _sharing(masks: Integers, agents: int) -> tuple[Integers, Integers]:

@@ -1,6 +1,7 @@
 """Checkpoints on disk. Nothing here knows of merging.
 
 hub              from a model's name to its folder
+storage          folders that are not on this machine
 open, formats    from a folder in any format to its tensors
 model            a model that was opened
 header           safetensors headers, which are not trusted

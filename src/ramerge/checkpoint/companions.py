@@ -14,6 +14,7 @@ from ramerge.checkpoint.embeddings import set_vocabulary
 from ramerge.checkpoint.encodings.decode import KEYS, without_declaration
 from ramerge.checkpoint.formats.files import read_json
 from ramerge.checkpoint.paths import leads_outside, target
+from ramerge.checkpoint.storage.place import Place, relative
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import dumped
@@ -94,8 +95,8 @@ _DTYPE_KEYS = {"torch_dtype", "dtype"}
 
 
 def companion_files(
-    base: Sequence[Path], tokenizer_from: Sequence[Path] = (), *, allow_outside_links: bool = False
-) -> dict[str, Path]:
+    base: Sequence[Place], tokenizer_from: Sequence[Place] = (), *, allow_outside_links: bool = False
+) -> dict[str, Place]:
     """Relative name to source of every file to copy.
 
     Args:
@@ -124,9 +125,10 @@ def companion_files(
     return chosen
 
 
-def _companions(directory: Path) -> Iterator[tuple[str, Path]]:
-    for path in sorted(directory.rglob("*")):
-        name = path.relative_to(directory)
+def _companions(directory: Place) -> Iterator[tuple[str, Place]]:
+    found: Iterator[Place] = directory.rglob("*")
+    for path in sorted(found, key=str):
+        name = relative(path, directory)
         hidden = any(part.startswith(".") for part in name.parts)
         elsewhere = any(fnmatch(part, pattern) for part in name.parts[:-1] for pattern in _NOT_COMPANION_FOLDERS)
         if hidden or elsewhere or any(fnmatch(name.name, pattern) for pattern in _NOT_COMPANIONS):
@@ -134,7 +136,7 @@ def _companions(directory: Path) -> Iterator[tuple[str, Path]]:
         if path.is_symlink() and not path.exists():
             raise CheckpointError(f"{path}: is a broken link; download the file again, or remove the link")
         if path.is_file():
-            if not os.access(path, os.R_OK):
+            if isinstance(path, Path) and not os.access(path, os.R_OK):
                 raise CheckpointError(f"{path}: no permission to read it; change its permissions, or remove it")
             yield name.as_posix(), path
 
@@ -144,8 +146,8 @@ def _is_tokenizer(name: str) -> bool:
 
 
 def companions_of(
-    files: Mapping[str, Path], dtype: str | None, *, dequantised: bool = False, vocabulary: int | None = None
-) -> Iterator[tuple[str, Path | str]]:
+    files: Mapping[str, Place], dtype: str | None, *, dequantised: bool = False, vocabulary: int | None = None
+) -> Iterator[tuple[str, Place | str]]:
     """The output's companions, by relative name: the file to copy byte for byte, or a text.
 
     `config.json` is changed only where it states something else than the output has.

@@ -14,9 +14,9 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.dtypes import BITS
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import Limits, Pairs, parse
@@ -51,7 +51,7 @@ class Header:
     file_bytes: int
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Place) -> Header:
     """Read and check the header of a safetensors file.
 
     Raises:
@@ -59,7 +59,8 @@ def read_header(path: Path) -> Header:
     """
     try:
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
             prefix = file.read(8)
             if len(prefix) < 8:
                 raise CheckpointError(f"{path}: {size} bytes is too short for a safetensors file")
@@ -82,7 +83,7 @@ def read_header(path: Path) -> Header:
     return parse_header(path, text, 8 + length, size)
 
 
-def header_bytes(path: Path) -> bytes:
+def header_bytes(path: Place) -> bytes:
     """The first bytes of a safetensors file, up to its tensors.
 
     Raises:
@@ -97,7 +98,7 @@ def header_bytes(path: Path) -> bytes:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def parse_header(path: Path, text: bytes, data_start: int, file_bytes: int) -> Header:
+def parse_header(path: Place, text: bytes, data_start: int, file_bytes: int) -> Header:
     """Check the text of a header.
 
     Args:
@@ -133,7 +134,7 @@ def parse_header(path: Path, text: bytes, data_start: int, file_bytes: int) -> H
     return Header(tuple(entries), metadata or {}, file_bytes)
 
 
-def _load_json(path: Path, text: bytes) -> dict[str, Any]:
+def _load_json(path: Place, text: bytes) -> dict[str, Any]:
     duplicates: list[str] = []
 
     def unique(pairs: Pairs) -> dict[str, Any]:

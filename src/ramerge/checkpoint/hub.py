@@ -11,14 +11,18 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
+from ramerge.checkpoint.storage import hub
+from ramerge.checkpoint.storage.place import Place, Remote
+from ramerge.checkpoint.storage.table import is_remote, open_remote
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
-_WANTED = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken", "LICENSE*", "*.md"]
-_UNWANTED = ["original/*", "onnx/*", "*.gguf", "consolidated*"]
+# A plus before something that is elsewhere again stands between two names.
+_PLUS = re.compile(r"\+(?=[a-z][a-z0-9]*://)")
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Model:
     """
 
     written: str
-    directory: Path | None
+    directory: Place | None
     hub_id: str | None = None
     revision: str | None = None
     adapters: tuple[Model, ...] = ()
@@ -45,7 +49,7 @@ class Model:
         return (replace(self, adapters=()), *self.adapters)
 
     @property
-    def folders(self) -> tuple[Path, ...]:
+    def folders(self) -> tuple[Place, ...]:
         """The folders of all parts that were found."""
         return tuple(part.directory for part in self.parts if part.directory is not None)
 
@@ -56,7 +60,7 @@ class Model:
         return "+".join([own, *(adapter.spelled_out for adapter in self.adapters)])
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Place:
         """The folder of a model that was found."""
         assert self.directory is not None, self.written
         return self.directory
@@ -82,6 +86,8 @@ def looks_like_path(text: str) -> bool:
 def resolve(text: str, folder: Path) -> Model:
     """Find a model: a folder relative to `folder`, else a hub id `name` or `owner/name`, with `@revision`.
 
+    What begins like `s3://` is elsewhere (`checkpoint.storage`).
+
     If no folder has this name, it may be several such names with a plus between them: a model and its adapters.
 
     With `HF_HUB_OFFLINE=1`, only the hub's cache is used.
@@ -92,6 +98,8 @@ def resolve(text: str, folder: Path) -> Model:
     """
     if not text.strip():
         raise CheckpointError("a model's name is empty; give a folder or a hub id")
+    if is_remote(text):
+        return _elsewhere(text, folder)
     try:
         path = folder / Path(text).expanduser()
         str(path).encode()  # recipe and record are written as UTF-8 and must name it
@@ -126,21 +134,86 @@ def _added(text: str) -> list[str]:
     return parts
 
 
+def _elsewhere(text: str, folder: Path) -> Model:
+    """A model elsewhere, and what is added to it. A name with a plus in it is taken as it is if there are files."""
+    first, *added = _PLUS.split(text)
+    if added:
+        return resolve_all([first, *added], folder)
+    place = open_remote(text)
+    if "+" in text and not place.is_dir():
+        return resolve_all(_added(text), folder)
+    return Model(str(place), place)
+
+
 def _from_hub(text: str, path: Path) -> Model:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    """The commit that a revision of a repository is now: the folder in the hub's cache if it holds all files of it.
+
+    If the hub cannot be asked, the revision is what the cache says. Without obstore, the model is downloaded.
+    """
+    from huggingface_hub.errors import RevisionNotFoundError
 
     name, _, revision = text.partition("@")
     try:
-        directory = Path(
-            snapshot_download(name, revision=revision or None, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
+        commit, files = hub.commit_of(name, revision or None)
+    except hub.failures() as error:
+        directory = None if isinstance(error, RevisionNotFoundError) else _in_cache(name, revision)
+        if directory is not None:
+            return Model(text, directory, name, revision or directory.name)
+        raise CheckpointError(_unknown(text, path, error)) from error
+    cached = hub.cached(name, commit, files)
+    if len(cached) == len(files) and (whole := _in_cache(name, commit)) is not None:
+        return Model(text, whole, name, revision or commit)
+    if find_spec("obstore") is None:
+        return Model(text, _downloaded(name, commit), name, revision or commit)
+    return Model(text, Remote(hub.Hub(name, commit, files, cached)), name, revision or commit)
+
+
+def on_this_machine(model: Model) -> Path:
+    """The folder of a model for a library that reads files; one of the hub is downloaded into the hub's cache.
+
+    Raises:
+        CheckpointError: it is elsewhere, or cannot be downloaded.
+    """
+    if isinstance(model.folder, Path):
+        return model.folder
+    if model.hub_id is None:
+        raise CheckpointError(f"{model.folder}: must be on this machine for this; copy it to a folder first")
+    return _downloaded(model.hub_id, model.revision or "")
+
+
+def _downloaded(name: str, revision: str) -> Path:
+    with hub.in_words(f"{name}@{revision}"):
+        return _snapshot(name, revision, local_files_only=False)
+
+
+def _in_cache(name: str, revision: str) -> Path | None:
+    """The folder of a model in the hub's cache; None if it is not there."""
+    try:
+        return _snapshot(name, revision, local_files_only=True)
+    except hub.failures():
+        return None
+
+
+def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            name,
+            revision=revision or None,
+            allow_patterns=hub.WANTED,
+            ignore_patterns=hub.UNWANTED,
+            local_files_only=local_files_only,
         )
-    except LocalEntryNotFoundError as error:
-        raise CheckpointError(
+    )
+
+
+def _unknown(text: str, path: Path, error: Exception) -> str:
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    if isinstance(error, OfflineModeIsEnabled):
+        return (
             f"{text}: there is no folder {path}, and the hub's cache does not have this model (offline, only the "
             "cache is used); check the path, or download the model while online (hf download)"
-        ) from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise CheckpointError(f"{text}: there is no folder {path}, and the hub cannot provide it: {reason}") from error
-    return Model(text, directory, name, revision or directory.name)
+        )
+    return f"{text}: there is no folder {path}, and the hub cannot provide it: {hub.said(error)}"

@@ -7,7 +7,10 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
+from ramerge.checkpoint.storage.place import Place, Remote
+from ramerge.checkpoint.storage.storage import Version
 from ramerge.foundation.errors import CheckpointError, reason
 
 # A file's times advance in steps: ticks of the kernel's clock, at most 10 ms; or up to two seconds on file systems that
@@ -18,7 +21,7 @@ _SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Identity:
+class FileIdentity:
     """Distinguishes a file from every other file, and from itself after a write.
 
     Attributes:
@@ -41,22 +44,27 @@ class Identity:
         return max(self.modified_ns, self.changed_ns)
 
 
+Identity: TypeAlias = FileIdentity | Version
+
+
 def is_same_elsewhere(ours: Identity, theirs: Identity) -> bool:
     """Whether a file that two machines see is the same for all that can be told.
 
     Devices have other numbers on each machine, and so have inodes where a bucket is mounted. Size and time of the last
     write are kept with the file.
     """
-    return (ours.nbytes, ours.modified_ns) == (theirs.nbytes, theirs.modified_ns)
+    if isinstance(ours, FileIdentity) and isinstance(theirs, FileIdentity):
+        return (ours.nbytes, ours.modified_ns) == (theirs.nbytes, theirs.modified_ns)
+    return ours == theirs
 
 
-def identity_of(descriptor: int) -> Identity:
+def identity_of(descriptor: int) -> FileIdentity:
     """The identity of an open file."""
     status = os.fstat(descriptor)
-    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return FileIdentity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def identify(paths: Iterable[Path]) -> dict[Path, Identity]:
+def identify(paths: Iterable[Place]) -> dict[Place, Identity]:
     """The identities of files. Every later write to a file changes its identity.
 
     A second write in the same tick of the clock does not change the times. So a file that was written just now is
@@ -65,15 +73,16 @@ def identify(paths: Iterable[Path]) -> dict[Path, Identity]:
     Raises:
         CheckpointError: a file cannot be opened.
     """
-    found = {path: _identity(path) for path in paths}
-    if (seconds := max(map(_unsettled_seconds, found.values()), default=0.0)) > 0:
+    found = {path: _any_identity(path) for path in paths}
+    local = [identity for identity in found.values() if isinstance(identity, FileIdentity)]
+    if (seconds := max(map(_unsettled_seconds, local), default=0.0)) > 0:
         time.sleep(seconds)
-        found = {path: _identity(path) for path in found}
+        found = {path: _any_identity(path) for path in found}
     return found
 
 
-def check_unchanged(files: Mapping[Path, Identity]) -> None:
-    """Refuse files that have changed.
+def check_unchanged(files: Mapping[Place, Identity]) -> None:
+    """Refuse files that have changed. Files elsewhere are not asked for: every read of them was bound to a version.
 
     Raises:
         CheckpointError: files were written to, replaced or removed since they were identified; all are listed.
@@ -82,38 +91,45 @@ def check_unchanged(files: Mapping[Path, Identity]) -> None:
         raise CheckpointError(problems)
 
 
-def has_changed(path: Path) -> str:
+def has_changed(path: Place) -> str:
     """The message about a file that has changed."""
     return f"{path}: has changed since it was first read; run this again when no program writes to it any more"
 
 
-def is_another(path: Path, found: Identity, wanted: Identity) -> str:
+def is_another(path: Place, found: FileIdentity, wanted: Identity) -> str:
     """The message about a file that another machine sees differently."""
+    planned = f"{wanted.nbytes:,} bytes, written {_date(wanted)}" if isinstance(wanted, FileIdentity) else str(wanted)
     return (
         f"{path}: is not the file that was planned with, but one of {found.nbytes:,} bytes, written "
-        f"{_date(found)}; planned was one of {wanted.nbytes:,} bytes, written {_date(wanted)}"
+        f"{_date(found)}; planned was one of {planned}"
     )
 
 
-def _date(identity: Identity) -> str:
+def _date(identity: FileIdentity) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(identity.modified_ns / _SECOND))
 
 
-def _unsettled_seconds(identity: Identity) -> float:
+def _unsettled_seconds(identity: FileIdentity) -> float:
     """For how many seconds a further write might not change the file's times."""
     tick = TICK_SECONDS if identity.changed_ns % _SECOND else _COARSE_TICK_SECONDS
     # at most a tick, because the file's time may be far in the future
     return min(tick, tick - (time.time_ns() - identity.latest_ns) / _SECOND)
 
 
-def _is(path: Path, identity: Identity) -> bool:
+def _is(path: Place, identity: Identity) -> bool:
+    if isinstance(path, Remote):
+        return True
     try:
         return _identity(path) == identity
     except CheckpointError:
         return False
 
 
-def _identity(path: Path) -> Identity:
+def _any_identity(path: Place) -> Identity:
+    return path.version() if isinstance(path, Remote) else _identity(path)
+
+
+def _identity(path: Path) -> FileIdentity:
     # opened instead of stat(), because network file systems ask the server again when a file is opened
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

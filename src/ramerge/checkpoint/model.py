@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.identity import Identity
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 
 
@@ -57,20 +57,20 @@ class Checkpoint:
         needs_base: whether the folder holds changes of another model.
     """
 
-    directory: Path
+    directory: Place
     format: str
     title: str
     tensors: Mapping[str, Tensor]
     shards: Mapping[str, tuple[str, ...]]
     config: Mapping[str, Any]
-    beside: Path
-    files: Mapping[Path, Identity]
+    beside: Place
+    files: Mapping[Place, Identity]
     notes: tuple[str, ...] = ()
     quantised: Quantised | None = None
     warnings: tuple[str, ...] = ()
-    tokenizers: tuple[Path, ...] = ()
+    tokenizers: tuple[Place, ...] = ()
     vocabulary: int | None = None
-    companions: Mapping[str, Path] | None = None
+    companions: Mapping[str, Place] | None = None
     lineage: tuple[str, ...] = ()
-    delta: Path | None = None
+    delta: Place | None = None
     needs_base: bool = False

@@ -16,6 +16,7 @@ from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.formats.table import formats
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.paths import common_folder, leads_outside, target
+from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.foundation.errors import CheckpointError
 
 # Planning takes a kilobyte of memory for each tensor.
@@ -25,7 +26,7 @@ _STEPS = ("global_step_*/*/model_world_size_*_rank_0.pt", "global_step*/*mp_rank
 
 
 def open_checkpoint(
-    directory: Path,
+    directory: Place,
     *,
     base: Checkpoint | None = None,
     allow_outside_links: bool = False,
@@ -46,7 +47,7 @@ def open_checkpoint(
     """
     if not directory.is_dir():
         raise CheckpointError(_not_a_directory(directory))
-    if not os.access(directory, os.R_OK | os.X_OK):
+    if isinstance(directory, Path) and not os.access(directory, os.R_OK | os.X_OK):
         raise CheckpointError(f"{directory}: no permission to read it; change its permissions")
     for format in formats():
         if (folder := format.find(directory)) is not None:
@@ -84,7 +85,7 @@ def open_checkpoint(
 
 
 def open_stacked(
-    folders: Sequence[Path],
+    folders: Sequence[Place],
     *,
     base: Checkpoint | None = None,
     only_deltas: bool = False,
@@ -122,16 +123,18 @@ def open_stacked(
     return replace(opened, notes=tuple(notes), warnings=tuple(warnings))
 
 
-def _check_link(directory: Path, found: Path, *, allowed: bool) -> None:
+def _check_link(directory: Place, found: Place, *, allowed: bool) -> None:
     """Refuse a folder that was found by a link out of the one that was named, or out of the run that both are in."""
-    if not allowed and leads_outside(found, common_folder(directory, found)):
+    if allowed or isinstance(directory, Remote) or isinstance(found, Remote):
+        return
+    if leads_outside(found, common_folder(directory, found)):
         raise CheckpointError(
             f"{found}: links to {target(found)}, outside the checkpoint; "
             "set allow.outside_links: true in the recipe if you trust it"
         )
 
 
-def _not_a_directory(directory: Path) -> str:
+def _not_a_directory(directory: Place) -> str:
     if directory.suffix == ".gguf":
         return (
             f"{directory}: GGUF files are quantised and cannot be merged; "
@@ -139,13 +142,15 @@ def _not_a_directory(directory: Path) -> str:
         )
     if directory.is_file():
         return f"{directory}: is a file; give the folder that holds config.json and the weights"
+    if isinstance(directory, Remote):
+        return f"{directory}: there is nothing under this name"
     parent = directory.parent
     siblings = [entry.name for entry in islice(parent.iterdir(), 1000) if entry.is_dir()] if parent.is_dir() else []
     near = get_close_matches(directory.name, siblings, n=1)
     return f"{directory}: no such folder" + (f"; did you mean {parent / near[0]}?" if near else "")
 
 
-def _no_weights(directory: Path) -> str:
+def _no_weights(directory: Place) -> str:
     if list(directory.glob("*.gguf")):
         return (
             f"{directory}: holds GGUF files only, which are quantised and cannot be merged; "
@@ -153,7 +158,7 @@ def _no_weights(directory: Path) -> str:
         )
     if steps := sorted((path for pattern in _STEPS for path in directory.glob(pattern)), key=_age):
         return f"{directory}: is the folder of a training run; give one of its steps, such as {steps[-1].parent}"
-    if text := unread.advice(directory):
+    if isinstance(directory, Path) and (text := unread.advice(directory)):
         return f"{directory}: {text}"
     inner = sorted({path.parent.name for path in directory.glob("*/*.safetensors")})
     hint = f"; there are some in {directory / inner[0]}" if inner else ""
@@ -161,5 +166,5 @@ def _no_weights(directory: Path) -> str:
     return f"{directory}: holds no weights in a format that is known ({known}){hint}"
 
 
-def _age(path: Path) -> float:
-    return path.stat().st_mtime
+def _age(path: Place) -> float:
+    return path.version().modified_ns / 1e9 if isinstance(path, Remote) else path.stat().st_mtime

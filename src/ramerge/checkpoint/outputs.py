@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ramerge.checkpoint.delta.layout import INDEX
+from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.jsontext import RECORD, read
 
@@ -33,7 +34,7 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
         raise RecipeError(f"{os.fspath(path)!r}: cannot be {what}: {error}") from error
 
 
-def problems_of(out: Path, inputs: Sequence[Path], size: int, *, overwrite: bool) -> list[str]:
+def problems_of(out: Path, inputs: Sequence[Place], size: int, *, overwrite: bool) -> list[str]:
     """All problems with an output folder at `out`.
 
     Args:
@@ -66,7 +67,7 @@ def _ancestor(out: Path) -> Path:
     return next(folder for folder in (parent, *parent.parents) if folder.exists())
 
 
-def conflict(out: Path, inputs: Sequence[Path], *, overwrite: bool) -> str | None:
+def conflict(out: Path, inputs: Sequence[Place], *, overwrite: bool) -> str | None:
     """Why an output folder cannot be at `out`, because of existing files or the inputs; None if it can.
 
     Args:
@@ -79,7 +80,7 @@ def conflict(out: Path, inputs: Sequence[Path], *, overwrite: bool) -> str | Non
         return "is the working folder, or holds it; choose another folder"
     if resolved.is_mount():
         return "is a mount point, which cannot be replaced; choose a folder inside it"
-    for path in (each.resolve() for each in inputs):
+    for path in (each.resolve() for each in inputs if isinstance(each, Path)):
         if resolved == path:
             return "is one of the inputs; choose another folder"
         if path.is_dir() and resolved.is_relative_to(path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path, PurePosixPath
 
+from ramerge.checkpoint.storage.place import Place, Remote
+
 
 def climbs_out(name: str) -> bool:
     """Whether a relative path written in a file could leave the directory: absolute, `..`, a drive, a NUL."""
@@ -17,18 +19,20 @@ def is_too_long(name: str) -> bool:
     return len(name) > 1024 or any(len(part.encode()) > 255 for part in PurePosixPath(name).parts)
 
 
-def target(path: Path) -> Path:
-    """The target of a path. Links that form a circle are their own target."""
-    return Path(os.path.realpath(path))
+def target(path: Place) -> Place:
+    """The target of a path. Links that form a circle are their own target; elsewhere there are no links."""
+    return path if isinstance(path, Remote) else Path(os.path.realpath(path))
 
 
-def leads_outside(path: Path, directory: Path) -> bool:
+def leads_outside(path: Place, directory: Place) -> bool:
     """Whether a link in `directory` points to a file outside of it.
 
     The files in `snapshots/<revision>` of the hub's cache, and in folders there, are links into its folder `blobs`.
-    These count as inside.
+    These count as inside. There are no links elsewhere, and no file of this machine is inside of a folder there.
     """
-    resolved, home = target(path), target(directory)
+    if isinstance(path, Remote) or isinstance(directory, Remote):
+        return not isinstance(path, Remote)
+    resolved, home = Path(os.path.realpath(path)), Path(os.path.realpath(directory))
     caches = (place.parent.parent / "blobs" for place in (home, *home.parents) if place.parent.name == "snapshots")
     return not any(map(resolved.is_relative_to, (home, *caches)))
 

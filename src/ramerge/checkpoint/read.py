@@ -9,8 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -21,13 +20,29 @@ import xxhash
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.arena import Arena
-from ramerge.checkpoint.identity import Identity, has_changed, identity_of, is_another, is_same_elsewhere
+from ramerge.checkpoint.identity import FileIdentity, Identity, has_changed, identity_of, is_another, is_same_elsewhere
+from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError, reason
+from ramerge.foundation.machine import processors
 
 # Several workers read at a time, and many systems let a process open only 1,024 files, including the outputs.
 _MOST_OPEN = 32
+_REQUESTS = 16
+
+
+def threads_for(files: Iterable[Place], spare: int = 1) -> int:
+    """How many threads keep processors and storages busy: some more than processors, because reads are waited for.
+
+    Requests elsewhere take so long that many must be under way, and threads that wait cost little.
+
+    Args:
+        files: what is read.
+        spare: how many more than processors, where all files are on this machine.
+    """
+    elsewhere = any(isinstance(path, Remote) for path in files)
+    return max(processors() + spare, _REQUESTS if elsewhere else 0)
 
 
 @dataclass
@@ -48,9 +63,9 @@ class Files:
     by that machine's own identity once a file has been opened.
     """
 
-    def __init__(self, identities: Mapping[Path, Identity] = MappingProxyType({})) -> None:
+    def __init__(self, identities: Mapping[Place, Identity] = MappingProxyType({})) -> None:
         self._identities = dict(identities)
-        self._unseen: set[Path] = set()  # by this machine
+        self._unseen: set[Place] = set()  # by this machine
         self._files: dict[Path, _File] = {}  # in the order of their last use
         self._freed = threading.Condition()
 
@@ -71,36 +86,29 @@ class Files:
             os.close(file.descriptor)
         self._files = {}
 
-    def fill(self, path: Path, position: int, out: NDArray[np.uint8]) -> None:
+    def fill(self, path: Place, position: int, out: NDArray[np.uint8]) -> None:
         """Fill `out` (uint8, contiguous) with a file's bytes from byte `position` on.
 
         Raises:
             CheckpointError: the file ends early, cannot be read, or has changed.
         """
+        if isinstance(path, Remote):
+            path.storage.fill(path.key, position, out)
+            return
         try:
-            with self._opened(path) as descriptor:
-                view = out.data
-                while view:
-                    got = os.preadv(descriptor, [view], position)
-                    if got == 0:
-                        raise CheckpointError(has_changed(path))
-                    view, position = view[got:], position + got
+            with self._freed:
+                while path not in self._files:
+                    self._open(path)
+                file = self._files[path] = self._files.pop(path)
+                file.users += 1
+            try:
+                _fill(file.descriptor, path, position, out)
+            finally:
+                with self._freed:
+                    file.users -= 1
+                    self._freed.notify()
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
-
-    @contextmanager
-    def _opened(self, path: Path) -> Iterator[int]:
-        with self._freed:
-            while path not in self._files:
-                self._open(path)
-            file = self._files[path] = self._files.pop(path)
-            file.users += 1
-        try:
-            yield file.descriptor
-        finally:
-            with self._freed:
-                file.users -= 1
-                self._freed.notify()
 
     def _open(self, path: Path) -> None:
         """Open a file. If the process may not open more files, only close another one."""
@@ -119,7 +127,7 @@ class Files:
             raise CheckpointError(problem)
         self._files[path] = _File(descriptor)
 
-    def _problem(self, path: Path, found: Identity) -> str | None:
+    def _problem(self, path: Path, found: FileIdentity) -> str | None:
         """Why a file that was opened is not the one that is meant; None if it is."""
         wanted = self._identities.get(path, found)
         if path in self._unseen:
@@ -139,11 +147,20 @@ class Files:
         return False
 
 
-def _arrived(identities: Mapping[Path, Identity]) -> Files:
+def _arrived(identities: Mapping[Place, Identity]) -> Files:
     """The files as another machine opens them."""
     files = Files(identities)
     files._unseen = set(identities)
     return files
+
+
+def _fill(descriptor: int, path: Path, position: int, out: NDArray[np.uint8]) -> None:
+    view = out.data
+    while view:
+        got = os.preadv(descriptor, [view], position)
+        if got == 0:
+            raise CheckpointError(has_changed(path))
+        view, position = view[got:], position + got
 
 
 class Reader:

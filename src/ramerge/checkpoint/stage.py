@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ramerge.checkpoint.outputs import is_replaceable
+from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, StoppedError
 from ramerge.foundation.files import hidden_beside, is_at, lock, write_all
 from ramerge.foundation.signals import Guard, held
@@ -200,7 +201,7 @@ class Stage:
         data = content.encode() if isinstance(content, str) else content
         self._fill(name, [data])
 
-    def copy(self, name: str, source: Path) -> None:
+    def copy(self, name: str, source: Place) -> None:
         """Make a file that holds the same bytes as `source`.
 
         Raises:

@@ -11,12 +11,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.dtypes import FLOATS, itemsize
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Stored(Origin):
         nbytes: how many.
     """
 
-    path: Path
+    path: Place
     offset: int
     nbytes: int
 
@@ -112,7 +112,7 @@ class Tensor:
         return self.elements * itemsize(self.dtype)
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Place:
         """A file that holds it, or a part of it; the adapter's for what an adapter changes."""
         return next(self.origin.leaves()).path
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ramerge.checkpoint.storage.table import is_remote
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import unknown
 from ramerge.foundation.yamltext import parse_scalar
@@ -136,8 +137,8 @@ def read_ray_init(executor: str, address: str | None, texts: Iterable[str]) -> d
 
 
 def _is_model(path: str) -> bool:
-    """Whether a word is a model's folder, or a model with adapters (`checkpoint.hub`)."""
-    return Path(path).is_dir() or ("+" in path and not _is_recipe(path))
+    """Whether a word is a model's folder, here or elsewhere, or a model with adapters (`checkpoint.hub`)."""
+    return is_remote(path) or Path(path).is_dir() or ("+" in path and not _is_recipe(path))
 
 
 def _is_recipe(path: str) -> bool:

@@ -18,13 +18,12 @@ from ramerge.checkpoint.delta.progress import told
 from ramerge.checkpoint.delta.write import DeltaWriter, TensorDigest
 from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.read import Files, Reader
+from ramerge.checkpoint.read import Files, Reader, threads_for
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import BITS, itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.events import Listener, silence
-from ramerge.foundation.machine import processors
 from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
 
@@ -45,7 +44,7 @@ def write_delta(
     agent: Checkpoint,
     stage: Stage,
     *,
-    compression: Compression = "zstd",
+    compression: Compression = "none",
     workers: int | None = None,
     listen: Listener = silence,
     allow_outside_links: bool = False,
@@ -71,7 +70,7 @@ def write_delta(
     tasks = _tasks(base, agent, pairs, alone)
     with Files({**base.files, **agent.files}) as files, DeltaWriter(stage, agent.tensors) as writer:
         memory = max((_memory(tensor) for model in (base, agent) for tensor in model.tensors.values()), default=0)
-        pool = Pool(workers or processors() + 1, lambda: _Worker(files, compression, memory))
+        pool = Pool(workers or threads_for((*base.files, *agent.files)), lambda: _Worker(files, compression, memory))
         results = pool.map(_Worker.run, tasks)
         total, done = sum(tensor.nbytes for tensor in agent.tensors.values()), 0
         for name, tensor in agent.tensors.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
@@ -13,16 +13,19 @@ from ramerge.checkpoint.delta.apply import write_agent
 from ramerge.checkpoint.delta.codec import Compression
 from ramerge.checkpoint.delta.layout import Index
 from ramerge.checkpoint.hub import Model, resolve
+from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_stacked
 from ramerge.checkpoint.outputs import path_of, problems_of
 from ramerge.checkpoint.stage import staged
+from ramerge.checkpoint.storage.place import Place
 from ramerge.deltas.card import card
 from ramerge.deltas.make import write_delta
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.machine import check_threads
+from ramerge.foundation.text import without_secrets
 
 COMPRESSIONS = get_args(Compression)
 
@@ -69,7 +72,7 @@ def delta(
     agent: str | Path,
     out: str | Path,
     *,
-    compression: Compression = "zstd",
+    compression: Compression = "none",
     threads: int | None = None,
     overwrite: bool = False,
     on_progress: Listener | None = None,
@@ -80,7 +83,8 @@ def delta(
         base: a folder or hub id.
         agent: a folder or hub id of any format that merging reads, also a delta of a trainer, which is then on `base`.
         out: the folder to make. It appears complete or not at all.
-        compression: `zstd`, where that saves something; or `none`.
+        compression: `none`; or `zstd`, where that saves something: for slow disks and networks. Files become half as
+            large, and are read half as fast.
         threads: worker threads; by default one for each processor, and one more.
         overwrite: replace an existing folder at `out`.
         on_progress: called with a `Progress` in bytes of the agent.
@@ -169,8 +173,9 @@ def _find(model: str | Path) -> Model:
     return resolve(os.fspath(model), Path.cwd())
 
 
-def _bytes_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def _bytes_of(folder: Place) -> int:
+    found: Iterator[Place] = folder.rglob("*")
+    return sum(identity.nbytes for identity in identify(path for path in found if path.is_file()).values())
 
 
 def _record(
@@ -178,8 +183,8 @@ def _record(
 ) -> DeltaRecord:
     kinds = [tensor.kind for tensor in index.tensors.values()]
     return DeltaRecord(
-        base=base,
-        agent=agent,
+        base=without_secrets(base),
+        agent=without_secrets(agent),
         tensors=len(kinds),
         changed=kinds.count("changed"),
         whole=kinds.count("whole"),

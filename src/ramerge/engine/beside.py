@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.companions import companions_of
@@ -13,11 +12,13 @@ from ramerge.checkpoint.delta.write import DeltaWriter
 from ramerge.checkpoint.formats.delta import files_beside
 from ramerge.checkpoint.formats.safetensors import INDEX
 from ramerge.checkpoint.stage import Stage
+from ramerge.checkpoint.storage.place import Place
 from ramerge.engine.card import model_card
 from ramerge.engine.record import AgentStatistics, Record, Sweep
 from ramerge.engine.warn import advice, effects, warnings_of
 from ramerge.engine.worker import Known
 from ramerge.foundation.machine import peak_memory
+from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts
 from ramerge.planning.model import Plan
@@ -56,7 +57,7 @@ def make_records(
             point=point.varied,
             method=point.method.name,
             parameters=point.parameters[0].in_effect(),
-            base=plan.recipe.base,
+            base=without_secrets(plan.recipe.base) if plan.recipe.base is not None else None,
             rules=tuple(rules),
             counts=plan.counts,
             notes=(*plan.notes, *_saved(plan, bytes_written), *_remarks(point, agents), *advice(plan, counts)),
@@ -101,7 +102,7 @@ def _statistics(plan: Plan, point: Point, known: Known, rounding: Counts) -> tup
     values = point.method.report(parameters, [result for _, result in found.values()], agents)
     rounded = effects(rounding) if plan.rounds_updates else [{} for _ in agents]
     return tuple(
-        AgentStatistics(name, plan.recipe.agents[name].written, {**figures, **more})
+        AgentStatistics(name, without_secrets(plan.recipe.agents[name].written), {**figures, **more})
         for name, figures, more in zip(agents, values, rounded, strict=True)
     )
 
@@ -144,10 +145,10 @@ def write_beside(plan: Plan, records: Sequence[Record], stage: Stage) -> None:
     for point, record in zip(plan.points, records, strict=True):
         folder = f"{point.name}/" if point.name else ""
         for name, content in _beside(plan, point, record):
-            if isinstance(content, Path):
-                stage.copy(f"{folder}{name}", content)
-            else:
+            if isinstance(content, str):
                 stage.write(f"{folder}{name}", content)
+            else:
+                stage.copy(f"{folder}{name}", content)
     if plan.is_sweep:
         points = {point.name: record for point, record in zip(plan.points, records, strict=True)}
         stage.write("sweep.json", Sweep(__version__, plan.method.name, points).to_json())
@@ -166,7 +167,7 @@ def write_beside_delta(plan: Plan, record: Record, writer: DeltaWriter, stage: S
     stage.write("ramerge.json", record.to_json())
 
 
-def _beside(plan: Plan, point: Point, record: Record) -> Iterator[tuple[str, Path | str]]:
+def _beside(plan: Plan, point: Point, record: Record) -> Iterator[tuple[str, Place | str]]:
     """The files of a merged model that are not weights, by name: a file to copy, or a text."""
     if [shard.name for shard in plan.shards] != ["model.safetensors"]:
         parts = [part for tensor in plan.tensors for part in tensor.parts]

@@ -9,11 +9,11 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.version import __version__
 from ramerge.planning.model import Plan
 from ramerge.planning.remembered import facts as values_of
@@ -52,7 +52,7 @@ def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def _work(plan: Plan) -> Iterator[object]:
     @cache
-    def named(path: Path) -> str:
+    def named(path: Place) -> str:
         return str(path.resolve())
 
     for tensor in plan.tensors:

@@ -99,7 +99,8 @@ class Patches:
 
     def _encoded(self, base: Tensor, number: int, block: Bytes) -> Encoded:
         if not hasattr(self._mine, "encoder"):
-            self._mine.encoder, self._mine.reader = Encoder(), Reader(self._files)
+            # small, because it is made to be sent
+            self._mine.encoder, self._mine.reader = Encoder("zstd"), Reader(self._files)
         word = np.dtype(f"u{itemsize(base.dtype)}")
         start = number * BLOCK
         old = np.empty(block.size, np.uint8)

@@ -42,8 +42,12 @@ class Site:
         if not self.leads:
             self.begin()
         shards = Shards(plan, self.stage, self.journal.before_sync)
-        if self.leads:
-            self.begin()
+        try:
+            if self.leads:
+                self.begin()
+        except BaseException:
+            shards.close()
+            raise
         return shards
 
     def begin(self) -> None:

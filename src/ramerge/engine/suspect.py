@@ -19,9 +19,10 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.read import Files, Reader
+from ramerge.checkpoint.read import Files, Reader, threads_for
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import itemsize
+from ramerge.foundation.pool import Pool
 from ramerge.planning.findings import key_of
 from ramerge.planning.model import Plan, TensorPlan
 
@@ -130,14 +131,19 @@ def _blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[Tensor
     """Tensors and values of all models, shape (N + 1, elements), at random places that are the same in every run."""
     draw = Random(0)
     large = [tensor for tensor in tensors if tensor.base.elements >= _ENOUGH] or list(tensors)
+    places = []
+    for index in sorted(draw.sample(range(len(large)), min(_PLACES, len(large)))):
+        size = min(large[index].base.elements, _ELEMENTS)
+        places.append((large[index], draw.randint(0, large[index].base.elements - size), size))
+
+    def read(reader: Reader, place: tuple[TensorPlan, int, int]) -> tuple[TensorPlan, Values]:
+        tensor, start, size = place
+        sources = tensor.sources[: agents + 1]  # importances come last
+        return tensor, np.array([_numbers(source.tensor, reader, start, size) for source in sources])
+
     with Files() as files:
-        reader = Reader(files)
-        for index in sorted(draw.sample(range(len(large)), min(_PLACES, len(large)))):
-            tensor = large[index]
-            size = min(tensor.base.elements, _ELEMENTS)
-            start = draw.randint(0, tensor.base.elements - size)
-            sources = tensor.sources[: agents + 1]  # importances come last
-            yield tensor, np.array([_numbers(source.tensor, reader, start, size) for source in sources])
+        paths = {source.tensor.path for tensor, _, _ in places for source in tensor.sources}
+        yield from Pool(threads_for(paths), lambda: Reader(files)).map(read, places)
 
 
 def _numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:

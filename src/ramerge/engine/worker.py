@@ -128,21 +128,26 @@ class Worker:
     def count(self, blocks: Sequence[Block], statistics: Sequence[Statistic], known: Known) -> Outcome:
         """Read blocks of a tensor of all inputs, one after another, and count them in the same arrays."""
         tensor = self._plan.tensors[blocks[0].tensor]
-        counted = {statistic: statistic.blank(len(self._plan.agents)) for statistic in statistics}
-        wrong = [self._count(tensor, self._piece(tensor, block), counted, known) for block in blocks]
+        counted: dict[Counted, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
+        wrong = [self._count(tensor, self._piece(tensor, block), statistics, counted, known) for block in blocks]
         elements = sum(block.stop - block.start for block in blocks)
         read = sum(share_of(tensor, block) for block in blocks)
         return Outcome(blocks[0], elements, read, counted, wrong=_total(wrong))
 
     def _count(
-        self, tensor: TensorPlan, piece: Piece, counted: Mapping[Statistic, Counts], known: Known
+        self,
+        tensor: TensorPlan,
+        piece: Piece,
+        statistics: Sequence[Statistic],
+        counted: Mapping[Counted, Counts],
+        known: Known,
     ) -> tuple[int, ...]:
         """Count a piece; for each source how many of its elements cannot be merged."""
         flagged = False
-        for statistic, counts in counted.items():
+        for statistic in statistics:
             after = statistic.after
             before = known[after, tensor.part(after.scope)] if after is not None else None
-            flagged |= statistic.count(piece, before, counts)
+            flagged |= statistic.count(piece, before, counted[statistic])
         # a difference may overflow although both sides are finite; only the result then shows whether it matters
         return self._wrong(tensor, piece) if flagged and not self._plan.recipe.allow.non_finite else ()
 
@@ -152,8 +157,8 @@ class Worker:
         piece = self._piece(tensor, block)
         rounding = blank(self._plan)
         self._merge(0, piece, task, None, rounding[0])
-        counted = {statistic: statistic.blank(len(self._plan.agents)) for statistic in statistics}
-        wrong = self._count(tensor, piece, counted, known)
+        counted: dict[Counted, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
+        wrong = self._count(tensor, piece, statistics, counted, known)
         return Outcome(block, piece.elements, share_of(tensor, block), counted, rounding, _total([wrong]))
 
     def merge(self, block: Block, tasks: Sequence[Task], sink: Sink) -> Outcome:

@@ -12,8 +12,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, BinaryIO, Literal, NoReturn, Protocol
 
 import numpy as np
 
@@ -47,6 +46,19 @@ class Limits:
 
 # For a record with figures of every tensor: 50,000 tensors of two agents.
 RECORD = Limits(size=32_000_000, signs=2_000_000)
+
+
+class Readable(Protocol):
+    """A `Path`, or what names a file elsewhere."""
+
+    def is_file(self) -> bool:
+        """Whether it is there, and is a regular file."""
+        ...
+
+    def open(self, mode: Literal["rb"], /) -> BinaryIO:
+        """The file, for reading."""
+        ...
+
 
 Pairs = list[tuple[str, Any]]
 
@@ -143,7 +155,7 @@ def nesting(text: bytes) -> int:
     return int(np.cumsum(steps).max(initial=0))
 
 
-def read(path: Path, limits: Limits, *, constants: bool = True) -> dict[str, Any]:
+def read(path: Readable, limits: Limits, *, constants: bool = True) -> dict[str, Any]:
     """The JSON object in a file.
 
     Raises:

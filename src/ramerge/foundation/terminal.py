@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import click
 
-from ramerge.foundation.text import brief, message, one_line
+from ramerge.foundation.text import brief, message, one_line, without_secrets
 
 _LONGEST_LINE = 20_000
 _MOST_PROBLEMS = 25
@@ -16,7 +16,7 @@ _MOST_PROBLEMS = 25
 def say(lines: str | Iterable[str], *, err: bool = False) -> None:
     """Print one or several lines. Untrusted text is escaped, so that it stays on its line and controls no terminal."""
     for line in [lines] if isinstance(lines, str) else lines:
-        click.echo(one_line(brief(line, _LONGEST_LINE)), err=err)
+        click.echo(one_line(brief(without_secrets(line), _LONGEST_LINE)), err=err)
 
 
 def complain(kind: str, text: str) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar, cast
+
+Plain = TypeVar("Plain")
 
 MOST = 2000
 """The most characters of a message. The middle of a longer one is left out."""
@@ -20,6 +22,9 @@ _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 _CONTINUED = re.compile(r"\n(?=    )")
+# The parts of an address that may be secret: user and password, and a query, which may be a signature.
+_USER = re.compile(r"(?<=://)[^/\s@]+@")
+_QUERY = re.compile(r"(://[^\s?'\"]*\?)[^\s'\"]+")
 _PLUS = re.compile("[-_ ]?plus")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
 
@@ -74,11 +79,25 @@ def quoted(text: object, most: int = 120) -> str:
 
 
 def message(text: str) -> str:
-    """A message with untrusted names in it, escaped and shortened. Its further lines are indented by four spaces.
+    """A message with untrusted names in it, escaped, shortened and `without_secrets`.
 
-    A line break without four spaces after it comes from untrusted text, and is escaped.
+    Its further lines are indented by four spaces. A line break without these comes from untrusted text, and is
+    escaped.
     """
-    return "\n".join(map(one_line, _CONTINUED.split(brief(text))))
+    return "\n".join(map(one_line, _CONTINUED.split(brief(without_secrets(text)))))
+
+
+def without_secrets(values: Plain) -> Plain:
+    """A text, or plain values, in which addresses have no user, no password and no query."""
+    return cast(Plain, _without_secrets(values))
+
+
+def _without_secrets(values: Any) -> Any:
+    if isinstance(values, str):
+        return _QUERY.sub(r"\1…", _USER.sub("…@", values)) if "://" in values else values
+    if isinstance(values, dict):
+        return {key: _without_secrets(value) for key, value in values.items()}
+    return [_without_secrets(value) for value in values] if isinstance(values, list | tuple) else values
 
 
 def visible(values: Any) -> Any:

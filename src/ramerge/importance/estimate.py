@@ -23,7 +23,7 @@ from typing import Literal
 
 from ramerge.checkpoint.companions import companion_files
 from ramerge.checkpoint.delta.apply import write_agent
-from ramerge.checkpoint.hub import Model, resolve
+from ramerge.checkpoint.hub import Model, on_this_machine, resolve
 from ramerge.checkpoint.identity import check_unchanged, identify
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_checkpoint, open_stacked
@@ -34,6 +34,7 @@ from ramerge.foundation.dtypes import FLOATS, INTEGERS, full_dtype
 from ramerge.foundation.errors import CheckpointError, PlanError, RecipeError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.extras import install
+from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
 from ramerge.importance import jsonl
 from ramerge.importance.layout import shards_of, write_index, write_tensor
@@ -142,7 +143,9 @@ def fisher(
                 writer.finish()
             write_index(stage, shards, checkpoint)
             tensors = sum(len(shard.offsets) for shard in shards)
-            record = _record(str(model), str(data), settings, used, outcome, tensors, time.monotonic() - began)
+            record = _record(
+                without_secrets(str(model)), str(data), settings, used, outcome, tensors, time.monotonic() - began
+            )
             stage.write("fisher.json", record.to_json())
             check_unchanged(identities)
         return record
@@ -152,7 +155,7 @@ def fisher(
 def _one_model(found: Model, out: Path) -> Iterator[Path]:
     """The folder of a model. Of a model with deltas, a folder beside `out` that holds it until the block ends."""
     if not found.adapters:
-        yield found.folder
+        yield on_this_machine(found)
         return
     opened = open_stacked(found.folders)
     if opened.delta is None:

@@ -6,10 +6,11 @@ takes a figure of it. Loops over integers and over sums of floats are vectorised
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,9 @@ class Layout:
     """Where the figures of `survey` lie, in elements of its two arrays, each `(name, shape)` in order.
 
     Counts: `masks`, elements by the set of agents that moved them (bit t for agent t); `exponents` and `ulps`, the two
-    histograms of each agent's |tau|; `agree`, elements that two agents moved in the same direction; `fates`, what
-    becomes of each agent's moved elements in each of `MERGES`.
+    histograms of each agent's |tau|; in these three elements that no agent changed may be missing; `agree`, elements
+    that two agents moved in the same direction; `fates`, what becomes of each agent's moved elements in each of
+    `MERGES`.
 
     Sums: `dots` of task vectors; `moved`, sum of |tau| of the first agent where both moved; `total`, sum of |tau|;
     `left`, sum of tau times what a merge leaves of it, and `active`, sum of tau^2, over each agent's moved elements.
@@ -74,12 +76,12 @@ class Layout:
 
 def size_of(shapes: dict[str, tuple[int, ...]]) -> int:
     """Elements of all arrays together."""
-    return sum(int(np.prod(shape)) for shape in shapes.values())
+    return sum(map(math.prod, shapes.values()))
 
 
 def slices(shapes: dict[str, tuple[int, ...]]) -> dict[str, slice]:
     """Where each array lies in one array of them all."""
-    ends = np.cumsum([0, *[int(np.prod(shape)) for shape in shapes.values()]]).tolist()
+    ends = list(accumulate(map(math.prod, shapes.values()), initial=0))
     return {name: slice(*bounds) for name, bounds in zip(shapes, pairwise(ends), strict=True)}
 
 
@@ -97,7 +99,9 @@ def survey(
 ) -> bool:
     """Add to `counts` and `sums` what a stretch of elements holds.
 
-    Words after the last element, which are zero in all inputs, are counted as elements that no agent moved.
+    Elements that are the base's in all agents, which are most of them after RL, may be missing in the set of no agents
+    and in the bins of 0: what is missing there is known from the number of elements. So words after the last element,
+    which are zero in all inputs, do no harm.
 
     Args:
         loop: formats of the inputs and of `merged`.
@@ -120,7 +124,7 @@ def survey(
     n = len(inputs) - 1
     chunk = _CHUNK_WORDS * len(loop.parts)
     numbers = np.zeros((2 * n + len(MERGES)) * chunk, loop.out.real)
-    marks = np.zeros((1 + n) * chunk, np.uint32)
+    marks = np.zeros((2 + n) * chunk, np.uint32)
     kernel = _survey(loop, target, len(epsilons))
     return bool(
         kernel(
@@ -159,7 +163,7 @@ def survey({inputs}, merged, {epsilons}, others, numbers, marks, joint, by_epsil
     ZERO, ONE, COUNT = {real}(0), {real}(1), {real}({n})
     nothing, one, seen = np.uint32(0), np.uint32(1), np.{bits}(0)
     field0, field1 = np.uint32(1), np.uint32(1 << 16)
-    N, CHUNK, HALF = np.uint64({n}), np.uint64({chunk}), np.uint64({chunk} // 2)
+    N, CHUNK, DIFFERENT, ALL = np.uint64({n}), np.uint64({chunk}), np.uint64(({n} + 1) * {chunk}), ~np.uint64(0)
     words = np.uint64({words})
     start, size = np.uint64(0), np.uint64(base.size)
     while start < size:
@@ -173,8 +177,16 @@ def survey({inputs}, merged, {epsilons}, others, numbers, marks, joint, by_epsil
             j = start + i
             {widen}
         seen = max(seen, top)
-        for k in range(HALF):
-            {histograms}
+        for first in range(DIFFERENT, DIFFERENT + CHUNK, np.uint64(64)):
+            left, at = not_zero(marks, first), first - DIFFERENT
+            if left == ALL:
+                for k in range(at, at + np.uint64(32)):
+                    {dense}
+            else:
+                while left != np.uint64(0):
+                    k = at + trailing_zeros(left)
+                    left &= left - np.uint64(1)
+                    {sparse}
         for e in range(np.uint64(others.size)):
             beyond = others[e]
             {clear}
@@ -291,7 +303,10 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
         chunk=chunk,
         words=_CHUNK_WORDS,
         widen="\n            ".join(body),
-        histograms="\n            ".join(_histograms(n, chunk)),
+        dense="\n                    ".join(
+            [*_histograms(n, chunk, 0, "k"), *_histograms(n, chunk, 1, "k + np.uint64(32)")]
+        ),
+        sparse="\n                    ".join(_histograms(n, chunk, 0, "k")),
         clear="\n            ".join(counters.clear(("moved", "unique"))),
         clear_active="; ".join(counters.clear(("active",))),
         mark="\n                ".join(
@@ -334,7 +349,7 @@ def _widen(loop: Loop, part: int, target: str, chunk: int, thresholds: Sequence[
     lines = [
         f"b = {loop.element(0, part, 'base[j]')}",
         f"seen = {form.peak}(seen, b)",
-        "mask, movers, total, moved = nothing, ZERO, ZERO, ZERO",
+        "mask, different, movers, total, moved = nothing, nothing, ZERO, ZERO, ZERO",
         "exponent = np.int32(peak_f32(nothing, np.float32(b)) >> np.uint32(23))",
         f"unit = (exponent if exponent > np.int32({least}) else np.int32({least})) - np.int32({mantissa})",
     ]
@@ -350,13 +365,14 @@ def _widen(loop: Loop, part: int, target: str, chunk: int, thresholds: Sequence[
             "moved = moved + (tau if active else ZERO)",
             "total = total + tau",
             "bits = peak_f32(nothing, np.float32(tau))",
+            "different = or32(different, bits)",
             "exponent = np.int32(bits >> np.uint32(23))",
             *_binned("row", f"exponent - np.int32({127 + LEAST_EXPONENT})", EXPONENT_BINS),
             *_binned("column", f"exponent - unit - np.int32({LEAST_ULP})", ULP_BINS),
             f"bin = row * np.int32({_ULP_STRIDE}) + column",
             f"marks[{(1 + t) * chunk + first} + i] = np.uint32(bin) if bits != nothing else nothing",
         ]
-    lines.append(f"marks[{first} + i] = mask")
+    lines += [f"marks[{first} + i] = mask", f"marks[{(1 + n) * chunk + first} + i] = different"]
     computed = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
     results = [*[rounded(form, target, f"({value})") for value in computed], f"{form.lanes[part]}(merged[j])"]
     # what is stored where no agent moves anything: the base, rounded if the output's format is narrower
@@ -367,16 +383,13 @@ def _widen(loop: Loop, part: int, target: str, chunk: int, thresholds: Sequence[
     return lines
 
 
-def _histograms(agents: int, chunk: int) -> list[str]:
-    """Count two elements in tables of their own, so that one need not wait for the other's bin."""
-    lines = []
-    for half in range(2):
-        table = half * _table_size(agents)
-        at = f"np.uint64({half * chunk // 2}) + k"
-        lines.append(f"joint[np.uint64({table}) + np.uint64(marks[{at}])] += one")
-        for t in range(agents):
-            first = table + (1 << agents) + t * EXPONENT_BINS * _ULP_STRIDE
-            lines.append(f"joint[np.uint64({first}) + np.uint64(marks[np.uint64({(1 + t) * chunk}) + {at}])] += one")
+def _histograms(agents: int, chunk: int, table: int, at: str) -> list[str]:
+    """Count the element with the number `at` of a chunk in one of two tables, so that one need not wait for another."""
+    start = table * _table_size(agents)
+    lines = [f"joint[np.uint64({start}) + np.uint64(marks[{at}])] += one"]
+    for t in range(agents):
+        first = start + (1 << agents) + t * EXPONENT_BINS * _ULP_STRIDE
+        lines.append(f"joint[np.uint64({first}) + np.uint64(marks[np.uint64({(1 + t) * chunk}) + {at}])] += one")
     return lines
 
 

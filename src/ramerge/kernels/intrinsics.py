@@ -460,6 +460,13 @@ def ones(b: Any, x: Any) -> Any:
     return b.ctpop(x)
 
 
+def _loaded_64(context: Any, builder: Any, kind: Any, array: Any, start: Any) -> Any:
+    """A vector of the 64 elements from `start` on of an array of integers."""
+    vector = ir.VectorType(ir.IntType(kind.dtype.bitwidth), 64)
+    place = builder.gep(context.make_array(kind)(context, builder, array).data, [start])
+    return builder.load(builder.bitcast(place, vector.as_pointer()), align=kind.dtype.bitwidth // 8)
+
+
 def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
     """Which of the 64 elements from `start` on differ between two arrays of a type: bit i is set where element i does.
 
@@ -467,19 +474,29 @@ def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        vector = ir.VectorType(ir.IntType(base.dtype.bitwidth), 64)
-
-        def loaded(kind: Any, array: Any) -> Any:
-            place = builder.gep(context.make_array(kind)(context, builder, array).data, [values[2]])
-            return builder.load(builder.bitcast(place, vector.as_pointer()), align=base.dtype.bitwidth // 8)
-
-        pair = (loaded(kind, array) for kind, array in zip(signature.args[:2], values[:2], strict=True))
+        pair = (
+            _loaded_64(context, builder, kind, array, values[2])
+            for kind, array in zip(signature.args[:2], values[:2], strict=True)
+        )
         return builder.bitcast(builder.icmp_unsigned("!=", *pair), I64)
 
     return types.uint64(base, other, types.uint64), generate
 
 
 INTRINSICS["differing"] = intrinsic(_differing)
+
+
+def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
+    """Which of the 64 elements from `start` on of an array of integers are not 0, as `differing` says it."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        vector = _loaded_64(context, builder, signature.args[0], *values)
+        return builder.bitcast(builder.icmp_unsigned("!=", vector, ir.Constant(vector.type, None)), I64)
+
+    return types.uint64(array, types.uint64), generate
+
+
+INTRINSICS["not_zero"] = intrinsic(_not_zero)
 
 
 def _compared(_typing: Any, base: Any, other: Any, values: Any, place: Any) -> Any:

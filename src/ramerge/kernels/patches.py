@@ -170,7 +170,7 @@ def patch_bitmap(base: Words, bitmap: Bitmap, values: Bytes, moved: int, planes:
     Returns:
         Whether positions lie inside of `base`, are `moved`, and take all values. If not, `out` holds anything.
     """
-    assert values.size >= moved * planes
+    assert bitmap.size == bitmap_words(base.size) and values.size >= moved * planes
     kernel = _patching("patch_bitmap", _PATCH_BITMAP, base.itemsize, planes, "wbpnw")
     return bool(kernel(base, bitmap, values, moved, out))
 

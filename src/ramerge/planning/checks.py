@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from ramerge.checkpoint.companions import canonical_key, companion_files, compare_configs
 from ramerge.checkpoint.formats.safetensors import INDEX
 from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError
@@ -61,7 +61,7 @@ def _pairs(differences: Mapping[str, str]) -> str:
     return "; ".join(f"{brief(one_line(key), 200)}: {text}" for key, text in differences.items())
 
 
-def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Path, findings: Findings) -> None:
+def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Place, findings: Findings) -> None:
     """Refuse rules that catch no tensor. Note how many tensors the others catch."""
     for number, (rule, count) in enumerate(zip(recipe.rules, caught(recipe, tensors), strict=True), 1):
         if count:
@@ -167,7 +167,7 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
 
 def find_companions(
     inputs: Inputs, recipe: Recipe, shards: Sequence[Shard], findings: Findings, chosen: str | None
-) -> dict[str, Path]:
+) -> dict[str, Place]:
     """Relative name to source of the files to copy; the tokenizer is that of the agent `chosen`, if there is one."""
     assert inputs.opened_base is not None
     base = inputs.opened_base.beside

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ramerge.checkpoint.encodings.decode import ADVICE
 from ramerge.checkpoint.formats.format import ADAPTER
@@ -12,6 +11,7 @@ from ramerge.checkpoint.hub import Model, resolve, resolve_all
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_checkpoint, open_stacked
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.foundation.errors import CheckpointError
@@ -58,7 +58,7 @@ class Inputs:
         return bool(self.opened_base) and agents and len(self.opened_importances) == len(self.importances)
 
     @property
-    def files(self) -> dict[Path, Identity]:
+    def files(self) -> dict[Place, Identity]:
         """The identity of every opened file at that time."""
         return {path: identity for checkpoint in self.opened for path, identity in checkpoint.files.items()}
 
@@ -70,7 +70,7 @@ class Inputs:
         return base | {name: checkpoint.title for name, checkpoint in self.opened_agents.items()}
 
     @property
-    def folders(self) -> list[Path]:
+    def folders(self) -> list[Place]:
         """The folders of base and agents that were found."""
         return [folder for model in (self.base, *self.agents.values()) for folder in model.folders]
 
@@ -181,7 +181,7 @@ def _refuse_base_as_agent(base: Model, agents: Mapping[str, Model], findings: Fi
 
 def _warn_of_same_folders(agents: Mapping[str, Model], findings: Findings) -> None:
     """Warn of agents that are the same folder, which is rarely intended."""
-    found: dict[tuple[Path, ...], list[str]] = {}
+    found: dict[tuple[Place, ...], list[str]] = {}
     for name, model in agents.items():
         if model.folders:
             found.setdefault(_places(model), []).append(name)
@@ -191,5 +191,5 @@ def _warn_of_same_folders(agents: Mapping[str, Model], findings: Findings) -> No
             findings.warn(f"{' and '.join(names)} are the same folder, {place}; is one of them the wrong checkpoint?")
 
 
-def _places(model: Model) -> tuple[Path, ...]:
+def _places(model: Model) -> tuple[Place, ...]:
     return tuple(folder.resolve() for folder in model.folders)

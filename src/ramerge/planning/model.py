@@ -16,6 +16,7 @@ from ramerge.checkpoint.hub import Model
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.scaled import Scaled
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize, widest
@@ -310,8 +311,8 @@ class Contents:
     tensors: tuple[TensorPlan, ...] = field(default=(), repr=False)
     shards: tuple[Shard, ...] = field(default=(), repr=False)
     ties: tuple[Tie, ...] = field(default=(), repr=False)
-    companions: Mapping[str, Path] = field(default_factory=dict, repr=False)
-    files: Mapping[Path, Identity] = field(default_factory=dict, repr=False)
+    companions: Mapping[str, Place] = field(default_factory=dict, repr=False)
+    files: Mapping[Place, Identity] = field(default_factory=dict, repr=False)
     rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
     guessed: bool = False
     digest: bytes | None = field(default=None, repr=False)

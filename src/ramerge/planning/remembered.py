@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.identity import Identity
+from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation import store
 from ramerge.methods.base import Counted, Statistic
 from ramerge.planning.model import TensorPlan
@@ -31,11 +31,11 @@ SETTLED_SECONDS = 2.0
 Totals = NDArray[np.int64]
 
 
-def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Path, Identity]) -> bytes | None:
+def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Place, Identity]) -> bytes | None:
     """A digest of everything that counts of these tensors depend on; None if a file was written too recently."""
-    read: dict[Path, tuple[str, Identity]] = {}
+    read: dict[Place, tuple[str, Identity]] = {}
 
-    def named(path: Path) -> tuple[str, Identity]:
+    def named(path: Place) -> tuple[str, Identity]:
         if path not in read:
             read[path] = str(path.resolve()), files[path]
         return read[path]
@@ -48,11 +48,11 @@ def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Path, Identity]) -> 
     return digest.digest() if time.time_ns() - youngest > SETTLED_SECONDS * 1e9 else None
 
 
-def facts(value: Any, named: Callable[[Path], object]) -> object:
+def facts(value: Any, named: Callable[[Place], object]) -> object:
     """A tensor, its origin, and everything inside of that, as plain values; files as `named` gives them."""
     if isinstance(value, str | int | None):
         return value
-    if isinstance(value, Path):
+    if isinstance(value, Place):
         return named(value)
     if isinstance(value, tuple):
         return tuple([facts(item, named) for item in value])

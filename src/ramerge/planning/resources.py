@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ramerge.checkpoint.read import threads_for
+from ramerge.checkpoint.storage.place import Remote
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.machine import check_threads, memory, processors
 from ramerge.methods.base import Statistic
@@ -21,6 +23,9 @@ _BYTES_PER_AGENT = 6_000_000
 _BYTES_PER_TENSOR = 700
 # The compilation of kernels that decode quantised weights, and write them.
 _BYTES_OF_CODES = 50_000_000
+
+# The answer to a request, before it is copied into the buffer, by elements of a block.
+_BYTES_PER_ANSWERED = 4
 
 # With blocks of this many elements, the buffers of all workers stay in the last level of cache. Smaller blocks cost
 # more in calls than they gain. Larger blocks do not fit.
@@ -96,11 +101,14 @@ def cut(
     if scratch and not limits.memory:
         # one whole matrix must be possible; several at a time are faster, if they leave room for others
         budget = max(budget, int(memory() * _SHARE_OF_MEMORY))
-    workers = _workers(points, limits, solves=scratch > 0)
+    workers = _workers(points, inputs, limits, solves=scratch > 0)
+
+    elsewhere = any(isinstance(path, Remote) for path in inputs.files)
 
     def resources(workers: int, block: int) -> Resources:
         buffer = max((tensor.buffer_bytes(block) for tensor in tensors), default=0)
-        each = buffer + scratch + partials
+        answer = block * _BYTES_PER_ANSWERED if elsewhere else 0
+        each = buffer + scratch + partials + answer
         return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
 
     block = _LARGEST_BLOCK
@@ -115,12 +123,12 @@ def cut(
     return made
 
 
-def _workers(points: Sequence[Point], limits: Limits, *, solves: bool) -> int:
+def _workers(points: Sequence[Point], inputs: Inputs, limits: Limits, *, solves: bool) -> int:
     """The most workers that are of use."""
     if solves and any(point.method.runs_on(point.parameters[0]) != "cpu" for point in points):
         return 1  # a GPU takes one matrix after another
-    # a processor that solves for a matrix has enough to do; one that only adds waits for disks
-    return limits.threads or (processors() if solves else processors() + 2)
+    # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers
+    return limits.threads or (processors() if solves else threads_for(inputs.files, spare=2))
 
 
 def _kept(tensors: Sequence[TensorPlan], observed: Sequence[Statistic], agents: int) -> int:

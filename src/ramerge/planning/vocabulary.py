@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.embeddings import EMBEDDINGS, HEADS
 from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import Limits, read
@@ -126,7 +126,7 @@ def _tokens(model: str, checkpoint: Checkpoint, findings: Findings) -> dict[int,
     return {}
 
 
-def _from_files(folder: Path) -> dict[int, str]:
+def _from_files(folder: Place) -> dict[int, str]:
     names: dict[int, str] = {}
     if (folder / "tokenizer.json").is_file():
         values = _json(folder / "tokenizer.json")
@@ -140,7 +140,7 @@ def _from_files(folder: Path) -> dict[int, str]:
     return names
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Place) -> dict[str, Any]:
     try:
         return read(path, _LIMITS)
     except (OSError, ValueError) as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from ramerge.checkpoint.arena import Arena, room
 from ramerge.checkpoint.delta.codec import BLOCK, blocks_of, digest
@@ -17,14 +16,14 @@ from ramerge.checkpoint.formats.safetensors import ONE_FILE
 from ramerge.checkpoint.header import parse_header
 from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.read import Files, Reader
+from ramerge.checkpoint.read import Files, Reader, threads_for
 from ramerge.checkpoint.stage import Stage
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, Writer, lay_out
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.events import Listener, silence
-from ramerge.foundation.machine import processors
 from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
 
@@ -63,7 +62,7 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, 
     with Files(agent.files) as files:
         writer = Writer(stage, shards)
         try:
-            pool = Pool(workers or processors() + 1, lambda: _Worker(Reader(files, Arena(memory)), writer))
+            pool = Pool(workers or threads_for(agent.files), lambda: _Worker(Reader(files, Arena(memory)), writer))
             digests = pool.map(_Worker.run, _blocks(agent, shards))
             total, done = sum(tensor.nbytes for tensor in agent.tensors.values()), 0
             for tensor in _in_order(agent, shards):
@@ -100,7 +99,7 @@ class _Worker:
         return digest(out)
 
 
-def _shards(agent: Checkpoint, folder: Path, index: Index) -> list[Shard]:
+def _shards(agent: Checkpoint, folder: Place, index: Index) -> list[Shard]:
     """The files, with the headers that they had."""
     if not index.shards:
         return [_laid_out(ONE_FILE, list(agent.tensors.values()))]

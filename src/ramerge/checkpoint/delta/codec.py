@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xxhash
@@ -62,8 +62,7 @@ def blocks_of(elements: int) -> int:
     return -(-elements // BLOCK)
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """What is known of a block, in the order of the table's columns.
 
     Attributes:
@@ -88,7 +87,8 @@ class Row:
     @staticmethod
     def of(numbers: NDArray[np.uint64]) -> Row:
         """From a row of the table."""
-        return Row(*numbers[:6].tolist(), numbers[6:8].tobytes())
+        begin, stored, moved, escaped, form, payload = numbers[:6].tolist()
+        return Row(begin, stored, moved, escaped, form, payload, numbers[6:8].tobytes())
 
     @property
     def numbers(self) -> NDArray[np.uint64]:
@@ -130,19 +130,20 @@ class Row:
         Raises:
             DamagedError: it says which.
         """
-        if self.form >= 2 * _PACKED or self.kind > BITMAP or (self.kind == NOTHING) != (self.form == 0):
+        kind, planes, moved, stored = self.kind, self.planes, self.moved, self.stored
+        if self.form >= 2 * _PACKED or kind > BITMAP or (kind == NOTHING) != (self.form == 0):
             raise DamagedError(f"form {self.form} is not known")
-        if self.form and not 1 <= self.planes <= width:
+        if self.form and not 1 <= planes <= width:
             raise DamagedError(f"form {self.form} is not one of elements of {width} bytes")
-        if self.moved > elements or (self.moved == 0) != (self.form == 0):
-            raise DamagedError(f"{self.moved:,} of {elements:,} elements cannot have moved")
-        if self.escaped > (self.moved if self.planes < width else 0):
-            raise DamagedError(f"{self.escaped:,} of {self.moved:,} values cannot be long")
+        if moved > elements or (moved == 0) != (self.form == 0):
+            raise DamagedError(f"{moved:,} of {elements:,} elements cannot have moved")
+        if self.escaped > (moved if planes < width else 0):
+            raise DamagedError(f"{self.escaped:,} of {moved:,} values cannot be long")
         sizes, most = self.content(elements, width), most_stored(elements, width)
-        if self.stored >= sizes.stop or sizes.start > most or (not self.packed and self.stored not in sizes):
-            raise DamagedError(f"{self.stored:,} bytes are not what {self.moved:,} elements take")
-        if self.stored > most or self.begin + self.stored > data_bytes:
-            raise DamagedError(f"bytes {self.begin:,} to {self.begin + self.stored:,} of {data_bytes:,} do not exist")
+        if stored >= sizes.stop or sizes.start > most or (not self.packed and stored < sizes.start):
+            raise DamagedError(f"{stored:,} bytes are not what {moved:,} elements take")
+        if stored > most or self.begin + stored > data_bytes:
+            raise DamagedError(f"bytes {self.begin:,} to {self.begin + stored:,} of {data_bytes:,} do not exist")
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class Encoder:
         compression: `none` leaves positions and values as they are; `zstd` compresses where that saves something.
     """
 
-    def __init__(self, compression: Compression = "zstd") -> None:
+    def __init__(self, compression: Compression = "none") -> None:
         self._zstd = zstandard.ZstdCompressor(compression_params=_SEARCH) if compression == "zstd" else None
         self._bitmap = np.empty(patches.bitmap_words(BLOCK), np.uint64)
         self._xors = np.empty(8 * BLOCK, np.uint8)
@@ -276,8 +277,9 @@ def decode(row: Row, payload: Bytes, base: Words, out: Words, take: Take) -> Non
 
 def _aligned(data: Bytes, take: Take) -> NDArray[np.uint64]:
     """Bytes as words, copied where they begin between two words."""
-    if data.ctypes.data % 8 == 0:
-        return data.view(np.uint64)
+    words = data.view(np.uint64)
+    if words.flags.aligned:
+        return words
     copy = take(data.size)
     copy[:] = data
     return copy.view(np.uint64)

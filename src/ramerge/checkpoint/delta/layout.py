@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import xxhash
 
 from ramerge.checkpoint.delta.codec import BLOCK
 from ramerge.checkpoint.paths import climbs_out, is_too_long
+from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.dtypes import BITS
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import Limits, dumped, read
@@ -113,7 +113,7 @@ def digest_of_model(tensors: Mapping[str, tuple[str, Iterable[int], str]]) -> st
     return xxhash.xxh3_128_hexdigest("".join(sorted(lines)).encode("utf-8", "surrogatepass"))
 
 
-def read_index(path: Path) -> Index:
+def read_index(path: Place) -> Index:
     """Read and check an index. What it says of the data files is checked where these are opened.
 
     Raises:
@@ -135,7 +135,7 @@ def read_index(path: Path) -> Index:
     return index
 
 
-def _check_version(path: Path, metadata: Any) -> None:
+def _check_version(path: Place, metadata: Any) -> None:
     """Refuse other formats before their keys are looked at."""
     known = isinstance(metadata, Mapping) and metadata.get("format") == FORMAT
     if not known or metadata.get("version") != VERSION:

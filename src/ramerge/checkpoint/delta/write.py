@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from ramerge.checkpoint.delta.layout import (
     digest_of_model,
 )
 from ramerge.checkpoint.stage import Stage
+from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.files import write_all
 
 # A file that is as large takes no more tensors.
@@ -138,14 +138,14 @@ class DeltaWriter:
             with self._files.entry(HEADER + file, "U8", lambda: [len(padded)]) as append:
                 append(padded)
 
-    def companion(self, name: str, source: Path | str, base: Path | None) -> None:
+    def companion(self, name: str, source: Place | str, base: Place | None) -> None:
         """A file beside the agent's weights, or its text, and the base's file; written unless they are equal."""
         found = digest(source.encode()).hex() if isinstance(source, str) else digest_of_file(source)
         same = source == base or (base is not None and base.is_file() and digest_of_file(base) == found)
         self._companions[name] = Companion(same, found)
         if isinstance(source, str) and not same:
             self._stage.write(f"{COMPANIONS}/{name}", source)
-        elif isinstance(source, Path) and not same:
+        elif isinstance(source, Place) and not same:
             self._stage.copy(f"{COMPANIONS}/{name}", source)
 
     @property
@@ -180,7 +180,7 @@ class TensorDigest:
         return digest_of_blocks(np.concatenate(self._blocks))
 
 
-def digest_of_file(path: Path) -> str:
+def digest_of_file(path: Place) -> str:
     """xxh3-128 of a file's bytes, in hexadecimal.
 
     Raises:

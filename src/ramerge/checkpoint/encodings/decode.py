@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.encodings.encoding import Decoding, Encoding
 from ramerge.checkpoint.encodings.table import ENCODINGS
 from ramerge.checkpoint.formats.format import Contents
 from ramerge.checkpoint.model import Quantised
+from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.dtypes import FROM_FULL_NAME, full_dtype
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, quoted
@@ -50,7 +50,7 @@ def without_declaration(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def decode(directory: Path, contents: Contents, *, ignore: bool) -> tuple[Contents, Quantised | None]:
+def decode(directory: Place, contents: Contents, *, ignore: bool) -> tuple[Contents, Quantised | None]:
     """The contents as those of the model without quantisation, and how they are stored; None if they are not quantised.
 
     Args:

@@ -14,6 +14,7 @@ from ramerge.checkpoint.formats import safetensors
 from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.paths import leads_outside, target
+from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.foundation.errors import CheckpointError
 
 _MOST_LINKS = 10_000
@@ -27,7 +28,7 @@ class Layout:
         name: of the format.
         title: in words.
         pattern: names of the folders of versions; its first group is the number.
-        inside: where in such a folder the delta is, or None if there is none.
+        inside: the path in such a folder where the delta is, empty for the folder itself; None if there is none.
         read: reads the small files of a version's folder.
         version_of: the version that a model is, as far as files beside it say.
     """
@@ -35,9 +36,9 @@ class Layout:
     name: str
     title: str
     pattern: re.Pattern[str]
-    inside: Callable[[Path], Path | None]
+    inside: Callable[[Place], str | None]
     read: Callable[[Path, Opening], Link]
-    version_of: Callable[[Path], int | None]
+    version_of: Callable[[Place], int | None]
 
     def versions(self, parent: Path) -> dict[int, Path]:
         """The folders of versions in a folder, by number.
@@ -59,20 +60,24 @@ class Layout:
             found[number] = path
         return found
 
-    def number(self, folder: Path) -> int | None:
+    def number(self, folder: Place) -> int | None:
         """The number in a folder's name."""
         match = self.pattern.fullmatch(folder.name)
         return int(match[1]) if match else None
 
-    def find(self, folder: Path) -> Path | None:
+    def find(self, folder: Place) -> Place | None:
         """The folder with a delta: this one, or the newest version in it, unless it holds a model beside these."""
-        if (found := self.inside(folder)) or safetensors.find(folder):
-            return found
+        if (name := self.inside(folder)) is not None:
+            return folder / name
+        if isinstance(folder, Remote) or safetensors.find(folder):
+            return None
         try:
             versions = self.versions(folder)
         except CheckpointError:  # `links` says so
             return folder
-        return self.inside(versions[max(versions)]) if versions else None
+        newest = versions[max(versions)] if versions else None
+        name = self.inside(newest) if newest is not None else None
+        return newest / name if newest is not None and name is not None else None
 
 
 def links(layout: Layout, folder: Path, base: Checkpoint, opening: Opening) -> list[Link]:
@@ -98,7 +103,7 @@ def links(layout: Layout, folder: Path, base: Checkpoint, opening: Opening) -> l
                 f"{earliest.folder}: builds on version {number}, but {base.directory} is version {first}; give the "
                 "model that the deltas were made for as the base"
             )
-        place = layout.inside(siblings[number]) or siblings[number] if number in siblings else None
+        place = siblings[number] / (layout.inside(siblings[number]) or "") if number in siblings else None
         if place is None:
             raise CheckpointError(
                 f"{earliest.folder}: builds on version {number}, which is not in {home}; give all versions from the "
@@ -139,7 +144,7 @@ def _home(layout: Layout, folder: Path) -> Path:
     return (_numbered(layout, folder) or folder.absolute()).parent
 
 
-def counted(facts: Mapping[str, object], key: str, place: Path, what: str = "") -> int:
+def counted(facts: Mapping[str, object], key: str, place: Place, what: str = "") -> int:
     """A count that a trainer's file states, as a number or as digits.
 
     Raises:

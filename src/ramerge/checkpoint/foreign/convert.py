@@ -30,7 +30,7 @@ def convert(
     links: Sequence[Link],
     stage: Stage,
     *,
-    compression: Compression = "zstd",
+    compression: Compression = "none",
     allow_outside_links: bool = False,
 ) -> Index:
     """Write the delta from a model to what a chain makes of it. Its files are those of the model.

@@ -15,7 +15,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +27,10 @@ from ramerge.checkpoint.foreign.sparse import PIECE, Entries, Scatter, check_asc
 from ramerge.checkpoint.foreign.unpack import format_of
 from ramerge.checkpoint.formats.files import check_files, read_json
 from ramerge.checkpoint.formats.format import Opening
-from ramerge.checkpoint.identity import identify
+from ramerge.checkpoint.identity import Identity, identify
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import FROM_FULL_NAME, TORCH_NAMES, itemsize
 from ramerge.foundation.errors import CheckpointError
@@ -200,8 +200,8 @@ class _Places:
         return rows * width + columns
 
 
-def _inside(folder: Path) -> Path | None:
-    return next((place for place in (folder, folder / "DELTA") if (place / _ABOUT).is_file()), None)
+def _inside(folder: Place) -> str | None:
+    return next((name for name in ("", "DELTA") if (folder / name / _ABOUT).is_file()), None)
 
 
 def read(folder: Path, opening: Opening) -> Link:
@@ -242,7 +242,7 @@ def read(folder: Path, opening: Opening) -> Link:
     return _Delta(folder, version, before, files, anchor, frame, tensors, end, str(weights), manifest)
 
 
-def _tensors(frame: Frame, files: Mapping[Path, Any], version: int) -> tuple[dict[str, _Sparse], int]:
+def _tensors(frame: Frame, files: Mapping[Place, Identity], version: int) -> tuple[dict[str, _Sparse], int]:
     """The header at the beginning of the frame, and where the data end."""
     with Files(files) as opened:
         declared = frame.declared(opened)
@@ -317,7 +317,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
 
 
-def version_of(folder: Path) -> int | None:
+def version_of(folder: Place) -> int | None:
     """The window of a model, as its own metadata or those of the delta that makes it say."""
     for path in (place / _METADATA for place in (folder, folder / "DELTA", folder / "FULL")):
         if path.is_file():

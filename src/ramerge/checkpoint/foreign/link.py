@@ -19,6 +19,7 @@ from ramerge.checkpoint.foreign.frames import Frame, Stream
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
@@ -41,7 +42,7 @@ class Link(ABC):
     folder: Path
     version: int
     before: int
-    files: Mapping[Path, Identity]
+    files: Mapping[Place, Identity]
 
     @property
     def is_whole(self) -> bool:

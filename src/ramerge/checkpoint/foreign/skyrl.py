@@ -26,6 +26,7 @@ from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.paths import is_too_long
 from ramerge.checkpoint.read import Files
+from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.dtypes import TORCH_NAMES
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
@@ -49,12 +50,12 @@ class _Delta(Link):
         return PassOfPayloads(self.payloads, files)
 
 
-def _inside(folder: Path) -> Path | None:
+def _inside(folder: Place) -> str | None:
     """The folder itself, if it has a manifest, and a name or a file that other manifests do not go with."""
     if not (folder / MANIFEST).is_file():
         return None
     ours = LAYOUT.number(folder) is not None or any(folder.glob("delta-rank*.safetensors"))
-    return folder if ours else None
+    return "" if ours else None
 
 
 def read(folder: Path, opening: Opening) -> Link:
@@ -137,7 +138,7 @@ def _record(
     return name, Payload(frame, str(checksum), str(algorithm)), (_DTYPES[dtype], tuple(shape))
 
 
-def version_of(folder: Path) -> int | None:
+def version_of(folder: Place) -> int | None:
     """The version of a model: from its folder's name, or from what the engine that patches it notes beside it."""
     if (number := LAYOUT.number(folder)) is not None:
         return number

@@ -31,6 +31,7 @@ from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.paths import climbs_out, is_too_long
 from ramerge.checkpoint.read import Files
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
@@ -127,7 +128,7 @@ class _Delta(Link):
         return PassOfPayloads(self.payloads, files)
 
 
-def is_delta(folder: Path) -> bool:
+def is_delta(folder: Place) -> bool:
     """Whether a folder that looks like a checkpoint holds a delta."""
     path = folder / _INDEX
     if not path.is_file():
@@ -236,7 +237,7 @@ def _payloads(
     return found
 
 
-def version_of(folder: Path) -> int | None:
+def version_of(folder: Place) -> int | None:
     """The version of a model: from its folder's name, or from what the engine that patches it notes."""
     if (number := LAYOUT.number(folder)) is not None:
         return number
@@ -244,8 +245,8 @@ def version_of(folder: Path) -> int | None:
     return counted(read_json(state), "version", state) if state.is_file() else None
 
 
-def _inside(folder: Path) -> Path | None:
-    return folder if is_delta(folder) else None
+def _inside(folder: Place) -> str | None:
+    return "" if is_delta(folder) else None
 
 
 LAYOUT = Layout("slime", "deltas of slime or miles", re.compile(r"weight_v([0-9]{6,15})"), _inside, read, version_of)

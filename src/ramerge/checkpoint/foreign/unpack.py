@@ -22,7 +22,7 @@ from ramerge.checkpoint.foreign.chain import Layout, links
 from ramerge.checkpoint.foreign.convert import convert
 from ramerge.checkpoint.foreign.link import Link, Whole
 from ramerge.checkpoint.formats import delta
-from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.formats.format import Contents, Format, Opening, local
 from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.stage import Stage
@@ -54,7 +54,7 @@ def format_of(layout: Layout) -> Format:
         tensors = tuple(by_name[name] for name in base.tensors)  # in the model's order, not that of the chain
         return replace(contents, tensors=tensors, notes=(note, *contents.notes[1:]))
 
-    return Format(layout.name, layout.title, layout.find, open_folder, needs_base=True)
+    return Format(layout.name, layout.title, layout.find, local(open_folder), needs_base=True)
 
 
 def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
@@ -104,8 +104,8 @@ def _key(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> str:
     files = {**base.files, **identify(beside.values())}
     digest = hashlib.sha256(f"{VERSION}".encode())
     for group in (files, *(link.files for link in chain)):
-        for path, identity in sorted(group.items()):
-            digest.update(repr((os.fsencode(path.resolve()), astuple(identity))).encode())
+        for path, identity in sorted(group.items(), key=lambda item: str(item[0])):
+            digest.update(repr((os.fsencode(str(path.resolve())), astuple(identity))).encode())
         digest.update(b"\n")
     return digest.hexdigest()[:40]
 

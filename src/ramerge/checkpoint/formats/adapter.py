@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import permutations
-from pathlib import Path
 
 from ramerge.checkpoint.embeddings import EMBEDDINGS, HEADS, embedding_of, set_vocabulary
 from ramerge.checkpoint.formats import pickled, safetensors
@@ -25,6 +24,7 @@ from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.lowrank import WIDENED, Factor, LowRank, OtherRows
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.spellings import spellings
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
@@ -63,13 +63,13 @@ _CONV1D = ("gpt2", "openai-gpt", "imagegpt", "clvp", "decision_transformer")
 _ZERO3 = "; it was saved without gathering what ZeRO-3 or FSDP had spread; save it again"
 
 
-def find(folder: Path) -> Path | None:
+def find(folder: Place) -> Place | None:
     """The folder of an adapter: this one, or verl's inside of a step or a run."""
     inside = (inner for place in places(folder) for inner in (place, place / "lora_adapter"))
     return next((inner for inner in inside if (inner / CONFIG).exists()), None)
 
 
-def open_folder(folder: Path, opening: Opening) -> Contents:
+def open_folder(folder: Place, opening: Opening) -> Contents:
     """Open an adapter over `opening.base`.
 
     Raises:
@@ -195,7 +195,7 @@ class _Parameter:
 class _Agent:
     """The tensors of base and adapter, as they are put together, and what is wrong with it."""
 
-    path: Path
+    path: Place
     settings: Settings
     base: Checkpoint
     problems: list[str] = field(default_factory=list)

@@ -16,12 +16,13 @@ from typing import Any
 
 from ramerge.checkpoint.embeddings import EMBEDDINGS
 from ramerge.checkpoint.formats.files import check_files, read_config, written_apart
-from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.formats.format import Contents, Format, Opening, local
 from ramerge.checkpoint.formats.views import assembled, tensor_of, unwrapped, without_ties
 from ramerge.checkpoint.header import read_header
 from ramerge.checkpoint.identity import Identity, identify
 from ramerge.checkpoint.origins import Piece
 from ramerge.checkpoint.paths import climbs_out, is_too_long
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Stored, Tensor
 from ramerge.checkpoint.torchfile.archive import Window, window
 from ramerge.checkpoint.torchfile.load import DTYPES, View, load, load_plain, numbers, uncollected
@@ -44,7 +45,7 @@ _SHARDING = "DCP_SHARDING_INFO"
 _LIMITS = Limits(size=32_000_000, signs=1_700_000, depth=8)
 
 
-def find(folder: Path) -> Path | None:
+def find(folder: Place) -> Place | None:
     """The folder itself, or the one inside that trainers give the model, if it holds a distributed checkpoint."""
     for place in (folder, *(folder / name for name in _INNER)):
         if place.is_dir() and ((place / METADATA).is_file() or any(place.glob("*.distcp")) or any(_shards(place))):
@@ -52,8 +53,9 @@ def find(folder: Path) -> Path | None:
     return None
 
 
-def _shards(folder: Path) -> Iterator[str]:
-    return (path.name for path in sorted(folder.glob("shard-*.safetensors")) if _SAFETENSORS.fullmatch(path.name))
+def _shards(folder: Place) -> Iterator[str]:
+    names = [path.name for path in folder.glob("shard-*.safetensors")]
+    return filter(_SAFETENSORS.fullmatch, sorted(names))
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
@@ -86,7 +88,7 @@ class Found:
     """What a folder's headers say: the pieces of every tensor, the files that hold them, and what is wrong."""
 
     tensors: list[Tensor]
-    files: dict[Path, Identity]
+    files: dict[Place, Identity]
     problems: list[str]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -401,4 +403,4 @@ def _saved(path: Path) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
         yield Tensor(entry.name, entry.dtype, entry.shape, origin), offsets
 
 
-FORMAT = Format("dcp", "torch.distributed.checkpoint", find, open_folder)
+FORMAT = Format("dcp", "torch.distributed.checkpoint", find, local(open_folder))

@@ -18,10 +18,11 @@ from shlex import quote
 from typing import Any, TypeVar
 
 from ramerge.checkpoint.formats.files import about_model, check_files, tag_of
-from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.formats.format import Contents, Format, Opening, local
 from ramerge.checkpoint.formats.views import tensor_of, unwrapped, without_ties
 from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.origins import box_of, reshaped, stacked
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.torchfile.load import View, load_file, numbers, uncollected
 from ramerge.checkpoint.torchfile.machine import RefusedError, Stub
@@ -39,7 +40,7 @@ _OTHERS = {
 }
 
 
-def find(folder: Path) -> Path | None:
+def find(folder: Place) -> Place | None:
     """The folder with the parts: the one that is named, or that of the latest step of a run."""
     for place in (folder / name for name in _PLACES):
         tag = tag_of(place / "latest")
@@ -393,4 +394,4 @@ def _command(folder: Path) -> str:
     )
 
 
-FORMAT = Format("deepspeed", "ZeRO partitions of DeepSpeed", find, open_folder)
+FORMAT = Format("deepspeed", "ZeRO partitions of DeepSpeed", find, local(open_folder))

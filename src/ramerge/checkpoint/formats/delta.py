@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.companions import companion_files
@@ -21,12 +20,13 @@ from ramerge.checkpoint.delta.layout import (
     read_index,
 )
 from ramerge.checkpoint.formats import safetensors
-from ramerge.checkpoint.formats.files import check_files, check_index, read_json, weight_files
+from ramerge.checkpoint.formats.files import check_files, check_index, opened_each, read_json, weight_files
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.formats.safetensors import INDEX as WEIGHTS_INDEX
 from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.patched import Patched
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Stored, Tensor
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
@@ -35,12 +35,12 @@ NAME = "delta"
 _MOST_PROBLEMS = 100
 
 
-def find(folder: Path) -> Path | None:
+def find(folder: Place) -> Place | None:
     """The folder itself if it has the index of a delta."""
     return folder if (folder / INDEX).exists() else None
 
 
-def open_folder(folder: Path, opening: Opening) -> Contents:
+def open_folder(folder: Place, opening: Opening) -> Contents:
     """Open a delta over `opening.base`. Whether that is the right model is checked block by block, as it is read.
 
     Raises:
@@ -95,7 +95,7 @@ def told(index: Index) -> str:
     return ", ".join(texts)
 
 
-def files_beside(model: Checkpoint, *, allow_outside_links: bool = False) -> Mapping[str, Path]:
+def files_beside(model: Checkpoint, *, allow_outside_links: bool = False) -> Mapping[str, Place]:
     """The files beside a model's weights by name: configuration, tokenizer and others, and the index of its files.
 
     Raises:
@@ -108,7 +108,7 @@ def files_beside(model: Checkpoint, *, allow_outside_links: bool = False) -> Map
     return found | {WEIGHTS_INDEX: index} if model.format == safetensors.NAME and index.is_file() else found
 
 
-def stored_header(folder: Path, index: Index, file: str) -> bytes:
+def stored_header(folder: Place, index: Index, file: str) -> bytes:
     """The first bytes of one of the agent's files; empty if any that fit will do.
 
     Raises:
@@ -133,7 +133,7 @@ def stored_header(folder: Path, index: Index, file: str) -> bytes:
     return data[:length]
 
 
-def _check_lineage(folder: Path, index: Index, base: Checkpoint) -> None:
+def _check_lineage(folder: Place, index: Index, base: Checkpoint) -> None:
     """Refuse a delta that is for another version than the one that the deltas below it give."""
     wanted = index.metadata.base
     if not base.lineage or base.lineage[-1] == wanted:
@@ -146,16 +146,16 @@ def _check_lineage(folder: Path, index: Index, base: Checkpoint) -> None:
     raise CheckpointError(f"{folder}: {text}")
 
 
-def _stored(folder: Path, names: list[str], index: Index) -> dict[str, Tensor]:
+def _stored(folder: Place, names: list[str], index: Index) -> dict[str, Tensor]:
     """What the data files hold."""
     found: dict[str, Tensor] = {}
     shards: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
-    for name in names:
-        try:
-            tensors = safetensors.tensors_of(folder / name)
-        except CheckpointError as error:
-            problems += error.problems
+    for name, tensors in zip(
+        names, opened_each([folder / name for name in names], safetensors.tensors_of), strict=True
+    ):
+        if isinstance(tensors, CheckpointError):
+            problems += tensors.problems
             continue
         problems += [f"{folder / name}: holds {quoted(one.name)} a second time" for one in tensors if one.name in found]
         shards[name] = tuple(tensor.name for tensor in tensors)
@@ -166,7 +166,7 @@ def _stored(folder: Path, names: list[str], index: Index) -> dict[str, Tensor]:
     return found
 
 
-def _missing(folder: Path, index: Index, base: Checkpoint) -> Iterator[str]:
+def _missing(folder: Place, index: Index, base: Checkpoint) -> Iterator[str]:
     """What base and delta do not say of each other."""
     for name in base.tensors.keys() - index.tensors.keys() - set(index.dropped):
         yield f"{folder}: knows nothing of tensor {quoted(name)} of the base {base.directory}; is that another model?"
@@ -208,7 +208,7 @@ def _extent(stored: Mapping[str, Tensor], name: str, dtype: str, shape: tuple[in
     return found.origin
 
 
-def _config(beside: Mapping[str, Path], base: Checkpoint) -> dict[str, Any]:
+def _config(beside: Mapping[str, Place], base: Checkpoint) -> dict[str, Any]:
     return read_json(beside["config.json"]) if "config.json" in beside else deepcopy(dict(base.config))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,21 @@ from typing import Any
 from ramerge.checkpoint.formats.format import Contents, Opening
 from ramerge.checkpoint.identity import Identity, identify
 from ramerge.checkpoint.paths import climbs_out, is_too_long, leads_outside, target
+from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import Limits, read
+from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
 
 # Enough for a configuration, or an index of 150,000 tensors.
 _LIMITS = Limits(size=32_000_000, signs=1_000_000)
 _MOST_FILES = 10_000
+_REQUESTS = 16
 _MINUTES = 30
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Place) -> dict[str, Any]:
     """A JSON object from a file.
 
     Raises:
@@ -37,7 +40,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Place) -> dict[str, Any]:
     """The folder's `config.json`; empty if there is none.
 
     Raises:
@@ -47,7 +50,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-def written_apart(folder: Path, identities: Iterable[Identity]) -> tuple[str, ...]:
+def written_apart(folder: Place, identities: Iterable[Identity]) -> tuple[str, ...]:
     """A warning if the files of a model's parts were written at very different times. Nothing else tells steps."""
     times = sorted(identity.modified_ns for identity in identities)
     if not times or times[-1] - times[0] <= _MINUTES * 60 * 10**9:
@@ -58,7 +61,7 @@ def written_apart(folder: Path, identities: Iterable[Identity]) -> tuple[str, ..
     )
 
 
-def tag_of(path: Path) -> str | None:
+def tag_of(path: Place) -> str | None:
     """What a trainer's small file says the latest step is; None if there is no such file, or it says no plain name."""
     if not path.is_file():  # a pipe would never end
         return None
@@ -82,12 +85,12 @@ class About:
     """
 
     config: Mapping[str, Any]
-    beside: Path
-    files: Mapping[Path, Identity]
+    beside: Place
+    files: Mapping[Place, Identity]
     notes: tuple[str, ...] = ()
 
 
-def about_model(folder: Path, places: Iterable[Path], opening: Opening) -> About:
+def about_model(folder: Place, places: Iterable[Place], opening: Opening) -> About:
     """The `config.json` of the first of the places that has one, otherwise the base's.
 
     Raises:
@@ -105,7 +108,7 @@ def about_model(folder: Path, places: Iterable[Path], opening: Opening) -> About
     return About(opening.base.config, beside, {}, (note,))
 
 
-def read_index(path: Path, suffix: str) -> tuple[list[str], dict[str, str]]:
+def read_index(path: Place, suffix: str) -> tuple[list[str], dict[str, str]]:
     """The weight files that an index names, sorted, and its map of tensors to files.
 
     Raises:
@@ -114,7 +117,7 @@ def read_index(path: Path, suffix: str) -> tuple[list[str], dict[str, str]]:
     return weight_files(path, read_json(path).get("weight_map"), suffix)
 
 
-def weight_files(path: Path, weight_map: Any, suffix: str) -> tuple[list[str], dict[str, str]]:
+def weight_files(path: Place, weight_map: Any, suffix: str) -> tuple[list[str], dict[str, str]]:
     """The files that an index's map of tensors names, sorted, and the map.
 
     Args:
@@ -144,11 +147,11 @@ def weight_files(path: Path, weight_map: Any, suffix: str) -> tuple[list[str], d
 
 
 def open_files(
-    folder: Path,
+    folder: Place,
     index: str,
     files: Sequence[str],
     listed: Mapping[str, str] | None,
-    tensors_of: Callable[[Path], list[Tensor]],
+    tensors_of: Callable[[Place], list[Tensor]],
     opening: Opening,
 ) -> Contents:
     """The tensors of one file or several, each with all of its tensors.
@@ -170,11 +173,9 @@ def open_files(
     tensors: dict[str, Tensor] = {}
     shards: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
-    for name in files:
-        try:
-            found = tensors_of(folder / name)
-        except CheckpointError as error:
-            problems.extend(error.problems)
+    for name, found in zip(files, opened_each([folder / name for name in files], tensors_of), strict=True):
+        if isinstance(found, CheckpointError):
+            problems.extend(found.problems)
             continue
         problems += [
             f"{folder / name}: tensor {quoted(tensor.name)} is also in {tensors[tensor.name].path.name}"
@@ -195,13 +196,36 @@ def open_files(
     return Contents(tuple(tensors.values()), identities, config, folder, shards)
 
 
-def check_files(folder: Path, names: Iterable[str], *, in_index: bool, allow_outside_links: bool) -> None:
+def opened_each(
+    paths: Sequence[Place], tensors_of: Callable[[Place], list[Tensor]]
+) -> Iterator[list[Tensor] | CheckpointError]:
+    """The tensors of each file, or what is wrong with it, in order; side by side if requests take the time.
+
+    Args:
+        paths: the files.
+        tensors_of: the tensors of a file.
+    """
+
+    def opened(path: Place) -> list[Tensor] | CheckpointError:
+        try:
+            return tensors_of(path)
+        except CheckpointError as error:
+            return error
+
+    if any(isinstance(path, Remote) for path in paths):
+        return Pool(_REQUESTS, lambda: None).map(lambda _, path: opened(path), paths)
+    return map(opened, paths)
+
+
+def check_files(folder: Place, names: Iterable[str], *, in_index: bool, allow_outside_links: bool) -> None:
     """Refuse weight files that are missing, and links that lead out of the folder.
 
     Raises:
         CheckpointError: all such files are listed.
     """
     files = list(names)
+    if isinstance(folder, Remote):
+        folder.storage.expect([(folder / name).key for name in files])
     problems = [
         f"{folder / name}: {_absence(folder / name, in_index)}" for name in files if not (folder / name).is_file()
     ]
@@ -216,13 +240,13 @@ def check_files(folder: Path, names: Iterable[str], *, in_index: bool, allow_out
         raise CheckpointError(problems)
 
 
-def _absence(path: Path, in_index: bool) -> str:
-    if os.path.lexists(path):
+def _absence(path: Place, in_index: bool) -> str:
+    if isinstance(path, Path) and os.path.lexists(path):
         return "is not a regular file" if path.exists() else "is a broken link"
     return "the index names this file, but it is missing" if in_index else "is missing"
 
 
-def check_index(folder: Path, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:
+def check_index(folder: Place, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Where an index and the files disagree.
 
     Args:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.model import Checkpoint, Quantised
+from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
 
@@ -28,7 +29,7 @@ class Opening:
     allow_outside_links: bool = False
     base: Checkpoint | None = None
 
-    def needed(self, folder: Path, what: str, model: str = "the model") -> Checkpoint:
+    def needed(self, folder: Place, what: str, model: str = "the model") -> Checkpoint:
         """The base of a folder that holds changes.
 
         Args:
@@ -68,18 +69,32 @@ class Contents:
     """
 
     tensors: tuple[Tensor, ...]
-    files: Mapping[Path, Identity]
+    files: Mapping[Place, Identity]
     config: Mapping[str, Any]
-    beside: Path
+    beside: Place
     shards: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    tokenizers: tuple[Path, ...] = ()
+    tokenizers: tuple[Place, ...] = ()
     quantised: Quantised | None = None
     vocabulary: int | None = None
-    companions: Mapping[str, Path] | None = None
+    companions: Mapping[str, Place] | None = None
     lineage: tuple[str, ...] = ()
-    delta: Path | None = None
+    delta: Place | None = None
+
+
+def local(open_folder: Callable[[Path, Opening], Contents]) -> Callable[[Place, Opening], Contents]:
+    """A way to open folders that are on this machine, which refuses others."""
+
+    def opened(folder: Place, opening: Opening) -> Contents:
+        if isinstance(folder, Remote):
+            raise CheckpointError(
+                f"{folder}: holds files of a kind that is read on this machine only (elsewhere: safetensors files, "
+                "adapters and deltas in them); copy the folder here, or convert it first (ramerge convert)"
+            )
+        return open_folder(folder, opening)
+
+    return opened
 
 
 @dataclass(frozen=True)
@@ -97,6 +112,6 @@ class Format:
 
     name: str
     title: str
-    find: Callable[[Path], Path | None]
-    open: Callable[[Path, Opening], Contents]
+    find: Callable[[Place], Place | None]
+    open: Callable[[Place, Opening], Contents]
     needs_base: bool = False

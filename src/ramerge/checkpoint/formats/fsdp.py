@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ramerge.checkpoint.formats.files import check_files, read_config, read_json, written_apart
-from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.formats.format import Contents, Format, Opening, local
 from ramerge.checkpoint.formats.runs import places
 from ramerge.checkpoint.formats.sharded import Part, part_of
 from ramerge.checkpoint.formats.views import assembled, tensor_of, unwrapped, without_ties
 from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.origins import Piece
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.torchfile.load import View, load_file, uncollected
 from ramerge.checkpoint.torchfile.machine import RefusedError
@@ -29,12 +30,12 @@ _CONFIG = "fsdp_config.json"
 _LORA = re.compile(r"\.(base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector)\b")
 
 
-def find(folder: Path) -> Path | None:
+def find(folder: Place) -> Place | None:
     """The folder with the shards: the one that is named, its `actor`, or that of the latest step of a run."""
     return next((place for place in places(folder) if place.is_dir() and _shards(place)), None)
 
 
-def _shards(folder: Path) -> dict[tuple[int, int], str]:
+def _shards(folder: Place) -> dict[tuple[int, int], str]:
     """World size and rank to file name."""
     matches = (_FILE.fullmatch(path.name) for path in folder.glob("model_world_size_*_rank_*.pt"))
     found = {(int(m[1]), int(m[2])): m[0] for m in matches if m}
@@ -175,4 +176,4 @@ def _whole(folder: Path, gathered: Mapping[str, _Gathered], ranks: int, problems
             problems.append(f"{folder}: tensor {quoted(name)}: {error}")
 
 
-FORMAT = Format("fsdp", "FSDP shards of verl or SkyRL", find, open_folder)
+FORMAT = Format("fsdp", "FSDP shards of verl or SkyRL", find, local(open_folder))

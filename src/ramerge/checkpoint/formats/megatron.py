@@ -18,8 +18,9 @@ from typing import Any
 
 from ramerge.checkpoint.formats import dcp
 from ramerge.checkpoint.formats.files import about_model, tag_of
-from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.formats.format import Contents, Format, Opening, local
 from ramerge.checkpoint.origins import box_of, reshaped, stacked
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.torchfile.load import uncollected
 from ramerge.foundation.errors import CheckpointError
@@ -251,15 +252,16 @@ def _named(tensor: Tensor, known: _Known, sizes: Sizes) -> Iterator[Tensor]:
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
-def find(folder: Path) -> Path | None:
+def find(folder: Place) -> Place | None:
     """Where Megatron's distributed checkpoint is: the folder itself, one inside, or that of a run's latest step."""
     latest = tag_of(folder / "latest_checkpointed_iteration.txt") or ""
     steps = [f"iter_{latest:0>7}", f"global_step_{latest}"] if latest.isdecimal() else []
     places = (folder / step / place for step in ("", *steps) for place in _PLACES)
-    return next(filter(_is_torch_dist, (*places, *sorted(folder.glob("iter_*"))[-1:])), None)
+    numbered: Iterator[Place] = folder.glob("iter_*")
+    return next(filter(_is_torch_dist, (*places, *sorted(numbered, key=str)[-1:])), None)
 
 
-def _is_torch_dist(folder: Path) -> bool:
+def _is_torch_dist(folder: Place) -> bool:
     """Whether Megatron wrote a distributed checkpoint: it has one file more than those of torch."""
     return (folder / "metadata.json").is_file() and ((folder / dcp.METADATA).is_file() or any(folder.glob("*.distcp")))
 
@@ -301,7 +303,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
 
 
 def _understood(
-    folder: Path, beside: Path, config: Mapping[str, Any], wanted: Mapping[str, dcp.Described]
+    folder: Path, beside: Place, config: Mapping[str, Any], wanted: Mapping[str, dcp.Described]
 ) -> tuple[Sizes, dict[str, _Known]]:
     """The sizes, and what the table knows of every tensor."""
     problems = []
@@ -352,4 +354,4 @@ def _command(folder: Path) -> str:
     )
 
 
-FORMAT = Format("megatron", "torch_dist of Megatron", find, open_folder)
+FORMAT = Format("megatron", "torch_dist of Megatron", find, local(open_folder))

@@ -10,10 +10,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.formats.files import read_json
+from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 
@@ -125,7 +125,7 @@ class Settings:
         return found[0] if found else ()
 
 
-def read_settings(folder: Path) -> Settings:
+def read_settings(folder: Place) -> Settings:
     """Read an adapter's configuration.
 
     Raises:
@@ -186,7 +186,7 @@ def _refused(config: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _alphas(config: Mapping[str, Any], folder: Path) -> list[str]:
+def _alphas(config: Mapping[str, Any], folder: Place) -> list[str]:
     problems = []
     alpha, patterns = config.get("lora_alpha"), config.get("alpha_pattern") or {}
     if not _is_number(alpha):
@@ -206,7 +206,7 @@ def _alphas(config: Mapping[str, Any], folder: Path) -> list[str]:
     return problems
 
 
-def _no_alpha(folder: Path) -> str:
+def _no_alpha(folder: Place) -> str:
     """verl's merger wrote 0 up to version 0.7.0, and later where the trainer had not kept the alpha."""
     text = (
         "lora_alpha is 0, which makes the adapter change nothing. The merger of verl writes 0 where it does not know "

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ramerge.checkpoint.formats.files import open_files, read_index
-from ramerge.checkpoint.formats.format import Contents, Format, Opening
+from ramerge.checkpoint.formats.format import Contents, Format, Opening, local
 from ramerge.checkpoint.formats.views import tensor_of, without_ties
+from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.torchfile.load import View, load_file
 from ramerge.foundation.errors import CheckpointError
@@ -17,7 +18,7 @@ INDEX = "pytorch_model.bin.index.json"
 ONE_FILE = "pytorch_model.bin"
 
 
-def find(folder: Path) -> Path | None:
+def find(folder: Place) -> Place | None:
     """The folder itself if it holds pickled weights."""
     return folder if (folder / ONE_FILE).exists() or (folder / INDEX).exists() else None
 
@@ -39,12 +40,14 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     return replace(found, tensors=tuple(kept), shards=shards, notes=notes)
 
 
-def tensors_of(path: Path) -> list[Tensor]:
+def tensors_of(path: Place) -> list[Tensor]:
     """The tensors of a file, in the order in which they were saved.
 
     Raises:
         CheckpointError: it does not hold a dictionary of tensors; see `torchfile.load`.
     """
+    if isinstance(path, Remote):
+        raise CheckpointError(f"{path}: a file of torch.save is read on this machine only; copy it here, or convert it")
     state = load_file(path)
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(value, View) for name, value in state.items()
@@ -71,4 +74,4 @@ def _renamed(shard: str) -> str:
     return shard.replace("pytorch_model", "model").removesuffix(".bin") + ".safetensors"
 
 
-FORMAT = Format("bin", "pytorch_model.bin", find, open_folder)
+FORMAT = Format("bin", "pytorch_model.bin", find, local(open_folder))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from ramerge.checkpoint.foreign import drafts, live
 from ramerge.checkpoint.formats.files import open_files, read_index
 from ramerge.checkpoint.formats.format import Contents, Format, Opening
 from ramerge.checkpoint.header import Header, read_header
+from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Stored, Tensor
 from ramerge.foundation.errors import CheckpointError
 
@@ -20,18 +20,18 @@ ONE_FILE = "model.safetensors"
 _OTHERS = ("adapter_model*.safetensors", "shard-*-model-*.safetensors")
 
 
-def find(folder: Path) -> Path | None:
+def find(folder: Place) -> Place | None:
     """The folder itself if it holds weights in safetensors files."""
     return folder if any((folder / name).exists() for name in (ONE_FILE, INDEX)) or _loose(folder) else None
 
 
-def _loose(folder: Path) -> list[str]:
+def _loose(folder: Place) -> list[str]:
     """Safetensors files without an index."""
     others = {path for pattern in _OTHERS for path in folder.glob(pattern)}
     return sorted(path.name for path in folder.glob("*.safetensors") if path not in others)
 
 
-def open_folder(folder: Path, opening: Opening) -> Contents:
+def open_folder(folder: Place, opening: Opening) -> Contents:
     """Read the headers, and check that index and files agree.
 
     Raises:
@@ -42,7 +42,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     return replace(open_files(folder, INDEX, files, listed, _weights_of, opening), warnings=warnings)
 
 
-def _weights_of(path: Path) -> list[Tensor]:
+def _weights_of(path: Place) -> list[Tensor]:
     """The tensors of a file that must be weights.
 
     Raises:
@@ -54,7 +54,7 @@ def _weights_of(path: Path) -> list[Tensor]:
     return _tensors(path, header)
 
 
-def tensors_of(path: Path) -> list[Tensor]:
+def tensors_of(path: Place) -> list[Tensor]:
     """The tensors of a file, in the order of their bytes.
 
     Raises:
@@ -63,14 +63,14 @@ def tensors_of(path: Path) -> list[Tensor]:
     return _tensors(path, read_header(path))
 
 
-def _tensors(path: Path, header: Header) -> list[Tensor]:
+def _tensors(path: Place, header: Header) -> list[Tensor]:
     return [
         Tensor(entry.name, entry.dtype, entry.shape, Stored(path, entry.begin, entry.end - entry.begin))
         for entry in header.entries
     ]
 
 
-def _weight_files(folder: Path) -> tuple[list[str], Mapping[str, str] | None]:
+def _weight_files(folder: Place) -> tuple[list[str], Mapping[str, str] | None]:
     """Names of the weight files, and the index's map of tensors to files; None without an index.
 
     The order of preference is that of transformers.

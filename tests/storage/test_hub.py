@@ -1,0 +1,180 @@
+"""Hub ids while the hub can be reached: a stand-in with its routes, and a cache like huggingface_hub's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ramerge
+from tests.checkpoints import simple, write_checkpoint, write_simple
+from tests.storage.hub import COMMIT, NAME, TOKEN, standing_in
+from tests.storage.web import WebServer
+
+
+@pytest.fixture
+def hub(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
+    """A hub with one repository, and an empty cache."""
+    pytest.importorskip("obstore")
+    from huggingface_hub import constants
+
+    folder = tmp_path_factory.mktemp("hub")
+    made = write_checkpoint(folder / NAME, simple(2, moved=0.4), shards=2)
+    (made / "tokenizer.json").write_text('{"model": {}}')
+    (made / "picture.png").write_bytes(b"not wanted")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path_factory.mktemp("cache")))
+    with standing_in(folder) as server:
+        for name in ("ENDPOINT", "_HF_DEFAULT_ENDPOINT"):
+            monkeypatch.setattr(constants, name, server.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        yield server
+
+
+def recipe(folder: Path, name: str = NAME) -> dict[str, Any]:
+    """A recipe of a base, an agent here, and one on the hub."""
+    write_simple(folder, {"code": 0.1})
+    return {"method": "ram+", "base": str(folder / "base"), "agents": {"code": str(folder / "code"), "tool": name}}
+
+
+def expected(hub: WebServer, folder: Path) -> bytes:
+    """The merge, of the hub's own folder."""
+    ramerge.merge(recipe(folder, str(hub.folder / NAME)), folder / "here")
+    return (folder / "here/model.safetensors").read_bytes()
+
+
+def cached_files(hub: WebServer) -> list[str]:
+    """Names of files in the cache."""
+    from huggingface_hub import constants
+
+    return [path.name for path in Path(constants.HF_HUB_CACHE).rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("revision", ["", "@main", f"@{COMMIT}"])
+def test_a_merge_reads_by_range_and_downloads_nothing(revision: str, hub: WebServer, tmp_path: Path) -> None:
+    record = ramerge.merge(recipe(tmp_path, NAME + revision), tmp_path / "out")
+    assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
+    assert record.statistics[1].model == NAME + revision
+    assert f"tool: {NAME}@{revision.removeprefix('@') or COMMIT}" in (tmp_path / "out/ramerge.yaml").read_text()
+    assert cached_files(hub) == []
+
+
+def test_a_plan_reads_headers_only(hub: WebServer, tmp_path: Path) -> None:
+    write_checkpoint(hub.folder / NAME, simple(2, moved=0.4, shape=(400, 300)), shards=2)
+    write_checkpoint(tmp_path / "base", simple(0, shape=(400, 300)))
+    plan = ramerge.plan({"method": "ram", "base": str(tmp_path / "base"), "agents": {"tool": NAME}})
+    assert plan.problems == ()
+    asked = [ranges for method, path, ranges in hub.asked if path.startswith("/bytes/") and method == "GET"]
+    assert sorted(asked) == ["bytes=0-0"] * 2 + ["bytes=0-65535"] * 2
+    assert cached_files(hub) == []
+
+
+def test_the_base_from_the_hub_gives_its_companions(hub: WebServer, tmp_path: Path) -> None:
+    source = recipe(tmp_path)
+    ramerge.merge({"method": "ram", "base": NAME, "agents": {"code": source["agents"]["code"]}}, tmp_path / "out")
+    assert (tmp_path / "out/tokenizer.json").read_text() == '{"model": {}}'
+    assert not (tmp_path / "out/picture.png").exists()
+    assert f"- {NAME}" in (tmp_path / "out/README.md").read_text()
+
+
+def test_what_the_cache_holds_is_read_there(hub: WebServer, tmp_path: Path) -> None:
+    from huggingface_hub import hf_hub_download
+
+    shard = "model-00001-of-00002.safetensors"
+    path = Path(hf_hub_download(NAME, "config.json"))
+    (path.parent / shard).write_bytes((hub.folder / NAME / shard).read_bytes())
+    hub.asked.clear()
+    ramerge.merge(recipe(tmp_path), tmp_path / "out")
+    assert not any(shard in asked for _, asked, _ in hub.asked)
+    assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
+    (path.parent / shard).unlink()
+    fill_cache(hub, path.parent)
+    hub.asked.clear()
+    ramerge.merge(recipe(tmp_path), tmp_path / "again")
+    assert not any("/resolve/" in asked for _, asked, _ in hub.asked)
+
+
+def fill_cache(hub: WebServer, snapshot: Path) -> None:
+    """Put all files into a snapshot."""
+    for path in (hub.folder / NAME).iterdir():
+        if path.suffix != ".png" and not (snapshot / path.name).exists():
+            (snapshot / path.name).write_bytes(path.read_bytes())
+
+
+def test_a_hub_that_cannot_be_reached(hub: WebServer, tmp_path: Path) -> None:
+    from huggingface_hub import hf_hub_download
+
+    fill_cache(hub, Path(hf_hub_download(NAME, "config.json")).parent)
+    hub.fault = lambda request: request.hang_up()
+    ramerge.merge(recipe(tmp_path), tmp_path / "out")
+    assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
+    problem = ramerge.plan(recipe(tmp_path, "org/other")).problems[0]
+    assert "org/other: there is no folder" in problem and "the hub cannot provide it" in problem
+
+
+def test_without_obstore_it_is_downloaded(hub: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ramerge.checkpoint.hub.find_spec", lambda _name: None)
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    planned = ramerge.plan(recipe(tmp_path))
+    assert planned.problems == () and "model-00001-of-00002.safetensors" in str(planned.files)
+    ramerge.merge(recipe(tmp_path), tmp_path / "out")
+    assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["org/absent", f"{NAME}@v9"])
+def test_what_the_hub_does_not_have(name: str, hub: WebServer, tmp_path: Path) -> None:
+    problems = ramerge.plan(recipe(tmp_path, name)).problems
+    assert len(problems) == 1 and f"{name}: there is no folder" in problems[0]
+    assert "the hub cannot provide it: 404" in problems[0]
+
+
+def test_a_signature_that_ends_is_asked_for_again(hub: WebServer, tmp_path: Path) -> None:
+    plan = ramerge.plan(recipe(tmp_path), tmp_path / "out")
+    hub.handler.signature = "2"  # type: ignore[attr-defined]
+    ramerge.merge(plan)
+    assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
+
+
+def test_a_busy_hub_is_asked_again(hub: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMERGE_RETRY_SECONDS", "20")
+    seen: dict[str, int] = {}
+
+    def busy(request: Any) -> bool:
+        seen[request.path] = seen.get(request.path, 0) + 1
+        return seen[request.path] == 1 and request.say(429 if "api" in request.path else 503, Retry_After="0")
+
+    hub.fault = busy
+    ramerge.merge(recipe(tmp_path), tmp_path / "out")
+    assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
+
+
+def test_access_that_ends_in_the_middle(hub: WebServer, tmp_path: Path) -> None:
+    plan = ramerge.plan(recipe(tmp_path), tmp_path / "out")
+    hub.fault = lambda request: request.say(403)
+    with pytest.raises(ramerge.CheckpointError, match=rf"{NAME}@{COMMIT}/model\S+: .*403.*hf auth login"):
+        ramerge.merge(plan)
+    assert not any(path.name.startswith(("out", ".out")) for path in tmp_path.iterdir())
+
+
+def test_a_file_that_is_replaced_on_the_server_of_bytes(hub: WebServer, tmp_path: Path) -> None:
+    plan = ramerge.plan(recipe(tmp_path), tmp_path / "out")
+    write_checkpoint(hub.folder / NAME, simple(3, moved=0.4), shards=2)
+    with pytest.raises(ramerge.CheckpointError, match=rf"{NAME}@{COMMIT}/model\S+: has changed since"):
+        ramerge.merge(plan)
+
+
+def test_a_token_goes_to_the_hub_only(
+    hub: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hub.handler.token = TOKEN  # type: ignore[attr-defined]
+    assert "Access is restricted" in ramerge.plan(recipe(tmp_path)).problems[0]
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    record = ramerge.merge(recipe(tmp_path), tmp_path / "out")
+    sent = {path.split("/")[1] for path, token in hub.handler.seen if token}  # type: ignore[attr-defined]
+    assert "bytes" not in sent and "api" in sent
+    assert TOKEN not in repr(record) + "".join(
+        path.read_text(errors="replace") for path in (tmp_path / "out").iterdir()
+    )
