@@ -19,6 +19,7 @@ from .foundation.errors import (
     PlanError,
     RamergeError,
     RankError,
+    RayError,
     RecipeError,
     WeightsError,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "Progress",
     "RamergeError",
     "RankError",
+    "RayError",
     "Recipe",
     "RecipeError",
     "Record",

@@ -9,8 +9,8 @@ from typing import Any
 
 from ramerge.checkpoint.outputs import path_of
 from ramerge.checkpoint.stage import discard
+from ramerge.engine.chosen import chosen_executor
 from ramerge.engine.execute import execute
-from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.engine.ranks import TIMEOUT, Executors, Rank, chosen_rank
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
@@ -99,6 +99,7 @@ def merge(
     fresh: bool = False,
     executor: Executors = "threads",
     rank_timeout: float = TIMEOUT,
+    ray_init: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> Record:
     """Merge a recipe's agents into a checkpoint at `out`, which appears complete or not at all, or into memory.
@@ -120,8 +121,11 @@ def merge(
             has changed.
         executor: `threads`: this process does all work; or `ranks`: it shares the work with the other processes that
             torchrun, srun or mpirun has started, over the file system. All are called alike, and none of them uses
-            the cache.
+            the cache. With `ray`, nodes of a Ray cluster do the work. They must see inputs and output under the same
+            paths. `threads` and `max_memory` are then limits of each task.
         rank_timeout: seconds without a sign of life after which another rank is lost, which is an error of all.
+        ray_init: keywords of `ray.init`, such as `{"address": "auto", "runtime_env": {...}}`; not used if the program
+            is already connected to a cluster. Without an address, one is found as `ray.init` does, or started.
         on_progress: called from this thread with a `Progress` after every block.
 
     Returns:
@@ -136,8 +140,9 @@ def merge(
         CheckpointError: an input cannot be read.
         OutputError: the disk is full or fails.
         RankError: another rank has failed or is lost.
+        RayError: a Ray cluster cannot be reached, or cannot do the work.
     """
-    rank = chosen_rank(executor, rank_timeout)
+    rank = chosen_rank(executor, rank_timeout, ray_init)
     made = _planned(
         recipe,
         out,
@@ -156,7 +161,7 @@ def merge(
     )
     if made.is_sweep:
         raise RecipeError("this plan is for a sweep; pass it to `sweep`")
-    return _carried_out(made, on_tensor, on_progress, rank, fresh)[0]
+    return _carried_out(made, on_tensor, on_progress, rank, fresh, executor, ray_init)[0]
 
 
 def sweep(
@@ -177,6 +182,7 @@ def sweep(
     fresh: bool = False,
     executor: Executors = "threads",
     rank_timeout: float = TIMEOUT,
+    ray_init: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> tuple[Record, ...]:
     """Merge with every combination of parameters. Each pass reads the inputs once for all combinations.
@@ -187,16 +193,17 @@ def sweep(
         method, parameters, dtype, rounding: as for `plan`.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
         on_tensor: as for `merge`. It gets one tensor for all points, in their order, before the next tensor.
-        threads, max_memory, overwrite, cache, strict, fresh, executor, rank_timeout, on_progress: as for `merge`.
+        threads, max_memory, overwrite, cache, strict, fresh, executor, rank_timeout, ray_init, on_progress: as for
+            `merge`.
 
     Returns:
         A record for each point, in order; `record.point` holds its varied parameters.
 
     Raises:
         RecipeError: the recipe or `vary` is wrong, or not exactly one of `out` and `on_tensor` is given.
-        PlanError, WeightsError, CheckpointError, OutputError, RankError: as for `merge`.
+        PlanError, WeightsError, CheckpointError, OutputError, RankError, RayError: as for `merge`.
     """
-    rank = chosen_rank(executor, rank_timeout)
+    rank = chosen_rank(executor, rank_timeout, ray_init)
     made = _planned(
         recipe,
         out,
@@ -218,7 +225,7 @@ def sweep(
             raise RecipeError("nothing varies: give keys and values, such as parameters.r=0,0.1,0.2")
         text = "a sweep in which nothing varies will be an error in a later version: use merge(recipe, on_tensor=...)"
         warnings.warn(text, DeprecationWarning, stacklevel=2)
-    return _carried_out(made, on_tensor, on_progress, rank, fresh)
+    return _carried_out(made, on_tensor, on_progress, rank, fresh, executor, ray_init)
 
 
 def convert(
@@ -236,6 +243,7 @@ def convert(
     fresh: bool = False,
     executor: Executors = "threads",
     rank_timeout: float = TIMEOUT,
+    ray_init: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> Record:
     """Write one model of any format as plain safetensors, block by block.
@@ -247,13 +255,13 @@ def convert(
         dtype: dtype of the output, such as `bfloat16`; by default the dtypes that are stored.
         rounding: how numbers are rounded to it: `nearest`, the default, or `stochastic`.
         shard_size: bytes of an output file, or a size such as `5GB`.
-        threads, max_memory, overwrite, strict, fresh, executor, rank_timeout, on_progress: as for `merge`.
+        threads, max_memory, overwrite, strict, fresh, executor, rank_timeout, ray_init, on_progress: as for `merge`.
 
     Returns:
         The record, which is also `out/ramerge.json`.
 
     Raises:
-        RecipeError, PlanError, WeightsError, CheckpointError, OutputError, RankError: as for `merge`.
+        RecipeError, PlanError, WeightsError, CheckpointError, OutputError, RankError, RayError: as for `merge`.
     """
     asked = {
         "base": str(base) if base is not None else None,
@@ -271,6 +279,7 @@ def convert(
         fresh=fresh,
         executor=executor,
         rank_timeout=rank_timeout,
+        ray_init=ray_init,
         on_progress=on_progress,
     )
 
@@ -319,10 +328,11 @@ def _carried_out(
     on_progress: Listener | None,
     rank: Rank | None,
     fresh: bool,
+    kind: str,
+    ray_init: Mapping[str, Any] | None,
 ) -> tuple[Record, ...]:
-    if rank is not None and (on_tensor is not None or made.below is not None):
+    if kind != "threads" and (on_tensor is not None or made.below is not None):
         what = "on_tensor" if on_tensor is not None else "a delta"
-        raise RecipeError(f"executor ranks: {what} cannot be made by several processes; use threads")
-    listen = on_progress or silence
-    executor = ThreadExecutor(made.resources.workers)
-    return execute(made, executor, listen, on_tensor, rank=rank, fresh=fresh)
+        raise RecipeError(f"executor {kind}: {what} cannot be made by several processes; use threads")
+    with chosen_executor(kind, made, ray_init) as executor:
+        return execute(made, executor, on_progress or silence, on_tensor, rank=rank, fresh=fresh)

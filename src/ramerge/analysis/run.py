@@ -10,7 +10,7 @@ from ramerge.analysis.analyze import EPSILONS, plan_analysis
 from ramerge.analysis.analyze import analyze as carry_out
 from ramerge.analysis.results import Analysis
 from ramerge.checkpoint.outputs import path_of
-from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.engine.chosen import chosen_executor
 from ramerge.engine.ranks import TIMEOUT, Executors, chosen_rank
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.events import Listener, silence
@@ -32,6 +32,7 @@ def analyze(
     strict: bool = False,
     executor: Executors = "threads",
     rank_timeout: float = TIMEOUT,
+    ray_init: Mapping[str, Any] | None = None,
     meet: str | Path | None = None,
     on_progress: Listener | None = None,
 ) -> Analysis:
@@ -47,17 +48,17 @@ def analyze(
         epsilons: further thresholds of "moved" to compare.
         threads, max_memory: as for `merge`.
         cache: whether to store counts for later merges of the same files, which then need one read less.
-        strict, executor, rank_timeout, on_progress: as for `merge`.
+        strict, executor, rank_timeout, ray_init, on_progress: as for `merge`.
         meet: a folder that all ranks share; needed with `executor="ranks"`. They use a hidden folder in it.
 
     Returns:
         The same figures for the model, every layer, role and tensor.
 
     Raises:
-        RecipeError, PlanError, WeightsError, CheckpointError, RankError: as for `merge`.
+        RecipeError, PlanError, WeightsError, CheckpointError, RankError, RayError: as for `merge`.
         OutputError: the folder `meet` cannot be used.
     """
-    rank = chosen_rank(executor, rank_timeout)
+    rank = chosen_rank(executor, rank_timeout, ray_init)
     if (rank is None) != (meet is None):
         raise RecipeError("meet: give a folder that all ranks share with executor ranks, and only with it")
     document = open_recipe(recipe, overriding(method, parameters, dtype, rounding), tensors_of_base)
@@ -69,5 +70,6 @@ def analyze(
         cache=cache and rank is None,
         strict=strict,
     )
-    folder, threaded = path_of(meet) if meet is not None else None, ThreadExecutor(plan.resources.workers)
-    return carry_out(plan, anatomy, threaded, on_progress or silence, rank=rank, meet=folder)
+    listen, folder = on_progress or silence, path_of(meet) if meet is not None else None
+    with chosen_executor(executor, plan, ray_init) as carrier:
+        return carry_out(plan, anatomy, carrier, listen, rank=rank, meet=folder)

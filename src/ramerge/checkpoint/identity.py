@@ -47,6 +47,17 @@ class FileIdentity:
 Identity: TypeAlias = FileIdentity | Version
 
 
+def is_same_elsewhere(ours: Identity, theirs: Identity) -> bool:
+    """Whether a file that two machines see is the same for all that can be told.
+
+    Devices have other numbers on each machine, and so have inodes where a bucket is mounted. Size and time of the last
+    write are kept with the file.
+    """
+    if isinstance(ours, FileIdentity) and isinstance(theirs, FileIdentity):
+        return (ours.nbytes, ours.modified_ns) == (theirs.nbytes, theirs.modified_ns)
+    return ours == theirs
+
+
 def identity_of(descriptor: int) -> FileIdentity:
     """The identity of an open file."""
     status = os.fstat(descriptor)
@@ -83,6 +94,19 @@ def check_unchanged(files: Mapping[Place, Identity]) -> None:
 def has_changed(path: Place) -> str:
     """The message about a file that has changed."""
     return f"{path}: has changed since it was first read; run this again when no program writes to it any more"
+
+
+def is_another(path: Place, found: FileIdentity, wanted: Identity) -> str:
+    """The message about a file that another machine sees differently."""
+    planned = f"{wanted.nbytes:,} bytes, written {_date(wanted)}" if isinstance(wanted, FileIdentity) else str(wanted)
+    return (
+        f"{path}: is not the file that was planned with, but one of {found.nbytes:,} bytes, written "
+        f"{_date(found)}; planned was one of {planned}"
+    )
+
+
+def _date(identity: FileIdentity) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(identity.modified_ns / _SECOND))
 
 
 def _unsettled_seconds(identity: FileIdentity) -> float:

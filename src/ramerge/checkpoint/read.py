@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
+from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.arena import Arena
-from ramerge.checkpoint.identity import Identity, has_changed, identity_of
+from ramerge.checkpoint.identity import FileIdentity, Identity, has_changed, identity_of, is_another, is_same_elsewhere
 from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import itemsize
@@ -57,12 +58,19 @@ class Files:
 
     Args:
         identities: the expected identities of files. Other files are not checked.
+
+    Pickled for another machine, it opens the same files there. Which they are is then told by `is_same_elsewhere`, and
+    by that machine's own identity once a file has been opened.
     """
 
     def __init__(self, identities: Mapping[Place, Identity] = MappingProxyType({})) -> None:
-        self._identities = identities
+        self._identities = dict(identities)
+        self._unseen: set[Place] = set()  # by this machine
         self._files: dict[Path, _File] = {}  # in the order of their last use
         self._freed = threading.Condition()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (self._identities,)
 
     def __enter__(self) -> Files:
         return self
@@ -114,10 +122,21 @@ class Files:
             if not self._close_unused():
                 self._freed.wait()
             return
-        if identity_of(descriptor) != self._identities.get(path, identity_of(descriptor)):
+        if (problem := self._problem(path, identity_of(descriptor))) is not None:
             os.close(descriptor)
-            raise CheckpointError(has_changed(path))
+            raise CheckpointError(problem)
         self._files[path] = _File(descriptor)
+
+    def _problem(self, path: Path, found: FileIdentity) -> str | None:
+        """Why a file that was opened is not the one that is meant; None if it is."""
+        wanted = self._identities.get(path, found)
+        if path in self._unseen:
+            if not is_same_elsewhere(found, wanted):
+                return is_another(path, found, wanted)
+            self._unseen.remove(path)
+            self._identities[path] = found
+            return None
+        return None if found == wanted else has_changed(path)
 
     def _close_unused(self) -> bool:
         """Close the unused file that was used longest ago. Return whether there is one."""
@@ -126,6 +145,13 @@ class Files:
                 os.close(self._files.pop(path).descriptor)
                 return True
         return False
+
+
+def _arrived(identities: Mapping[Place, Identity]) -> Files:
+    """The files as another machine opens them."""
+    files = Files(identities)
+    files._unseen = set(identities)
+    return files
 
 
 def _fill(descriptor: int, path: Path, position: int, out: NDArray[np.uint8]) -> None:

@@ -26,7 +26,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ramerge.checkpoint.outputs import is_replaceable
 from ramerge.checkpoint.storage.place import Place
@@ -38,6 +38,8 @@ _HERE = -100  # AT_FDCWD
 _RENAME_EXCHANGE = 2
 _PIECE = 1 << 20
 _UNFINISHED = -1
+# Another machine numbers its devices otherwise, but a shared file has the same inode.
+_ELSEWHERE = -1
 
 Identity = tuple[int, int]
 """Device and inode."""
@@ -186,6 +188,10 @@ class Stage:
         self._kept = frozenset(kept)
         self._files: dict[str, tuple[Identity, int]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        files = {name: ((_ELSEWHERE, identity[1]), size) for name, (identity, size) in self._files.items()}
+        return {**self.__dict__, "_files": files}
+
     def write(self, name: str, content: str | bytes) -> None:
         """Make a file; text is written as UTF-8.
 
@@ -231,7 +237,8 @@ class Stage:
         """
         path = self.folder / name
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        if _identity(os.fstat(descriptor)) != self._files[name][0]:
+        device, inode = _identity(os.fstat(descriptor))
+        if self._files[name][0] not in ((device, inode), (_ELSEWHERE, inode)):
             os.close(descriptor)
             raise OSError(errno.ESTALE, "another program has replaced it", str(path))
         return descriptor

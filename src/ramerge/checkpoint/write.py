@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,46 +47,21 @@ def lay_out(name: str, entries: Sequence[tuple[str, str, Sequence[int], int]]) -
     return Shard(name, header, offsets, position)
 
 
-class Writer:
-    """Output files of their final size, written at any offset by any thread.
+class Written:
+    """Files of a stage, written at any offset by any thread.
 
-    At most `MOST_OPEN` files are open at a time, or one for each writing thread, because a sweep may have more files
-    than a process may open. A separate thread pushes written data to the disk all the time. Without it, the kernel
-    begins late, and the synchronisation at the end takes long.
+    At most `MOST_OPEN` are open at a time, or one for each writing thread, because a sweep may have more files than a
+    process may open.
+
+    Args:
+        stage: the folder.
     """
 
-    def __init__(
-        self, stage: Stage, shards: Sequence[Shard], before_sync: Callable[[], Callable[[], None]] | None = None
-    ) -> None:
-        """Create and allocate the files.
-
-        Args:
-            stage: the folder.
-            shards: the files.
-            before_sync: called before what was written so far is brought to the disk; gives a function that is called
-                after that.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
+    def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._before_sync = before_sync or (lambda: lambda: None)
-        self._sizes = {shard.name: shard.file_bytes for shard in shards}
         self._open: OrderedDict[str, _Opened] = OrderedDict()
         self._lock = threading.Lock()
         self._dirty: set[str] = set()
-        self._stop = False
-        self._failure: OSError | None = None
-        try:
-            for shard in shards:
-                with self._opened(shard.name, stage.create) as descriptor:
-                    _allocate(descriptor, shard.file_bytes)
-                    write_all(descriptor, memoryview(shard.header), 0)
-        except BaseException:
-            self.close()
-            raise
-        self._flusher = threading.Thread(target=self._flush, name="ramerge-flush", daemon=True)
-        self._flusher.start()
 
     def write(self, shard: str, offset: int, data: NDArray[np.uint8]) -> None:
         """Write `data` (uint8) at `offset` of the file `shard`.
@@ -95,24 +71,28 @@ class Writer:
         """
         with self._opened(shard) as descriptor:
             write_all(descriptor, data.data, offset)
-        self._dirty.add(shard)
+        with self._lock:
+            self._dirty.add(shard)
 
-    def finish(self) -> None:
-        """Wait until everything is on the disk.
+    def sync(self) -> bool:
+        """Bring what was written so far to the disk. Returns whether there was anything.
 
         Raises:
-            OSError: the disk is full or fails.
+            OSError: the disk fails.
         """
-        self._end_flusher()
-        if self._failure is not None:
-            raise self._failure
-        for name, size in self._sizes.items():
-            with self._opened(name) as descriptor:
-                self._stage.finish(name, descriptor, size)
+        with self._lock:
+            dirty, self._dirty = self._dirty, set()
+        for name in dirty:
+            if self._goes_on():
+                with self._opened(name) as descriptor:
+                    os.fdatasync(descriptor)
+        return bool(dirty)
+
+    def _goes_on(self) -> bool:
+        return True
 
     def close(self) -> None:
-        """Close the files without waiting for the disk."""
-        self._end_flusher()
+        """Close the files without waiting for the disk. The next write opens its file again."""
         while self._open:
             os.close(self._open.popitem()[1].descriptor)
 
@@ -138,6 +118,68 @@ class Writer:
         for name in unused[: len(self._open) - MOST_OPEN]:
             os.close(self._open.pop(name).descriptor)
 
+
+class Writer(Written):
+    """Output files of their final size. A separate thread pushes written data to the disk all the time.
+
+    Without it, the kernel begins late, and the synchronisation at the end takes long. Pickled, it is the same files
+    without this thread: another process synchronises what it writes.
+    """
+
+    def __init__(
+        self, stage: Stage, shards: Sequence[Shard], before_sync: Callable[[], Callable[[], None]] | None = None
+    ) -> None:
+        """Create and allocate the files.
+
+        Args:
+            stage: the folder.
+            shards: the files.
+            before_sync: called before what was written so far is brought to the disk; gives a function that is called
+                after that.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        super().__init__(stage)
+        self._before_sync = before_sync or (lambda: lambda: None)
+        self._sizes = {shard.name: shard.file_bytes for shard in shards}
+        self._stop = False
+        self._failure: OSError | None = None
+        try:
+            for shard in shards:
+                with self._opened(shard.name, stage.create) as descriptor:
+                    _allocate(descriptor, shard.file_bytes)
+                    write_all(descriptor, memoryview(shard.header), 0)
+        except BaseException:
+            self.close()
+            raise
+        self._flusher = threading.Thread(target=self._flush, name="ramerge-flush", daemon=True)
+        self._flusher.start()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Written, (self._stage,)
+
+    def finish(self) -> None:
+        """Wait until everything is on the disk.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        self._end_flusher()
+        if self._failure is not None:
+            raise self._failure
+        for name, size in self._sizes.items():
+            with self._opened(name) as descriptor:
+                self._stage.finish(name, descriptor, size)
+
+    def close(self) -> None:
+        """Close the files without waiting for the disk."""
+        self._end_flusher()
+        super().close()
+
+    def _goes_on(self) -> bool:
+        return not self._stop
+
     def _end_flusher(self) -> None:
         self._stop = True
         if hasattr(self, "_flusher"):
@@ -146,18 +188,14 @@ class Writer:
     def _flush(self) -> None:
         while not self._stop:
             after = self._before_sync()
-            dirty, self._dirty = self._dirty, set()
             try:
-                for name in tuple(dirty):  # a worker may still add to it
-                    if not self._stop:
-                        with self._opened(name) as descriptor:
-                            os.fdatasync(descriptor)
+                found = self.sync()
                 if not self._stop:
                     after()
             except OSError as error:
                 self._failure = error
                 return
-            if not dirty:
+            if not found:
                 time.sleep(0.02)
 
 

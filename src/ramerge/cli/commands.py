@@ -188,8 +188,9 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
     asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
     leads = _leads(flags)
     with shown(stage, quiet=quiet or not leads) as listen:
-        keys = ("threads", "max_memory", "cache", "strict", "executor", "rank_timeout", "meet")
-        analysis = run(document, epsilons=asked, on_progress=listen, **{key: flags[key] for key in keys})
+        keys = ("threads", "max_memory", "cache", "strict", "meet")
+        chosen = {key: flags[key] for key in keys} | _carrying(flags)
+        analysis = run(document, epsilons=asked, on_progress=listen, **chosen)
         if not leads:
             return
         _write_pages(analysis, None, "\n".join(document.text) or None, flags, listen)
@@ -324,7 +325,10 @@ def _leads(flags: dict[str, Any]) -> bool:
 
 
 def _carrying(flags: dict[str, Any]) -> dict[str, Any]:
-    return {key: flags[key] for key in ("fresh", "executor", "rank_timeout")}
+    from ramerge.cli.flags import read_ray_init
+
+    chosen = {key: flags[key] for key in ("fresh", "executor", "rank_timeout") if key in flags}
+    return chosen | {"ray_init": read_ray_init(flags["executor"], flags["address"], flags["ray_init"])}
 
 
 def _machine(flags: dict[str, Any]) -> dict[str, Any]:

@@ -59,9 +59,10 @@ FRESH: Decorator = click.option(
 EXECUTOR: tuple[Decorator, ...] = (
     click.option(
         "--executor",
-        type=click.Choice(["threads", "ranks"]),
+        type=click.Choice(["threads", "ranks", "ray"]),
         default="threads",
-        help="What does the work: the threads of this process, the default, or all ranks of torchrun, srun or mpirun.",
+        help="What does the work: the threads of this process, the default; all ranks of torchrun, srun or mpirun; or "
+        "the nodes of a Ray cluster.",
     ),
     click.option(
         "--rank-timeout",
@@ -69,6 +70,18 @@ EXECUTOR: tuple[Decorator, ...] = (
         type=float,
         default=60.0,
         help="With ranks: after so long without a sign of life another rank is lost; default: 60.",
+    ),
+    click.option(
+        "--address",
+        metavar="HOST:PORT",
+        help="With ray: the cluster, or auto for that of this machine; default: as `ray.init` finds it, or a new one.",
+    ),
+    click.option(
+        "--ray-init",
+        "ray_init",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="With ray: a further keyword of `ray.init`, such as runtime_env.env_vars.NAME=1; repeatable.",
     ),
 )
 MEET: Decorator = click.option(

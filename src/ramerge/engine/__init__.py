@@ -5,5 +5,6 @@ worker, tally            the work on one block; sums over blocks
 sinks, beside            outputs of merged bytes; files beside the weights
 record, card             what a merge did, for programs and for people
 suspect, warn            warnings about weights
+chosen                   the executor that the user chose
 executors/               run a function over blocks
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -325,7 +325,7 @@ class _Passes:
         total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
         self._listen(Progress(stage, 0, total))
         # closed here and not by the garbage collector: workers must have stopped before the output is removed
-        with closing(self._outcomes(work, batches, wanted)) as outcomes:
+        with closing(self._outcomes(work, batches, wanted, sink)) as outcomes:
             try:
                 for outcome in outcomes:
                     if isinstance(outcome, Compiling):
@@ -359,18 +359,32 @@ class _Passes:
         work: Callable[[Worker, Batch], Outcome],
         batches: Sequence[Batch],
         wanted: Mapping[int, Sequence[Counted]],
+        sink: Sink | None,
     ) -> Generator[Outcome | Message, None, None]:
+        # what these close over may travel to other processes, so nothing of `self`
+        plan, files = self._plan, self._files
+
         def of_thread(tell: Callable[[Message], None]) -> AbstractContextManager[Worker]:
-            return worker(self._plan, self._files, tell)
+            return worker(plan, files, tell)
+
+        def elsewhere() -> AbstractContextManager[Callable[[], None]]:
+            return _elsewhere(plan, files, sink)
 
         if self.journal is None:
-            return self._executor.map(of_thread, work, batches)
-        return self.journal.map(self._executor, of_thread, work, batches, Outcomes(self._plan, wanted))
+            return self._executor.map(of_thread, work, batches, elsewhere)
+        return self.journal.map(self._executor, of_thread, work, batches, Outcomes(plan, wanted), elsewhere)
 
     def _compiling(self, kernel: Compiling) -> None:
         self._kernels_begun += not kernel.done
         self._kernels_done += kernel.done
         self._listen(Progress("compiling kernels", self._kernels_done, self._kernels_begun, "kernels"))
+
+
+@contextmanager
+def _elsewhere(plan: Plan, files: Files, sink: Sink | None) -> Iterator[Callable[[], None]]:
+    """See `Elsewhere`."""
+    with _blas(plan), closing(files), closing(sink) if sink is not None else nullcontext():
+        yield sink.sync if sink is not None else lambda: None
 
 
 def _blas(plan: Plan) -> AbstractContextManager[object]:

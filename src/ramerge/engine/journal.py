@@ -30,8 +30,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import xxhash
 
-from ramerge.engine.executors.executor import Executor
-from ramerge.foundation.errors import RankError, StoppedError
+from ramerge.engine.executors.executor import Elsewhere, Executor, bare
+from ramerge.foundation.errors import RankError, RayError, StoppedError
 from ramerge.foundation.machine import boot
 
 FOLDER = "journal"
@@ -194,7 +194,7 @@ class Journal:
         After an error the input must be changed, or there is too little disk, or the disk has lost what was written.
         """
         stopped = isinstance(failure, StoppedError | KeyboardInterrupt)
-        return self._done > 0 and (stopped or (isinstance(failure, RankError) and failure.resumable))
+        return self._done > 0 and (stopped or (isinstance(failure, RankError | RayError) and failure.resumable))
 
     @property
     def _done(self) -> int:
@@ -247,16 +247,18 @@ class Journal:
         work: Callable[[Worker, Block], Outcome],
         blocks: Sequence[Block],
         codec: Codec[Block, Outcome],
+        elsewhere: Elsewhere = bare,
     ) -> Generator[Any, None, None]:
         """As `Executor.map`: the outcomes of all blocks, whoever finds or has found them.
 
         Raises:
             RankError: another rank has failed or is lost.
         """
-        own, others, number = self._own, self._others, self._passes
-        assert own is not None
+        journal, others, number = self._own, self._others, self._passes
+        assert journal is not None
         self._passes += 1
-        own.append(_PASS, number, len(blocks))
+        journal.append(_PASS, number, len(blocks))
+        own: _Own | None = journal
         missing, left = bytearray(b"\1" * len(blocks)), len(blocks)
 
         def found() -> Iterator[Outcome]:
@@ -271,13 +273,15 @@ class Journal:
         def recorded(owned: Worker, numbered: tuple[int, Block]) -> _Recorded[Outcome]:
             outcome = work(owned, numbered[1])
             data, amount = codec.encode(outcome)
+            if own is None:  # in another process
+                return _Recorded(numbered[0], (amount, data))
             own.append(_BLOCK, number, numbered[0], amount, data)
             return _Recorded(numbered[0], outcome)
 
         yield from found()
         mine = [(i, blocks[i]) for i in range(others.number, len(blocks), others.world) if missing[i]]
         looked = time.monotonic()
-        with closing(executor.map(worker, recorded, mine)) as results:
+        with closing(executor.map(worker, recorded, mine, elsewhere)) as results:
             for result in results:
                 if not isinstance(result, _Recorded):
                     yield result
@@ -285,13 +289,17 @@ class Journal:
                 if missing[result.index]:
                     missing[result.index] = 0
                     left -= 1
-                    yield result.outcome
+                    if isinstance(result.outcome, tuple):
+                        journal.append(_BLOCK, number, result.index, *result.outcome)
+                        yield codec.decode(blocks[result.index], result.outcome[1])
+                    else:
+                        yield result.outcome
                 if others.world > 1 and time.monotonic() - looked > _SECONDS_BETWEEN_LOOKS:
                     others.check()
                     yield from found()
                     looked = time.monotonic()
         if others.world > 1:
-            own.sync()  # on a network file system, others see it then
+            journal.sync()  # on a network file system, others see it then
         pause = 0.01
         while left:
             yield from found()
@@ -308,10 +316,10 @@ def difference(left: Mapping[str, str], right: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True)
 class _Recorded(Generic[Outcome]):
-    """An outcome that is in the journal."""
+    """An outcome that is in the journal, or bytes of work and the record that is to be written."""
 
     index: int
-    outcome: Outcome
+    outcome: Outcome | tuple[int, bytes]
 
 
 @dataclass(frozen=True)
@@ -339,6 +347,9 @@ class _Own:
         self.amount = 0
         self._last = time.monotonic()
         self.append(_RUN, 0, 0, 0, boot().encode())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()  # other processes have no such file: what they would append is handed over
 
     def append(self, kind: int, number: int, index: int, amount: int = 0, payload: bytes = b"") -> None:
         head = _HEAD.pack(len(payload), kind, number, index, amount, 0)[:-8]

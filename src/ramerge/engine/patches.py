@@ -138,6 +138,9 @@ class Patches:
     def advance(self) -> None:
         """Nothing to do."""
 
+    def sync(self) -> None:
+        """Nothing to do: no other process works."""
+
     def finish(self) -> int:
         """Wait until everything is written, and note the base's tensors that have no counterpart.
 

@@ -27,7 +27,7 @@ from typing import Any, Literal
 from ramerge.engine.journal import Session
 from ramerge.foundation.errors import InputError, RankError, RecipeError, StoppedError, reason
 
-Executors = Literal["threads", "ranks"]
+Executors = Literal["threads", "ranks", "ray"]
 
 FOLDER = "ranks"
 TIMEOUT = 60.0
@@ -94,16 +94,18 @@ def rank_of(environment: Mapping[str, str], timeout: float = TIMEOUT) -> Rank:
     )
 
 
-def chosen_rank(executor: str, timeout: float) -> Rank | None:
+def chosen_rank(executor: str, timeout: float, ray_init: Mapping[str, Any] | None = None) -> Rank | None:
     """This process's rank, if it is one of several.
 
     Raises:
-        RecipeError: there is no such executor, or no launcher has given this process a rank.
+        RecipeError: there is no such executor, it takes no `ray_init`, or no launcher has given this process a rank.
     """
-    if executor == "threads":
+    if ray_init and executor != "ray":
+        raise RecipeError("ray_init: is only of use with executor ray")
+    if executor in ("threads", "ray"):
         return None
     if executor != "ranks":
-        raise RecipeError(f"executor: {executor!r} is not known; choose threads or ranks")
+        raise RecipeError(f"executor: {executor!r} is not known; choose threads, ranks or ray")
     return rank_of(os.environ, timeout)
 
 

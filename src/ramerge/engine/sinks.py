@@ -68,6 +68,10 @@ class Shards:
     def advance(self) -> None:
         """Nothing to do."""
 
+    def sync(self) -> None:
+        """See `Sink.sync`."""
+        self._writer.sync()
+
     def finish(self) -> int:
         """Wait until everything is on the disk. Returns bytes of the files.
 
@@ -155,6 +159,9 @@ class Whole:
             with self._lock:
                 del self._begun[index], self._missing[index]
             self._slots.release()
+
+    def sync(self) -> None:
+        """Nothing to do: no other process works."""
 
     def finish(self) -> None:
         """Pass tensors without elements to the function; they have no blocks."""

@@ -63,6 +63,10 @@ class Sink(Protocol):
         """Called after each block, in the thread that began the pass."""
         ...
 
+    def sync(self) -> None:
+        """Bring to the disk what was written; called in other processes that work, before they report it."""
+        ...
+
     def close(self) -> None:
         """Called when no more bytes will come. Waiting workers must stop."""
         ...

@@ -9,6 +9,7 @@
     │   └── EvaluationError      a benchmark's data or settings, a results folder, a missing package or sandbox
     ├── EndpointError            exit code 1: a model's endpoint gave no usable answer
     ├── RankError                exit code 1: another rank of the same merge has failed or is lost
+    ├── RayError                 exit code 1: a Ray cluster cannot be reached, or cannot do the work
     └── OutputError              exit code 1: the output could not be written (full disk, I/O error)
 
     StoppedError                 not an Exception: a signal asked the process to end; exit code 128 + signal number
@@ -23,7 +24,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 from itertools import islice
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ramerge.foundation.text import message
 
@@ -38,6 +39,7 @@ __all__ = [
     "PlanError",
     "RamergeError",
     "RankError",
+    "RayError",
     "RecipeError",
     "StoppedError",
     "WeightsError",
@@ -60,6 +62,17 @@ class RamergeError(Exception):
         more = sum(1 for _ in found)
         self.problems = (*kept, f"and {more:,} more") if more else kept
         super().__init__("\n".join(self.problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.problems, self.__dict__)
+
+
+def _again(kind: type[RamergeError], problems: tuple[str, ...], state: dict[str, Any]) -> RamergeError:
+    """An error that comes from another process."""
+    error = kind.__new__(kind)
+    Exception.__init__(error, "\n".join(problems))
+    error.__dict__.update(state)
+    return error
 
 
 class StoppedError(BaseException):
@@ -135,6 +148,12 @@ class RankError(RamergeError):
     def __init__(self, problems: str | Iterable[str], *, resumable: bool) -> None:
         super().__init__(problems)
         self.resumable = resumable
+
+
+class RayError(RamergeError):
+    """A Ray cluster cannot be reached, or cannot do the work. What was done is of use for a further start."""
+
+    resumable: ClassVar[bool] = True
 
 
 class OutputError(RamergeError):

@@ -268,6 +268,7 @@ class Resources:
         block_elements: elements of each input that a worker holds at a time.
         buffer_bytes: size of a worker's buffer.
         peak_memory_bytes: upper estimate of the process's memory.
+        worker_bytes: the share of it that each worker takes.
         solving_seconds: about how long solving for whole matrices takes; None if nothing is solved.
     """
 
@@ -275,7 +276,12 @@ class Resources:
     block_elements: int
     buffer_bytes: int
     peak_memory_bytes: int
+    worker_bytes: int
     solving_seconds: float | None = None
+
+    def memory_of(self, workers: int) -> int:
+        """Upper estimate of the memory of a process with so many workers, in bytes."""
+        return self.peak_memory_bytes + (workers - self.workers) * self.worker_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,7 +109,7 @@ def cut(
         buffer = max((tensor.buffer_bytes(block) for tensor in tensors), default=0)
         answer = block * _BYTES_PER_ANSWERED if elsewhere else 0
         each = buffer + scratch + partials + answer
-        return Resources(workers, block, buffer, fixed + workers * each + 3 * partials)
+        return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
 
     block = _LARGEST_BLOCK
     while block > _SMALLEST_BLOCK and resources(workers, block).peak_memory_bytes > budget:

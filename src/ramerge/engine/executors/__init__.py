@@ -2,4 +2,5 @@
 
 executor     what an executor is
 threads      threads of this process
+ray          tasks on the nodes of a Ray cluster
 """

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeVar
 
 Worker = TypeVar("Worker")
 Block = TypeVar("Block")
 Result = TypeVar("Result")
+
+Elsewhere = Callable[[], AbstractContextManager[Callable[[], None]]]
+"""What another process that works has around its workers. It gives a function that brings what they have written to
+the disk, which is called before their results are handed over."""
+
+
+@contextmanager
+def bare() -> Iterator[Callable[[], None]]:
+    """Nothing around the workers."""
+    yield lambda: None
 
 
 class Executor(Protocol):
@@ -19,8 +29,12 @@ class Executor(Protocol):
         worker: Callable[[Callable[[Result], None]], AbstractContextManager[Worker]],
         work: Callable[[Worker, Block], Result],
         blocks: Iterable[Block],
+        elsewhere: Elsewhere = bare,
     ) -> Generator[Result, None, None]:
         """Results as they come, in any order.
+
+        `elsewhere` is used by executors whose workers are in other processes. There, everything open that `worker` and
+        `work` hold must open itself again when it is used.
 
         A worker is given a function that hands over further results from its thread, even in the middle of a block.
 

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import TypeVar
 
+from ramerge.engine.executors.executor import Elsewhere, bare
+
 Worker = TypeVar("Worker")
 Block = TypeVar("Block")
 Result = TypeVar("Result")
@@ -26,6 +28,7 @@ class ThreadExecutor:
         worker: Callable[[Callable[[Result], None]], AbstractContextManager[Worker]],
         work: Callable[[Worker, Block], Result],
         blocks: Iterable[Block],
+        _elsewhere: Elsewhere = bare,
     ) -> Generator[Result, None, None]:
         """See `Executor.map`."""
         remaining, lock, stop = iter(blocks), threading.Lock(), threading.Event()

@@ -1,0 +1,456 @@
+"""Tasks on the nodes of a Ray cluster, with threads in each of them.
+
+A task is a run of consecutive blocks. What it needs travels once to each node: descriptions of files, never what is in
+them. Back come results, several times a second, each after what was written for it is on the disk. So a task may be
+lost at any time: its blocks without results are given to a new task, and bytes that are written twice are equal.
+
+Ray's own retries are off. They would begin such a task from its first block, and hand over its results again in another
+order.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import zstandard
+
+from ramerge.engine.executors.executor import Elsewhere, bare
+from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.foundation.errors import PlanError, RamergeError, RayError, RecipeError
+from ramerge.foundation.extras import install
+from ramerge.foundation.signals import held
+from ramerge.foundation.version import __version__
+
+Worker = TypeVar("Worker")
+Block = TypeVar("Block")
+Result = TypeVar("Result")
+
+# More processors in a task would save memory, but wait longer on nodes that do other work, too.
+_MOST_CPUS = 4
+_TASKS_A_SLOT = 8
+_WAITING_A_SLOT = 1
+_MOST_LOSSES = 3
+_SECONDS_BETWEEN_REPORTS = 0.5
+_SECONDS_TO_STOP = 60.0
+_SECONDS_TO_CONNECT = 10.0
+_FASTEST = -5
+
+# Read when Ray is imported or started: what Ray would say on the terminal, what it would send to its makers about a
+# cluster that is started only for this, and how long it tries to reach a cluster that is not there. Users' own win.
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_NUM_REDIS_GET_RETRIES": "1",
+}
+
+
+@contextmanager
+def connected(init: Mapping[str, Any]) -> Iterator[Any]:
+    """The module `ray`, connected. A connection that the program already has is used as it is, and left open.
+
+    Args:
+        init: keywords of `ray.init`, such as `address`. Without an address that of the environment is taken
+            (RAY_ADDRESS), or of a cluster on this machine; if there is none, one is started and ended.
+
+    Raises:
+        RecipeError: Ray is not installed, or does not take these keywords.
+        RayError: no cluster can be reached.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError as error:
+        raise RecipeError(f"executor ray: Ray is not installed: {install('ray')}") from error
+    if ray.is_initialized():
+        yield ray
+        return
+    _check_address(init.get("address"))
+    with _handlers_kept():
+        try:
+            ray.init(**{"log_to_driver": False, "logging_level": logging.CRITICAL, **_with_environment(init)})
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"ray_init: {error}") from error
+        except (ConnectionError, RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
+            raise RayError(f"no Ray cluster can be reached: {error}") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_address(address: object) -> None:
+    """Refuse an address at which nobody answers. Ray would try for minutes."""
+    if not isinstance(address, str) or address in ("auto", "local"):
+        return
+    if "://" in address:
+        raise RecipeError(
+            f"address {address!r}: Ray's client cannot be used; run ramerge on a node of the cluster, or with "
+            "`ray job submit`, and give HOST:PORT or auto"
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise RecipeError(f"address {address!r}: must be HOST:PORT, auto or local")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_CONNECT).close()
+    except OSError as error:
+        raise RayError(f"no Ray cluster answers at {address}: {error.strerror or error}") from error
+
+
+def _with_environment(init: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of `ray.init`, with the settings of numba that this process has."""
+    ours = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_")}
+    runtime_env = dict(init.get("runtime_env") or {})
+    if variables := {**ours, **(runtime_env.get("env_vars") or {})}:
+        runtime_env["env_vars"] = variables
+    return {**init, "runtime_env": runtime_env} if runtime_env else dict(init)
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Put back the handler of SIGTERM, which Ray replaces."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@dataclass(frozen=True)
+class Slots:
+    """How tasks lie on a cluster.
+
+    Attributes:
+        cpus: processors of a task.
+        threads: worker threads of a task.
+        memory: bytes of a task.
+        count: how many tasks the cluster can run at a time.
+    """
+
+    cpus: int
+    threads: int
+    memory: int
+    count: int
+
+
+def lay_out(nodes: Sequence[Mapping[str, float]], workers: int, processors: int, memory: Callable[[int], int]) -> Slots:
+    """Choose the processors and threads of a task.
+
+    Args:
+        nodes: what each node has: "CPU", and "memory" in bytes.
+        workers: the threads that a machine with so many `processors` would be given.
+        processors: see `workers`.
+        memory: bytes that a process with so many worker threads takes.
+
+    Raises:
+        RayError: no node is large enough.
+    """
+    able = [node for node in nodes if node.get("CPU", 0) >= 1]
+    least = min((int(node["CPU"]) for node in able), default=1)
+    cpus = min(_MOST_CPUS, workers, least)
+    threads = min(workers, -(-workers * cpus // processors))
+    needed = memory(threads)
+    count = sum(int(min(node["CPU"] // cpus, node.get("memory", 0) // needed)) for node in able)
+    if not count:
+        raise RayError(
+            f"no node of the Ray cluster has {cpus} CPU and {-(-needed // 1_000_000):,} MB of memory, which a task "
+            "needs; give Ray more, or lower --threads or --max-memory"
+        )
+    return Slots(cpus, threads, needed, count)
+
+
+@dataclass
+class _Run(Generic[Block]):
+    """Consecutive blocks, by their number. Those whose results have come are taken out."""
+
+    missing: dict[int, Block]
+    losses: int = 0
+
+
+class RayExecutor:
+    """An executor of tasks on a Ray cluster.
+
+    Args:
+        ray: the module, connected.
+        workers: the threads that a machine with so many `processors` would be given.
+        processors: see `workers`.
+        memory: bytes that a process with so many worker threads takes.
+    """
+
+    def __init__(self, ray: Any, workers: int, processors: int, memory: Callable[[int], int]) -> None:
+        self._ray = ray
+        self._workers, self._processors, self._memory = workers, processors, memory
+
+    def map(
+        self,
+        worker: Callable[[Callable[[Result], None]], AbstractContextManager[Worker]],
+        work: Callable[[Worker, Block], Result],
+        blocks: Iterable[Block],
+        elsewhere: Elsewhere = bare,
+    ) -> Generator[Result, None, None]:
+        """See `Executor.map`. `worker`, `work` and `elsewhere` are pickled.
+
+        Raises:
+            PlanError: a node has another version of ramerge, or none.
+            RayError: tasks are lost again and again, or cannot be run.
+        """
+        ray, numbered, here = self._ray, list(enumerate(blocks)), Path.cwd()
+        if not numbered:
+            return
+        slots = self._slots()
+        pickled = ray.cloudpickle.dumps((worker, work, elsewhere))
+        payload = ray.put(zstandard.compress(pickled, _FASTEST))
+        task = ray.remote(num_cpus=slots.cpus, memory=slots.memory, max_retries=0)(_portable())
+        size = max(-(-len(numbered) // (slots.count * _TASKS_A_SLOT)), min(slots.threads, len(numbered)))
+        waiting = deque(_Run(dict(numbered[first : first + size])) for first in range(0, len(numbered), size))
+        running: dict[Any, _Run[Block]] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < slots.count * (1 + _WAITING_A_SLOT):
+                    run = waiting.popleft()
+                    # in a list, because Ray would fetch an argument again for each task
+                    began = task.remote(_versions(), [payload], list(run.missing.items()), slots.threads, str(here))
+                    running[began] = run
+                with held():  # Ray swallows what a handler of signals raises
+                    ready = ray.wait(list(running), num_returns=1, timeout=_SECONDS_BETWEEN_REPORTS)[0]
+                for ended in ready:
+                    run = running[ended]
+                    try:
+                        with held():
+                            report = ray.get(next(ended))
+                        yield from _results(report, run)
+                    except StopIteration:
+                        del running[ended]
+                    except ray.exceptions.RayError as error:
+                        del running[ended]
+                        self._note_loss(run, error)
+                        slots = self._slots()
+                        waiting.append(run)
+        finally:
+            self._stop(list(running))
+
+    def _slots(self) -> Slots:
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return lay_out(nodes, self._workers, self._processors, self._memory)
+
+    def _note_loss(self, run: _Run[Block], error: Exception) -> None:
+        """Count a loss; raise what is not one."""
+        kinds = self._ray.exceptions
+        lost = (kinds.NodeDiedError, kinds.WorkerCrashedError, kinds.OutOfMemoryError, kinds.ObjectLostError)
+        text = str(error).strip().splitlines()
+        if not isinstance(error, lost):
+            raise RayError(
+                f"a task on the Ray cluster has failed: {text[-1] if text else type(error).__name__}"
+            ) from error
+        run.losses += 1
+        if run.losses > _MOST_LOSSES:
+            why = text[0] if text else type(error).__name__
+            raise RayError(f"a task on the Ray cluster was lost {run.losses} times: {why}") from error
+
+    def _stop(self, running: list[Any]) -> None:
+        """End tasks, and wait until they have ended: what they write may be removed then."""
+        ray, ended = self._ray, [task.completed() for task in running]
+        for force, seconds in ((False, _SECONDS_TO_STOP), (True, _SECONDS_TO_CONNECT)):
+            for task in running:
+                with suppress(ray.exceptions.RayError, ValueError):
+                    ray.cancel(task, force=force)
+            left = ray.wait(ended, num_returns=len(ended), timeout=seconds, fetch_local=False)[1] if ended else []
+            if not left:
+                return
+
+
+def _results(report: tuple[str, bytes], run: _Run[Block]) -> Iterator[Any]:
+    """What a task has handed over; raises what has failed in it."""
+    kind, data = report
+    if kind == "absent":
+        raise PlanError(data.decode())
+    results, failure = pickle.loads(zstandard.decompress(data))  # noqa: S301 - of a task of ours
+    for result in results:
+        if isinstance(result, _Done):
+            del run.missing[result.number]
+            yield result.value
+        else:
+            yield result
+    if failure is not None:
+        raise failure
+
+
+# --- on a node --------------------------------------------------------------------------------------------------------
+
+
+def _portable() -> Callable[..., Iterator[tuple[str, bytes]]]:
+    """The function that Ray runs. It is defined here so that it is pickled whole: the node may not have this module."""
+
+    def share(versions: Any, *arguments: Any) -> Any:
+        import socket
+
+        try:
+            from ramerge.engine.executors.ray import run_share
+        except ImportError as error:
+            text = f"node {socket.gethostname()}: ramerge {versions['ramerge']} is not installed there: {error}"
+            yield "absent", text.encode()
+            return
+        yield from run_share(versions, *arguments)
+
+    return share
+
+
+def run_share(
+    versions: Mapping[str, str], payload: Sequence[Any], blocks: Sequence[tuple[int, Any]], threads: int, folder: str
+) -> Iterator[tuple[str, bytes]]:
+    """Do a task's blocks. Gives reports: a word, and what `_results` takes.
+
+    Args:
+        versions: what the process that began has.
+        payload: a reference to worker, work and elsewhere, pickled.
+        blocks: with their numbers.
+        threads: worker threads.
+        folder: relative names are meant from here.
+    """
+    try:
+        _check_versions(versions)
+        with _inside(Path(folder)):
+            worker, work, elsewhere = _unpacked(payload[0])
+            with elsewhere() as settle:
+                for results in _batches(worker, work, blocks, threads):
+                    settle()
+                    yield _packed(results)
+    except Exception as error:
+        yield _packed([], _of_node(error))
+
+
+@dataclass(frozen=True)
+class _Done(Generic[Result]):
+    """The result of a block."""
+
+    number: int
+    value: Result
+
+
+@dataclass
+class _Kept:
+    """What the last tasks of this process have unpacked. Many tasks of a pass need the same."""
+
+    key: str = ""
+    value: Any = field(default=None)
+
+
+_kept = _Kept()
+
+
+def _unpacked(reference: Any) -> Any:
+    import ray
+
+    if _kept.key != reference.hex():
+        _kept.key = ""
+        _kept.value = pickle.loads(zstandard.decompress(ray.get(reference)))  # noqa: S301 - of the process that began
+        _kept.key = reference.hex()
+    return _kept.value
+
+
+def _batches(worker: Any, work: Any, blocks: Sequence[tuple[int, Any]], threads: int) -> Iterator[list[Any]]:
+    """Results and messages, in lists. This thread is never long without a moment in which Ray can stop it."""
+    queue: SimpleQueue[Any] = SimpleQueue()
+    stop, end = threading.Event(), object()
+
+    def numbered(own: Any, block: tuple[int, Any]) -> _Done[Any]:
+        return _Done(block[0], work(own, block[1]))
+
+    def feed() -> None:
+        try:
+            with closing(ThreadExecutor(threads).map(worker, numbered, blocks)) as results:
+                for result in results:
+                    queue.put(result)
+                    if stop.is_set():
+                        return
+        except BaseException as error:
+            queue.put(_Failure(error))
+        finally:
+            queue.put(end)
+
+    feeder = threading.Thread(target=feed, name="ramerge-task", daemon=True)
+    feeder.start()
+    try:
+        ended, sent = False, 0.0
+        while not ended:
+            batch: list[Any] = []
+            while not ended and (not batch or time.monotonic() < sent + _SECONDS_BETWEEN_REPORTS):
+                with suppress(Empty):
+                    taken = queue.get(timeout=_SECONDS_BETWEEN_REPORTS / 5)
+                    if isinstance(taken, _Failure):
+                        raise taken.error
+                    ended = taken is end
+                    batch += [] if ended else [taken]
+            yield batch
+            sent = time.monotonic()
+    finally:
+        stop.set()
+        while feeder.is_alive():  # threads end their blocks, however often Ray interrupts
+            with suppress(KeyboardInterrupt):
+                feeder.join()
+
+
+class _Failure:
+    """The threads have failed."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _packed(results: list[Any], failure: BaseException | None = None) -> tuple[str, bytes]:
+    return "results", zstandard.compress(pickle.dumps((results, failure)), _FASTEST)
+
+
+def _of_node(error: Exception) -> Exception:
+    """An error as the process that began gets it: it says where it was, and can be pickled."""
+    node = socket.gethostname()
+    with suppress(Exception):
+        import ray
+
+        node = f"{node} ({ray.util.get_node_ip_address()})"
+    if isinstance(error, RamergeError):
+        error.problems = tuple(f"{problem} (on node {node})" for problem in error.problems)
+        return error
+    if isinstance(error, OSError) and error.errno is not None:
+        return OSError(error.errno, f"{error.strerror} (on node {node})", error.filename)
+    return RuntimeError(f"on node {node}: {''.join(traceback.format_exception(error))}")
+
+
+def _versions() -> dict[str, str]:
+    return {"ramerge": __version__, "NumPy": np.__version__}
+
+
+def _check_versions(wanted: Mapping[str, str]) -> None:
+    found = _versions()
+    if wrong := [f"{name} {found[name]}, not {version}" for name, version in wanted.items() if found[name] != version]:
+        raise PlanError(f"another version is installed than where the merge was begun: {', '.join(wrong)}")
+
+
+@contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """In a folder, if it is there."""
+    before = Path.cwd()
+    with suppress(OSError):
+        os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
