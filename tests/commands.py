@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,8 @@ for line in sys.stdin:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
         continue
     os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
     for number, path in enumerate([os.devnull, asked["out"], asked["err"]]):
         os.dup2(os.open(path, os.O_RDWR), number)
     sys.argv = ["ramerge", *asked["arguments"]]
@@ -39,7 +42,8 @@ def ramerge(*arguments: object, cwd: Path | None = None) -> subprocess.Completed
     process, words = _forking(), [str(argument) for argument in arguments]
     to, answers = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-        asked = {"arguments": words, "cwd": str(cwd or Path.cwd()), "out": out.name, "err": err.name}
+        files = {"cwd": str(cwd or Path.cwd()), "out": out.name, "err": err.name}
+        asked = {"arguments": words, "environment": dict(os.environ), **files}
         print(json.dumps(asked), file=to, flush=True)
         code = int(answers.readline())
         return subprocess.CompletedProcess(words, code, out.read(), err.read())

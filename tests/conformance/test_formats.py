@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import ramerge
 from ramerge.checkpoint.arena import Arena
-from ramerge.checkpoint.formats.table import FORMATS
+from ramerge.checkpoint.formats.table import formats
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.methods.table import METHODS
@@ -97,4 +97,4 @@ def of(method: str, recipe: dict) -> dict:
 
 
 def test_every_format_has_a_row() -> None:
-    assert {format.name for format in FORMATS} <= {row.partition(",")[0] for row in ROWS}
+    assert {format.name for format in formats()} <= {row.partition(",")[0] for row in ROWS}

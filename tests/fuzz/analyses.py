@@ -51,6 +51,6 @@ def check(case: bytes) -> bool:
         return False
     check_shown(summary(analysis))
     write_csv(analysis.tables(), folder("analyses") / "csv")
-    with mock.patch.object(page, "page_figures", return_value=[]), mock.patch.object(page, "_libraries", dict):
+    with mock.patch.object(page, "page_figures", return_value=[]), mock.patch.object(page, "_charts", dict):
         assert render(analysis.as_dict()).count("<script") == 3
     return True
