@@ -6,6 +6,7 @@ import pytest
 
 import ramerge
 from ramerge.checkpoint.outputs import path_of
+from ramerge.engine.journal import Journal
 from ramerge.engine.ranks import Rank
 from ramerge.foundation.errors import RecipeError
 
@@ -27,3 +28,11 @@ def test_more_ranks_than_there_can_be() -> None:
         Rank(0, 1_000_000_000)
     with pytest.raises(RecipeError, match="from 0 to N-1"):
         Rank(2, 2)
+
+
+def test_a_journal_that_cannot_be_read_is_spoken_of(tmp_path: Path) -> None:
+    journal = Journal({}, {}, 1)
+    assert (journal.fits(tmp_path, None), journal.reason) == (False, "")
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal/facts.json").write_text("{")
+    assert (journal.fits(tmp_path, None), journal.reason) == (False, "what an earlier run left cannot be read")
