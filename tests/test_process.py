@@ -152,3 +152,13 @@ def test_an_address_space_in_which_libraries_hang_is_refused(beside: Path) -> No
     assert done.stderr.startswith("error: the address space is limited to 471,040,000 bytes (ulimit -v)")
     assert shell("ulimit -v 460000; ramerge --version", beside).returncode == 0
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+
+
+def test_an_ending_that_nobody_has_foreseen_is_a_failure() -> None:
+    code = (
+        "import sys; from ramerge.cli import main\n"
+        "def fail(**_): raise BaseException('odd')\n"
+        "main.cli = fail; main.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "odd" in done.stderr) == (1, True)

@@ -15,7 +15,7 @@ from ramerge.foundation.errors import CheckpointError, RamergeError
 from ramerge.foundation.events import Progress
 from ramerge.foundation.jsontext import Limits, dumped, parse
 from ramerge.foundation.screen import shown, stage
-from ramerge.foundation.text import MOST, brief, csv_cell, markdown, message, one_line, quoted, unknown
+from ramerge.foundation.text import MOST, brief, csv_cell, markdown, message, one_line, quoted, unknown, without_secrets
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.test_cli import ramerge as command
 
@@ -202,3 +202,37 @@ def test_an_error_of_a_header_is_short(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["ramplus", "ram_plus", "RAM-Plus"])
 def test_a_plus_in_words_is_a_plus(name: str) -> None:
     assert unknown("method", name, ["ram", "ram+", "ram+s"]).endswith("did you mean 'ram+'?")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://b/k?tok=SEKRET",
+        "http://127.0.0.1:9/a b?SEKRET",
+        "https://h/a b?x c?SEKRET",
+        "s3:/b/k?SEKRET",
+        "HTTPS:/h/k?SEKRET",
+        "https//h/k?SEKRET",
+        "http:/me:SEKRET@h/k",
+        "http://me:SE@KRET@h/k",
+        "http://me:SE?KRET@h/k",
+        "https://h/k#SEKRET",
+        "https://h?a@SEKRET",
+    ],
+)
+def test_secrets_of_an_address_are_not_shown(address: str) -> None:
+    for text in (address, f"--agent x={address}: no such model", quoted(address), message(f"x: {address!r}; why")):
+        bare = without_secrets(text)
+        assert "KRET" not in bare
+        assert "SE" not in bare
+
+
+@pytest.mark.parametrize("address", ["s3://b/k?tok=SEKRET", "s3://me:SEKRET@b/k", "s3:/b/k?SEKRET"])
+def test_a_plan_shows_no_secrets_of_an_address(address: str) -> None:
+    plan = ramerge.plan({"base": address, "agents": {"x": address}}).as_dict()
+    assert "SEKRET" not in json.dumps(plan)
+
+
+@pytest.mark.parametrize("text", ["what? no", "a?b#c", "https://h/k: is it gone? see b", "me@h", "https://h/o/m@main"])
+def test_what_is_no_secret_is_shown(text: str) -> None:
+    assert without_secrets(text) == text

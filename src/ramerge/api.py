@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -296,7 +297,12 @@ def clean(out: str | Path) -> list[str]:
     Raises:
         OutputError: a process is writing `out`, or what is there cannot be removed.
     """
-    return discard(path_of(out))
+    folder = path_of(out)
+    if not folder.name or not os.fspath(out):
+        raise RecipeError(
+            f"{os.fspath(out)!r}: cannot be an output folder; name the folder that the stopped runs wrote"
+        )
+    return discard(folder)
 
 
 def _planned(

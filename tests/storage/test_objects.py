@@ -11,6 +11,7 @@ import pytest
 import ramerge
 from ramerge.checkpoint.read import Files
 from ramerge.checkpoint.storage.table import open_remote
+from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import floats, simple, write_checkpoint, write_safetensors, write_simple
 from tests.commands import ramerge as command
 from tests.deltas import write_delta
@@ -182,3 +183,21 @@ def test_without_obstore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (
         "s3://bucket/x: reading from there needs the package obstore: pip install" in ramerge.plan(recipe).problems[0]
     )
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        *[({"AWS_ENDPOINT": address}, "s3://bucket/m") for address in ("127.0.0.1:9", "", "http://", "ht!tp://x")],
+        ({"AWS_ENDPOINT": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a\nb"}, "s3://bucket/m"),
+        ({"AWS_ENDPOINT": "http://127.0.0.1:9"}, "s3://b k/m"),
+    ],
+)
+def test_what_makes_no_request_is_said(
+    environment: dict[str, str], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """obstore panics there, which is no Exception."""
+    for name, value in ({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"} | environment).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(CheckpointError, match=f"{place}: the address, or a setting of the storage .*AWS_ENDPOINT"):
+        open_remote(place).is_dir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,9 @@ from ramerge.checkpoint.delta.layout import INDEX
 from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.jsontext import RECORD, read
+
+# `Path` makes one slash of two.
+_ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
 
 
 def path_of(path: str | Path, what: str = "an output folder") -> Path:
@@ -21,8 +25,10 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
         what: what the path is for, for the message.
 
     Raises:
-        RecipeError: it is not a possible path.
+        RecipeError: it is not a possible path, or is elsewhere.
     """
+    if _ELSEWHERE.match(os.fspath(path)):
+        raise RecipeError(f"{path}: cannot be {what}: it must be on this machine; write to a folder here and upload it")
     try:
         given = Path(path).expanduser()
         str(given).encode()

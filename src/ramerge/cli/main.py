@@ -123,6 +123,8 @@ def _run(session: Session) -> int:
             error.show(usage)
             say(usage.getvalue().splitlines(), err=True)
         return 2
+    except SystemExit as end:  # click's completion
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BrokenPipeError:
         return 1
     except Exception as error:

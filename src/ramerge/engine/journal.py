@@ -138,8 +138,11 @@ class Journal:
             theirs, inode = said["facts"], said["built"]
             other = difference(theirs, self._facts)
             lines = self._scanned(folder, _seed(text))
+        except FileNotFoundError:
+            return False  # never begun
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            return False  # never begun, or not to be read any more
+            self.reason = "what an earlier run left cannot be read"
+            return False
         if not self._before or inode != built:
             return False
         if other is not None:

@@ -35,6 +35,7 @@ _SESSION = "session"
 _BEAT_SECONDS = 1.0
 _PARTING_SECONDS = 5.0
 _PAUSE = 0.05
+_MOST_RANKS = 100_000
 
 # Names of the number and the count of processes, and of what tells two jobs apart. The first launcher that has set both
 # is asked.
@@ -68,7 +69,9 @@ class Rank:
 
     def __post_init__(self) -> None:
         if self.world < 1 or not 0 <= self.number < self.world:
-            raise RecipeError(f"rank {self.number} of {self.world} ranks: ranks are numbered from 0")
+            raise RecipeError(f"rank {self.number} of {self.world} ranks: ranks are numbered from 0 to N-1")
+        if self.world > _MOST_RANKS:
+            raise RecipeError(f"{self.world:,} ranks: there can be {_MOST_RANKS:,}; is WORLD_SIZE right?")
         if not 0 < self.timeout < float("inf"):
             raise RecipeError(f"rank timeout: must be more than 0 seconds, not {self.timeout:g}")
 

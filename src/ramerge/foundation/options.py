@@ -23,11 +23,11 @@ class Session:
 
     Attributes:
         debug: whether tracebacks and the warnings of libraries are shown.
-        code: the exit code.
+        code: the exit code; an ending that nobody has foreseen is a failure.
     """
 
     debug: bool = False
-    code: int = 0
+    code: int = 1
 
 
 def _set_debug(context: click.Context, _option: click.Parameter, value: bool) -> None:

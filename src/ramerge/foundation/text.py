@@ -22,9 +22,12 @@ _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 _CONTINUED = re.compile(r"\n(?=    )")
-# The parts of an address that may be secret: user and password, and a query, which may be a signature.
-_USER = re.compile(r"(?<=://)[^/\s@]+@")
-_QUERY = re.compile(r"(://[^\s?'\"]*\?)[^\s'\"]+")
+# Where an address begins, well or badly typed.
+_SCHEME = r"(?:://+|\b(?:https?|s3|gs|az)(?::/*|//)(?=\S))"
+_ADDRESS = re.compile(_SCHEME, re.IGNORECASE)
+# The parts of an address that may be secret: user and password, and a query, which may be a signature, or a fragment.
+_HOST = re.compile(rf"({_SCHEME})([^/\s'\"]*@[^/\s'\"]*)", re.IGNORECASE)
+_QUERY = re.compile(r"(\?|(?<=\S)#)[^\s'\"]+")
 _PLUS = re.compile("[-_ ]?plus")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
 
@@ -75,7 +78,7 @@ def brief(text: str, most: int = MOST) -> str:
 
 def quoted(text: object, most: int = 120) -> str:
     """An untrusted name or value for a message, quoted and shortened."""
-    return brief(one_line(repr(text)), most)
+    return brief(without_secrets(one_line(repr(text))), most)
 
 
 def message(text: str) -> str:
@@ -88,16 +91,29 @@ def message(text: str) -> str:
 
 
 def without_secrets(values: Plain) -> Plain:
-    """A text, or plain values, in which addresses have no user, no password and no query."""
+    """A text, or plain values, in which addresses have no user, no password, no query and no fragment.
+
+    A path may hold spaces, so everything that looks like a query after the beginning of an address is left out.
+    """
     return cast(Plain, _without_secrets(values))
 
 
 def _without_secrets(values: Any) -> Any:
     if isinstance(values, str):
-        return _QUERY.sub(r"\1…", _USER.sub("…@", values)) if "://" in values else values
+        found = _ADDRESS.search(values)
+        return values[: found.start()] + _bare(values[found.start() :]) if found else values
     if isinstance(values, dict):
         return {key: _without_secrets(value) for key, value in values.items()}
     return [_without_secrets(value) for value in values] if isinstance(values, list | tuple) else values
+
+
+def _bare(text: str) -> str:
+    return _QUERY.sub(r"\1…", _HOST.sub(_without_user, text))
+
+
+def _without_user(found: re.Match[str]) -> str:
+    user, _, host = found[2].rpartition("@")
+    return f"{found[1]}…" if "?" in user or "#" in user else f"{found[1]}…@{host}"
 
 
 def visible(values: Any) -> Any:

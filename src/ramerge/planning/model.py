@@ -20,6 +20,7 @@ from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize, widest
+from ramerge.foundation.text import without_secrets
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
 from ramerge.methods.base import Counted, Layer, Statistic
@@ -512,8 +513,8 @@ class Plan(Contents):
         return tuple(tensor.name for tensor in self.tensors if tensor.action == "copy" and tensor.narrowed)
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as plain values."""
-        return {
+        """The plan as plain values, `without_secrets`."""
+        values = {
             "method": self.method.name,
             "parameters": self.parameters.in_effect(),
             "points": [{"name": point.name, **point.varied} for point in self.points] if self.is_sweep else [],
@@ -550,3 +551,4 @@ class Plan(Contents):
             "warnings": [*self.warnings, *self.forecast],
             "problems": list(self.problems),
         }
+        return without_secrets(values)

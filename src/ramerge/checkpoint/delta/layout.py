@@ -129,7 +129,7 @@ def read_index(path: Place) -> Index:
     try:
         index = to_model(values, Index)
     except ValueError as error:
-        raise CheckpointError(f"{path}: is not the index of a delta: {error}") from error
+        raise CheckpointError(f"{path}: is not the index of a delta: {error}; get the delta again") from error
     if problems := _problems(index):
         raise CheckpointError(f"{path}: {text}" for text in problems)
     return index

@@ -31,6 +31,7 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>|\"code\": ?\"(\w{1,60})\"")
+_UNUSABLE = "the address, or a setting of the storage (such as AWS_ENDPOINT or a key), cannot be used"
 _NOWHERE = ("NoSuchBucket", "ContainerNotFound", "NoSuchHostedZone")
 # Where clouds give credentials to their own machines, and nobody else does.
 _METADATA = ("169.254.169.254", "metadata.google.internal")
@@ -170,10 +171,22 @@ def in_words(place: str, access: str, *, absent: str = "is not there any more") 
 
     try:
         yield
-    except (BaseError, FileNotFoundError, ValueError, OSError) as error:
+    except BaseException as error:
+        if _is_panic(error):
+            raise CheckpointError(f"{place}: {_UNUSABLE}; {access}") from None
+        if not isinstance(error, (BaseError, ValueError, OSError)):
+            raise
         kind = DeniedError if is_denied(error) else CheckpointError
         # without its cause: a traceback would show the text that is not repeated here
         raise kind(f"{place}: {_words(error, access, absent)}") from None
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether obstore has failed inside.
+
+    It does so where an address or a key makes no request. The type is not exported.
+    """
+    return type(error).__module__ == "pyo3_runtime"
 
 
 def is_denied(error: Exception) -> bool:
