@@ -35,7 +35,8 @@ This gives the model, equal to the byte, if BASE is the folder or hub id of {mar
 ramerge apply BASE THIS_FOLDER MODEL
 ```
 
-`ramerge merge` takes the delta itself as an agent. The files are safetensors; docs/deltas.md of ramerge describes them.
+`ramerge merge` takes the delta itself as an agent. The files are safetensors;
+docs/reference/delta-format.md of ramerge describes them.
 """
 
 

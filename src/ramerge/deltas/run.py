@@ -45,7 +45,7 @@ class DeltaRecord:
         elements: all elements of the agent.
         agent_bytes: bytes of the agent's tensors.
         delta_bytes: bytes of the delta's files; of several deltas, together.
-        digest: of the agent: xxh3-128, in hexadecimal, as docs/deltas.md defines it.
+        digest: of the agent: xxh3-128, in hexadecimal, as docs/reference/delta-format.md defines it.
         seconds: how long it took.
     """
 

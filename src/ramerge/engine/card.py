@@ -128,13 +128,13 @@ def _rounding(dtype: str) -> list[Column]:
     """What rounding to a dtype did."""
     erased = f"of the elements that it changed in the merge, share that rounding to {dtype} put back to the base"
     grown = "share that rounding moved further from the base; this and what follows is measured on a sample"
-    nominal = "of what it changed where no other agent did, part that the merge keeps before rounding"
+    nominal = "factor on unique updates before rounding"
     return [
         Column("erased_share", "erased", ".1%", erased),
         Column("grown_share", "grown", ".1%", grown),
         Column("nominal_lambda", "nominal", ".3f", nominal, none="-"),
         Column("effective_lambda", "effective", ".3f", "the same after rounding", none="-"),
-        Column("effective_error", "error", ".3f", "of effective, as far as roundings are a matter of chance", none="-"),
+        Column("effective_error", "error", ".3f", "± of effective, by chance", none="-"),
     ]
 
 
