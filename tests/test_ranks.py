@@ -290,5 +290,5 @@ def test_what_several_processes_cannot_make(source: dict, tmp_path: Path, monkey
         ramerge.merge(source, on_tensor=print, executor="ranks")
     with pytest.raises(ramerge.RecipeError, match="meet: give a folder"):
         ramerge.analyze(source, executor="ranks")
-    with pytest.raises(ramerge.RecipeError, match="choose threads or ranks"):
+    with pytest.raises(ramerge.RecipeError, match="choose threads, ranks or ray"):
         ramerge.merge(source, tmp_path / "out", executor="rays")
