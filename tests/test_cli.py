@@ -166,7 +166,7 @@ TWO = ["--base", "./b", "--agent", "x=./1"]
             [*TWO, "--max-memory", "lots", "out"],
             "error: --max-memory: 'lots' is not a size such as 5GB or 500MiB",
         ),
-        (["--threds", "2"], f"{USAGE}Error: No such option '--threds'. Did you mean '--threads'?"),
+        (["--dtyp", "x"], f"{USAGE}Error: No such option '--dtyp'. Did you mean '--dtype'?"),
     ],
 )
 def test_bad_usage_is_one_message_and_exit_code_2(arguments: list[str], said: str, tmp_path: Path) -> None:
