@@ -36,12 +36,12 @@ def row_scores(
     if len(points) > 1:
         values = [mean_right(weights, {task: validation[task] for task in merged_tasks}) for _, weights in points]
         chosen = max(range(len(points)), key=lambda point: values[point])
-    return {
+    scores = {"default": test_bits(points[0][1], test), "best": test_bits(points[chosen][1], test) if chosen else None}
+    return scores | {
         "seconds": round(seconds / len(points), 4),
+        "took": round(time.process_time() - began, 2),
         "points": [[point, value] for (point, _), value in zip(points, values, strict=True)],
         "chosen": chosen,
-        "default": test_bits(points[0][1], test),
-        "best": test_bits(points[chosen][1], test) if chosen else None,
     }
 
 

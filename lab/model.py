@@ -19,9 +19,9 @@ from lab.tasks import EOS, IDS, PAD, VOCABULARY
 from ramerge.demo.tasks import Example
 from ramerge.foundation.files import write_file
 
-WIDTH, LAYERS, HEADS, INNER = 64, 3, 4, 128
+WIDTH, LAYERS, HEADS, INNER = 64, 3, 4, 192
 HEAD = WIDTH // HEADS
-LONGEST = 32
+LONGEST = 20
 _EPS = 1e-6
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -42,29 +42,26 @@ CONFIG = {
 
 Weights = dict[str, torch.Tensor]
 
-_EMBEDDING, _NORM = "model.embed_tokens.weight", "model.norm.weight"
+_EMBEDDING, _POSITIONS, _NORM = "model.embed_tokens.weight", "model.embed_positions.weight", "model.norm.weight"
 
 
 def fresh(seed: int) -> Weights:
     """Weights of a model that was not trained."""
     generator = torch.Generator().manual_seed(seed)
-    shapes: dict[str, tuple[int, ...]] = {_EMBEDDING: (len(VOCABULARY), WIDTH)}
+    shapes: dict[str, tuple[int, ...]] = {_EMBEDDING: (len(VOCABULARY), WIDTH), _POSITIONS: (LONGEST, WIDTH)}
     for layer in range(LAYERS):
         at = f"model.layers.{layer}"
         shapes |= {f"{at}.self_attn.{name}_proj.weight": (WIDTH, WIDTH) for name in "qkvo"}
-        shapes |= {f"{at}.mlp.{name}_proj.weight": (INNER, WIDTH) for name in ("gate", "up")}
+        shapes[f"{at}.mlp.up_proj.weight"] = (INNER, WIDTH)
         shapes[f"{at}.mlp.down_proj.weight"] = (WIDTH, INNER)
     weights = {name: torch.randn(shape, generator=generator) / math.sqrt(WIDTH) for name, shape in shapes.items()}
-    weights[_EMBEDDING] *= 0.16
+    for name in (_EMBEDDING, _POSITIONS):
+        weights[name] *= 0.5
     norms = [f"model.layers.{layer}.{name}_layernorm.weight" for layer in range(LAYERS) for name in _NORMS]
     return weights | {name: torch.ones(WIDTH) for name in (*norms, _NORM)}
 
 
 _NORMS = ("input", "post_attention")
-_ANGLES = torch.arange(LONGEST)[:, None] / 10_000 ** (torch.arange(0, HEAD, 2) / HEAD)
-_COS = torch.cat([_ANGLES.cos()] * 2, -1)
-_SIN = torch.cat([-_ANGLES.sin(), _ANGLES.sin()], -1)
-
 Cache = list[tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -76,16 +73,14 @@ def logits(weights: Mapping[str, torch.Tensor], ids: torch.Tensor, cache: Cache 
         ids: the tokens, after those that `cache` has seen.
         cache: keys and values of earlier tokens, which is extended; empty for the first.
     """
-    x = weights[_EMBEDDING][ids]
-    rows, columns, _ = x.shape
+    rows, columns = ids.shape
     start = cache[0][0].shape[2] if cache else 0
-    cos, sin = _COS[start : start + columns], _SIN[start : start + columns]
+    x = weights[_EMBEDDING][ids] + weights[_POSITIONS][start : start + columns]
     for layer in range(LAYERS):
         at = f"model.layers.{layer}"
         h = functional.rms_norm(x, (WIDTH,), weights[f"{at}.input_layernorm.weight"], _EPS)
         fused = torch.cat([weights[f"{at}.self_attn.{name}_proj.weight"] for name in "qkv"])
         q, k, v = functional.linear(h, fused).view(rows, columns, 3, HEADS, HEAD).permute(2, 0, 3, 1, 4)
-        q, k = _turned(q, cos, sin), _turned(k, cos, sin)
         if cache is not None:
             if layer < len(cache):
                 k, v = torch.cat([cache[layer][0], k], 2), torch.cat([cache[layer][1], v], 2)
@@ -96,16 +91,9 @@ def logits(weights: Mapping[str, torch.Tensor], ids: torch.Tensor, cache: Cache 
         attended = attended.transpose(1, 2).reshape(rows, columns, WIDTH)
         x = x + functional.linear(attended, weights[f"{at}.self_attn.o_proj.weight"])
         h = functional.rms_norm(x, (WIDTH,), weights[f"{at}.post_attention_layernorm.weight"], _EPS)
-        gate, up = functional.linear(
-            h, torch.cat([weights[f"{at}.mlp.gate_proj.weight"], weights[f"{at}.mlp.up_proj.weight"]])
-        ).chunk(2, -1)
-        x = x + functional.linear(functional.silu(gate) * up, weights[f"{at}.mlp.down_proj.weight"])
+        inner = functional.relu(functional.linear(h, weights[f"{at}.mlp.up_proj.weight"]))
+        x = x + functional.linear(inner, weights[f"{at}.mlp.down_proj.weight"])
     return functional.linear(functional.rms_norm(x, (WIDTH,), weights[_NORM], _EPS), weights[_EMBEDDING])
-
-
-def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    half = HEAD // 2
-    return x * cos + torch.cat([x[..., half:], x[..., :half]], -1) * sin
 
 
 # --- Text and tokens. ---

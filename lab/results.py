@@ -127,9 +127,13 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _seconds(work: Path) -> dict[str, float]:
-    """Processor seconds of each finished seed."""
-    files = {path.parent.name: path for path in sorted(work.glob("seed-*/seconds.json"))}
-    return {name: round(sum(json.loads(path.read_text()).values()), 1) for name, path in files.items()}
+    """Processor seconds of each seed: training, and merging with scoring."""
+    found: dict[str, float] = {}
+    for folder in sorted(work.glob("seed-*")):
+        trained = sum(json.loads(path.read_text()) for path in folder.rglob("seconds.json"))
+        scored = sum(json.loads(path.read_text()).get("took", 0.0) for path in folder.glob("scores/*/*.json"))
+        found[folder.name] = round(trained + scored, 1)
+    return found
 
 
 def _processor() -> str:
@@ -203,6 +207,16 @@ class Measured:
     def failed(self) -> dict[str, str]:
         """Rows that have an error instead of scores."""
         return {name: row["error"] for name, row in self.rows.items() if "error" in row}
+
+    @property
+    def has_regions(self) -> bool:
+        """Whether unique regions were measured."""
+        return any(name.startswith("unique of ") for name in self.default)
+
+    @property
+    def has_ablations(self) -> bool:
+        """Whether parameters of RAM+ were varied one by one."""
+        return any(name.startswith("ram+ r=") for name in self.default)
 
     def mean(self, model: Model) -> Estimate:
         """The mean over seeds and tasks, with its interval."""

@@ -21,6 +21,7 @@ from lab.settings import Setting, Sizes
 from lab.store import Store, once
 from lab.tasks import SEED, TASKS, held_out
 from lab.training import importances, school, train
+from ramerge.foundation.files import write_file
 
 BY_NAME = {task.name: task for task in TASKS}
 
@@ -80,8 +81,11 @@ class Seed:
         if (folder / "model.safetensors").exists():
             return
         began = time.process_time()
-        write_model(folder, make(), getattr(torch, dtype))
-        _say(f"seed {self.seed}: {folder.relative_to(self.folder)}, {time.process_time() - began:.0f} s")
+        weights = make()
+        seconds = time.process_time() - began
+        write_file(folder / "seconds.json", f"{seconds:.1f}\n")
+        write_model(folder, weights, getattr(torch, dtype))
+        _say(f"seed {self.seed}: {folder.relative_to(self.folder)}, {seconds:.0f} s")
 
     def _agent(self, kind: str, task: str) -> Path:
         return self.folder / "agents" / kind / task
