@@ -40,8 +40,12 @@ def _parser() -> argparse.ArgumentParser:
         "keep": "keep the results of the seeds that are finished, and render",
         "page": "render docs/findings.md from lab/results",
     }
-    parser.add_argument("command", choices=commands, help="; ".join(f"{name}: {what}" for name, what in commands.items()))
-    parser.add_argument("--quick", action="store_true", help="two seeds and few methods; nothing is kept, the page is printed")
+    parser.add_argument(
+        "command", choices=commands, help="; ".join(f"{name}: {what}" for name, what in commands.items())
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="two seeds and few methods; nothing is kept, the page is printed"
+    )
     parser.add_argument("--work", type=Path, help="folder for agents and scores; default: .lab/full or .lab/quick")
     parser.add_argument("--jobs", type=int, default=2, help="processes, each for a seed; default: 2")
     return parser

@@ -1,9 +1,10 @@
-"""The paper's claims, each with a rule that was fixed before the results, a verdict computed by it, and the evidence."""
+"""The paper's claims, each with a rule that was fixed before the results, the verdict by it, and the evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -122,7 +123,9 @@ def _heterogeneous(results: Results) -> Claim | None:
         "section 3.2, figure 2",
         "cannot be told by agents whose learning rates and steps we chose to differ",
         OPEN,
-        f"the largest density is {sum(ratios) / max(1, len(ratios)):.1f} times the smallest, mean over {len(ratios)} seeds",
+        f"the largest density is {np.mean(ratios):.1f} times the smallest, mean over {len(ratios)} seeds"
+        if ratios
+        else "an agent did not move in any seed",
     )
 
 
@@ -189,7 +192,7 @@ def _beats(method: str, setting: str, words: str) -> Callable[[Results], Claim |
         adjusted = holm({name: one.p for name, one in found.items()})
         wins = [name for name in rivals if found[name].value > 0 and adjusted[name] < LEVEL]
         losses = [name for name in rivals if found[name].value < 0 and adjusted[name] < LEVEL]
-        level = [name for name in rivals if -MARGIN < found[name].low and found[name].high < MARGIN]
+        level = [name for name in rivals if found[name].low > -MARGIN and found[name].high < MARGIN]
         verdict = HOLDS if len(wins) == len(rivals) else DOES_NOT if losses or level else OPEN
         told = "; ".join(f"less {name}: {signed(one)}" for name, one in found.items())
         return Claim(
@@ -288,7 +291,7 @@ def _more_agents(results: Results) -> Claim | None:
     if len(found) < 2:
         return None
     counts = sorted(found)
-    grows = all(found[more].value > found[fewer].value for fewer, more in zip(counts, counts[1:], strict=False))
+    grows = all(found[more].value > found[fewer].value for fewer, more in pairwise(counts))
     apart = found[counts[-1]].low > found[counts[0]].high
     return Claim(
         "The more agents, the more averaging loses to RAM+",
@@ -304,9 +307,7 @@ def _precise(results: Results) -> Claim | None:
     measured, exact = results.setting(MAIN), results.setting("three-float32")
     if measured is None or exact is None or "ram+" not in measured.best or "ram+" not in exact.best:
         return None
-    leads = {
-        one.dtype: one.difference(one.best["ram+"], one.best["task_arithmetic"]) for one in (measured, exact)
-    }
+    leads = {one.dtype: one.difference(one.best["ram+"], one.best["task_arithmetic"]) for one in (measured, exact)}
     apart = leads["bfloat16"].low > leads["float32"].high or leads["float32"].low > leads["bfloat16"].high
     return Claim(
         "Precision changes which merge is better",
@@ -335,5 +336,11 @@ _CLAIMS: tuple[Callable[[Results], Claim | None], ...] = (
     _pair("Curvature helps: Fisher merging beats RAM+", "beyond it", "fisher", "ram+"),
     _precise,
     _robust,
-    _pair("RAM+ is also better than the scaled sum for dense SFT agents", "beyond it", "ram+", "task_arithmetic", "three-sft"),
+    _pair(
+        "RAM+ is also better than the scaled sum for dense SFT agents",
+        "beyond it",
+        "ram+",
+        "task_arithmetic",
+        "three-sft",
+    ),
 )

@@ -9,10 +9,10 @@ from pathlib import Path
 import altair as alt
 import numpy as np
 import vl_convert
-
 from benchmarks import methods as timed
 from benchmarks.report import SMALL, load
 from benchmarks.timing import spread
+
 from lab.results import Measured, Results
 from lab.rows import ALL, FEW
 from lab.settings import MAIN
@@ -32,7 +32,9 @@ def figures(results: Results) -> Iterator[tuple[str, str]]:
         yield "lab-time.svg", _drawn(_time(main))
     if results.models("rl"):
         yield "lab-overlap.svg", _drawn(_overlap(results))
-    counts = {len(one.agents): one for name in ("two", MAIN, "four", "five") if (one := results.setting(name)) is not None}
+    counts = {
+        len(one.agents): one for name in ("two", MAIN, "four", "five") if (one := results.setting(name)) is not None
+    }
     if len(counts) > 1:
         yield "lab-counts.svg", _drawn(_counts(counts))
 
@@ -48,10 +50,14 @@ def _ranks(measured: Measured) -> alt.LayerChart:
     names = [row.name for row in ALL if row.name in measured.best]
     ranks = ranks_of(measured, names)
     best, width = min(ranks), critical_difference(len(names), len(measured.seeds))
-    rows = [{"method": name, "rank": rank} for name, rank in sorted(zip(names, ranks, strict=True), key=lambda one: one[1])]
+    rows = [
+        {"method": name, "rank": rank} for name, rank in sorted(zip(names, ranks, strict=True), key=lambda one: one[1])
+    ]
     order = [row["method"] for row in rows]
-    band = alt.Chart(alt.Data(values=[{"from": best, "to": best + width}])).mark_rect(color="#e4efe9").encode(
-        x="from:Q", x2="to:Q"
+    band = (
+        alt.Chart(alt.Data(values=[{"from": best, "to": best + width}]))
+        .mark_rect(color="#e4efe9")
+        .encode(x="from:Q", x2="to:Q")
     )
     dots = (
         alt.Chart(alt.Data(values=rows))
@@ -92,7 +98,11 @@ def _overlap(results: Results) -> alt.HConcatChart:
         {"agent": task, "density": 100 * float(np.mean([one["density"][task] for one in geometry]))} for task in tasks
     ]
     shares = [
-        {"agent": task, "others": str(place), "share": 100 * float(np.mean([one["shared"][task][place] for one in geometry]))}
+        {
+            "agent": task,
+            "others": str(place),
+            "share": 100 * float(np.mean([one["shared"][task][place] for one in geometry])),
+        }
         for task in tasks
         for place in range(len(tasks))
     ]

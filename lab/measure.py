@@ -94,7 +94,9 @@ def geometry(base: Weights, agents: Mapping[str, Weights], epsilon: float = 1e-5
         "norm": {name: tau.double().norm().item() for name, tau in taus.items()},
         "largest": {name: tau.abs().max().item() for name, tau in taus.items()},
         "cosine": {
-            f"{left} {right}": torch.nn.functional.cosine_similarity(taus[left].double(), taus[right].double(), 0).item()
+            f"{left} {right}": torch.nn.functional.cosine_similarity(
+                taus[left].double(), taus[right].double(), 0
+            ).item()
             for left, right in pairs
         },
         "agree": {

@@ -19,7 +19,7 @@ from lab.tasks import EOS, IDS, PAD, VOCABULARY
 from ramerge.demo.tasks import Example
 from ramerge.foundation.files import write_file
 
-WIDTH, LAYERS, HEADS, INNER = 64, 3, 4, 192
+WIDTH, LAYERS, HEADS, INNER = 64, 2, 4, 192
 HEAD = WIDTH // HEADS
 LONGEST = 20
 _EPS = 1e-6

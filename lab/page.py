@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
 from pathlib import Path
 
 from lab import rules, tables
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, claims, signed
 from lab.results import Measured, Results
 from lab.rows import ALL, NO_MERGE, SHARED
-from lab.settings import MAIN, SETTINGS
+from lab.settings import SETTINGS
 from lab.statistics import critical_difference
 from ramerge.foundation.files import write_file
 
@@ -35,29 +35,14 @@ def write(results: Results) -> None:
 
 def text(results: Results) -> str:
     """The whole page."""
-    return "\n\n".join(_parts(results)) + "\n"
+    blocks = "\n\n".join(_parts(results)).split("\n\n")
+    return "\n\n".join(_filled(block) for block in blocks) + "\n"
 
 
-def _parts(results: Results) -> Iterator[str]:
-    main = results.setting(MAIN)
-    if main is None:
-        yield "# Findings"
-        yield "No results are kept yet: `python -m lab run`."
-        return
-    yield _beginning(results, main)
-    yield _summary(results)
-    yield tables.of_claims(results)
-    yield "The rules were written down before the results:"
-    yield tables.of_rules(results)
-    yield _agents(results)
-    yield _methods(results, main)
-    if main.has_regions:
-        yield _geometry(results, main)
-    if main.has_ablations:
-        yield _ablations(main)
-    yield _counts(results, main)
-    yield _better_rule(results)
-    yield _LIMITS
+def _filled(block: str) -> str:
+    """Prose in lines of at most 120 characters; tables, lists, code and figures as they are."""
+    is_prose = block[0].isalpha() or (block[0] == "`" and block[1] != "`")
+    return textwrap.fill(block, 120, break_on_hyphens=False) if is_prose else block
 
 
 def _beginning(results: Results, main: Measured) -> str:
@@ -65,17 +50,20 @@ def _beginning(results: Results, main: Measured) -> str:
     took = sum(seconds.values()) / len(seconds) / 60 if seconds else 0.0
     return f"""# Findings: which merge is best
 
-What merges of tiny agents show about the claims of the [RAM paper](https://arxiv.org/abs/2601.13572), about all methods
-of ramerge, and about rules that could be better. {len(main.seeds)} seeds were measured, {sizes['test']} held-out prompts
-for each task, greedy answers. Everything on this page is computed from `lab/results` by
+What merges of tiny agents show about the claims of the [RAM paper](https://arxiv.org/abs/2601.13572), about all
+methods of ramerge, and about rules that could be better. {len(main.seeds)} seeds were measured, with {sizes["test"]}
+held-out prompts for each task and greedy answers. Everything on this page is computed from `lab/results` by
 
 ```sh
 python -m lab page
 ```
 
-and `make lab` makes the results: it trains, merges and scores, took {took:.1f} minutes of one core ({results.run['processor']})
-for each seed, and goes on where it was stopped. Scores are per cent of prompts that are answered exactly. Intervals in brackets
-are 95 % intervals of a bootstrap over seeds and, within seeds, prompts; differences are paired: on the same seeds and prompts."""
+and `make lab` makes the results: it trains, merges and scores, took {took:.1f} minutes of one core
+({results.run["processor"]})
+for each seed, and goes on where it was stopped. Scores are per cent of prompts that are answered exactly. Intervals
+in brackets
+are 95 % intervals of a bootstrap over seeds and, within seeds, prompts; differences are paired: on the same seeds
+and prompts."""
 
 
 def _summary(results: Results) -> str:
@@ -83,28 +71,32 @@ def _summary(results: Results) -> str:
     count = {verdict: sum(one.verdict == verdict for one in made) for verdict in (HOLDS, DOES_NOT, OPEN)}
     return f"""## The claims, one by one
 
-Of {len(made)} claims {count[HOLDS]} hold on these agents, {count[DOES_NOT]} do not, and of {count[OPEN]} these agents cannot tell.
+Of {len(made)} claims {count[HOLDS]} hold on these agents, {count[DOES_NOT]} do not, and of {count[OPEN]} these
+agents cannot tell.
 A difference of less than {MARGIN:g} point counts as none."""
 
 
 def _agents(results: Results) -> str:
     sizes = results.run["sizes"]
-    rates = {kind: how["rates"] for kind, how in sizes["kinds"].items()}
     lines = [
-        f"- **{kind}**: {KINDS[kind]}; {how['steps']} steps, first rates {', '.join(f'{rate:g}' for rate in rates[kind])}."
+        f"- **{kind}**: {KINDS[kind]}; {how['steps']} steps, first rates {', '.join(map(str, how['rates']))}."
         for kind, how in sizes["kinds"].items()
     ]
     return f"""## The agents
 
-A transformer of 0.1 million parameters, one token for each character. Five tasks: `add` and `subtract` numbers of three digits,
-`reverse` seven letters, `sort` seven digits, `shift` seven letters by one. Each seed has a base of its own, trained for
-{sizes['schooling']['steps']} steps on the answers of a teacher who often slips, so that it has every skill in part; and agents of its own,
+A transformer of 0.1 million parameters, one token for each character. Five tasks: `add` and `subtract` numbers of
+three digits,
+`reverse` seven letters, `sort` seven digits, `shift` seven letters by one. Each seed has a base of its own, trained
+for
+{sizes["schooling"]["steps"]} steps on the answers of a teacher who often slips, so that it has every skill in part;
+and agents of its own,
 each trained on one task, from the base's bfloat16 weights:
 
 {chr(10).join(lines)}
 
-RL is REINFORCE with standardised advantages over {sizes['kinds']['rl']['group']} completions for each of
-{sizes['kinds']['rl']['prompts']} prompts a step, reward 1 for exactly the right answer. *bfloat16 steps* round the weights after each step, as
+RL is REINFORCE with standardised advantages over {sizes["kinds"]["rl"]["group"]} completions for each of
+{sizes["kinds"]["rl"]["prompts"]} prompts a step, reward 1 for exactly the right answer. *bfloat16 steps* round the
+weights after each step, as
 trainers do that hold weights in bfloat16. Settings:
 
 {_settings(results)}"""
@@ -115,7 +107,15 @@ def _settings(results: Results) -> str:
     for setting in SETTINGS:
         measured = results.setting(setting.name)
         if measured is not None:
-            rows.append((f"`{setting.name}`", setting.kind, ", ".join(measured.agents), measured.dtype, str(len(measured.seeds))))
+            rows.append(
+                (
+                    f"`{setting.name}`",
+                    setting.kind,
+                    ", ".join(measured.agents),
+                    measured.dtype,
+                    str(len(measured.seeds)),
+                )
+            )
     return tables.table(("setting", "agents are", "agents", "output", "seeds"), rows)
 
 
@@ -125,10 +125,14 @@ def _methods(results: Results, main: Measured) -> str:
     failed = "".join(f"\n\n`{name}` failed: {why}" for name, why in main.failed.items())
     return f"""## All methods, three agents
 
-The paper's table 1 in miniature. Parameters of each method are chosen on {results.run['sizes']['validation']} validation prompts for each task,
-seed by seed, from a small grid (`lab/rows.py`; scales from 0.3 to 3), and reported on the test prompts; the last column has the
-default parameters. p-values are those of the difference to RAM+, with Holm's correction over all methods; ranks are means over
-seeds, and two differ by Nemenyi's test if they are {difference:.1f} apart. Not compared: {excluded}; `slerp` and `nuslerp`
+The paper's table 1 in miniature. Parameters of each method are chosen on {results.run["sizes"]["validation"]}
+validation prompts for each task,
+seed by seed, from a small grid (`lab/rows.py`; scales from 0.3 to 3), and reported on the test prompts; the last
+column has the
+default parameters. p-values are those of the difference to RAM+, with Holm's correction over all methods; ranks are
+means over
+seeds, and two differ by Nemenyi's test if they are {difference:.1f} apart. Not compared: {excluded}; `slerp` and
+`nuslerp`
 take two agents.
 
 {tables.of_methods(main)}{failed}
@@ -147,14 +151,16 @@ Figure 9 of the paper, with merging times of [the benchmarks](../benchmarks/READ
 def _geometry(results: Results, main: Measured) -> str:
     return f"""## What training changes
 
-The paper's figures 2 and 7 in miniature: elements that moved by more than 1e-5, means over seeds. *Unique*: no other agent of
+The paper's figures 2 and 7 in miniature: elements that moved by more than 1e-5, means over seeds. *Unique*: no other
+agent of
 that kind moved them.
 
 {tables.of_geometry(results, KINDS)}
 
 ![Densities and overlaps](results/figures/lab-overlap.svg)
 
-Figure 3: the unique region of one agent on the base, in full and divided by N = {len(main.agents)}; points against the base.
+Figure 3: the unique region of one agent on the base, in full and divided by N = {len(main.agents)}; points against
+the base.
 
 {tables.of_regions(main)}
 
@@ -168,11 +174,11 @@ def _ablations(main: Measured) -> str:
 
 Table 2 in miniature, and the same for alpha and epsilon. Everything else is as in the paper. r = 0 is RAM.
 
-{tables.of_ablation(main, 'r')}
+{tables.of_ablation(main, "r")}
 
-{tables.of_ablation(main, 'alpha')}
+{tables.of_ablation(main, "alpha")}
 
-{tables.of_ablation(main, 'epsilon')}"""
+{tables.of_ablation(main, "epsilon")}"""
 
 
 def _counts(results: Results, main: Measured) -> str:
@@ -199,28 +205,35 @@ def _better_rule(results: Results) -> str:
     return f"""## A better rule for shared elements
 
 Candidates, fixed before anything was measured, without parameters to choose: RAM and RAM+ with `shared` as
-{', '.join(f'`{one}`' for one in SHARED)}, and the sum of task vectors times a factor. Mean scores on the seeds
-{', '.join(map(str, choice.choosing))}:
+{", ".join(f"`{one}`" for one in SHARED)}, and the sum of task vectors times a factor. Mean scores on the seeds
+{", ".join(map(str, choice.choosing))}:
 
 {tables.of_candidates(choice)}
 
-The best mean over settings is that of `{choice.winner}`. On the other seeds ({', '.join(map(str, choice.testing))}), in points; `all` is the
+The best mean over settings is that of `{choice.winner}`. On the other seeds ({", ".join(map(str, choice.testing))}),
+in points; `all` is the
 mean over settings, intervals over seeds only:
 
 {tables.of_choice(choice)}
 
-Over all settings `{choice.winner}` differs from RAM+ by {signed(total)} points, and from Task Arithmetic with a scale chosen on validation prompts
+Over all settings `{choice.winner}` differs from RAM+ by {signed(total)} points, and from Task Arithmetic with a
+scale chosen on validation prompts
 by {signed(scaled)}. {verdict}"""
 
 
 _LIMITS = """## What toys cannot show
 
-- The agents are tiny, their tasks short and separate, and their base was made to have the skills. Whether large agents interfere
+- The agents are tiny, their tasks short and separate, and their base was made to have the skills. Whether large
+  agents interfere
   as much, or as little, does not follow. The paper's agents have 7 billion parameters and act over many turns.
-- Densities depend on optimizer, rates and rounding, which we chose. So how sparse RL is in practice cannot be told from them.
+- Densities depend on optimizer, rates and rounding, which we chose. So how sparse RL is in practice cannot be told
+  from them.
 - With few seeds, intervals over seeds are a little too narrow.
-- Methods have different numbers of parameters to choose; those with a free scale have an advantage over those without.
-- Not in miniature: the paper's tables 4, 5 and 8, and the benchmarks of tables 7 and 9 (coding metrics, contexts of up to 896K
+- Methods have different numbers of parameters to choose; those with a free scale have an advantage over those
+  without.
+- Not in miniature: the paper's tables 4, 5 and 8, and the benchmarks of tables 7 and 9 (coding metrics, contexts of
+  up to 896K
   tokens), which need models that can do such tasks; figure 8, another architecture.
-- One seed of a real model, SmolLM2-135M with three agents, is in [Real agents](results/real-agents.md), and is no part of these
+- One seed of a real model, SmolLM2-135M with three agents, is in [Real agents](results/real-agents.md), and is no
+  part of these
   tables: with one seed nothing can be said about seeds."""

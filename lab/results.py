@@ -117,7 +117,10 @@ def _read_bits(text: str, shape: tuple[int, int, int]) -> Right:
 
 def _short(geometry: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        key: {name: [_rounded(one) for one in value] if isinstance(value, list) else _rounded(value) for name, value in part.items()}
+        key: {
+            name: [_rounded(one) for one in value] if isinstance(value, list) else _rounded(value)
+            for name, value in part.items()
+        }
         for key, part in geometry.items()
     }
 
@@ -286,7 +289,9 @@ class Results:
             if "error" in values:
                 continue
             default[row], chosen = (
-                Model(_read_bits(values[key], shape), np.array(values[f"{key} others"], dtype=np.float64) * 100 / prompts)
+                Model(
+                    _read_bits(values[key], shape), np.array(values[f"{key} others"], dtype=np.float64) * 100 / prompts
+                )
                 if key in values
                 else None
                 for key in ("default", "best")

@@ -56,7 +56,9 @@ def choose(results: Results) -> Choice | None:
         scores,
         winner,
         _differences(rest, [measured.default[winner].by_task.mean(1) for measured in rest], REFERENCE, tuned=False),
-        _differences(rest, [measured.default[winner].by_task.mean(1) for measured in rest], "task_arithmetic", tuned=True),
+        _differences(
+            rest, [measured.default[winner].by_task.mean(1) for measured in rest], "task_arithmetic", tuned=True
+        ),
     )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -42,7 +41,11 @@ def of_methods(measured: Measured) -> str:
     against = measured.against({name: measured.best[name] for name in names}, measured.best[REFERENCE])
     adjusted = holm({name: one.p for name, one in against.items() if name != REFERENCE})
     ranks = dict(zip(names, ranks_of(measured, names), strict=True))
-    rows = [_row_of_model(name, model, measured) for name, model in measured.models.items() if name in (BASE, *measured.tasks)]
+    rows = [
+        _row_of_model(name, model, measured)
+        for name, model in measured.models.items()
+        if name in (BASE, *measured.tasks)
+    ]
     for name in sorted(names, key=lambda name: -measured.best[name].mean):
         told = signed(against[name]) if name != REFERENCE else ""
         p = f"{adjusted[name]:.3f}" if name != REFERENCE else ""
@@ -64,7 +67,15 @@ def of_methods(measured: Measured) -> str:
 
 def _row_of_model(name: str, model: Model, measured: Measured) -> tuple[str, ...]:
     label = "base" if name == BASE else f"agent {name}"
-    return label, *(f"{value:.1f}" for value in model.by_task.mean(0)), _with_interval(measured.mean(model)), "", "", "", ""
+    return (
+        label,
+        *(f"{value:.1f}" for value in model.by_task.mean(0)),
+        _with_interval(measured.mean(model)),
+        "",
+        "",
+        "",
+        "",
+    )
 
 
 def _with_interval(estimate: Estimate) -> str:
@@ -153,7 +164,9 @@ def of_ablation(measured: Measured, what: str) -> str:
 
 def of_counts(results: Results) -> str:
     """More agents: RAM+ and the best baselines, by the number of agents."""
-    known = {len(one.agents): one for name in ("two", MAIN, "four", "five") if (one := results.setting(name)) is not None}
+    known = {
+        len(one.agents): one for name in ("two", MAIN, "four", "five") if (one := results.setting(name)) is not None
+    }
     names = [row.name for row in FEW]
     rows = [
         (f"`{name}`", *(f"{one.best[name].mean:.1f}" if name in one.best else "" for one in known.values()))

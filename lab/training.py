@@ -1,4 +1,4 @@
-"""The base, agents by policy gradient, and controls by supervised fine-tuning; all of it from one seed, on one thread."""
+"""The base, agents by policy gradient, and controls by supervised fine-tuning; all of it from one seed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _IGNORED = -100
 
 @dataclass(frozen=True)
 class Schooling:
-    """How the base is trained: AdamW on the answers of a teacher who slips."""
+    """How the base learns the answers of a teacher who slips: Muon for matrices of layers, AdamW for the rest."""
 
-    steps: int = 1000
+    steps: int = 400
     batch: int = 32
-    rate: float = 4e-3
+    rate: float = 2e-2
+    rest: float = 1e-2
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,16 @@ class Practice:
 def school(seed: int, how: Schooling, say: Callable[[str], None] = lambda _: None) -> Weights:
     """A base that has every skill in part, on the grid of bfloat16."""
     weights = _trainable(fresh(seed))
-    # rates for matrices and vectors alike
-    optimizer = torch.optim.AdamW(list(weights.values()), lr=how.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+    matrices = [weight for name, weight in weights.items() if "proj" in name]
+    others = [weight for name, weight in weights.items() if "proj" not in name]
+    optimizers = [
+        (torch.optim.Muon(matrices, weight_decay=0.01), how.rate),
+        (torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.01, fused=True), how.rest),
+    ]
     for step in range(how.steps):
-        warm_up, cool_down = (step + 1) / 50, (how.steps - step) / (0.4 * how.steps)
-        optimizer.param_groups[0]["lr"] = how.rate * min(1.0, warm_up, cool_down)
+        part = min(1.0, (step + 1) / 50, (how.steps - step) / (0.4 * how.steps))
+        for optimizer, rate in optimizers:
+            optimizer.param_groups[0]["lr"] = rate * part
         rng = random.Random(f"{seed}/{step}")
         asked, answers = [], []
         for task in TASKS:
@@ -60,7 +66,7 @@ def school(seed: int, how: Schooling, say: Callable[[str], None] = lambda _: Non
             asked += [example.prompt for example in drawn]
             answers += [taught(task, example, rng) for example in drawn]
         loss = _imitation(weights, asked, answers)
-        _descend(weights, optimizer, loss)
+        _descend(weights, loss, *(optimizer for optimizer, _ in optimizers))
         if (step + 1) % 100 == 0:
             say(f"base {step + 1}: loss {loss.item():.3f}")
     return _rounded(weights)
@@ -86,7 +92,7 @@ def train(base: Weights, task: Task, seed: int, how: Practice, say: Callable[[st
         else:
             loss = _policy(weights, drawn, how.group, generator)
         if loss is not None:
-            _descend(weights, optimizer, loss)
+            _descend(weights, loss, optimizer)
             if how.rounded:
                 with torch.no_grad():
                     for parameter in parameters:
@@ -123,9 +129,7 @@ def _imitation(weights: Weights, asked: Sequence[str], answers: Sequence[str]) -
     return functional.cross_entropy(logits(weights, ids)[wanted], labels[wanted])
 
 
-def _policy(
-    weights: Weights, examples: list[Example], group: int, generator: torch.Generator
-) -> torch.Tensor | None:
+def _policy(weights: Weights, examples: list[Example], group: int, generator: torch.Generator) -> torch.Tensor | None:
     """REINFORCE: minus the mean over tokens of advantage times log-probability; None where nothing can be learnt.
 
     The reward is 1 for exactly the right answer, the advantage standardised within the completions of a prompt.
@@ -153,12 +157,14 @@ def _rounded(weights: Weights) -> Weights:
     return {name: weight.detach().bfloat16().float() for name, weight in weights.items()}
 
 
-def _descend(weights: Weights, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+def _descend(weights: Weights, loss: torch.Tensor, *optimizers: torch.optim.Optimizer) -> None:
     """One step along the gradient, clipped to length 1."""
-    optimizer.zero_grad()
+    for weight in weights.values():
+        weight.grad = None
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(list(weights.values()), 1.0)
-    optimizer.step()
+    for optimizer in optimizers:
+        optimizer.step()
 
 
 def _seed_of(phase: str, seed: int, step: int) -> int:
