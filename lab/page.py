@@ -45,6 +45,28 @@ def _filled(block: str) -> str:
     return textwrap.fill(block, 120, break_on_hyphens=False) if is_prose else block
 
 
+def _parts(results: Results) -> Iterator[str]:
+    main = results.setting(MAIN)
+    if main is None:
+        yield "# Findings"
+        yield "No results are kept yet: `python -m lab run`."
+        return
+    yield _beginning(results, main)
+    yield _summary(results)
+    yield tables.of_claims(results)
+    yield "The rules were written down before the results:"
+    yield tables.of_rules(results)
+    yield _agents(results)
+    yield _methods(results, main)
+    if main.has_regions:
+        yield _geometry(results, main)
+    if main.has_ablations:
+        yield _ablations(main)
+    yield _counts(results)
+    yield _better_rule(results)
+    yield _LIMITS
+
+
 def _beginning(results: Results, main: Measured) -> str:
     sizes, seconds = results.run["sizes"], results.run["seconds"]
     took = sum(seconds.values()) / len(seconds) / 60 if seconds else 0.0
@@ -181,7 +203,7 @@ Table 2 in miniature, and the same for alpha and epsilon. Everything else is as 
 {tables.of_ablation(main, "epsilon")}"""
 
 
-def _counts(results: Results, main: Measured) -> str:
+def _counts(results: Results) -> str:
     return f"""## Two to five agents
 
 Parameters chosen on validation prompts.
