@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import altair as alt
 import numpy as np
@@ -21,6 +22,7 @@ from lab.tables import ranks_of
 
 FIGURES = Path(__file__).parents[1] / "docs" / "results" / "figures"
 _GREEN, _GREY = "#1a7f5a", "#9a9a9a"
+Layers: TypeAlias = alt.LayerChart | alt.FacetChart
 _SHADES = ["#1a7f5a", "#7fb9a2", "#c9c08a", "#c9803a", "#8a4b1c"]
 
 
@@ -45,7 +47,7 @@ def _drawn(chart: alt.TopLevelMixin) -> str:
     return str(vl_convert.vegalite_to_svg(json.loads(whole.to_json()), vl_version=version))
 
 
-def _ranks(measured: Measured) -> alt.LayerChart:
+def _ranks(measured: Measured) -> Layers:
     """Mean ranks, and the critical difference from the best."""
     names = [row.name for row in ALL if row.name in measured.best]
     ranks = ranks_of(measured, names)
@@ -53,24 +55,26 @@ def _ranks(measured: Measured) -> alt.LayerChart:
     rows = [
         {"method": name, "rank": rank} for name, rank in sorted(zip(names, ranks, strict=True), key=lambda one: one[1])
     ]
-    order = [row["method"] for row in rows]
+    order = [str(row["method"]) for row in rows]
     band = (
-        alt.Chart(alt.Data(values=[{"from": best, "to": best + width}]))
+        alt.Chart(alt.InlineData(values=[{"from": best, "to": best + width}]))
         .mark_rect(color="#e4efe9")
         .encode(x="from:Q", x2="to:Q")
     )
     dots = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(alt.InlineData(values=rows))
         .mark_circle(size=70, color=_GREEN)
         .encode(
             x=alt.X("rank:Q", title="mean rank over seeds (1 is best); shaded: not told apart from the best"),
             y=alt.Y("method:N", sort=order, title=None),
         )
     )
-    return (band + dots).properties(width=420, height=15 * len(order), title="Mean ranks and critical difference")
+    return alt.layer(band, dots).properties(
+        width=420, height=15 * len(order), title="Mean ranks and critical difference"
+    )
 
 
-def _time(measured: Measured) -> alt.LayerChart:
+def _time(measured: Measured) -> Layers:
     """Figure 9: merging time at 0.5B over that of a file copy, and the score here."""
     taken = load(timed.SECTION)[SMALL].data["taken"]
     rows = [
@@ -82,12 +86,14 @@ def _time(measured: Measured) -> alt.LayerChart:
         for row in ALL
         if row.name in taken and row.name in measured.best
     ]
-    shared = alt.Chart(alt.Data(values=rows)).encode(
+    shared = alt.Chart(alt.InlineData(values=rows)).encode(
         x=alt.X("seconds:Q", title="seconds to merge three agents of 0.5B", scale=alt.Scale(type="log", nice=True)),
         y=alt.Y("score:Q", title="mean score of the tiny agents, %", scale=alt.Scale(zero=False)),
     )
     text = shared.mark_text(align="left", dx=7, fontSize=10).encode(text="method:N")
-    return (shared.mark_circle(size=60, color=_GREEN) + text).properties(width=420, height=260, title="Time and score")
+    return alt.layer(shared.mark_circle(size=60, color=_GREEN), text).properties(
+        width=420, height=260, title="Time and score"
+    )
 
 
 def _overlap(results: Results) -> alt.HConcatChart:
@@ -107,12 +113,12 @@ def _overlap(results: Results) -> alt.HConcatChart:
         for place in range(len(tasks))
     ]
     left = (
-        alt.Chart(alt.Data(values=densities), title="Density")
+        alt.Chart(alt.InlineData(values=densities), title="Density")
         .mark_bar(color=_GREEN)
         .encode(y=alt.Y("agent:N", sort=tasks, title=None), x=alt.X("density:Q", title="% of the elements"))
     )
     right = (
-        alt.Chart(alt.Data(values=shares), title="Moved by how many others")
+        alt.Chart(alt.InlineData(values=shares), title="Moved by how many others")
         .mark_bar()
         .encode(
             y=alt.Y("agent:N", sort=tasks, title=None),
@@ -123,7 +129,7 @@ def _overlap(results: Results) -> alt.HConcatChart:
     return alt.hconcat(left.properties(width=200), right.properties(width=300))
 
 
-def _counts(measured: dict[int, Measured]) -> alt.Chart:
+def _counts(measured: dict[int, Measured]) -> Layers:
     """Scores by the number of agents."""
     rows = [
         {"agents": count, "score": one.best[row.name].mean, "method": row.name}
@@ -131,13 +137,13 @@ def _counts(measured: dict[int, Measured]) -> alt.Chart:
         for row in FEW
         if row.name in one.best
     ]
-    return (
-        alt.Chart(alt.Data(values=rows), title="More agents")
+    lines = (
+        alt.Chart(alt.InlineData(values=rows))
         .mark_line(point=True)
         .encode(
             x=alt.X("agents:O", title="agents"),
             y=alt.Y("score:Q", title="mean score, %", scale=alt.Scale(zero=False)),
             color=alt.Color("method:N", title=None),
         )
-        .properties(width=360, height=240)
     )
+    return alt.layer(lines).properties(width=360, height=240, title="More agents")

@@ -19,10 +19,8 @@ Questioned = Mapping[str, Questions]
 """The prompts of each task."""
 
 
-def row_scores(
-    recipe: Mapping[str, Any], row: Row, validation: Questioned, test: Questioned, merged_tasks: tuple[str, ...]
-) -> dict[str, Any]:
-    """A row's scores: with defaults, and with the point that is best on the validation prompts of the merged tasks.
+def row_scores(recipe: Mapping[str, Any], row: Row, validation: Questioned, test: Questioned) -> dict[str, Any]:
+    """A row's scores: with defaults, and with the point that is best on the validation prompts .
 
     Equally good points: the first in the grid's order. A merge that fails has an error instead of scores.
     """
@@ -32,15 +30,16 @@ def row_scores(
     except ramerge.RamergeError as error:
         return {"error": str(error)}
     seconds = time.process_time() - began
-    chosen, values = 0, [None]
+    values: list[float] = []
     if len(points) > 1:
-        values = [mean_right(weights, {task: validation[task] for task in merged_tasks}) for _, weights in points]
-        chosen = max(range(len(points)), key=lambda point: values[point])
+        values = [mean_right(weights, validation) for _, weights in points]
+    chosen = values.index(max(values)) if values else 0
     scores = {"default": test_bits(points[0][1], test), "best": test_bits(points[chosen][1], test) if chosen else None}
     return scores | {
         "seconds": round(seconds / len(points), 4),
         "took": round(time.process_time() - began, 2),
-        "points": [[point, value] for (point, _), value in zip(points, values, strict=True)],
+        "points": [point for point, _ in points],
+        "validation": values,
         "chosen": chosen,
     }
 
@@ -64,7 +63,7 @@ def merged(recipe: Mapping[str, Any], row: Row) -> Iterator[tuple[dict[str, Any]
 
 def mean_right(weights: Weights, questions: Questioned) -> float:
     """The mean over tasks of the share of prompts that are answered exactly."""
-    return sum(one.right(weights).double().mean().item() for one in questions.values()) / len(questions)
+    return float(sum(one.right(weights).double().mean().item() for one in questions.values()) / len(questions))
 
 
 def test_bits(weights: Weights, test: Questioned) -> dict[str, str]:

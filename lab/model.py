@@ -119,7 +119,6 @@ class Questions:
         self.prompts = encoded([example.prompt for example in examples])
         self.answers = targets([example.answer for example in examples])
 
-    @torch.inference_mode()
     def right(self, weights: Mapping[str, torch.Tensor], batch: int = 250) -> torch.Tensor:
         """Which prompts are answered exactly by greedy decoding, as booleans.
 
@@ -128,11 +127,11 @@ class Questions:
         """
         whole = torch.cat([self.prompts, self.answers], 1)
         first = self.prompts.shape[1] - 1
-        found = [logits(weights, part[:, :-1])[:, first:].argmax(-1) for part in whole.split(batch)]
+        with torch.inference_mode():
+            found = [logits(weights, part[:, :-1])[:, first:].argmax(-1) for part in whole.split(batch)]
         return ((torch.cat(found) == self.answers) | (self.answers == PAD)).all(1)
 
 
-@torch.inference_mode()
 def sampled(
     weights: Mapping[str, torch.Tensor], prompts: torch.Tensor, length: int, generator: torch.Generator
 ) -> torch.Tensor:
@@ -141,7 +140,8 @@ def sampled(
     tokens, ended = prompts, torch.zeros(len(prompts), 1, dtype=torch.bool)
     drawn = []
     for _ in range(length):
-        probabilities = logits(weights, tokens, cache)[:, -1].softmax(-1)
+        with torch.no_grad():
+            probabilities = logits(weights, tokens, cache)[:, -1].softmax(-1)
         tokens = torch.multinomial(probabilities, 1, generator=generator)
         drawn.append(tokens.masked_fill(ended, PAD))
         ended = ended | (tokens == EOS)

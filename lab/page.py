@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 from lab import rules, tables
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, claims, signed
 from lab.results import Measured, Results
 from lab.rows import ALL, NO_MERGE, SHARED
-from lab.settings import SETTINGS
+from lab.settings import MAIN, SETTINGS
 from lab.statistics import critical_difference
 from ramerge.foundation.files import write_file
 
@@ -107,7 +108,7 @@ def _agents(results: Results) -> str:
     return f"""## The agents
 
 A transformer of 0.1 million parameters, one token for each character. Five tasks: `add` and `subtract` numbers of
-three digits,
+two digits,
 `reverse` seven letters, `sort` seven digits, `shift` seven letters by one. Each seed has a base of its own, trained
 for
 {sizes["schooling"]["steps"]} steps on the answers of a teacher who often slips, so that it has every skill in part;

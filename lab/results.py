@@ -75,9 +75,9 @@ def _kept(work: Path, sizes: Sizes, setting: Setting, seeds: Sequence[int]) -> d
             "method": row.method,
             "fixed": dict(row.fixed),
             "grid": {name: list(values) for name, values in row.grid.items()},
-            "points": [point for point, _ in found[0]["points"]],
+            "points": found[0]["points"],
             "chosen": [one["chosen"] for one in found],
-            "validation": [[_rounded(value) for _, value in one["points"]] for one in found],
+            "validation": [[_rounded(value) for value in one["validation"]] for one in found],
             "seconds": [one["seconds"] for one in found],
         }
         for name in ("default", "best"):
@@ -85,9 +85,10 @@ def _kept(work: Path, sizes: Sizes, setting: Setting, seeds: Sequence[int]) -> d
             if name == "best" and not any(one["best"] for one in found):
                 continue
             rows[row.name][name] = _bits([[one[task] for task in setting.tasks] for one in tests], sizes.test)
-            rows[row.name][f"{name} others"] = [
-                [int(unpacked(one[task], sizes.test).sum()) for task in others] for one in tests
-            ]
+            if row.beyond:
+                rows[row.name][f"{name} others"] = [
+                    [int(unpacked(one[task], sizes.test).sum()) for task in others] for one in tests
+                ]
     return {
         "kind": setting.kind,
         "agents": dict(setting.agents),
@@ -167,7 +168,7 @@ class Model:
 
     Attributes:
         right: which prompts are answered exactly, of shape (seeds, tasks, prompts).
-        others: shares of right answers of shape (seeds, tasks that no agent of the setting was trained on).
+        others: per cent of right answers, of shape (seeds, tasks that no agent was trained on); empty if not asked.
     """
 
     right: Right
@@ -243,7 +244,10 @@ class Measured:
         places = [place for place, seed in enumerate(self.seeds) if keep(seed)]
 
         def cut(models: Mapping[str, Model]) -> dict[str, Model]:
-            return {name: Model(one.right[places], one.others[places]) for name, one in models.items()}
+            return {
+                name: Model(one.right[places], one.others[places] if len(one.others) else one.others)
+                for name, one in models.items()
+            }
 
         return Measured(
             self.name,
@@ -288,15 +292,12 @@ class Results:
         for row, values in stored["rows"].items():
             if "error" in values:
                 continue
-            default[row], chosen = (
-                Model(
-                    _read_bits(values[key], shape), np.array(values[f"{key} others"], dtype=np.float64) * 100 / prompts
-                )
-                if key in values
-                else None
+            found = {
+                key: Model(_read_bits(values[key], shape), 100 * np.array(values.get(f"{key} others", [])) / prompts)
                 for key in ("default", "best")
-            )
-            best[row] = chosen or default[row]
+                if key in values
+            }
+            default[row], best[row] = found["default"], found.get("best", found["default"])
         places = [models["seeds"].index(seed) for seed in seeds]
         columns = [NAMES.index(task) for task in tasks]
         others = [NAMES.index(task) for task in stored["others"]]

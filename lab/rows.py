@@ -22,12 +22,14 @@ class Row:
         method: as in a recipe.
         fixed: parameters that do not vary.
         grid: values of parameters that are chosen on the validation prompts; the first of each is the default.
+        beyond: whether tasks are asked, too, that no agent was trained on.
     """
 
     name: str
     method: str
     fixed: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    beyond: bool = False
 
     @property
     def points(self) -> int:
@@ -75,13 +77,14 @@ NO_MERGE = {
     "passthrough": "gives one model as it is; the rows of agents are that",
 }
 
-ALL = tuple(Row(name, name, grid=grid) for name, grid in _GRIDS.items())
+PAPER = ("task_arithmetic", "fisher", "ties", "dare", "dare_ties")
+"""The baselines of the paper's table 1."""
+_FEW = {*PAPER, "ram", "ram+", "linear", "wudi"}
+ALL = tuple(Row(name, name, grid=grid, beyond=name in _FEW) for name, grid in _GRIDS.items())
 TWO = tuple(Row(name, name, grid=grid) for name, grid in _OF_TWO.items())
 assert {row.method for row in (*ALL, *TWO)} | NO_MERGE.keys() == METHODS.keys()
 
-PAPER = ("task_arithmetic", "fisher", "ties", "dare", "dare_ties")
-"""The baselines of the paper's table 1."""
-FEW = tuple(row for row in ALL if row.name in {*PAPER, "ram", "ram+", "linear", "wudi"})
+FEW = tuple(row for row in ALL if row.name in _FEW)
 
 R = (0.0, 0.05, 0.1, 0.15, 0.2, 0.5, 1.0)
 ALPHA = (0.5, 1.0, 2.0, 5.0, 100.0)

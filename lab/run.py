@@ -101,7 +101,9 @@ class Seed:
     # --- merges ---
 
     def _row(self, setting: Setting, row: Row) -> dict[str, Any]:
-        return measure.row_scores(self._recipe(setting, row), row, self._validation, self._test, setting.tasks)
+        test = self._test if row.beyond else {task: self._test[task] for task in setting.tasks}
+        validation = {task: self._validation[task] for task in setting.tasks}
+        return measure.row_scores(self._recipe(setting, row), row, validation, test)
 
     def _recipe(self, setting: Setting, row: Row) -> dict[str, Any]:
         agents: dict[str, dict[str, str]] = {}

@@ -7,9 +7,7 @@ from dataclasses import replace
 from lab.settings import Sizes
 from lab.training import Practice, Schooling
 
-_RATES = (3e-2, 1.5e-2, 8e-3, 2e-2, 1e-2)
-_RL = Practice(80, _RATES)
-_ADAM = (3e-4,) * 5
+_RL = Practice(100, (2e-2, 1e-2, 5e-3, 2e-2, 1e-2))
 FULL = Sizes(
     seeds=10,
     schooling=Schooling(),
@@ -17,8 +15,8 @@ FULL = Sizes(
         "rl": _RL,
         "rl-float32": replace(_RL, rounded=False),
         "sft": replace(_RL, supervised=True, prompts=32),
-        "sft-adam": Practice(80, _ADAM, optimizer="adam", supervised=True, prompts=32),
-        "rl-adam": Practice(40, (1e-4,) * 5, optimizer="adam"),
+        "sft-adam": Practice(60, (5e-4,) * 5, optimizer="adam", supervised=True, prompts=32),
+        "rl-adam": Practice(40, (2e-4,) * 5, optimizer="adam"),
     },
     of_kind={"rl-float32": 3, "sft": 3, "sft-adam": 3, "rl-adam": 2},
 )

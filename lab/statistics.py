@@ -53,14 +53,14 @@ def replicates(scores: Sequence[Sequence[NDArray[np.bool_]]], resamples: int = R
 
 def _within(tasks: Sequence[NDArray[np.bool_]], resamples: int, generator: np.random.Generator) -> Floats:
     """Replicates of the mean over one seed's tasks."""
-    total = 0.0
+    total = np.zeros((resamples, tasks[0].shape[1]))
     for right in tasks:
         prompts = len(right)
         drawn = generator.integers(0, prompts, (resamples, prompts))
         places = drawn + prompts * np.arange(resamples)[:, None]
         often = np.bincount(places.ravel(), minlength=resamples * prompts).reshape(resamples, prompts)
-        total = total + often.astype(np.float32) @ right.astype(np.float32) / prompts / len(tasks)
-    return np.asarray(total, dtype=np.float64)
+        total += often.astype(np.float32) @ right.astype(np.float32) / prompts / len(tasks)
+    return total
 
 
 def estimate(value: float, drawn: Floats) -> Estimate:
@@ -102,7 +102,7 @@ def _range_below(q: float, models: int) -> float:
     density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
     below = np.array([0.5 * (1 + math.erf(x / math.sqrt(2))) for x in z])
     under = np.interp(z - q, z, below, left=0.0)
-    return float(models * np.trapezoid(density * (below - under) ** (models - 1), z))
+    return float(models * (density * (below - under) ** (models - 1)).sum() * (z[1] - z[0]))
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:

@@ -1,4 +1,7 @@
-"""Five tasks with exact answers: the demo's three, and two more that share skills with them."""
+"""Five tasks with exact answers: the demo's three, and two more that share skills with them.
+
+Numbers are smaller than the demo's, so that a base learns to carry in a minute.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,14 @@ SEED = 20260113
 IDS = {token: index for index, token in enumerate(VOCABULARY)}
 
 
+def _add(rng: random.Random) -> Example:
+    a, b = rng.randint(10, 99), rng.randint(10, 99)
+    return Example(f"{a}+{b}=", str(a + b))
+
+
 def _subtract(rng: random.Random) -> Example:
-    low, high = sorted((rng.randint(100, 999), rng.randint(100, 999)))
-    return Example(f"{high}-{low}=", f"{high - low:03d}")
+    a, b = rng.randint(100, 199), rng.randint(10, 99)
+    return Example(f"{a}-{b}=", f"{a - b:03d}")
 
 
 def _shift(rng: random.Random) -> Example:
@@ -25,8 +33,9 @@ def _shift(rng: random.Random) -> Example:
 
 
 TASKS: tuple[Task, ...] = (
-    *DEMO,
-    Task("subtract", "subtract three-digit numbers: 586-347= gives 239", _subtract),
+    Task("add", "add two-digit numbers: 37+58= gives 95", _add),
+    *(task for task in DEMO if task.name != "add"),
+    Task("subtract", "subtract a two-digit number: 186-37= gives 149", _subtract),
     Task("shift", "replace each letter by the next: >abcdefp= gives bcdefga", _shift),
 )
 NAMES = tuple(task.name for task in TASKS)
@@ -42,11 +51,11 @@ def held_out(task: Task, validation: int, test: int, seed: int) -> tuple[list[Ex
 
 
 def _add_without_carry(prompt: str) -> str:
-    return "".join(str((int(x) + int(y)) % 10) for x, y in zip(prompt[:3], prompt[4:7], strict=True))
+    return "".join(str((int(x) + int(y)) % 10) for x, y in zip(prompt[:2], prompt[3:5], strict=True))
 
 
 def _subtract_without_borrow(prompt: str) -> str:
-    return "".join(str((int(x) - int(y)) % 10) for x, y in zip(prompt[:3], prompt[4:7], strict=True))
+    return "".join(str((int(x) - int(y)) % 10) for x, y in zip(prompt[:3], f"0{prompt[4:6]}", strict=True))
 
 
 def _echo(prompt: str) -> str:

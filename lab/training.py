@@ -20,7 +20,7 @@ _IGNORED = -100
 class Schooling:
     """How the base learns the answers of a teacher who slips: Muon for matrices of layers, AdamW for the rest."""
 
-    steps: int = 400
+    steps: int = 600
     batch: int = 32
     rate: float = 2e-2
     rest: float = 1e-2
@@ -161,7 +161,7 @@ def _descend(weights: Weights, loss: torch.Tensor, *optimizers: torch.optim.Opti
     """One step along the gradient, clipped to length 1."""
     for weight in weights.values():
         weight.grad = None
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     torch.nn.utils.clip_grad_norm_(list(weights.values()), 1.0)
     for optimizer in optimizers:
         optimizer.step()
