@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from lab import rules, tables
+from lab import advice, rules, tables
+from lab.advice import ADVICE
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, claims, signed
 from lab.results import Measured, Results
 from lab.rows import ALL, NO_MERGE, SHARED
@@ -32,6 +33,7 @@ def write(results: Results) -> None:
     for name, content in figures(results):
         write_file(FIGURES / name, content)
     write_file(PAGE, text(results))
+    write_file(ADVICE, advice.text(results))
 
 
 def text(results: Results) -> str:

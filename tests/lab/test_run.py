@@ -13,7 +13,7 @@ from lab.sizes import QUICK
 from lab.store import OtherSettingsError, packed, unpacked
 from lab.training import Schooling
 
-from lab import page
+from lab import advice, page
 
 CUT = replace(
     QUICK,
@@ -87,6 +87,10 @@ def test_bits_survive() -> None:
 
 def test_the_page_is_what_the_results_say() -> None:
     assert page.PAGE.read_text(encoding="utf-8") == page.text(Results()), "render it again: python -m lab page"
+
+
+def test_recommendations_are_what_the_results_say() -> None:
+    assert advice.ADVICE.read_text(encoding="utf-8") == advice.text(Results()), "render it again: python -m lab page"
 
 
 def test_the_figures_are_what_the_results_say() -> None:
