@@ -117,7 +117,7 @@ def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> tuple[str, ...]:
     return (
         f"over the settings {', '.join(known['settings'])} of the lab it had the best mean score of "
         f"{known['candidates']} candidates with fixed parameters: {known['mean']:.1f} %, RAM+ {known['ram+']:.1f} %",
-        f"chosen on all seeds but one, the choice was more than {margin:g} point below the best candidate on the one left "
+        f"chosen on all seeds but one, it was more than {margin:g} point below the best candidate on the one left "
         f"out in {wrong}, and {known['regret']:.1f} points below it on average",
     )
 
