@@ -184,6 +184,11 @@ that kind moved them.
 
 ![Densities and overlaps](results/figures/lab-overlap.svg)
 
+Figure 8, another architecture: one seed of SmolLM2-135M, trained with GRPO and Adam in float32 and saved in bfloat16
+([What RL did to three agents](results/smollm2.md)).
+
+{tables.of_real()}
+
 Figure 3: the unique region of one agent on the base, in full and divided by N = {len(main.agents)}; points against
 the base.
 
@@ -249,16 +254,14 @@ by {signed(scaled)}. {verdict}"""
 _LIMITS = """## What toys cannot show
 
 - The agents are tiny, their tasks short and separate, and their base was made to have the skills. Whether large
-  agents interfere
-  as much, or as little, does not follow. The paper's agents have 7 billion parameters and act over many turns.
+  agents interfere as much, or as little, does not follow. The paper's agents have 7 billion parameters and act over
+  many turns.
 - Densities depend on optimizer, rates and rounding, which we chose. So how sparse RL is in practice cannot be told
   from them.
 - With few seeds, intervals over seeds are a little too narrow.
-- Methods have different numbers of parameters to choose; those with a free scale have an advantage over those
+- Methods have different numbers of parameters to choose. Those with a free scale have an advantage over those
   without.
-- Not in miniature: the paper's tables 4, 5 and 8, and the benchmarks of tables 7 and 9 (coding metrics, contexts of
-  up to 896K
-  tokens), which need models that can do such tasks; figure 8, another architecture.
-- One seed of a real model, SmolLM2-135M with three agents, is in [Real agents](results/real-agents.md), and is no
-  part of these
-  tables: with one seed nothing can be said about seeds."""
+- Not in miniature: the paper's tables 4 and 5 (other pairs than that of setting `two`) and 8, and the benchmarks of
+  tables 7 and 9 (coding metrics, contexts of up to 896K tokens), which need models that can do such tasks.
+- SmolLM2-135M was trained with one seed only. Its scores are in [Real agents](results/real-agents.md), and are no
+  part of these tables: one seed says nothing about seeds."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from lab.settings import MAIN, SETTINGS
 from lab.statistics import Estimate, holm, mean_ranks
 
 REFERENCE = "ram+"
+_REAL = Path(__file__).parents[1] / "docs" / "results" / "smollm2.json"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -127,6 +130,24 @@ def of_geometry(results: Results, kinds: Mapping[str, str]) -> str:
 
 def _cosines(geometry: Sequence[Mapping[str, Mapping[str, float]]], task: str) -> list[float]:
     return [value for one in geometry for pair, value in one["cosine"].items() if task in pair.split()]
+
+
+def of_real() -> str:
+    """Figure 8: the agents of SmolLM2-135M, from the analysis in docs/results."""
+    agents = json.loads(_REAL.read_text(encoding="utf-8"))["model"]["agents"]
+    return table(
+        ("agent", "density", "unique", "shared", "length"),
+        [
+            (
+                agent["name"],
+                f"{agent['density']:.1%}",
+                f"{agent['unique_share']:.1%}",
+                f"{1 - agent['unique_share']:.1%}",
+                f"{agent['norm']:.3f}",
+            )
+            for agent in agents
+        ],
+    )
 
 
 def of_regions(measured: Measured) -> str:
