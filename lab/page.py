@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lab import advice, rules, tables
 from lab.advice import ADVICE
-from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, claims, signed
+from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
 from lab.results import Measured, Results
 from lab.rows import ALL, NO_MERGE, SHARED
 from lab.settings import MAIN, SETTINGS
@@ -55,10 +55,11 @@ def _parts(results: Results) -> Iterator[str]:
         yield "No results are kept yet: `python -m lab run`."
         return
     yield _beginning(results, main)
-    yield _summary(results)
-    yield tables.of_claims(results)
+    made = list(claims(results))
+    yield _summary(made)
+    yield tables.of_claims(made)
     yield "The rules were written down before the results:"
-    yield tables.of_rules(results)
+    yield tables.of_rules(made)
     yield _agents(results)
     yield _methods(results, main)
     if main.has_regions:
@@ -91,8 +92,7 @@ are 95 % intervals of a bootstrap over seeds and, within seeds, prompts; differe
 and prompts."""
 
 
-def _summary(results: Results) -> str:
-    made = list(claims(results))
+def _summary(made: Sequence[Claim]) -> str:
     count = {verdict: sum(one.verdict == verdict for one in made) for verdict in (HOLDS, DOES_NOT, OPEN)}
     return f"""## The claims, one by one
 

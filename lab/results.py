@@ -270,7 +270,7 @@ def one_task(model: Model, task: int) -> Model:
 
 def _drawn(models: Sequence[Model]) -> Floats:
     right = np.stack([model.right for model in models], axis=3)
-    return statistics.replicates([list(tasks) for tasks in right])
+    return statistics.replicates(right)
 
 
 class Results:
@@ -278,10 +278,16 @@ class Results:
 
     def __init__(self, folder: Path = RESULTS) -> None:
         self._folder = folder
+        self._settings: dict[str, Measured | None] = {}
         self.run: dict[str, Any] = self._read("run")
 
     def setting(self, name: str) -> Measured | None:
         """What was measured in a setting; None where nothing was."""
+        if name not in self._settings:
+            self._settings[name] = self._measured(name)
+        return self._settings[name]
+
+    def _measured(self, name: str) -> Measured | None:
         stored = self._read(name)
         models = self.models(stored["kind"]) if stored else {}
         if not stored or not models:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,33 +35,36 @@ class Estimate:
     p: float
 
 
-def replicates(scores: Sequence[Sequence[NDArray[np.bool_]]], resamples: int = RESAMPLES) -> Floats:
-    """Bootstrap replicates of the mean over seeds and tasks.
+def replicates(right: NDArray[np.bool_]) -> Floats:
+    """Bootstrap replicates of the mean over seeds, tasks and prompts.
 
     Args:
-        scores: for each seed, for each task, right answers of shape (prompts, models).
+        right: right answers, of shape (seeds, tasks, prompts, models).
 
     Returns:
         Of shape (resamples, models), in per cent.
     """
-    generator = np.random.default_rng(0)
-    within = np.stack([_within(tasks, resamples, generator) for tasks in scores])
-    seeds = generator.integers(0, len(within), (resamples, len(within)))
-    places = (np.arange(resamples)[:, None] + _STRIDE * np.arange(len(within))) % resamples
-    drawn: Floats = 100 * within[seeds, places].mean(1)
+    seeds, tasks, prompts, models = right.shape
+    within = np.zeros((seeds, RESAMPLES, models))
+    for seed, by_task in enumerate(_often(seeds, tasks, prompts)):
+        for task, often in enumerate(by_task):
+            within[seed] += often.astype(np.float32) @ right[seed, task].astype(np.float32) / prompts / tasks
+    chosen = np.random.default_rng(1).integers(0, seeds, (RESAMPLES, seeds))
+    places = (np.arange(RESAMPLES)[:, None] + _STRIDE * np.arange(seeds)) % RESAMPLES
+    drawn: Floats = 100 * within[chosen, places].mean(1)
     return drawn
 
 
-def _within(tasks: Sequence[NDArray[np.bool_]], resamples: int, generator: np.random.Generator) -> Floats:
-    """Replicates of the mean over one seed's tasks."""
-    total = np.zeros((resamples, tasks[0].shape[1]))
-    for right in tasks:
-        prompts = len(right)
-        drawn = generator.integers(0, prompts, (resamples, prompts))
-        places = drawn + prompts * np.arange(resamples)[:, None]
-        often = np.bincount(places.ravel(), minlength=resamples * prompts).reshape(resamples, prompts)
-        total += often.astype(np.float32) @ right.astype(np.float32) / prompts / len(tasks)
-    return total
+@lru_cache(maxsize=8)
+def _often(seeds: int, tasks: int, prompts: int) -> NDArray[np.uint8]:
+    """How often each prompt is drawn, of shape (seeds, tasks, resamples, prompts)."""
+    generator = np.random.default_rng(0)
+    often = np.empty((seeds, tasks, RESAMPLES, prompts), dtype=np.uint8)
+    for by_task in often:
+        for one in by_task:
+            drawn = generator.integers(0, prompts, (RESAMPLES, prompts)) + prompts * np.arange(RESAMPLES)[:, None]
+            one[:] = np.bincount(drawn.ravel(), minlength=RESAMPLES * prompts).reshape(RESAMPLES, prompts)
+    return often
 
 
 def estimate(value: float, drawn: Floats) -> Estimate:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims import LEVEL, claims, signed
+from lab.claims import LEVEL, Claim, signed
 from lab.results import BASE, Measured, Model, Results, one_task
 from lab.rows import ABLATIONS, ALL, FEW, TWO
 from lab.rules import Choice
@@ -25,17 +25,17 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
 
 
-def of_claims(results: Results) -> str:
+def of_claims(claims: Sequence[Claim]) -> str:
     """Every claim with its verdict; the rules follow in a list."""
-    rows = [(one.text, one.where, f"**{one.verdict}**", one.evidence) for one in claims(results)]
+    rows = [(one.text, one.where, f"**{one.verdict}**", one.evidence) for one in claims]
     return "\n".join(
         f"| {' | '.join(row)} |" for row in (("claim", "in the paper", "verdict", "evidence"), ("---",) * 4, *rows)
     )
 
 
-def of_rules(results: Results) -> str:
+def of_rules(claims: Sequence[Claim]) -> str:
     """The rule of every claim."""
-    return "\n".join(f"- *{one.text}*: {one.rule}." for one in claims(results))
+    return "\n".join(f"- *{one.text}*: {one.rule}." for one in claims)
 
 
 def of_methods(measured: Measured) -> str:
