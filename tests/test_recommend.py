@@ -14,6 +14,7 @@ from ramerge.cli.main import cli
 from ramerge.demo.run import AGENTS
 from ramerge.methods.table import METHODS
 from tests.checkpoints import recipe, write_checkpoint
+from tests.reference import encode
 
 SHIPPED = [
     "--base",
@@ -50,10 +51,8 @@ def test_what_it_says_can_be_merged() -> None:
 @pytest.fixture
 def analysis(tmp_path: Path) -> ramerge.Analysis:
     generator = np.random.default_rng(1)
-    base = {"w": generator.standard_normal((8, 8)).astype(np.float32)}
-    write_checkpoint(tmp_path / "base", base)
-    for name in ("x", "y"):
-        write_checkpoint(tmp_path / name, {"w": base["w"] + generator.standard_normal((8, 8)).astype(np.float32)})
+    for name in ("base", "x", "y"):
+        write_checkpoint(tmp_path / name, {"w": encode(generator.standard_normal((8, 8)), "F32")})
     return ramerge.analyze(recipe(tmp_path, ["x", "y"]), cache=False)
 
 

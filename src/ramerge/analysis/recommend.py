@@ -23,7 +23,7 @@ _DENSE_FROM = 0.5
 _NEAR = 0.1
 """A density as near as this to the limit belongs to both sides."""
 _ERASED_FROM = 0.2
-_DEFAULT = {"method": "ram+", "parameters": {}}
+_DEFAULT: dict[str, Any] = {"method": "ram+", "parameters": {}}
 
 _WORDS = {
     COPIES: "two agents are nearly the same",
