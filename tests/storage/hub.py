@@ -47,15 +47,16 @@ class HubRequest(Request):
     signature = "1"
     seen: list[tuple[str, str]]
     state: State
+    body = b""
 
     def do_POST(self) -> None:
         """Something is written."""
+        self.body = self._read()  # also if the answer is an error: the next request follows it
         self.do_GET()
 
     do_PUT = do_POST
 
-    @property
-    def body(self) -> bytes:
+    def _read(self) -> bytes:
         """What was sent."""
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
             return self.rfile.read(int(self.headers.get("Content-Length", "0")))
@@ -77,6 +78,9 @@ class HubRequest(Request):
             if self.command != "GET":
                 return self.say(403)  # signatures are for one kind of request
             return super().give(**options)
+        if parts[0] == "large":
+            self.state.large[parts[1]] = self.body
+            return self.say(200, ETag='"1"')
         if self.token and self.headers.get("Authorization") != f"Bearer {self.token}":
             return self.say(401, X_Error_Code="GatedRepo", X_Error_Message="Access is restricted")
         if self.command != "GET" and self.command != "HEAD":
@@ -106,14 +110,11 @@ class HubRequest(Request):
         body = self.body
         if self.state.role != "write":
             return self.say(403, b'{"error": "You don\'t have the rights"}')
-        if parts[0] == "large":
-            self.state.large[parts[1]] = body
-            return self.say(200, ETag='"1"')
         if parts[:2] == ["api", "validate-yaml"]:
             return self._said({"errors": [], "warnings": []})
         if parts[:3] == ["api", "repos", "create"]:
             return self._create(json.loads(body))
-        if parts[3:] == ["info", "lfs", "objects", "batch"] or parts[2:] == ["info", "lfs", "objects", "batch"]:
+        if parts[2:] == ["info", "lfs", "objects", "batch"]:
             return self._batch(json.loads(body))
         name, what, branch = "/".join(parts[2:4]), parts[4], parts[5]
         if what == "branch":
@@ -131,7 +132,7 @@ class HubRequest(Request):
     def _create(self, asked: dict[str, Any]) -> bool:
         name = f"{asked['organization']}/{asked['name']}"
         if (self.web.folder / name).is_dir():
-            return self.say(409, b'{"error": "exists"}')
+            return self.say(409, json.dumps({"error": "exists", "url": f"{self.web.url}/{name}"}).encode())
         (self.web.folder / name).mkdir(parents=True)
         self.state.private[name] = asked["visibility"] == "private"
         return self._said({"url": f"{self.web.url}/{name}"})

@@ -42,7 +42,7 @@ class HubOut(Destination):
         found = _NAME.fullmatch(text)
         if found is None:
             raise CheckpointError(
-                f"hub:{without_secrets(text)}: must be hub:owner/name or hub:owner/name@branch, such as hub:me/merged"
+                f"hub:{text.partition('?')[0]}: must be hub:owner/name or hub:owner/name@branch, such as hub:me/merged"
             )
         self.name, self._branch = found[1], found[2] or _MAIN
         self.address = self.result = f"hub:{text}"
