@@ -47,25 +47,6 @@ class HubRequest(Request):
     signature = "1"
     seen: list[tuple[str, str]]
     state: State
-    body = b""
-
-    def do_POST(self) -> None:
-        """Something is written."""
-        self.body = self._read()  # also if the answer is an error: the next request follows it
-        self.do_GET()
-
-    do_PUT = do_POST
-
-    def _read(self) -> bytes:
-        """What was sent."""
-        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
-            return self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        pieces = []
-        while size := int(self.rfile.readline(), 16):
-            pieces.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(pieces)
 
     def give(self, **options: Any) -> bool:
         """Answer well."""

@@ -77,14 +77,11 @@ def found(s3: Server, name: str) -> dict[str, bytes]:
 
 MOMENTS = [
     ("record", 40),
-    ("record", 70),
-    ("record", 95),
+    ("record", 80),
     ("sent", 0),
-    ("sent", 2),
     ("emptied", 1),
     ("put", 1),  # the first shard; the marker is put before
-    ("put", 5),
-    ("put", 8),
+    ("put", 6),
     ("removed", 0),  # the marker, when all is there
 ]
 
@@ -98,7 +95,7 @@ def test_a_killed_merge_goes_on_to_the_same_bytes(
     assert killed(source, out, what, number)
     there = s3.files(name)
     assert MARKER in there and ("model.safetensors.index.json" not in there or what == "removed")
-    assert "a merge is being written there, or was stopped" in ramerge.plan({"base": out, "method": "ram"}).problems[0]
+    assert "a merge is being written there, or was stopped" in ramerge.plan(source | {"base": out}).problems[0]
     again = [name for name in there if name.endswith(".safetensors")]
     assert left(stage)
     sends: list[str] = []
@@ -118,7 +115,7 @@ def test_a_killed_merge_goes_on_to_the_same_bytes(
 def test_a_kill_within_a_shard(s3: Server, stage: Path, tmp_path: Path) -> None:
     """Its parts are not visible."""
     for seed, name in enumerate(["base", "code"]):
-        write_checkpoint(tmp_path / name, simple(seed, moved=0.3 * bool(seed), shape=(2000, 2000)), shards=2)
+        write_checkpoint(tmp_path / name, simple(seed, moved=0.3 * bool(seed), shape=(1500, 1800)))
     source = {"method": "ram", "base": str(tmp_path / "base"), "agents": {"code": str(tmp_path / "code")}}
     out = f"s3://{BUCKET}/within"
     assert killed(source, out, "part", 2, block=1 << 19)
@@ -155,7 +152,7 @@ def test_other_machines_and_clean(s3: Server, source: dict[str, Any], stage: Pat
         r"others: a merge on \S+ has written there since .*--stage.*`ramerge clean s3://models/others`", problem
     )
     said = command("clean", out)
-    assert "2 files of a stopped merge removed" in said.stdout and "ramerge-partial: removed" in said.stdout
+    assert "3 files of a stopped merge removed" in said.stdout and "ramerge-partial: removed" in said.stdout
     assert s3.files("others") == {} and left(stage) == []
     assert "nothing is left" in command("clean", out).stdout
 
@@ -191,8 +188,8 @@ def test_what_is_no_model_is_not_replaced(s3: Server, source: dict[str, Any]) ->
 def test_weights_that_cannot_be_merged_leave_nothing(s3: Server, source: dict[str, Any], stage: Path) -> None:
     folder = Path(source["agents"]["code"])
     tensors = simple(1, moved=0.3)
-    dtype, shape, data = tensors[sorted(tensors)[-1]]
-    tensors[sorted(tensors)[-1]] = (dtype, shape, b"\xff" * len(data))
+    last = sorted(tensors)[-1]
+    tensors[last] = floats(np.full((40, 16), np.nan), "BF16")
     write_checkpoint(folder, tensors)
     with pytest.raises(ramerge.WeightsError):
         ramerge.merge(source | {"method": "ties"}, f"s3://{BUCKET}/wrong", cache=False)
@@ -248,7 +245,7 @@ def test_a_server_that_fails_in_the_middle(
     [
         ({"AWS_SECRET_ACCESS_KEY": "wrong"}, f"s3://{BUCKET}/x", "access is denied .*403 SignatureDoesNotMatch.*AWS_S"),
         ({}, "s3://nowhere/x", "there is no such bucket"),
-        ({"AWS_ENDPOINT": "http://127.0.0.1:9"}, f"s3://{BUCKET}/x", "cannot be reached.*repeated for 1 s"),
+        ({"AWS_ENDPOINT": "http://127.0.0.1:9"}, f"s3://{BUCKET}/x", "the server cannot be reached.*repeated for 1 s"),
     ],
 )
 def test_a_plan_says_what_is_wrong(
@@ -325,10 +322,10 @@ def test_few_files_are_on_the_stage(
     rng = np.random.default_rng(0)
     for name in ("base", "code"):
         tensors = {
-            f"model.layers.{layer}.weight": floats(rng.normal(0, 0.02, (100, 60)), "BF16") for layer in range(12)
+            f"model.layers.{layer}.weight": floats(rng.normal(0, 0.02, (100, 60)), "BF16") for layer in range(30)
         }
         write_checkpoint(stage.parent / name, tensors)
     source = {"method": "ram", "base": str(stage.parent / "base"), "agents": {"code": str(stage.parent / "code")}}
-    kills.merge(source | {"shard_size": "13KB"}, f"s3://{BUCKET}/few", block=1000)
-    assert len([name for name in s3.files("few") if name.endswith(".safetensors")]) > 8
+    kills.merge(source | {"shard_size": "37KB"}, f"s3://{BUCKET}/few", block=1000)
+    assert len([name for name in s3.files("few") if name.endswith(".safetensors")]) == 10
     assert 1 <= most[0] <= 4
