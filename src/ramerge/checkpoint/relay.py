@@ -26,7 +26,7 @@ from ramerge.checkpoint.storage.destination import Destination, Goes
 from ramerge.checkpoint.storage.place import Place
 
 _SENT = "sent"
-# How many files may be on the stage: two that are made, one that waits, one that is sent.
+# How many files are on the stage, about: two that are made, one that waits, one that is sent.
 _FILES = 4
 
 
