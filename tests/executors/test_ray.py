@@ -29,19 +29,8 @@ from ramerge.foundation.errors import ContinueNote, RankError
 from ramerge.methods.table import METHODS
 from tests.checkpoints import floats, recipe, write_checkpoint, write_simple
 from tests.conformance.test_merge import plain
-from tests.executors.cluster import merge, second_of, two_nodes
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Any]:
-    with two_nodes() as made:
-        yield made
-
-
-@pytest.fixture
-def connected(cluster: Any) -> Iterator[Any]:
-    with executors.connected({"address": cluster.address}) as ray:
-        yield ray
+from tests.executors.cluster import merge, second_of
+from tests.storage import seaweed
 
 
 @pytest.fixture
@@ -69,15 +58,6 @@ def by_threads(source: dict, out: Path, block: int = SMALL) -> dict[str, bytes]:
     return weights(out)
 
 
-def test_every_method_gives_the_bytes_of_threads(connected: Any, tmp_path: Path) -> None:
-    for method in METHODS:
-        folder = tmp_path / method
-        folder.mkdir()
-        source = plain(folder, method)[0]
-        merge(connected, source, folder / "ray", block=1 << 19)
-        assert weights(folder / "ray") == by_threads(source, folder / "threads", block=1 << 19), method
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", ["F32", "F16"])
@@ -97,6 +77,29 @@ def test_sweeps_analyses_and_relative_names(connected: Any, tmp_path: Path, monk
     assert weights(tmp_path / "ray") == weights(tmp_path / "threads")
     here, there = (ramerge.analyze(source, executor=each, cache=False) for each in ("threads", "ray"))
     assert here.tables() == there.tables()
+
+
+def test_nodes_read_buckets_with_credentials_of_their_own(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    agents = write_simple(tmp_path)
+    (tmp_path / "s3").mkdir()
+    with seaweed.running(tmp_path / "s3") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        source = {"method": "ram+", "base": server.put(tmp_path / "base", "nodes/base")}
+        source |= {"agents": {name: server.put(tmp_path / name, f"nodes/{name}") for name in agents}}
+        with (
+            executors.connected({"address": cluster.address}),
+            pytest.raises(ramerge.CheckpointError, match=r"s3://models/nodes/.*\(on node "),
+        ):
+            ramerge.merge(source, tmp_path / "denied", executor="ray", cache=False)
+        assert not hidden_folder(tmp_path / "denied").exists()
+        own = {"address": cluster.address, "runtime_env": {"env_vars": server.environment}}
+        ramerge.merge(source, tmp_path / "ray", executor="ray", ray_init=own, cache=False)
+    ramerge.merge(recipe(tmp_path, agents), tmp_path / "threads", cache=False)
+    assert weights(tmp_path / "ray") == weights(tmp_path / "threads")
 
 
 def test_a_lost_node_s_blocks_are_done_by_others(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,10 @@ class Objects(Storage):
         with client.in_words(self.address, self._access):
             self._store = made(bucket, prefix=folder, client_options=connection, retry_config=retry)
         self._lock = threading.Lock()
+        self._named = scheme, rest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (*self._named, dict(self.files()))
 
     def files(self) -> Mapping[str, Version]:
         """See `Storage`."""
@@ -69,3 +74,10 @@ class Objects(Storage):
         """See `Storage`."""
         place = f"{self.address}/{key}"
         client.fill(self._store, key, self.files()[key], position, out, place=place, access=self._access)
+
+
+def _arrived(scheme: str, rest: str, files: Mapping[str, Version]) -> Objects:
+    """The folder as another machine sees it: it is not listed again."""
+    objects = Objects(scheme, rest)
+    objects._files = files
+    return objects
