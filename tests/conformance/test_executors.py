@@ -36,12 +36,16 @@ def on_ray(request: pytest.FixtureRequest) -> Merge:
 
 
 EXECUTORS = {"ranks": on_ranks, "ray": on_ray}
+# A cluster takes all methods in one test, because it would start in each process of tests.
+TOGETHER = {**{f"ranks-{method}": ("ranks", [method]) for method in METHODS}, "ray": ("ray", list(METHODS))}
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_every_method_gives_the_bytes_of_threads(executor: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("executor", "methods"), TOGETHER.values(), ids=TOGETHER)
+def test_every_method_gives_the_bytes_of_threads(
+    executor: str, methods: list[str], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     merge = EXECUTORS[executor](request)
-    for method in METHODS:
+    for method in methods:
         folder = tmp_path / method
         folder.mkdir()
         source = plain(folder, method)[0]

@@ -133,7 +133,7 @@ def test_another_machine_asks_for_the_same_versions_with_its_own_credentials(
     with pytest.raises(CheckpointError, match="has changed since"):
         pickle.loads(pickled)[0].read_bytes()  # noqa: S301
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    with pytest.raises(CheckpointError, match=r"access is denied|no credentials"):
+    with pytest.raises(CheckpointError, match="AWS_ACCESS_KEY_ID"):
         pickle.loads(pickled)[0].read_bytes()  # noqa: S301
 
 
