@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks import (
     analysis,
+    cluster,
     delta_merges,
     deltas,
     end_to_end,
@@ -53,6 +54,7 @@ SECTIONS = (
     spectral.SECTION,
     startup.SECTION,
     huge.SECTION,
+    cluster.SECTION,
     scale.SECTION,
     machine_code.SECTION,
     evaluation.SECTION,

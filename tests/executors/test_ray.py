@@ -302,7 +302,8 @@ GB = 1e9
     [
         ([{"CPU": 1, "memory": GB}] * 2, 4, (1, 2, 2)),
         ([{"CPU": 64, "memory": 100 * GB}] * 3, 66, (4, 5, 48)),
-        ([{"CPU": 64, "memory": 100 * GB}, {"CPU": 2, "memory": GB}, {"memory": GB}], 66, (2, 3, 33)),
+        ([{"CPU": 64, "memory": 100 * GB}, {"CPU": 4, "memory": 2 * GB}, {"memory": GB}], 66, (2, 3, 34)),
+        ([{"CPU": 2, "memory": 2 * GB}], 4, (1, 2, 2)),
         ([{"CPU": 64, "memory": 2 * GB}], 66, (4, 5, 2)),
         ([{"CPU": 8, "memory": 9 * GB}], 1, (1, 1, 8)),
     ],
@@ -311,6 +312,15 @@ def test_tasks_are_laid_out(nodes: list, workers: int, found: tuple[int, int, in
     processors = 64 if workers > 4 else 2
     slots = executors.lay_out(nodes, workers, processors, lambda threads: int(threads * 0.2 * GB))
     assert (slots.cpus, slots.threads, slots.count) == found
+
+
+@pytest.mark.parametrize("number", [1, 3, 7, 200, 10_001])
+@pytest.mark.parametrize("count", [1, 2, 48])
+def test_runs_hold_every_block_once_and_end_together(number: int, count: int) -> None:
+    found = [list(run) for run in executors.runs(range(number), executors.Slots(1, 2, 0, count))]
+    assert [block for run in found for block in run] == list(range(number))
+    assert all(len(run) <= max(number / (2 * count), 2, 1 + number / (16 * count)) for run in found)
+    assert len(found) <= 20 * count
 
 
 def test_no_node_is_large_enough() -> None:
