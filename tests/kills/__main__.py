@@ -52,10 +52,12 @@ class Command:
     Attributes:
         recipe: what is different from the usual recipe; None for a model by itself.
         options: of the plan.
+        in_one_process: whether ranks and Ray refuse it; then its merging pass begins anew after a kill.
     """
 
     recipe: Mapping[str, Any] | None
     options: Mapping[str, Any] = field(default_factory=dict)
+    in_one_process: bool = False
 
 
 COMMANDS = {
@@ -63,6 +65,7 @@ COMMANDS = {
     "merge, ram, several shards": Command({"method": "ram", "shard_size": "2KB", "rounding": "stochastic"}),
     "merge, ties, guessed": Command({"method": "ties"}),
     "sweep": Command({}, {"vary": {"parameters.r": [0, 0.1, 0.2]}}),
+    "merge as a delta": Command({}, {"as_delta": True}, in_one_process=True),
     "convert": Command(None, {"dtype": "float32"}),
 }
 # How slow a block is made, so that moments in the middle are as likely as others; and its elements.
@@ -189,8 +192,10 @@ class _Rounds:
     def run(self, kills: int) -> int:
         """So many kills; how many rounds ended wrongly."""
         failures, done, number = 0, 0, 0
+        several = self._executor != "threads"
+        commands = [name for name, command in COMMANDS.items() if not (several and command.in_one_process)]
         while done < kills:
-            command = list(COMMANDS)[number % len(COMMANDS)]
+            command = commands[number % len(commands)]
             before = self._counted[self._executor, command, "kills"]
             if problems := self._round(command, min(self._drawn.randrange(1, 4), kills - done)):
                 failures += 1
@@ -235,7 +240,7 @@ class _Rounds:
         if beside(out):
             problems.append(f"left beside it: {', '.join(beside(out))}")
         again = job.log.stat().st_size - of_all
-        if again > workers and self._executor != "ray":
+        if again > workers and self._executor != "ray" and not COMMANDS[command].in_one_process:
             problems.append(f"{again} blocks were done again after {killed} kills of {workers} workers in all")
         for what, number in {"rounds": 1, "kills": killed, "again": max(again, 0), "workers": workers}.items():
             self._counted[self._executor, command, what] += number

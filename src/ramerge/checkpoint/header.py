@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import os
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -105,6 +106,7 @@ def header_bytes(path: Place) -> bytes:
 # Headers that were read last, by a digest of all that they follow from.
 _known: dict[tuple[bytes, int, int], Header] = {}
 _MOST_KNOWN = 256
+_knowing = threading.Lock()
 
 
 def parse_header(path: Place, text: bytes, data_start: int, file_bytes: int) -> Header:
@@ -121,11 +123,14 @@ def parse_header(path: Place, text: bytes, data_start: int, file_bytes: int) -> 
     """
     # agents have the headers of their base, if a trainer has written them as it has read them
     key = hashlib.sha256(text).digest(), data_start, file_bytes
-    if (known := _known.pop(key, None)) is None:
+    with _knowing:
+        known = _known.pop(key, None)
+    if known is None:
         known = _parsed(path, text, data_start, file_bytes)
-    _known[key] = known
-    if len(_known) > _MOST_KNOWN:
-        del _known[next(iter(_known))]
+    with _knowing:
+        _known[key] = known
+        if len(_known) > _MOST_KNOWN:
+            del _known[next(iter(_known))]
     return known
 
 
