@@ -34,6 +34,7 @@ _LIMITS = Limits(size=MAX_HEADER_BYTES, signs=1_700_000, depth=8)
 _MOST_PROBLEMS = 100
 MAX_NUMBER = 2**63 - 1
 _KEYS = {"dtype", "shape", "data_offsets"}
+_INT = {int}
 _FEW = 8
 
 
@@ -187,8 +188,8 @@ def _integer(text: str) -> int | float:
 
 
 def _are_counts(values: list[Any]) -> bool:
-    """Whether all are whole numbers that are not negative. A large model has half a million, so nothing is called."""
-    return {int}.issuperset(map(type, values)) and min(values, default=0) >= 0
+    """Whether all are whole numbers that are not negative."""
+    return all(type(value) is int and value >= 0 for value in values)
 
 
 def _entry(name: str, raw: Any, data_start: int) -> Entry | str:
@@ -198,11 +199,12 @@ def _entry(name: str, raw: Any, data_start: int) -> Entry | str:
     dtype, shape, offsets = raw["dtype"], raw["shape"], raw["data_offsets"]
     if not isinstance(dtype, str) or dtype not in BITS:
         return f"unknown dtype {quoted(dtype)}"
-    if not isinstance(shape, list) or not _are_counts(shape):
-        return f"shape {quoted(shape)} is not a list of non-negative integers"
-    if not isinstance(offsets, list) or len(offsets) != 2 or not _are_counts(offsets):
-        return f"data_offsets {quoted(offsets)} are not two non-negative integers"
-    if max(*shape, *offsets) > MAX_NUMBER:
+    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+        return _no_counts(shape, offsets)
+    numbers = shape + offsets
+    if set(map(type, numbers)) != _INT or min(numbers) < 0:  # a large model has half a million of them
+        return _no_counts(shape, offsets)
+    if max(numbers) > MAX_NUMBER:
         return "a size or an offset overflows 64 bits"
     bits = _bits(shape, BITS[dtype])
     if bits > 8 * MAX_NUMBER:
@@ -213,6 +215,13 @@ def _entry(name: str, raw: Any, data_start: int) -> Entry | str:
     if bits != 8 * (end - begin):
         return f"{dtype} {quoted(shape)} takes {bits / 8:,.0f} bytes, but data_offsets {offsets} hold {end - begin:,}"
     return Entry(name, dtype, tuple(shape), data_start + begin, data_start + end)
+
+
+def _no_counts(shape: Any, offsets: Any) -> str:
+    """Which of both is wrong."""
+    if not isinstance(shape, list) or not _are_counts(shape):
+        return f"shape {quoted(shape)} is not a list of non-negative integers"
+    return f"data_offsets {quoted(offsets)} are not two non-negative integers"
 
 
 def _bits(shape: Sequence[int], width: int) -> int:
