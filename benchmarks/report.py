@@ -36,6 +36,14 @@ _SAMPLE = (
     "as much as the floor's, and Python starts with cold caches"
 )
 REASONS: dict[str, str] = {
+    "huge.one": (
+        "half of its 90,369 tensors are scales of float8. A tensor takes some 60 µs from its header to its place in "
+        "the output (JSON, checks, decoding, layout), and all of that is Python"
+    ),
+    "cluster.0.5B.one": (
+        "a pass begins with tasks that import ramerge's modules, load kernels and unpack the plan, and a task ends "
+        "with a write to the disk that it waits for. Ray also runs its processes at a lower priority (nice 15)"
+    ),
     "lora.0.5B.warm": (
         "with warm caches reading whole agents costs next to nothing, and the products of rank 64 are 46 GFLOP for "
         "each agent and pass, of which RAM+ has two; the kernel does 35 to 40 GFLOP/s on a core"
