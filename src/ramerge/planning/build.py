@@ -77,7 +77,8 @@ def make_plan(
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
     resources = replace(resources, solving_seconds=took)
     if out is not None:
-        for text in problems_of(out, inputs.folders, contents.bytes_written, overwrite=overwrite):
+        needed = 0 if as_delta else contents.bytes_written  # how large a delta becomes is known when it is made
+        for text in problems_of(out, inputs.folders, needed, overwrite=overwrite):
             findings.problem(text)
     return Plan(
         points=tuple(points),
