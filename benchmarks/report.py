@@ -41,6 +41,14 @@ _EXPANDED = (
     "on top. Fewer bytes are read, which counts only where the disk or the network is slower than that"
 )
 REASONS: dict[str, str] = {
+    "huge.one": (
+        "half of its 90,369 tensors are scales of float8. A tensor takes some 60 µs from its header to its place in "
+        "the output (JSON, checks, decoding, layout), and all of that is Python"
+    ),
+    "cluster.0.5B.one": (
+        "a pass begins with tasks that import ramerge's modules, load kernels and unpack the plan, and a task ends "
+        "with a write to the disk that it waits for. Ray also runs its processes at a lower priority (nice 15)"
+    ),
     "delta_merges.0.5B.cold": _EXPANDED,
     "delta_merges.0.5B.warm.delta": (
         "the floor reads from memory and writes an eighth: 0.7 s, of which starting Python and importing libraries "

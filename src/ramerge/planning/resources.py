@@ -109,10 +109,11 @@ def cut(
         budget = max(budget, int(memory() * _SHARE_OF_MEMORY))
     workers = _workers(points, inputs, limits, solves=scratch > 0)
 
+    kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
     elsewhere = any(isinstance(path, Remote) for path in inputs.files)
 
     def resources(workers: int, block: int) -> Resources:
-        buffer = max((tensor.buffer_bytes(block) for tensor in tensors), default=0)
+        buffer = max((tensor.buffer_bytes(block) for tensor in kinds), default=0)
         answer = block * _BYTES_PER_ANSWERED if elsewhere else 0
         each = buffer + scratch + partials + answer
         return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
@@ -154,7 +155,7 @@ def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int
         (
             point.method.scratch(tensor.layer, point.parameters[tensor.rule], agents)
             for tensor in tensors
-            if tensor.merged
+            if tensor.merged and tensor.unit > 1
             for point in points
         ),
         default=0,
