@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test thorough peers browser sandbox lint docs format fuzz faults bench lab lab-quick agents real isolate scores clean
+.PHONY: demo test thorough peers browser sandbox lint docs format fuzz faults kills bench lab lab-quick agents real isolate scores clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
@@ -70,6 +70,10 @@ lab: $(VENV)/.dev  ## train, merge and score, keep lab/results and render the pa
 
 lab-quick: $(VENV)/.dev  ## two seeds and few methods, and print the page: at most 5 minutes
 	$(BIN)/python -m lab run --quick $(LAB)
+
+# Real kills at moments of the clock. KILLS="--kills 2000 --seed 7" takes hours.
+kills: $(VENV)/.dev  ## kill 200 merges, sweeps and conversions, on threads, ranks and Ray, and let them go on: 30 minutes
+	nice $(BIN)/python -m tests.kills $(KILLS)
 
 # The real thing: SmolLM2-135M-Instruct and three agents trained from it with GRPO on a CPU. See lab/real/README.md.
 REAL := .real

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import ramerge
 from ramerge.checkpoint.arena import Arena
 from ramerge.checkpoint.delta.codec import BITMAP, BLOCK, GAPS, NOTHING, DamagedError, Encoder, Row, decode
-from ramerge.checkpoint.delta.layout import INDEX
+from ramerge.checkpoint.delta.layout import INDEX, signed
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.foundation.errors import CheckpointError, RamergeError
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
@@ -335,7 +335,7 @@ def test_a_wrong_result_is_refused(models: Path) -> None:
     delta = write_delta(models / "delta", models / "base", models / "v1")
     index = json.loads((delta / INDEX).read_text())
     index["tensors"]["model.layers.0.weight"]["result"] = "0" * 32
-    (delta / INDEX).write_text(json.dumps(index))
+    (delta / INDEX).write_text(json.dumps(signed(index)))
     with pytest.raises(CheckpointError, match=r"'model\.layers\.0\.weight' does not become what the delta says"):
         apply(models / "back", models / "base", delta)
     assert not (models / "back").exists()
@@ -405,8 +405,28 @@ def test_an_index_that_lies(models: Path, change: Callable[[dict[str, Any]], Non
     delta = write_delta(models / "delta", models / "base", models / "v1")
     index = json.loads((delta / INDEX).read_text())
     change(index)
-    (delta / INDEX).write_text(json.dumps(index))
+    (delta / INDEX).write_text(json.dumps(signed(index)))
     assert said in refused(models, delta)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda index: index["companions"].pop("config.json"),
+        lambda index: index["shards"].update(x=index["shards"].popitem()[1]),
+        set_in("metadata", "base", to="0" * 32),
+        set_in("metadata", "index", to="0" * 32),
+    ],
+)
+def test_an_index_that_somebody_has_changed(models: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """What contradicts nothing else is found by the index's own digest. How the text is set does not matter."""
+    delta = write_delta(models / "delta", models / "base", models / "v1")
+    index = json.loads((delta / INDEX).read_text())
+    (delta / INDEX).write_text(json.dumps(index))
+    opened(models / "base", delta)
+    change(index)
+    (delta / INDEX).write_text(json.dumps(index))
+    assert "is damaged: its text has another digest" in refused(models, delta)
 
 
 def test_reading_a_part_reads_its_blocks_only(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -342,7 +342,7 @@ class _Passes:
                     done += outcome.bytes_read
                     solving.pop(outcome.block, None)
                     if sink is not None:
-                        sink.advance()
+                        sink.advance(outcome.block)
                     self._listen(Progress(stage, done + sum(solving.values()), total))
             except BaseException:
                 if sink is not None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ramerge.checkpoint import scaled
 from ramerge.checkpoint.arena import room
 from ramerge.checkpoint.hub import Model
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.outputs import Out
 from ramerge.checkpoint.scaled import Scaled
 from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
@@ -31,8 +31,7 @@ from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One input of a tensor: weights or importances of `owner`, which is an agent's name or "base"."""
 
     owner: str
@@ -40,8 +39,7 @@ class Source:
     is_importance: bool = False
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A tensor of an output file.
 
     Attributes:
@@ -148,6 +146,8 @@ class TensorPlan:
     def bytes_in_full(self, deltas: Collection[str]) -> int:
         """What `bytes_read` were if the agents in `deltas` were whole checkpoints."""
         whole = [source.tensor for source in self.sources if source.owner in deltas and not source.is_importance]
+        if not whole:
+            return self.bytes_read
         others = [tensor for tensor in self._read if not any(tensor is one for one in whole)]
         return sum(tensor.nbytes for tensor in whole) + _stored_bytes(others)
 
@@ -162,6 +162,12 @@ class TensorPlan:
         # blocks begin at even elements, because two elements of a 16-bit format share a word
         unit = math.lcm(2, self.unit, self.chunk, scaled.unit_of(self.quantised) if self.quantised is not None else 1)
         return max(size // unit, 1) * unit
+
+    @property
+    def likeness(self) -> Hashable:
+        """Equal for tensors of which workers need the same buffers."""
+        read = tuple(tensor.likeness for tensor in self._read)
+        return self.action, self.dtype, self.unit, self.chunk, self.seed is None, self.base.shape, read
 
     def buffer_bytes(self, block: int) -> int:
         """Bytes that a worker needs for a block, given the size of blocks in general."""
@@ -332,7 +338,7 @@ class Plan(Contents):
 
     Attributes:
         points: the merges; one, or those of a sweep.
-        out: the output folder, if it is known.
+        out: the output folder, here or elsewhere, if it is known.
         overwrite: whether an existing checkpoint there is replaced.
         in_memory: whether merged tensors are passed to a function instead.
         base: the base; if the recipe has no base, the first agent.
@@ -341,7 +347,7 @@ class Plan(Contents):
         adapters: the agents that are LoRA adapters.
         formats: how base and agents are stored, by name; those that could be opened.
         resources: threads, blocks and memory.
-        disk_free: free bytes of the output's disk.
+        disk_free: free bytes of the output's disk; for an output elsewhere, of the disk from which it is sent.
         strict: whether warnings are problems, also those that come later, during the merge.
         notes: further information for the user.
         warnings: what can be merged, but is probably not what the user wants.
@@ -349,7 +355,7 @@ class Plan(Contents):
     """
 
     points: tuple[Point, ...]
-    out: Path | None
+    out: Out | None
     overwrite: bool
     in_memory: bool
     base: Model
@@ -431,7 +437,7 @@ class Plan(Contents):
             return self.dequantised_to
         return widest(floats) if floats else None
 
-    @property
+    @cached_property
     def input_dtypes(self) -> dict[str, str]:
         """Dtypes of the floating-point tensors of every input, the most frequent first; inputs as `base` and agents."""
         weighted = [f"importance of {name}" for name in self.importances]

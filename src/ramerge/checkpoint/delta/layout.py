@@ -1,6 +1,6 @@
 """The index of a delta, `delta.safetensors.index.json`: written here, and read back without trust.
 
-    metadata     the format's name and version, elements of a block, digests of the base and of the agent
+    metadata     the format's name and version, elements of a block, digests of base, agent and this index
     weight_map   names in the data files to these files, as in the index of a model
     tensors      the agent's tensors in order: dtype, shape, kind, digests, how many elements moved
     dropped      the base's tensors that the agent lacks
@@ -18,6 +18,7 @@ In the data files, which are safetensors files,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -78,13 +79,23 @@ class Companion:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a delta is, and the digests of the models that it begins with and leads to; see `digest_of_model`."""
+    """What a delta is.
+
+    Attributes:
+        format: `FORMAT`.
+        version: of the layout.
+        block: elements of a block.
+        base: digest of the model that it begins with; see `digest_of_model`.
+        result: that of the model that it leads to.
+        index: that of everything else in the index; see `digest_of_index`.
+    """
 
     format: str
     version: int
     block: int
     base: str
     result: str
+    index: str
 
 
 @dataclass(frozen=True)
@@ -99,8 +110,20 @@ class Index:
     companions: dict[str, Companion]
 
     def text(self) -> str:
-        """The text of the file."""
-        return dumped(asdict(self), indent=1)
+        """The text of the file, with its own digest."""
+        return dumped(signed(asdict(self)), indent=1)
+
+
+def signed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of an index with their digest."""
+    return {**values, "metadata": {**values["metadata"], "index": digest_of_index(values)}}
+
+
+def digest_of_index(values: Mapping[str, Any]) -> str:
+    """The digest of an index: xxh3-128 of its JSON in ASCII, with sorted keys, no spaces, and no `metadata.index`."""
+    metadata = {key: value for key, value in values["metadata"].items() if key != "index"}
+    text = json.dumps({**values, "metadata": metadata}, sort_keys=True, separators=(",", ":"))
+    return xxhash.xxh3_128_hexdigest(text.encode())
 
 
 def digest_of_model(tensors: Mapping[str, tuple[str, Iterable[int], str]]) -> str:
@@ -132,6 +155,8 @@ def read_index(path: Place) -> Index:
         raise CheckpointError(f"{path}: is not the index of a delta: {error}; get the delta again") from error
     if problems := _problems(index):
         raise CheckpointError(f"{path}: {text}" for text in problems)
+    if index.metadata.index != digest_of_index(values):
+        raise CheckpointError(f"{path}: is damaged: its text has another digest than it says; get the delta again")
     return index
 
 

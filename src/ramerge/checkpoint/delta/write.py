@@ -157,7 +157,7 @@ class DeltaWriter:
         """Write what is left. The stage holds a whole delta then."""
         weight_map = self._files.finish()
         result = {name: (one.dtype, one.shape, one.result) for name, one in self._tensors.items()}
-        metadata = Metadata(FORMAT, VERSION, BLOCK, digest_of_model(self._base), digest_of_model(result))
+        metadata = Metadata(FORMAT, VERSION, BLOCK, digest_of_model(self._base), digest_of_model(result), "")
         dropped = [name for name in self._base if name not in self._tensors]
         index = Index(metadata, weight_map, self._tensors, dropped, self._shards, self._companions)
         self._stage.write(INDEX, index.text())
