@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -71,28 +71,29 @@ def signed(estimate: Estimate, digits: int = 1) -> str:
 
 
 def _sparser(results: Results) -> Claim | None:
-    kinds = {kind: densities(results, kind) for kind in ("rl", "sft", "rl-adam", "sft-adam")}
-    if not kinds["rl"] or not kinds["sft"]:
+    tasks = _tasks_of(results, "sft")
+    kinds = {kind: densities(results, kind, tasks) for kind in ("rl", "sft", "rl-adam", "sft-adam")}
+    seeds = kinds["rl"].keys() & kinds["sft"].keys()
+    if not seeds:
         return None
-    places = min(len(kinds["rl"]), len(kinds["sft"]))
-    apart = over_seeds([100 * (kinds["sft"][seed] - kinds["rl"][seed]) for seed in list(kinds["rl"])[:places]])
+    apart = over_seeds([100 * (kinds["sft"][seed] - kinds["rl"][seed]) for seed in sorted(seeds)])
     means = ", ".join(f"{kind} {100 * np.mean(list(found.values())):.1f} %" for kind, found in kinds.items() if found)
     return Claim(
         "RL task vectors are sparser than those of SFT",
         "sections 1 and 3.2",
         "SFT from the same base, on the same tasks, with the same optimizer, rates, steps and rounding; " + _BETTER,
         better(apart),
-        f"density of SFT less that of RL: {signed(apart)} points; densities: {means}",
+        f"density of SFT less that of RL, on {', '.join(tasks)}: {signed(apart)} points; densities: {means}",
     )
 
 
 def _optimizer(results: Results) -> Claim | None:
-    plain, other = densities(results, "rl"), densities(results, "rl-adam")
-    tasks = list(results.models("rl-adam").get("geometry", [{}])[0].get("density", {}))
-    if not other or not tasks:
+    tasks = _tasks_of(results, "rl-adam")
+    plain, other = densities(results, "rl", tasks), densities(results, "rl-adam", tasks)
+    seeds = plain.keys() & other.keys()
+    if not seeds:
         return None
-    plain = densities(results, "rl", tasks)
-    apart = over_seeds([100 * (other[seed] - plain[seed]) for seed in other if seed in plain])
+    apart = over_seeds([100 * (other[seed] - plain[seed]) for seed in sorted(seeds)])
     return Claim(
         "Sparsity comes from RL itself, and not from the optimizer",
         "sections 1 and 3.2 (implied)",
@@ -103,11 +104,16 @@ def _optimizer(results: Results) -> Claim | None:
     )
 
 
-def densities(results: Results, kind: str, tasks: list[str] | None = None) -> dict[int, float]:
-    """The mean density of the agents of a kind, by seed."""
+def _tasks_of(results: Results, kind: str) -> list[str]:
+    """The tasks of the agents of a kind."""
+    return list(results.models(kind).get("geometry", [{}])[0].get("density", {}))
+
+
+def densities(results: Results, kind: str, tasks: Sequence[str]) -> dict[int, float]:
+    """The mean density of the agents of a kind that learned some tasks, by seed."""
     models = results.models(kind)
     return {
-        seed: float(np.mean([value for task, value in one["density"].items() if tasks is None or task in tasks]))
+        seed: float(np.mean([value for task, value in one["density"].items() if task in tasks]))
         for seed, one in zip(models.get("seeds", ()), models.get("geometry", ()), strict=True)
     }
 

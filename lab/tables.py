@@ -118,6 +118,7 @@ def of_geometry(results: Results, kinds: Mapping[str, str]) -> str:
             rows.append(
                 (
                     f"{words}: {task}",
+                    str(len(shared)),
                     f"{np.mean(densities):.1f} % ({min(densities):.1f} to {max(densities):.1f})",
                     f"{100 * shared[0]:.1f} %",
                     f"{100 * shared[1:].sum():.1f} %",
@@ -125,7 +126,10 @@ def of_geometry(results: Results, kinds: Mapping[str, str]) -> str:
                     f"{np.mean(_cosines(geometry, task)):.2f}",
                 )
             )
-    return table(("agents", "density (least to most)", "unique", "shared", "length", "mean cosine to the others"), rows)
+    return table(
+        ("agents", "of how many", "density (least to most)", "unique", "shared", "length", "mean cosine to the others"),
+        rows,
+    )
 
 
 def _cosines(geometry: Sequence[Mapping[str, Mapping[str, float]]], task: str) -> list[float]:
