@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lab import advice, rules, tables
 from lab.advice import ADVICE
@@ -77,7 +78,8 @@ def _beginning(results: Results, main: Measured) -> str:
     return f"""# Findings: which merge is best
 
 What merges of tiny agents show about the claims of the [RAM paper](https://arxiv.org/abs/2601.13572), about all
-methods of ramerge, and about rules that could be better. {len(main.seeds)} seeds were measured, with {sizes["test"]}
+methods of ramerge, and about rules that could be better. {len(main.seeds)}
+seeds{_planned(main, sizes)} were measured, with {sizes["test"]}
 held-out prompts for each task and greedy answers. Everything on this page is computed from `lab/results` by
 
 ```sh
@@ -90,6 +92,10 @@ for each seed, and goes on where it was stopped. Scores are per cent of prompts 
 in brackets
 are 95 % intervals of a bootstrap over seeds and, within seeds, prompts; differences are paired: on the same seeds
 and prompts."""
+
+
+def _planned(main: Measured, sizes: Mapping[str, Any]) -> str:
+    return f" of {sizes['seeds']} that are planned" if len(main.seeds) < sizes["seeds"] else ""
 
 
 def _summary(made: Sequence[Claim]) -> str:
@@ -177,8 +183,7 @@ def _geometry(results: Results, main: Measured) -> str:
     return f"""## What training changes
 
 The paper's figures 2 and 7 in miniature: elements that moved by more than 1e-5, means over seeds. *Unique*: no other
-agent of
-that kind moved them.
+of so many agents of that kind (*of*) moved them.
 
 {tables.of_geometry(results, KINDS)}
 

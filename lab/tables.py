@@ -126,10 +126,8 @@ def of_geometry(results: Results, kinds: Mapping[str, str]) -> str:
                     f"{np.mean(_cosines(geometry, task)):.2f}",
                 )
             )
-    return table(
-        ("agents", "of how many", "density (least to most)", "unique", "shared", "length", "mean cosine to the others"),
-        rows,
-    )
+    head = ("agents", "of", "density (least to most)", "unique", "shared", "length", "mean cosine to the others")
+    return table(head, rows)
 
 
 def _cosines(geometry: Sequence[Mapping[str, Mapping[str, float]]], task: str) -> list[float]:
