@@ -11,7 +11,7 @@ import base64
 import json
 import platform
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,12 +37,14 @@ BASE = "base"
 
 def keep(work: Path, sizes: Sizes, out: Path = RESULTS) -> None:
     """Write what the finished seeds of a work folder found."""
+    finished = set(range(sizes.seeds))
     for setting in sizes.chosen():
         seeds = [
             seed
             for seed in range(sizes.seeds)
             if all(_row_file(work, seed, setting, row.name).exists() for row in setting.rows)
         ]
+        finished &= set(seeds)
         if seeds:
             _write(out / f"{setting.name}.json", _kept(work, sizes, setting, seeds))
     for kind in sizes.kinds:
@@ -59,7 +61,7 @@ def keep(work: Path, sizes: Sizes, out: Path = RESULTS) -> None:
     plain = asdict(sizes)
     for key in ("settings", "rows"):
         plain.pop(key)
-    _write(out / "run.json", {"sizes": plain, "processor": _processor(), "seconds": _seconds(work)})
+    _write(out / "run.json", {"sizes": plain, "processor": _processor(), "seconds": _seconds(work, finished)})
 
 
 def _kept(work: Path, sizes: Sizes, setting: Setting, seeds: Sequence[int]) -> dict[str, Any]:
@@ -130,13 +132,14 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _seconds(work: Path) -> dict[str, float]:
-    """Processor seconds of each seed: training, and merging with scoring."""
+def _seconds(work: Path, seeds: Iterable[int]) -> dict[str, float]:
+    """Processor seconds of each finished seed: training, and merging with scoring."""
     found: dict[str, float] = {}
-    for folder in sorted(work.glob("seed-*")):
+    for seed in sorted(seeds):
+        folder = work / f"seed-{seed:02d}"
         trained = sum(json.loads(path.read_text()) for path in folder.rglob("seconds.json"))
         scored = sum(json.loads(path.read_text()).get("took", 0.0) for path in folder.glob("scores/*/*.json"))
-        found[folder.name] = round(trained + scored, 1)
+        found[str(seed)] = round(trained + scored, 1)
     return found
 
 
