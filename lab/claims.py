@@ -72,6 +72,8 @@ def signed(estimate: Estimate, digits: int = 1) -> str:
 
 def _sparser(results: Results) -> Claim | None:
     tasks = _tasks_of(results, "sft")
+    if not tasks:
+        return None
     kinds = {kind: densities(results, kind, tasks) for kind in ("rl", "sft", "rl-adam", "sft-adam")}
     seeds = kinds["rl"].keys() & kinds["sft"].keys()
     if not seeds:
@@ -89,6 +91,8 @@ def _sparser(results: Results) -> Claim | None:
 
 def _optimizer(results: Results) -> Claim | None:
     tasks = _tasks_of(results, "rl-adam")
+    if not tasks:
+        return None
     plain, other = densities(results, "rl", tasks), densities(results, "rl-adam", tasks)
     seeds = plain.keys() & other.keys()
     if not seeds:

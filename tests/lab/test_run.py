@@ -97,7 +97,10 @@ def test_the_figures_are_what_the_results_say() -> None:
     from lab.figures import FIGURES, figures
 
     drawn = dict(figures(Results()))
-    assert drawn and all((FIGURES / name).read_text(encoding="utf-8") == content for name, content in drawn.items())
+    again = "render them again: python -m lab page"
+    assert drawn and all((FIGURES / name).read_text(encoding="utf-8") == content for name, content in drawn.items()), (
+        again
+    )
 
 
 def test_results_are_small() -> None:
