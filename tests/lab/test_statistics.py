@@ -19,7 +19,7 @@ def scores(p: list[float], seeds: int = 8, between: float = 0.0) -> np.ndarray:
 
 
 def test_replicates_have_the_spread_of_seeds_and_prompts() -> None:
-    p, seeds = 0.7, 40
+    p, seeds = 0.7, 24
     prompts_only = statistics.replicates(scores([p], seeds))[:, 0].std()
     # drawing seeds as well counts the noise of prompts twice
     assert prompts_only == pytest.approx(100 * math.sqrt(2 * p * (1 - p) / 600 / seeds), rel=0.25)
