@@ -27,7 +27,7 @@ def text(results: Results) -> str:
     by_situation: dict[str, list[Measured]] = {}
     for setting in SETTINGS:
         measured = results.setting(setting.name)
-        if measured is not None:
+        if measured is not None and all(name in measured.default for name in _CANDIDATES):
             by_situation.setdefault(_situation(results, setting.kind, measured), []).append(measured)
     content = {
         "margin": MARGIN,
@@ -53,7 +53,7 @@ def _situation(results: Results, kind: str, measured: Measured) -> str:
 
 def _best(settings: Sequence[Measured]) -> dict[str, Any]:
     """The best candidate over settings, and what choosing it on all seeds but one costs on that one."""
-    names = [name for name in _CANDIDATES if all(name in one.default for one in settings)]
+    names = list(_CANDIDATES)
     seeds = sorted(set.intersection(*(set(one.seeds) for one in settings)))
     scores = np.mean([_scores(one.only(lambda seed: seed in seeds), names) for one in settings], axis=0)
     winner = _CANDIDATES[names[int(scores.mean(0).argmax())]]

@@ -79,19 +79,14 @@ def _beginning(results: Results, main: Measured) -> str:
 
 What merges of tiny agents show about the claims of the [RAM paper](https://arxiv.org/abs/2601.13572), about all
 methods of ramerge, and about rules that could be better. {len(main.seeds)}
-seeds{_planned(main, sizes)} were measured, with {sizes["test"]}
-held-out prompts for each task and greedy answers. Everything on this page is computed from `lab/results` by
+seeds{_planned(main, sizes)} were measured, with {sizes["test"]} held-out prompts for each task and greedy answers.
 
-```sh
-python -m lab page
-```
+`make lab` makes the results: it trains, merges and scores, and goes on where it was stopped. It took {took:.1f}
+minutes of one core ({results.run["processor"]}) for each seed. Everything on this page is computed from `lab/results`, by
+`python -m lab page`.
 
-and `make lab` makes the results: it trains, merges and scores, took {took:.1f} minutes of one core
-({results.run["processor"]})
-for each seed, and goes on where it was stopped. Scores are per cent of prompts that are answered exactly. Intervals
-in brackets
-are 95 % intervals of a bootstrap over seeds and, within seeds, prompts; differences are paired: on the same seeds
-and prompts."""
+Scores are per cent of prompts that are answered exactly. Intervals in brackets are 95 % intervals of a bootstrap over
+seeds and, within seeds, prompts. Differences are paired: they are on the same seeds and prompts."""
 
 
 def _planned(main: Measured, sizes: Mapping[str, Any]) -> str:

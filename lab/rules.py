@@ -13,6 +13,8 @@ from lab.statistics import Estimate, over_seeds
 
 SETTINGS = ("three", "five", "three-float32", "three-sft", "copies")
 REFERENCE = "ram+ shared=mean"
+FEWEST = 2
+"""Seeds that a choice is tested on at least."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def choose(results: Results) -> Choice | None:
     names = [row.name for row in RULES if all(row.name in measured.default for measured in known)]
     seeds = sorted(set.intersection(*(set(measured.seeds) for measured in known))) if known else []
     choosing, testing = tuple(seeds[::3]), tuple(seed for seed in seeds if seed not in seeds[::3])
-    if not testing or REFERENCE not in names:
+    if len(testing) < FEWEST or REFERENCE not in names:
         return None
     first = [measured.only(lambda seed: seed in choosing) for measured in known]
     rest = [measured.only(lambda seed: seed in testing) for measured in known]
