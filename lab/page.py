@@ -82,8 +82,9 @@ methods of ramerge, and about rules that could be better. {len(main.seeds)}
 seeds{_planned(main, sizes)} were measured, with {sizes["test"]} held-out prompts for each task and greedy answers.
 
 `make lab` makes the results: it trains, merges and scores, and goes on where it was stopped. It took {took:.1f}
-minutes of one core ({results.run["processor"]}) for each seed. Everything on this page is computed from `lab/results`, by
-`python -m lab page`.
+minutes of one core ({results.run["processor"]})
+for each seed. Everything on this page is computed from `lab/results`,
+by `python -m lab page`.
 
 Scores are per cent of prompts that are answered exactly. Intervals in brackets are 95 % intervals of a bootstrap over
 seeds and, within seeds, prompts. Differences are paired: they are on the same seeds and prompts."""
