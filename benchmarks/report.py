@@ -50,8 +50,8 @@ REASONS: dict[str, str] = {
         "with a write to the disk that it waits for. Ray also runs its processes at a lower priority (nice 15)"
     ),
     "cluster.0.5B.two": (
-        "what is done once does not get faster: planning, a look at a sample, and the disk that both nodes write to. And "
-        "the process that collects shares the two processors with two nodes, while one node leaves it one of them"
+        "what is done once does not get faster: planning, a look at a sample, and the disk that both nodes write to. "
+        "And the process that collects shares the two processors with two nodes, while one node leaves it one of them"
     ),
     "delta_merges.0.5B.cold": _EXPANDED,
     "delta_merges.0.5B.warm.delta": (
