@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test thorough peers browser sandbox lint docs format fuzz faults bench agents real isolate scores clean
+.PHONY: demo test thorough peers browser sandbox lint docs format fuzz faults kills bench agents real isolate scores clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
@@ -63,6 +63,10 @@ bench: $(VENV)/.dev  ## measure at 0.5B, and write benchmarks/README.md; BENCH=-
 # drawn from its seed, and ends with a table; FAULTS="--faults 20000 --seed 7" takes hours.
 faults: $(VENV)/.dev  ## inject 2,000 faults, and compare what is said with what is on the disk: 20 minutes
 	$(BIN)/python -m tests.faults $(FAULTS)
+
+# Real kills at moments of the clock. KILLS="--kills 2000 --seed 7" takes hours.
+kills: $(VENV)/.dev  ## kill 200 merges, sweeps and conversions, on threads, ranks and Ray, and let them go on: 30 minutes
+	nice $(BIN)/python -m tests.kills $(KILLS)
 
 # The real thing: SmolLM2-135M-Instruct and three agents trained from it with GRPO on a CPU. See lab/real/README.md.
 REAL := .real

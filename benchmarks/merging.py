@@ -41,7 +41,7 @@ def copying(inputs: Sequence[Path], size: int, copy: Path) -> str:
 
 def plan(method: str, files: Family) -> list[str]:
     """`ramerge plan` of the same merge, as JSON."""
-    return [timing.beside("ramerge"), "plan", *_recipe(method, files), "--json"]
+    return [timing.beside("ramerge"), "plan", *_recipe(method, files), "--no-cache", "--json"]
 
 
 def sweep(method: str, files: Family, out: Path, vary: str) -> list[str]:

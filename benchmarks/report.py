@@ -35,7 +35,27 @@ _SAMPLE = (
     "the inputs are read once, but its kernel and the sample before take processor time, which the disk does not hide "
     "as much as the floor's, and Python starts with cold caches"
 )
+_EXPANDED = (
+    "this disk reads 1.7 GB/s, so both merges wait for two slow processors, not for the disk: an agent's block is made "
+    "from the base's block and its changes, which takes as long as copying it from the page cache, and checksums come "
+    "on top. Fewer bytes are read, which counts only where the disk or the network is slower than that"
+)
 REASONS: dict[str, str] = {
+    "huge.one": (
+        "half of its 90,369 tensors are scales of float8. A tensor takes some 60 µs from its header to its place in "
+        "the output (JSON, checks, decoding, layout), and all of that is Python"
+    ),
+    "cluster.0.5B.one": (
+        "a pass begins with tasks that import ramerge's modules, load kernels and unpack the plan, and a task ends "
+        "with a write to the disk that it waits for. Ray also runs its processes at a lower priority (nice 15)"
+    ),
+    "delta_merges.0.5B.cold": _EXPANDED,
+    "delta_merges.0.5B.warm.delta": (
+        "the floor reads from memory and writes an eighth: 0.7 s, of which starting Python and importing libraries "
+        "take as much; comparing and five checksums take 0.8 s of two processors"
+    ),
+    "delta_merges.0.5B.cold.analyze": "nearly all of it is the kernel of the analysis, which sees whole blocks",
+    "delta_merges.0.5B.warm.analyze": "nearly all of it is the kernel of the analysis, which sees whole blocks",
     "lora.0.5B.warm": (
         "with warm caches reading whole agents costs next to nothing, and the products of rank 64 are 46 GFLOP for "
         "each agent and pass, of which RAM+ has two; the kernel does 35 to 40 GFLOP/s on a core"

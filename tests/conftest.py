@@ -3,14 +3,18 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
 from ramerge.checkpoint import identity
+from ramerge.engine.executors import ray
 from ramerge.planning import remembered
+from tests.executors.cluster import two_nodes
 
 settings.register_profile(
     "ramerge",
@@ -58,6 +62,20 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     (place / "kernels").symlink_to(Path(os.environ["RAMERGE_CACHE"]) / "kernels")
     monkeypatch.setenv("RAMERGE_CACHE", str(place))
     return place
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """Two nodes of Ray. They start in some seconds, so all tests of a process share them."""
+    with two_nodes() as made:
+        yield made
+
+
+@pytest.fixture
+def connected(cluster: Any) -> Iterator[Any]:
+    """The module `ray`, connected to them."""
+    with ray.connected({"address": cluster.address}) as module:
+        yield module
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from ramerge.checkpoint.delta.layout import INDEX
 from ramerge.checkpoint.delta.write import DeltaWriter
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.foundation.errors import OutputError, PlanError, RecipeError, WeightsError
+from ramerge.foundation.errors import CheckpointError, OutputError, PlanError, RecipeError, WeightsError
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.commands import ramerge as command
 from tests.conformance.methods import ROWS
@@ -197,6 +197,8 @@ def test_the_commands(tmp_path: Path) -> None:
     assert files(tmp_path / "back") == files(tmp_path / "a")
     refused = command("apply", tmp_path / "base", tmp_path / "a", tmp_path / "other")
     assert refused.returncode == 2 and "is no delta" in refused.stderr
+    refused = command("apply", tmp_path / "base", tmp_path / "d")
+    assert refused.returncode == 2 and "three names are needed" in refused.stderr
     refused = command("delta", tmp_path / "base", tmp_path / "a", tmp_path / "d")
     assert refused.returncode == 2 and "exists" in refused.stderr
     write_checkpoint(tmp_path / "another", simple(5, moved=0.5))
@@ -217,6 +219,22 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
         ramerge.apply(tmp_path / "base", [], tmp_path / "d")
     with pytest.raises(PlanError, match="one of the inputs"):
         ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "a", overwrite=True)
+
+
+def test_links_that_lead_out_are_followed_if_allowed(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", simple(0))
+    write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
+    (tmp_path / "a/model.safetensors").rename(tmp_path / "weights")
+    (tmp_path / "a/model.safetensors").symlink_to(tmp_path / "weights")
+    with pytest.raises(CheckpointError, match=r"outside the checkpoint.* --allow-outside-links"):
+        ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d")
+    ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d", allow_outside_links=True)
+    (tmp_path / "d/delta-00001.safetensors").rename(tmp_path / "data")
+    (tmp_path / "d/delta-00001.safetensors").symlink_to(tmp_path / "data")
+    with pytest.raises(CheckpointError, match="outside the checkpoint"):
+        ramerge.apply(tmp_path / "base", tmp_path / "d", tmp_path / "back")
+    ramerge.apply(tmp_path / "base", tmp_path / "d", tmp_path / "back", allow_outside_links=True)
+    assert files(tmp_path / "back") == files(tmp_path / "a")
 
 
 def test_a_chain(tmp_path: Path) -> None:

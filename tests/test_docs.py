@@ -287,3 +287,10 @@ def test_the_chart_shows_what_was_measured() -> None:
     caption = re.search(r"!\[(.*?)\]", (ROOT / "README.md").read_text(encoding="utf-8"))
     numbers = [word for word in drawn if re.fullmatch(r"[\d.]+ (s|GB)", word)]
     assert caption and all(number in caption[1] for number in numbers)
+
+
+def test_predicted_times_follow_from_what_was_measured() -> None:
+    from benchmarks import scale
+
+    text = (ROOT / scale.PAGE).read_text(encoding="utf-8")
+    assert text == scale.page(text, scale.kept()), "run `python -m benchmarks.scale --write`"

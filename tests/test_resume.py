@@ -363,28 +363,3 @@ def test_shards_that_are_not_there_any_more_are_made_anew(source: dict, tmp_path
         assert weights(out) == weights(tmp_path / "whole")
         assert beside(out) == []
         shutil.rmtree(out)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(40))
-def test_kills_at_any_time(seed: int, source: dict, tmp_path: Path) -> None:
-    """At moments of the clock, and not of the journal; five for each of forty merges and sweeps."""
-    import time
-
-    drawn = random.Random(seed)
-    settings, options = CASES[drawn.choice(list(CASES))]
-    source, out = source | settings, tmp_path / "out"
-    began = time.monotonic()
-    merge(source, tmp_path / "whole", **options)
-    took = time.monotonic() - began
-    for _ in range(5):
-        child = forked(lambda: merge(source, out, overwrite=True, **options))
-        time.sleep(drawn.random() * took)
-        os.kill(child, signal.SIGKILL)
-        ended(child)
-        if out.exists():
-            assert weights(out) == weights(tmp_path / "whole")
-    with said():
-        merge(source, out, overwrite=True, **options)
-    assert weights(out) == weights(tmp_path / "whole")
-    assert beside(out) == []

@@ -157,6 +157,7 @@ def test_json_is_exact_and_has_nothing_to_obey() -> None:
         (b"1" * 101, "more than 100 digits"),
         (b'{"a": 1.' + b"1" * 5000 + b"}", "more than 100 digits"),
         (b'{"' + b"x" * 1025 + b'": 1}', "key of more than 1,024"),
+        (b'{"' + b'\\"' * 1025 + b'": 1}', "key of more than 1,024"),
         (b'"\\ud800"', "surrogate"),
         (b'"\\ude00\\ud83d"', "surrogate"),
         (b'"\\\\\\ud83d"', "surrogate"),

@@ -308,7 +308,7 @@ def clean(out: str | Path, *, stage: str | Path | None = None) -> list[str]:
     """Remove what stopped runs have left beside an output, and put back an old output that they had moved.
 
     Args:
-        out: the output folder of those runs. It is left as it is; elsewhere, what is not complete is removed.
+        out: the output folder of those runs. It is left as it is. Elsewhere, a model that is not complete is removed.
         stage: as for `plan`.
 
     Returns:

@@ -30,6 +30,18 @@ def test_a_good_header(tmp_path: Path) -> None:
     assert found.metadata == {"format": "pt"}
 
 
+def test_equal_headers_are_those_of_each_file(tmp_path: Path) -> None:
+    header = {"a": entry(0, 8)}
+    first = read_header(write(tmp_path / "x", header))
+    assert read_header(write(tmp_path / "y", header)) is first  # a base's, and an agent's
+    with pytest.raises(CheckpointError, match=r"z: truncated"):
+        read_header(write(tmp_path / "z", header, data=4))
+    bad = {"a": entry(0, 9)}
+    for name in ("v", "w"):
+        with pytest.raises(CheckpointError, match=f"{name}: tensor 'a': F32"):
+            read_header(write(tmp_path / name, bad, data=9))
+
+
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     entries = [("é", "BF16", (3,), 6), ("s", "F64", (), 8), ("none", "F32", (0,), 0)]
     data = encode_header(entries, {"format": "pt"})

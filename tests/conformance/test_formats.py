@@ -48,6 +48,8 @@ def merged(source: dict[str, Any], out: Path, block: int, workers: int) -> dict[
     """The tensors of a merge in blocks of a given size, however small, in no more memory than was planned."""
     plan = ramerge.plan(source, out)
     assert plan.problems == ()
+    kinds = {tensor.likeness: tensor.buffer_bytes(block) for tensor in plan.tensors}
+    assert all(tensor.buffer_bytes(block) == kinds[tensor.likeness] for tensor in plan.tensors)
     tight = replace(plan.resources, block_elements=block, buffer_bytes=max(t.buffer_bytes(block) for t in plan.tensors))
     execute(replace(plan, resources=tight), ThreadExecutor(workers))
     return read_checkpoint(out)

@@ -29,19 +29,8 @@ from ramerge.foundation.errors import ContinueNote, RankError
 from ramerge.methods.table import METHODS
 from tests.checkpoints import floats, recipe, write_checkpoint, write_simple
 from tests.conformance.test_merge import plain
-from tests.executors.cluster import merge, second_of, two_nodes
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Any]:
-    with two_nodes() as made:
-        yield made
-
-
-@pytest.fixture
-def connected(cluster: Any) -> Iterator[Any]:
-    with executors.connected({"address": cluster.address}) as ray:
-        yield ray
+from tests.executors.cluster import merge, second_of
+from tests.storage import seaweed
 
 
 @pytest.fixture
@@ -69,15 +58,6 @@ def by_threads(source: dict, out: Path, block: int = SMALL) -> dict[str, bytes]:
     return weights(out)
 
 
-def test_every_method_gives_the_bytes_of_threads(connected: Any, tmp_path: Path) -> None:
-    for method in METHODS:
-        folder = tmp_path / method
-        folder.mkdir()
-        source = plain(folder, method)[0]
-        merge(connected, source, folder / "ray", block=1 << 19)
-        assert weights(folder / "ray") == by_threads(source, folder / "threads", block=1 << 19), method
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", ["F32", "F16"])
@@ -97,6 +77,29 @@ def test_sweeps_analyses_and_relative_names(connected: Any, tmp_path: Path, monk
     assert weights(tmp_path / "ray") == weights(tmp_path / "threads")
     here, there = (ramerge.analyze(source, executor=each, cache=False) for each in ("threads", "ray"))
     assert here.tables() == there.tables()
+
+
+def test_nodes_read_buckets_with_credentials_of_their_own(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    agents = write_simple(tmp_path)
+    (tmp_path / "s3").mkdir()
+    with seaweed.running(tmp_path / "s3") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        source = {"method": "ram+", "base": server.put(tmp_path / "base", "nodes/base")}
+        source |= {"agents": {name: server.put(tmp_path / name, f"nodes/{name}") for name in agents}}
+        with (
+            executors.connected({"address": cluster.address}),
+            pytest.raises(ramerge.CheckpointError, match=r"s3://models/nodes/.*\(on node "),
+        ):
+            ramerge.merge(source, tmp_path / "denied", executor="ray", cache=False)
+        assert not hidden_folder(tmp_path / "denied").exists()
+        own = {"address": cluster.address, "runtime_env": {"env_vars": server.environment}}
+        ramerge.merge(source, tmp_path / "ray", executor="ray", ray_init=own, cache=False)
+    ramerge.merge(recipe(tmp_path, agents), tmp_path / "threads", cache=False)
+    assert weights(tmp_path / "ray") == weights(tmp_path / "threads")
 
 
 def test_a_lost_node_s_blocks_are_done_by_others(
@@ -299,7 +302,8 @@ GB = 1e9
     [
         ([{"CPU": 1, "memory": GB}] * 2, 4, (1, 2, 2)),
         ([{"CPU": 64, "memory": 100 * GB}] * 3, 66, (4, 5, 48)),
-        ([{"CPU": 64, "memory": 100 * GB}, {"CPU": 2, "memory": GB}, {"memory": GB}], 66, (2, 3, 33)),
+        ([{"CPU": 64, "memory": 100 * GB}, {"CPU": 4, "memory": 2 * GB}, {"memory": GB}], 66, (2, 3, 34)),
+        ([{"CPU": 2, "memory": 2 * GB}], 4, (1, 2, 2)),
         ([{"CPU": 64, "memory": 2 * GB}], 66, (4, 5, 2)),
         ([{"CPU": 8, "memory": 9 * GB}], 1, (1, 1, 8)),
     ],
@@ -308,6 +312,15 @@ def test_tasks_are_laid_out(nodes: list, workers: int, found: tuple[int, int, in
     processors = 64 if workers > 4 else 2
     slots = executors.lay_out(nodes, workers, processors, lambda threads: int(threads * 0.2 * GB))
     assert (slots.cpus, slots.threads, slots.count) == found
+
+
+@pytest.mark.parametrize("number", [1, 3, 7, 200, 10_001])
+@pytest.mark.parametrize("count", [1, 2, 48])
+def test_runs_hold_every_block_once_and_end_together(number: int, count: int) -> None:
+    found = [list(run) for run in executors.runs(range(number), executors.Slots(1, 2, 0, count))]
+    assert [block for run in found for block in run] == list(range(number))
+    assert all(len(run) <= max(number / (2 * count), 2, 1 + number / (16 * count)) for run in found)
+    assert len(found) <= 20 * count
 
 
 def test_no_node_is_large_enough() -> None:

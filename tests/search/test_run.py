@@ -251,6 +251,27 @@ def test_several_objectives_give_a_front(tmp_path: Path) -> None:
         found(tmp_path / "wrong", space, Fake(returns), objectives=(Objective("goood"),))
 
 
+def test_figures_hold_the_points_and_compile(tmp_path: Path) -> None:
+    """`search.report.charts`: a figure for each thing to see; Vega-Lite accepts it, with the rows that it has."""
+    if not can_render():
+        pytest.skip("the page's libraries are not here")
+    from ramerge.search.report.charts import figures_of
+
+    def returns(model: Path, _: Split) -> Any:
+        r = facts(model)["parameters"].get("r", 0.2)
+        return {"good": r, "cost": {0.1: 1.0, 0.2: 5.0, 0.3: 3.0}[r]}
+
+    objectives = (Objective("good"), Objective("cost", lower=True))
+    result = found(tmp_path / "out", Space(("ram+",), (R,)), Fake(returns), objectives=objectives)
+    figures = {figure.name: figure for figure in figures_of(result)}
+    assert list(figures) == ["ranking", "course", "axes", "front"]
+    assert [row["value"] for row in figures["ranking"].rows] == [0.1, 0.3, 0.2]  # the front first, from its middle
+    assert [row["best"] for row in figures["course"].rows] == [0.1, 0.2, 0.3]
+    assert {(row["key"], row["x"]) for row in figures["axes"].rows} == {("r", x) for x in (0.1, 0.2, 0.3)}
+    assert [row["front"] for row in figures["front"].rows] == ["on the front", "beaten", "on the front"]
+    assert all("value" in figure.chart.to_json() or figure.name == "front" for figure in figures.values())
+
+
 def test_the_page_shows_points_findings_and_recipe(tmp_path: Path) -> None:
     if not can_render():
         pytest.skip("the page's libraries are not here")

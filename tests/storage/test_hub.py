@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import ramerge
+from ramerge.checkpoint.hub import resolve
 from tests.checkpoints import simple, write_checkpoint, write_simple
 from tests.storage.hub import COMMIT, NAME, TOKEN, standing_in
 from tests.storage.web import WebServer
@@ -51,6 +53,22 @@ def cached_files(hub: WebServer) -> list[str]:
     from huggingface_hub import constants
 
     return [path.name for path in Path(constants.HF_HUB_CACHE).rglob("*") if path.is_file()]
+
+
+def test_another_machine_asks_the_hub_itself(
+    hub: WebServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    place = resolve(NAME, tmp_path).folder / "config.json"
+    assert place.read_bytes() == (hub.folder / NAME / "config.json").read_bytes()
+    pickled = pickle.dumps(place)
+    assert TOKEN.encode() not in pickled
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path_factory.mktemp("another")))
+    there = pickle.loads(pickled)  # noqa: S301
+    assert there == place and there.version() == place.version()
+    assert there.read_bytes() == place.read_bytes()
 
 
 @pytest.mark.parametrize("revision", ["", "@main", f"@{COMMIT}"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +109,32 @@ def test_an_object_that_changes_after_planning(s3: Server, tmp_path: Path) -> No
     with pytest.raises(ramerge.CheckpointError, match=r"s3://models/changing/code/\S+: has changed since"):
         ramerge.merge(plan)
     assert not any(path.name.startswith(("out", ".out")) for path in tmp_path.iterdir())
+
+
+def test_another_machine_asks_for_the_same_versions_with_its_own_credentials(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_simple(tmp_path)
+    place = open_remote(s3.put(tmp_path / "base", "travelling/base")) / "model.safetensors"
+    files = Files({place: place.version()})
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "a-token-of-tests")
+    pickled = pickle.dumps((place, files))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT"):
+        assert os.environ[name].encode() not in pickled
+    monkeypatch.delenv("AWS_SESSION_TOKEN")
+    there, of_there = pickle.loads(pickled)  # noqa: S301
+    assert there == place and there.version() == place.version()
+    assert there.read_bytes() == (tmp_path / "base/model.safetensors").read_bytes()
+    out = np.empty(8, np.uint8)
+    of_there.fill(there, 0, out)
+    assert out.tobytes() == there.read_bytes()[:8]
+    write_checkpoint(tmp_path / "base", simple(9, moved=0.5))
+    s3.put(tmp_path / "base", "travelling/base")
+    with pytest.raises(CheckpointError, match="has changed since"):
+        pickle.loads(pickled)[0].read_bytes()  # noqa: S301
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(CheckpointError, match="AWS_ACCESS_KEY_ID"):
+        pickle.loads(pickled)[0].read_bytes()  # noqa: S301
 
 
 def test_ranges_of_any_size(s3: Server, tmp_path: Path) -> None:

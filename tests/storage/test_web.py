@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 import traceback
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import ramerge
+from ramerge.checkpoint.storage.table import open_remote
 from tests.checkpoints import simple, write_checkpoint
 from tests.storage.web import Fault, Request, WebServer
 
@@ -29,6 +31,18 @@ def here(web: WebServer) -> dict[str, Any]:
     """The same recipe of the folders."""
     agents = {name: str(web.folder / name) for name in ("code", "tool")}
     return {"method": "ram+", "base": str(web.folder / "base"), "agents": agents}
+
+
+def test_another_machine_asks_for_the_same_versions(web: WebServer) -> None:
+    served(web)
+    place = open_remote(f"{web.url}/base?key=1") / "model.safetensors"
+    assert place.read_bytes()
+    web.asked.clear()
+    there = pickle.loads(pickle.dumps(place))  # noqa: S301
+    assert there == place and there.version() == place.version()
+    assert not web.asked  # what is known is not asked for again
+    assert there.read_bytes() == place.read_bytes()
+    assert all("key=1" in path for _, path, _ in web.asked)
 
 
 @pytest.mark.parametrize("shards", [1, 3])

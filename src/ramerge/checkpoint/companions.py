@@ -13,7 +13,7 @@ from typing import Any
 from ramerge.checkpoint.embeddings import set_vocabulary
 from ramerge.checkpoint.encodings.decode import KEYS, without_declaration
 from ramerge.checkpoint.formats.files import read_json
-from ramerge.checkpoint.paths import leads_outside, target
+from ramerge.checkpoint.paths import leads_outside, linked_out
 from ramerge.checkpoint.storage.place import Place, relative
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError
@@ -115,13 +115,7 @@ def companion_files(
         chosen |= {name: path for name, path in _companions(folder) if _is_tokenizer(name)}
     outside = [path for path in chosen.values() if all(leads_outside(path, root) for root in (*base, *tokenizer_from))]
     if outside and not allow_outside_links:
-        raise CheckpointError(
-            [
-                f"{path}: links to {target(path)}, outside the checkpoint; "
-                "set allow.outside_links: true in the recipe if you trust it"
-                for path in outside
-            ]
-        )
+        raise CheckpointError(map(linked_out, outside))
     return chosen
 
 

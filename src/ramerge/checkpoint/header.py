@@ -9,12 +9,16 @@ Everything that the safetensors library refuses is refused here. What it accepts
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.dtypes import BITS
@@ -29,10 +33,12 @@ MAX_HEADER_BYTES = 32_000_000
 _LIMITS = Limits(size=MAX_HEADER_BYTES, signs=1_700_000, depth=8)
 _MOST_PROBLEMS = 100
 MAX_NUMBER = 2**63 - 1
+_KEYS = {"dtype", "shape", "data_offsets"}
+_INT = {int}
+_FEW = 8
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One tensor of a header: safetensors dtype, shape, and its bytes `begin:end` counted from the file's start."""
 
     name: str
@@ -98,6 +104,12 @@ def header_bytes(path: Place) -> bytes:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
 
 
+# Headers that were read last, by a digest of all that they follow from.
+_known: dict[tuple[bytes, int, int], Header] = {}
+_MOST_KNOWN = 256
+_knowing = threading.Lock()
+
+
 def parse_header(path: Place, text: bytes, data_start: int, file_bytes: int) -> Header:
     """Check the text of a header.
 
@@ -110,6 +122,20 @@ def parse_header(path: Place, text: bytes, data_start: int, file_bytes: int) -> 
     Raises:
         CheckpointError: it violates the format; all problems that can be found are listed.
     """
+    # agents have the headers of their base, if a trainer has written them as it has read them
+    key = hashlib.sha256(text).digest(), data_start, file_bytes
+    with _knowing:
+        known = _known.pop(key, None)
+    if known is None:
+        known = _parsed(path, text, data_start, file_bytes)
+    with _knowing:
+        _known[key] = known
+        if len(_known) > _MOST_KNOWN:
+            del _known[next(iter(_known))]
+    return known
+
+
+def _parsed(path: Place, text: bytes, data_start: int, file_bytes: int) -> Header:
     document = _load_json(path, text)
     metadata = document.pop("__metadata__", None)
     problems = []
@@ -126,7 +152,7 @@ def parse_header(path: Place, text: bytes, data_start: int, file_bytes: int) -> 
             entries.append(entry)
         if len(problems) == _MOST_PROBLEMS:
             break
-    entries.sort(key=lambda entry: (entry.begin, entry.end))
+    entries.sort(key=attrgetter("begin", "end"))
     if not problems:
         problems = [f"{path}: {problem}" for problem in _layout_problems(entries, data_start, file_bytes)]
     if problems:
@@ -137,15 +163,14 @@ def parse_header(path: Place, text: bytes, data_start: int, file_bytes: int) -> 
 def _load_json(path: Place, text: bytes) -> dict[str, Any]:
     duplicates: list[str] = []
 
-    def unique(pairs: Pairs) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) < len(pairs):
-            counts = Counter(name for name, _ in pairs)
-            duplicates.extend(sorted(name for name, count in counts.items() if count > 1))
-        return result
+    def repeated(pairs: Pairs) -> None:
+        counts = Counter(name for name, _ in pairs)
+        duplicates.extend(sorted(name for name, count in counts.items() if count > 1))
 
     try:
-        document = parse(text, _LIMITS, to_object=unique, to_integer=_integer, constants=False)
+        document = parse(
+            text, _LIMITS, repeated=repeated, to_integer=_integer if b"-0" in text else int, constants=False
+        )
     except ValueError as error:
         raise CheckpointError(
             f"{path}: the header {error}; this is not a safetensors file, or it is damaged"
@@ -162,22 +187,24 @@ def _integer(text: str) -> int | float:
     return -0.0 if text == "-0" else int(text)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _are_counts(values: list[Any]) -> bool:
+    """Whether all are whole numbers that are not negative."""
+    return all(type(value) is int and value >= 0 for value in values)
 
 
 def _entry(name: str, raw: Any, data_start: int) -> Entry | str:
     """An entry, or what is wrong with it."""
-    if not isinstance(raw, dict) or set(raw) != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(raw, dict) or raw.keys() != _KEYS:
         return "must have exactly the keys dtype, shape and data_offsets"
     dtype, shape, offsets = raw["dtype"], raw["shape"], raw["data_offsets"]
     if not isinstance(dtype, str) or dtype not in BITS:
         return f"unknown dtype {quoted(dtype)}"
-    if not isinstance(shape, list) or not all(_is_count(extent) for extent in shape):
-        return f"shape {quoted(shape)} is not a list of non-negative integers"
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(offset) for offset in offsets):
-        return f"data_offsets {quoted(offsets)} are not two non-negative integers"
-    if any(number > MAX_NUMBER for number in (*shape, *offsets)):
+    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+        return _no_counts(shape, offsets)
+    numbers = shape + offsets
+    if set(map(type, numbers)) != _INT or min(numbers) < 0:  # a large model has half a million of them
+        return _no_counts(shape, offsets)
+    if max(numbers) > MAX_NUMBER:
         return "a size or an offset overflows 64 bits"
     bits = _bits(shape, BITS[dtype])
     if bits > 8 * MAX_NUMBER:
@@ -190,8 +217,17 @@ def _entry(name: str, raw: Any, data_start: int) -> Entry | str:
     return Entry(name, dtype, tuple(shape), data_start + begin, data_start + end)
 
 
+def _no_counts(shape: Any, offsets: Any) -> str:
+    """Which of both is wrong."""
+    if not isinstance(shape, list) or not _are_counts(shape):
+        return f"shape {quoted(shape)} is not a list of non-negative integers"
+    return f"data_offsets {quoted(offsets)} are not two non-negative integers"
+
+
 def _bits(shape: Sequence[int], width: int) -> int:
     """The size of a tensor in bits. Beyond the limit some number above it, because a huge product would take long."""
+    if len(shape) <= _FEW:
+        return width * math.prod(shape)
     bits = 0 if 0 in shape else width
     for extent in shape:
         if bits > 8 * MAX_NUMBER:
@@ -203,13 +239,14 @@ def _bits(shape: Sequence[int], width: int) -> int:
 def _layout_problems(entries: Sequence[Entry], data_start: int, file_bytes: int) -> list[str]:
     """Overlaps, holes, and data that ends after or before the file's end. `entries` are sorted by position."""
     problems = []
-    position, before = data_start, "the header"
+    position, before = data_start, None
     for entry in entries:
         if entry.begin < position:
-            problems.append(f"tensor {quoted(entry.name)} overlaps {before}")
+            other = f"tensor {quoted(before.name)}" if before is not None else "the header"
+            problems.append(f"tensor {quoted(entry.name)} overlaps {other}")
         elif entry.begin > position:
             problems.append(f"{entry.begin - position:,} bytes before tensor {quoted(entry.name)} belong to no tensor")
-        position, before = max(position, entry.end), f"tensor {quoted(entry.name)}"
+        position, before = max(position, entry.end), entry
     if position > file_bytes:
         missing = position - file_bytes
         problems.append(f"truncated: tensors run {missing:,} bytes past the file's end; download it again")

@@ -15,7 +15,7 @@ from ramerge.checkpoint.formats import unread
 from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.formats.table import formats
 from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.paths import common_folder, leads_outside, target
+from ramerge.checkpoint.paths import common_folder, leads_outside, linked_out
 from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.foundation.errors import CheckpointError
 
@@ -128,10 +128,7 @@ def _check_link(directory: Place, found: Place, *, allowed: bool) -> None:
     if allowed or isinstance(directory, Remote) or isinstance(found, Remote):
         return
     if leads_outside(found, common_folder(directory, found)):
-        raise CheckpointError(
-            f"{found}: links to {target(found)}, outside the checkpoint; "
-            "set allow.outside_links: true in the recipe if you trust it"
-        )
+        raise CheckpointError(linked_out(found))
 
 
 def _not_a_directory(directory: Place) -> str:

@@ -24,6 +24,14 @@ def target(path: Place) -> Place:
     return path if isinstance(path, Remote) else Path(os.path.realpath(path))
 
 
+def linked_out(path: Place) -> str:
+    """The message about a link that `leads_outside`."""
+    return (
+        f"{path}: links to {target(path)}, outside the checkpoint; if you trust it, set allow.outside_links: true in "
+        "the recipe, or give delta and apply the option --allow-outside-links"
+    )
+
+
 def leads_outside(path: Place, directory: Place) -> bool:
     """Whether a link in `directory` points to a file outside of it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,11 @@ class Scaled(Origin):
     def encoding(self) -> str:
         """See `Origin`."""
         return self.format
+
+    @property
+    def likeness(self) -> Hashable:
+        """See `Origin`."""
+        return self.format, self.codes.likeness, self.scale_format, self.scales.likeness, self.grid
 
     def usual_dtype(self, tensor: Tensor) -> str:
         """See `Origin`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,11 @@ class Origin(ABC):
     def encoding(self) -> str:
         """The format of the codes that the elements are decoded from, such as `F8_E4M3`; empty if there are none."""
         return ""
+
+    @property
+    def likeness(self) -> Hashable:
+        """Equal for origins from which tensors of one dtype and shape are read in the same memory."""
+        return id(self)
 
     def usual_dtype(self, tensor: Tensor) -> str:
         """The dtype in which the model has the tensor, where it is computed in a wider one."""
@@ -66,6 +71,11 @@ class Stored(Origin):
     path: Place
     offset: int
     nbytes: int
+
+    @property
+    def likeness(self) -> Hashable:
+        """See `Origin`."""
+        return ""
 
     def leaves(self) -> Iterator[Stored]:
         """See `Origin`."""
@@ -127,6 +137,11 @@ class Tensor:
     def encoding(self) -> str:
         """The format of the codes that its elements are decoded from; empty if they are stored as they are."""
         return self.origin.encoding
+
+    @property
+    def likeness(self) -> Hashable:
+        """Equal for tensors that are read in the same memory. A large model has thousands of each kind."""
+        return self.dtype, self.shape, self.origin.likeness
 
     @property
     def usual_dtype(self) -> str:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 _THREADS = click.option("--threads", type=int, metavar="N", help="Worker threads; default: processors and one more.")
 
+_LINKS = click.option(
+    "--allow-outside-links", is_flag=True, help="Follow links of files that lead out of a model's folder."
+)
+
 
 @click.command(short_help="Store an agent as what it changed of its base.")
 @click.argument("base", metavar="BASE", shell_complete=folders)
@@ -29,6 +33,7 @@ _THREADS = click.option("--threads", type=int, metavar="N", help="Worker threads
     help="none; or zstd for slow disks and networks: files are half as large, and are read half as fast.",
 )
 @_THREADS
+@_LINKS
 @OVERWRITE
 @QUIET
 @as_json("what was written")
@@ -49,9 +54,10 @@ def delta(base: str, agent: str, out: Path, quiet: bool, as_json: bool, **option
 
 @click.command(short_help="Turn deltas back into the model.")
 @click.argument("base", metavar="BASE", shell_complete=folders)
-@click.argument("deltas", metavar="DELTA...", nargs=-1, required=True, shell_complete=folders)
+@click.argument("deltas", metavar="DELTA...", nargs=-1, shell_complete=folders)
 @OUT
 @_THREADS
+@_LINKS
 @OVERWRITE
 @QUIET
 @as_json("what was written")
@@ -62,6 +68,8 @@ def apply(base: str, deltas: tuple[str, ...], out: Path, quiet: bool, as_json: b
     Of several deltas, each must have been made for what BASE and the deltas before it give. Everything is checked
     against the digests in the deltas.
     """
+    if not deltas:
+        raise click.UsageError("three names are needed: BASE, at least one DELTA, and OUT, the folder to write")
     from ramerge.deltas.run import apply as run
     from ramerge.foundation.screen import shown, stage
 

@@ -74,6 +74,7 @@ def delta(
     *,
     compression: Compression = "none",
     threads: int | None = None,
+    allow_outside_links: bool = False,
     overwrite: bool = False,
     on_progress: Listener | None = None,
 ) -> DeltaRecord:
@@ -86,6 +87,7 @@ def delta(
         compression: `none`; or `zstd`, where that saves something: for slow disks and networks. Files become half as
             large, and are read half as fast.
         threads: worker threads; by default one for each processor, and one more.
+        allow_outside_links: follow links of files that lead out of a model's folder.
         overwrite: replace an existing folder at `out`.
         on_progress: called with a `Progress` in bytes of the agent.
 
@@ -103,8 +105,8 @@ def delta(
         raise RecipeError(f"compression: {compression!r} is not known; choose one of {', '.join(COMPRESSIONS)}")
     check_threads(threads)
     below, above = _find(base), _find(agent)
-    opened_base = open_stacked(below.folders)
-    opened = open_stacked(above.folders, base=opened_base)
+    opened_base = open_stacked(below.folders, allow_outside_links=allow_outside_links)
+    opened = open_stacked(above.folders, base=opened_base, allow_outside_links=allow_outside_links)
     size = sum(tensor.nbytes for tensor in opened.tensors.values())
     folder = path_of(out)
     # how much disk it takes is only known when it is made
@@ -118,6 +120,7 @@ def delta(
             compression=compression,
             workers=threads,
             listen=on_progress or silence,
+            allow_outside_links=allow_outside_links,
         )
         record = _record(str(base), str(agent), index, opened, size, _bytes_of(stage.folder), began)
         stage.write("README.md", card(record, below.hub_id))
@@ -130,6 +133,7 @@ def apply(
     out: str | Path,
     *,
     threads: int | None = None,
+    allow_outside_links: bool = False,
     overwrite: bool = False,
     on_progress: Listener | None = None,
 ) -> DeltaRecord:
@@ -139,7 +143,7 @@ def apply(
         base: the model that the first delta was made for: a folder or hub id.
         deltas: a delta, or several of which each was made for what the ones before give.
         out: the folder to make. It appears complete or not at all.
-        threads, overwrite, on_progress: as for `delta`.
+        threads, allow_outside_links, overwrite, on_progress: as for `delta`.
 
     Returns:
         What the last delta says of the agent.
@@ -158,7 +162,8 @@ def apply(
     if not above:
         raise RecipeError("no delta: give at least one")
     folders = [place for model in above for place in model.folders]
-    opened = open_stacked(folders, base=open_stacked(below.folders), only_deltas=True)
+    opened_base = open_stacked(below.folders, allow_outside_links=allow_outside_links)
+    opened = open_stacked(folders, base=opened_base, only_deltas=True, allow_outside_links=allow_outside_links)
     size = sum(tensor.nbytes for tensor in opened.tensors.values())
     folder = path_of(out)
     if problems := problems_of(folder, [*below.folders, *folders], size, overwrite=overwrite):

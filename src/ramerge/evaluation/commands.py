@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from ramerge.foundation.completion import matching, named_folders
 from ramerge.foundation.errors import EndpointError, EvaluationError, OutputError, StoppedError
-from ramerge.foundation.options import DEBUG, QUIET, as_json
+from ramerge.foundation.options import DATA, DEBUG, QUIET, SECONDS, SERVE_ARGS, as_json, most_failures, serve_timeout
 from ramerge.foundation.terminal import say
 
 if TYPE_CHECKING:
@@ -28,23 +28,6 @@ if TYPE_CHECKING:
 _LOCAL_CONCURRENCY = 4
 _CONCURRENCY = 32
 _ASKED = ("tasks", "settings", "tokenizer", "limit", "retry_failed", "most_failures", "unsafe_execution")
-
-
-class _Seconds(click.FloatRange):
-    """A time above zero that comes to an end."""
-
-    name = "seconds"
-
-    def __init__(self) -> None:
-        super().__init__(0, 1e6, min_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Also refuse what is no number, which no comparison catches."""
-        number = float(super().convert(value, param, ctx))
-        return number if number == number else self.fail(f"{value!r} is no number", param, ctx)
-
-
-_SECONDS = _Seconds()
 
 
 def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -76,10 +59,8 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
 @click.option(
     "--serve", type=click.Choice(["transformers", "vllm", "sglang"]), help="Start a server for each model, and stop it."
 )
-@click.option("--serve-args", default="", metavar="WORDS", help="Further words of the server's command line.")
-@click.option(
-    "--serve-timeout", type=_SECONDS, default=900.0, show_default=True, help="Seconds until the server must be ready."
-)
+@SERVE_ARGS
+@serve_timeout("Seconds until the server must be ready.")
 @click.option("--endpoint", metavar="URL", help="An OpenAI-compatible endpoint that runs already, up to /v1.")
 @click.option("--served-name", "served_names", metavar="NAME", multiple=True, help="What the endpoint calls the model.")
 @click.option(
@@ -93,18 +74,13 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
     "--task", "tasks", metavar="SUITE/TASK", multiple=True, help="Instead of the default tasks; also SUITE/all."
 )
 @click.option("--limit", type=click.IntRange(1, 10**9), help="Ask only the first items of each task.")
-@click.option(
-    "--data",
-    metavar="NAME=PATH",
-    multiple=True,
-    help="Your copy of a data set; `ramerge suites` says which; repeat for each.",
-)
+@DATA
 @click.option("--set", "settings", metavar="SUITE.KEY=VALUE", multiple=True, help="A setting, such as math.fewshot=8.")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="The model's tokenizer.json or its folder.")
 @click.option(
     "--concurrency", type=click.IntRange(1, 4096), help="Requests at once; default: 32, --serve transformers 4."
 )
-@click.option("--timeout", type=_SECONDS, default=600.0, show_default=True, help="Seconds that a request may take.")
+@click.option("--timeout", type=SECONDS, default=600.0, show_default=True, help="Seconds that a request may take.")
 @click.option(
     "--retries", type=click.IntRange(0, 100), default=4, show_default=True, help="Further tries of a request."
 )
@@ -116,13 +92,7 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
     help="Size above which an answer counts as a failed request, after unpacking.",
 )
 @click.option("--retry-failed", is_flag=True, help="Ask samples again that failed in an earlier run.")
-@click.option(
-    "--most-failures",
-    type=click.IntRange(0),
-    default=64,
-    show_default=True,
-    help="Failed samples in a row until it stops; 0: never.",
-)
+@most_failures("samples", 64)
 @click.option("--unsafe-execution", is_flag=True, help="Run model-written programs without a sandbox.")
 @QUIET
 @as_json("the summary")

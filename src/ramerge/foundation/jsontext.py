@@ -67,7 +67,7 @@ def parse(
     text: bytes,
     limits: Limits,
     *,
-    to_object: Callable[[Pairs], Any] = dict,
+    repeated: Callable[[Pairs], None] | None = None,
     to_integer: Callable[[str], Any] = int,
     constants: bool = True,
     halves: Literal["refuse", "replace", "keep"] = "refuse",
@@ -77,7 +77,7 @@ def parse(
     Args:
         text: the JSON.
         limits: the largest text to accept.
-        to_object: makes an object from its keys and values, in their order.
+        repeated: gets the keys and values of each object that has a key more than once; the last value counts.
         to_integer: makes a number from the text of an integer.
         constants: whether NaN and Infinity are accepted. Python writes them, but JSON does not have them. If not,
             numbers beyond the range of float64 are refused too.
@@ -87,21 +87,24 @@ def parse(
     Raises:
         ValueError: it is not JSON, or exceeds a limit; the message says which.
     """
-    check(text, limits)
+    longest = check(text, limits)
     if halves != "keep" and b"\\u" in text and _HALF.search(_PAIR.sub(b"", _ESCAPED.sub(b"", text))):
         if halves == "refuse":
             raise ValueError("holds half of a surrogate pair, which is not a character")
         text = _WHOLE_OR_HALF.sub(lambda found: found[1] or b"?", text)
 
-    def checked(pairs: Pairs) -> Any:
-        if any(len(name) > limits.name for name, _ in pairs):
+    def checked(pairs: Pairs) -> dict[str, Any]:
+        made = dict(pairs)
+        if longest > limits.name and any(len(name) > limits.name for name in made):
             raise ValueError(f"has a key of more than {limits.name:,} characters")
-        return to_object(pairs)
+        if repeated is not None and len(made) < len(pairs):
+            repeated(pairs)
+        return made
 
     try:
         return json.loads(
             text.decode("utf-8"),
-            object_pairs_hook=checked,
+            object_pairs_hook=checked if repeated is not None or longest > limits.name else None,
             parse_int=to_integer,
             parse_constant=None if constants else _refuse_constant,
             parse_float=None if constants else _finite,
@@ -123,10 +126,13 @@ def _finite(text: str) -> float:
     return value if math.isfinite(value) else _refuse_constant(text)
 
 
-def check(text: bytes, limits: Limits) -> None:
+def check(text: bytes, limits: Limits) -> int:
     """Refuse a text that exceeds a limit, before it is parsed. The length of keys is not checked here.
 
     Counts only what is outside of strings. In UTF-8, no byte of a non-ASCII character equals one of the signs.
+
+    Returns:
+        A number of characters that no string exceeds.
 
     Raises:
         ValueError: it exceeds a limit; the message says which.
@@ -137,7 +143,8 @@ def check(text: bytes, limits: Limits) -> None:
         raise ValueError("holds too many values")
     # two backslashes stand for one; a single backslash escapes the next character
     bare = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
-    outside = b"".join(bare.split(b'"')[::2])
+    pieces = bare.split(b'"')
+    outside = b"".join(pieces[::2])
     opening = outside.count(b"[") + outside.count(b"{")
     if opening + outside.count(b",") + outside.count(b":") > limits.signs:
         raise ValueError(f"holds too many values: more than {limits.signs:,} commas, colons and brackets")
@@ -146,6 +153,7 @@ def check(text: bytes, limits: Limits) -> None:
         raise ValueError(f"holds a number of more than {limits.digits:,} digits")
     if opening > limits.depth and nesting(outside) > limits.depth:
         raise ValueError(f"is nested more than {limits.depth} deep")
+    return len(text) if bare is not text else max(map(len, pieces[1::2]), default=0)
 
 
 def nesting(text: bytes) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,7 +15,33 @@ OUT: Decorator = click.argument("out", type=click.Path(path_type=Path))
 OVERWRITE: Decorator = click.option(
     "--overwrite", is_flag=True, help="Replace the folder OUT and all that is in it, at the end."
 )
+SERVE_ARGS: Decorator = click.option(
+    "--serve-args", default="", metavar="WORDS", help="Further words of the server's command line."
+)
+DATA: Decorator = click.option(
+    "--data",
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Your copy of a data set; `ramerge suites` says which; repeat for each.",
+)
 QUIET: Decorator = click.option("--quiet", is_flag=True, help="Show errors only.")
+
+
+class _Seconds(click.FloatRange):
+    """A time above zero that comes to an end."""
+
+    name = "seconds"
+
+    def __init__(self) -> None:
+        super().__init__(0, 1e6, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Also refuse what is no number, which no comparison catches."""
+        number = float(super().convert(value, param, ctx))
+        return number if number == number else self.fail(f"{value!r} is no number", param, ctx)
+
+
+SECONDS = _Seconds()
 
 
 @dataclass
@@ -42,3 +69,14 @@ DEBUG: Decorator = click.option(
 def as_json(what: str) -> Decorator:
     """The option `--json`, which prints `what` instead of lines for people."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON on standard output.")
+
+
+def most_failures(what: str, default: int) -> Decorator:
+    """The option `--most-failures`: how many failed `what` in a row stop a run."""
+    text = f"Failed {what} in a row until it stops; 0: never."
+    return click.option("--most-failures", type=click.IntRange(0), default=default, show_default=True, help=text)
+
+
+def serve_timeout(what: str) -> Decorator:
+    """The option `--serve-timeout`."""
+    return click.option("--serve-timeout", type=SECONDS, default=900.0, show_default=True, help=what)

@@ -81,7 +81,8 @@ def make_plan(
     disk_free: int | None = None
     if isinstance(out, Path):
         disk_free = free_bytes(out)
-        for text in problems_of(out, inputs.folders, contents.bytes_written, overwrite=overwrite):
+        needed = 0 if as_delta else contents.bytes_written  # how large a delta becomes is known when it is made
+        for text in problems_of(out, inputs.folders, needed, overwrite=overwrite):
             findings.problem(text)
     elif out is not None:
         disk_free = relay.free_here(out)

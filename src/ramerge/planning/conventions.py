@@ -321,6 +321,8 @@ def _turn(base: Checkpoint, fitted: Fitted) -> None:
 
 def _fill(base: Checkpoint, missing: Sequence[Tensor], fitted: Fitted) -> None:
     """Use the base's tensors where training does not load them."""
+    if not missing:
+        return
     absent = {tensor.name for tensor in missing}
     rows: list[tuple[str, list[str]]] = [
         (row.why, [name for name in base.tensors if re.search(row.pattern, name)]) for row in ABSENCES

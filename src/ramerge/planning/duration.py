@@ -37,7 +37,7 @@ def seconds(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int,
     works = [
         point.method.work(tensor.layer, point.parameters[tensor.rule], agents)
         for tensor in tensors
-        if tensor.merged
+        if tensor.merged and tensor.unit > 1
         for point in points
         if point.method.runs_on(point.parameters[tensor.rule]) == "cpu"
     ]

@@ -108,10 +108,10 @@ def _plans(
     parts = tuple(Part(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries)
     for rows in matched.rows.get(tensor.name, (None,)):
         piece, counterparts = (tensor, matched) if rows is None else matched.of_rows(tensor, rows)
-        action, sources = _treatment(replace(output, tensor=piece), rule, counterparts, points)
+        action, sources = _treatment(piece, output, rule, counterparts, points)
         if rows is not None:
             row = itemsize(output.dtype) * math.prod(tensor.shape[1:])
-            parts = (replace(parts[0], begin=rows.start * row, size=(rows.stop - rows.start) * row),)
+            parts = (parts[0]._replace(begin=rows.start * row, size=(rows.stop - rows.start) * row),)
             if BASE not in rows.owners:
                 taken = rule.take if rule is not None and rule.take in rows.owners else None
                 owner = taken or rows.owners[0]
@@ -159,7 +159,7 @@ def unlike_base(base: Checkpoint) -> list[Tensor]:
 
 
 def _output(tensor: Tensor, wanted: str | None, matched: Matched) -> _Output:
-    whole = replace(tensor, shape=matched.height(tensor))
+    whole = replace(tensor, shape=matched.height(tensor)) if tensor.name in matched.rows else tensor
     return _Output(tensor, (_entry(whole, _dtype(wanted, tensor, matched)),))
 
 
@@ -180,10 +180,9 @@ def _dtype(wanted: str | None, tensor: Tensor, matched: Matched) -> str:
 
 
 def _treatment(
-    output: _Output, rule: Rule | None, matched: Matched, points: Sequence[Point]
+    tensor: Tensor, output: _Output, rule: Rule | None, matched: Matched, points: Sequence[Point]
 ) -> tuple[Literal["merge", "copy", "compare"], tuple[Source, ...]]:
-    """The action for a tensor, and the sources that are read for it."""
-    tensor = output.tensor
+    """The action for a tensor, or for some rows of it, and the sources that are read for it."""
     base = Source("base", tensor)
     if output.is_extra or (rule is not None and rule.keep is not None):
         return "copy", (base,)
@@ -209,6 +208,8 @@ def _chunks(points: Sequence[Point], observed: Sequence[Statistic]) -> list[int]
 
 def _unit(tensor: Tensor, points: Sequence[Point], rule: int) -> int:
     """How many elements of a tensor must lie in one block, for all points."""
+    if all(point.method.elementwise for point in points):
+        return 1
     layer = Layer(tensor.name, tensor.shape)
     return math.lcm(*(max(point.method.unit(layer, point.parameters[rule]), 1) for point in points))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ramerge.checkpoint import scaled
 from ramerge.checkpoint.arena import room
@@ -31,8 +31,7 @@ from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One input of a tensor: weights or importances of `owner`, which is an agent's name or "base"."""
 
     owner: str
@@ -40,8 +39,7 @@ class Source:
     is_importance: bool = False
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A tensor of an output file.
 
     Attributes:
@@ -148,6 +146,8 @@ class TensorPlan:
     def bytes_in_full(self, deltas: Collection[str]) -> int:
         """What `bytes_read` were if the agents in `deltas` were whole checkpoints."""
         whole = [source.tensor for source in self.sources if source.owner in deltas and not source.is_importance]
+        if not whole:
+            return self.bytes_read
         others = [tensor for tensor in self._read if not any(tensor is one for one in whole)]
         return sum(tensor.nbytes for tensor in whole) + _stored_bytes(others)
 
@@ -162,6 +162,12 @@ class TensorPlan:
         # blocks begin at even elements, because two elements of a 16-bit format share a word
         unit = math.lcm(2, self.unit, self.chunk, scaled.unit_of(self.quantised) if self.quantised is not None else 1)
         return max(size // unit, 1) * unit
+
+    @property
+    def likeness(self) -> Hashable:
+        """Equal for tensors of which workers need the same buffers."""
+        read = tuple(tensor.likeness for tensor in self._read)
+        return self.action, self.dtype, self.unit, self.chunk, self.seed is None, self.base.shape, read
 
     def buffer_bytes(self, block: int) -> int:
         """Bytes that a worker needs for a block, given the size of blocks in general."""
@@ -431,7 +437,7 @@ class Plan(Contents):
             return self.dequantised_to
         return widest(floats) if floats else None
 
-    @property
+    @cached_property
     def input_dtypes(self) -> dict[str, str]:
         """Dtypes of the floating-point tensors of every input, the most frequent first; inputs as `base` and agents."""
         weighted = [f"importance of {name}" for name in self.importances]

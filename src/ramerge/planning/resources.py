@@ -18,7 +18,7 @@ from ramerge.recipe.points import Point
 
 # Resident memory of the process without buffers: Python, NumPy, numba, the compilation of kernels, which grows with the
 # number of agents, and the plan's memory for each tensor of each input. Measured; tests compare peaks with plans.
-_BASELINE_BYTES = 195_000_000
+_BASELINE_BYTES = 215_000_000
 _BYTES_PER_AGENT = 6_000_000
 _BYTES_PER_TENSOR = 700
 # The compilation of kernels that decode quantised weights, and write them.
@@ -109,10 +109,11 @@ def cut(
         budget = max(budget, int(memory() * _SHARE_OF_MEMORY))
     workers = _workers(points, inputs, limits, solves=scratch > 0)
 
+    kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
     elsewhere = any(isinstance(path, Remote) for path in inputs.files)
 
     def resources(workers: int, block: int) -> Resources:
-        buffer = max((tensor.buffer_bytes(block) for tensor in tensors), default=0)
+        buffer = max((tensor.buffer_bytes(block) for tensor in kinds), default=0)
         answer = block * _BYTES_PER_ANSWERED if elsewhere else 0
         each = buffer + scratch + partials + answer
         return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
@@ -154,7 +155,7 @@ def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int
         (
             point.method.scratch(tensor.layer, point.parameters[tensor.rule], agents)
             for tensor in tensors
-            if tensor.merged
+            if tensor.merged and tensor.unit > 1
             for point in points
         ),
         default=0,

@@ -294,7 +294,10 @@ class Recipe(_Strict):
 
     def rule_of(self, tensor: str) -> int:
         """The number of the first rule that catches a tensor of this name, counted from 1; 0 if no rule does."""
-        return next((number for number, rule in enumerate(self.rules, 1) if rule.catches(tensor)), 0)
+        for number, rule in enumerate(self.rules, 1):
+            if rule.catches(tensor):
+                return number
+        return 0
 
     def to_yaml(self) -> str:
         """The recipe as YAML: the method, and all values that are not defaults."""

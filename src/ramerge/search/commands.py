@@ -9,7 +9,7 @@ import click
 
 from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import EvaluationError, RecipeError, StoppedError
-from ramerge.foundation.options import DEBUG, QUIET, as_json
+from ramerge.foundation.options import DATA, DEBUG, QUIET, SECONDS, SERVE_ARGS, as_json, most_failures, serve_timeout
 from ramerge.foundation.terminal import say, warn
 
 if TYPE_CHECKING:
@@ -57,30 +57,18 @@ _PROMPTS = (".jsonl", ".json", ".parquet")
 @click.option("--no-prune", "prune", flag_value=False, default=True, help="Score every point on all of its items.")
 @click.option(
     "--score-timeout",
-    type=click.FloatRange(0.1, 1e6),
+    type=SECONDS,
     default=3600.0,
     show_default=True,
     help="Seconds that scoring a point may take.",
 )
-@click.option(
-    "--most-failures",
-    type=click.IntRange(0),
-    default=5,
-    show_default=True,
-    help="Failed points in a row until it stops; 0: never.",
-)
+@most_failures("points", 5)
 @click.option("--serve", type=click.Choice(SERVERS), help="For suites and prompts: the server to keep running.")
-@click.option("--serve-args", default="", metavar="WORDS", help="Further words of the server's command line.")
-@click.option(
-    "--serve-timeout",
-    type=click.FloatRange(0.1, 1e6),
-    default=900.0,
-    show_default=True,
-    help="Seconds to start or load.",
-)
+@SERVE_ARGS
+@serve_timeout("Seconds to start or load.")
 @click.option("--task", "tasks", metavar="SUITE/TASK", multiple=True, help="Instead of the suites' default tasks.")
 @click.option("--limit", type=click.IntRange(2, 10**9), help="Take only the first items of each task.")
-@click.option("--data", metavar="NAME=PATH", multiple=True, help="Your copy of a suite's data set; repeat for each.")
+@DATA
 @click.option("--suite-set", "settings", metavar="SUITE.KEY=VALUE", multiple=True, help="A setting of a suite.")
 @click.option("--concurrency", type=click.IntRange(1, 4096), default=8, show_default=True, help="Requests at once.")
 @click.option("--no-html", "html", flag_value=False, default=True, help="Do not write OUT/search.html.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from ramerge.checkpoint.scaled import Scaled
@@ -86,7 +87,7 @@ class Decoding:
         if 0 in shape:
             self.problem(codes, f"has no elements: {list(shape)}")
             return None
-        fitting = _fitting(stored.shape, shape, grids)
+        fitting = _fitting(stored.shape, shape, tuple(grids))
         if len(fitting) > 1:
             blocks = " or ".join(f"{grid.block_rows} x {grid.block_columns}" for grid in fitting)
             text = (
@@ -139,7 +140,8 @@ def _grid_shape(shape: Sequence[int], grid: Grid) -> tuple[int, ...]:
     return (*shape[:-2], grid.down, grid.across)
 
 
-def _fitting(scales: Sequence[int], shape: Sequence[int], grids: Sequence[Grid]) -> list[Grid]:
+@lru_cache(1024)  # a large model has thousands of tensors of each shape
+def _fitting(scales: Sequence[int], shape: Sequence[int], grids: tuple[Grid, ...]) -> list[Grid]:
     """The grids whose scales have this shape, or that have it without dimensions of one if none has it."""
     fitting = list(dict.fromkeys(grid for grid in grids if _fits(scales, shape, grid)))
     return [grid for grid in fitting if tuple(scales) == _grid_shape(shape, grid)] or fitting

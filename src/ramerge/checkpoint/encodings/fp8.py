@@ -6,6 +6,8 @@ Blocks at the lower and right edge may be smaller. Without `weight_block_size` t
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ramerge.checkpoint.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row, whole
 from ramerge.kernels.dequantise import Grid
 
@@ -35,8 +37,9 @@ def decode(decoding: Decoding) -> None:
             decoding.problem(tensor, "weights of 4 bits beside float8 (expert_dtype: fp4) are not supported")
 
 
-def _grids(shape: tuple[int, ...], size: tuple[int, int] | None) -> list[Grid]:
-    return [*([block(shape, *size)] if size else []), whole(shape), row(shape)]
+@lru_cache(1024)  # a large model has thousands of tensors of each shape
+def _grids(shape: tuple[int, ...], size: tuple[int, int] | None) -> tuple[Grid, ...]:
+    return *([block(shape, *size)] if size else []), whole(shape), row(shape)
 
 
 def _title(config: Config) -> str:

@@ -13,7 +13,7 @@ from ramerge.checkpoint.foreign.link import Link
 from ramerge.checkpoint.formats import safetensors
 from ramerge.checkpoint.formats.format import Opening
 from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.paths import leads_outside, target
+from ramerge.checkpoint.paths import leads_outside, linked_out
 from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.foundation.errors import CheckpointError
 
@@ -110,10 +110,7 @@ def links(layout: Layout, folder: Path, base: Checkpoint, opening: Opening) -> l
                 "base on, or that version as the base"
             )
         if not opening.allow_outside_links and leads_outside(place, home):
-            raise CheckpointError(
-                f"{place}: links to {target(place)}, outside of {home}; set allow.outside_links: true in the recipe if "
-                "you trust it"
-            )
+            raise CheckpointError(linked_out(place))
         if len(found) == _MOST_LINKS:
             raise CheckpointError(f"{folder}: takes more than {_MOST_LINKS:,} deltas")
         found.insert(0, _read(layout, place, opening))

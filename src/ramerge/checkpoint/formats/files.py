@@ -11,7 +11,7 @@ from typing import Any
 
 from ramerge.checkpoint.formats.format import Contents, Opening
 from ramerge.checkpoint.identity import Identity, identify
-from ramerge.checkpoint.paths import climbs_out, is_too_long, leads_outside, target
+from ramerge.checkpoint.paths import climbs_out, is_too_long, leads_outside, linked_out
 from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
@@ -231,10 +231,7 @@ def check_files(folder: Place, names: Iterable[str], *, in_index: bool, allow_ou
     ]
     if not allow_outside_links:
         problems += [
-            f"{folder / name}: links to {target(folder / name)}, outside the checkpoint; "
-            "set allow.outside_links: true in the recipe if you trust it"
-            for name in (*files, "config.json")
-            if leads_outside(folder / name, folder)
+            linked_out(folder / name) for name in (*files, "config.json") if leads_outside(folder / name, folder)
         ]
     if problems:
         raise CheckpointError(problems)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -62,6 +62,9 @@ class Hub(Storage):
         self._files, self._cached = files, cached
         self._sources: dict[str, _Source] = {}
         self._locks = {key: threading.Lock() for key in files}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (self._name, self._commit, dict(self._files))
 
     def files(self) -> Mapping[str, Version]:
         """See `Storage`."""
@@ -145,6 +148,11 @@ def cached(name: str, commit: str, files: Mapping[str, Version]) -> dict[str, Pa
 
     found = {key: try_to_load_from_cache(name, key, revision=commit) for key in files}
     return {key: Path(path) for key, path in found.items() if isinstance(path, str)}
+
+
+def _arrived(name: str, commit: str, files: Mapping[str, Version]) -> Hub:
+    """The repository as another machine sees it, whose cache may hold other files."""
+    return Hub(name, commit, files, cached(name, commit, files))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +98,10 @@ class Objects(Storage):
         self._bucket = Bucket(scheme, rest)
         self.address = self._bucket.address
         self._lock = threading.Lock()
+        self._named = scheme, rest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (*self._named, dict(self.files()))
 
     def files(self) -> Mapping[str, Version]:
         """See `Storage`."""
@@ -116,3 +121,10 @@ class Objects(Storage):
     def fill(self, key: str, position: int, out: NDArray[np.uint8]) -> None:
         """See `Storage`."""
         self._bucket.fill(key, self.files()[key], position, out)
+
+
+def _arrived(scheme: str, rest: str, files: Mapping[str, Version]) -> Objects:
+    """The folder as another machine sees it: it is not listed again."""
+    objects = Objects(scheme, rest)
+    objects._files = files
+    return objects

@@ -35,6 +35,9 @@ class Version:
 class Storage(ABC):
     """A folder elsewhere, with all that is in it. Its files are pinned to the versions that were found first.
 
+    It can be pickled for another machine, which asks for the same versions, with credentials of its own: what the
+    environment or a file gives here is not in the pickle.
+
     Attributes:
         address: the folder as messages and records name it: without credentials, and without a query, which may be a
             signature.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ class Web(Storage):
 
     Args:
         address: without a query.
-        query: goes with every request; empty if there is none.
+        query: goes with every request, also from other machines; empty if there is none.
     """
 
     def __init__(self, address: str, query: str) -> None:
@@ -60,6 +61,11 @@ class Web(Storage):
         self._found: dict[str, Version | None] = {}
         self._denied: str | None = None
         self._lock = threading.Lock()
+        self._query = query
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with self._lock:
+            return _arrived, (self.address, self._query, dict(self._found))
 
     def files(self) -> Mapping[str, Version]:
         """See `Storage`: those that are there of the usual ones, and those that were asked for by name."""
@@ -106,3 +112,10 @@ class Web(Storage):
         if version is None:
             raise CheckpointError(f"{place}: there is no such file")
         client.fill(self._store, key, version, position, out, place=place, access=_ACCESS)
+
+
+def _arrived(address: str, query: str, found: Mapping[str, Version | None]) -> Web:
+    """The folder as another machine sees it: nothing is asked for again."""
+    web = Web(address, query)
+    web._found = dict(found)
+    return web

@@ -42,7 +42,10 @@ Result = TypeVar("Result")
 
 # More processors in a task would save memory, but wait longer on nodes that do other work, too.
 _MOST_CPUS = 4
-_TASKS_A_SLOT = 8
+_TASKS_A_NODE = 2  # at least: one works while another brings its last blocks to the disk
+# Tasks become smaller, because each of them has an end at which it waits for the disk, and the last ones end together.
+_SHARE_OF_THE_REST = 2
+_LEAST_SHARE = 16
 _WAITING_A_SLOT = 1
 _MOST_LOSSES = 3
 _SECONDS_BETWEEN_REPORTS = 0.5
@@ -165,7 +168,7 @@ def lay_out(nodes: Sequence[Mapping[str, float]], workers: int, processors: int,
     """
     able = [node for node in nodes if node.get("CPU", 0) >= 1]
     least = min((int(node["CPU"]) for node in able), default=1)
-    cpus = min(_MOST_CPUS, workers, least)
+    cpus = min(_MOST_CPUS, workers, max(least // _TASKS_A_NODE, 1))
     threads = min(workers, -(-workers * cpus // processors))
     needed = memory(threads)
     count = sum(int(min(node["CPU"] // cpus, node.get("memory", 0) // needed)) for node in able)
@@ -175,6 +178,15 @@ def lay_out(nodes: Sequence[Mapping[str, float]], workers: int, processors: int,
             "needs; give Ray more, or lower --threads or --max-memory"
         )
     return Slots(cpus, threads, needed, count)
+
+
+def runs(blocks: Sequence[Block], slots: Slots) -> Iterator[Sequence[Block]]:
+    """Cut a list of blocks into the runs of tasks: each slot takes half of its share first, then half of the rest."""
+    least, first = max(-(-len(blocks) // (slots.count * _LEAST_SHARE)), slots.threads), 0
+    while first < len(blocks):
+        size = max((len(blocks) - first) // (slots.count * _SHARE_OF_THE_REST), least)
+        yield blocks[first : first + size]
+        first += size
 
 
 @dataclass
@@ -219,8 +231,7 @@ class RayExecutor:
         pickled = ray.cloudpickle.dumps((worker, work, elsewhere))
         payload = ray.put(zstandard.compress(pickled, _FASTEST))
         task = ray.remote(num_cpus=slots.cpus, memory=slots.memory, max_retries=0)(_portable())
-        size = max(-(-len(numbered) // (slots.count * _TASKS_A_SLOT)), min(slots.threads, len(numbered)))
-        waiting = deque(_Run(dict(numbered[first : first + size])) for first in range(0, len(numbered), size))
+        waiting = deque(_Run(dict(run)) for run in runs(numbered, slots))
         running: dict[Any, _Run[Block]] = {}
         try:
             while waiting or running:

@@ -87,8 +87,8 @@ class RewardsSuite(Suite[RewardsSettings]):
             extra_info=dict(prompt.extra_info),
         )
         details = dict(returned) if isinstance(returned, Mapping) else {}
-        value = details.get("score", details.get("reward")) if details else returned
-        reward = float(value)  # type: ignore[arg-type] # whatever it is, a number or an error of its own
+        value: Any = details.get("score", details.get("reward")) if details else returned
+        reward = float(value)
         if not math.isfinite(reward):
             raise ValueError(f"the reward is {reward}")
         return reward, details

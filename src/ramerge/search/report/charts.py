@@ -105,19 +105,9 @@ def _axes(result: SearchResult) -> Figure:
     ]
     keys = list(dict.fromkeys(row["key"] for row in rows))
     choose = alt.param(name="key", value=keys[0] if keys else "", bind=alt.binding_select(options=keys, name="Key"))
-    chart = (
-        alt.Chart(alt.NamedData(name="rows"))
-        .mark_point(size=50)
-        .add_params(choose)
-        .transform_filter("datum.key == key")
-        .encode(
-            x=alt.X("x:Q", title="value of the key", scale=alt.Scale(zero=False)),
-            y=alt.Y("value:Q", title=_title(result), scale=alt.Scale(zero=False)),
-            color=_by_method(result),
-            tooltip=[*_TIPS, "x:Q"],
-        )
-        .properties(height=220)
-    )
+    x = alt.X("x:Q", title="value of the key", scale=alt.Scale(zero=False))
+    y = alt.Y("value:Q", title=_title(result), scale=alt.Scale(zero=False))
+    chart = _points(result, x, y, [*_TIPS, "x:Q"]).add_params(choose).transform_filter("datum.key == key")
     return Figure(
         name="axes",
         title="What each number does",
@@ -140,20 +130,11 @@ def _front(result: SearchResult) -> Figure:
         for point in result.points
         if point.state == "complete"
     ]
-    scale = alt.Scale(zero=False)
+    x = alt.X("first:Q", title=first.name, scale=alt.Scale(zero=False))
+    y = alt.Y("second:Q", title=second.name, scale=alt.Scale(zero=False))
     shapes = alt.Scale(domain=["on the front", "beaten"], range=["circle", "cross"])
-    chart = (
-        alt.Chart(alt.NamedData(name="rows"))
-        .mark_point(size=60)
-        .encode(
-            x=alt.X("first:Q", title=first.name, scale=scale),
-            y=alt.Y("second:Q", title=second.name, scale=scale),
-            color=_by_method(result),
-            shape=alt.Shape("front:N", scale=shapes),
-            tooltip=["point:Q", "values:N", "method:N", "first:Q", "second:Q"],
-        )
-        .properties(height=260)
-    )
+    tips = ["point:Q", "values:N", "method:N", "first:Q", "second:Q"]
+    chart = _points(result, x, y, tips).encode(shape=alt.Shape("front:N", scale=shapes))
     return Figure(
         name="front",
         title="Pareto front",
@@ -163,6 +144,13 @@ def _front(result: SearchResult) -> Figure:
         chart=chart,
         rows=rows,
     )
+
+
+def _points(result: SearchResult, x: alt.X, y: alt.Y, tips: list[str]) -> alt.Chart:
+    """A mark for each row, in the colour of its method."""
+    chart: alt.Chart = alt.Chart(alt.NamedData(name="rows")).mark_point(size=50)
+    encoded: alt.Chart = chart.encode(x=x, y=y, color=_by_method(result), tooltip=tips)
+    return encoded.properties(height=240)
 
 
 def _title(result: SearchResult) -> str:

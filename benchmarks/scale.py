@@ -1,0 +1,293 @@
+"""Where merging stops scaling: a model of bytes, processor time and the process that collects, with measured constants.
+
+`python -m benchmarks.scale` prints the tables of docs/scale.md; with `--write` it puts them into the page.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ramerge
+from benchmarks import huge, machine, merging
+from benchmarks.checkpoints import Family, family
+from benchmarks.report import SMALL, Options, Section, Stored, load, table
+from benchmarks.startup import demo_agents
+from benchmarks.timing import Spread, run, spread, tell
+from ramerge.engine.execute import execute
+from ramerge.engine.executors.executor import Elsewhere, bare
+from ramerge.engine.executors.threads import ThreadExecutor
+
+PAGE = Path("docs/scale.md")
+_BEGIN, _END = "<!-- tables: python -m benchmarks.scale --write -->", "<!-- end of tables -->"
+_BLOCK = 1 << 19
+_SMALL_BLOCK = 1 << 12
+_WIDTH = 2  # bytes of bfloat16
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to predict.
+
+    Attributes:
+        title: in words.
+        reads: how often all inputs are read; what a node read before is not in its page cache any more.
+        writes: how many outputs are written.
+    """
+
+    title: str
+    reads: int
+    writes: int
+
+
+JOBS = {
+    "ram": Job("RAM", 1, 1),
+    "ram+": Job("RAM+", 2, 1),
+    "ties": Job("TIES", 1, 1),
+    "dare_ties": Job("DARE-TIES", 1, 1),
+    "analyze": Job("`ramerge analyze`", 2, 0),
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What is assumed of a cluster.
+
+    Attributes:
+        processors: of a node.
+        node: bytes a second between a node and the store.
+        store: bytes a second that the store gives and takes, all nodes together.
+    """
+
+    processors: int = 32
+    node: float = 3e9
+    store: float = 24e9
+
+
+@dataclass(frozen=True)
+class Model:
+    """Models to merge: a base, and three agents that are stored like it."""
+
+    title: str
+    parameters: float
+    tensors: int
+    models: int = 4
+
+
+MODELS = (Model("70B × 4", 70e9, 723), Model("671B × 4", 671e9, 45_337))
+NODES = (1, 8, 64)
+
+
+# --- the constants ----------------------------------------------------------------------------------------------------
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """Processor time of whole commands with warm caches, of tiny ones, and of collecting outcomes."""
+    files, tiny, out = family(SMALL, options.work), demo_agents(options.work), options.work / "merged"
+    commands = {
+        f"{size} {name}": _command(name, of, out) for size, of in (("large", files), ("tiny", tiny)) for name in JOBS
+    }
+    taken: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+    collected = []
+    for command in commands.values():
+        run(command)
+        machine.remove(out)
+    for turn in range(options.runs):
+        for name, command in commands.items():
+            machine.make_warm(files.weights)
+            taken[name].append(run(command).as_dict())
+            machine.remove(out)
+            tell(f"scale: run {turn + 1}, {name}: {taken[name][-1]['seconds']:.2f} s")
+        collected.append(_collecting(family("0.1B", options.work), out))
+    return {"elements": files.weights[0].stat().st_size // _WIDTH, "taken": taken, "collected": collected}
+
+
+def _command(name: str, files: Family, out: Path) -> list[str]:
+    return merging.analysis(files, len(files.agents)) if name == "analyze" else merging.command(name, files, out)
+
+
+def _collecting(files: Family, out: Path) -> float:
+    """Seconds for which an outcome of another process keeps the one that began: it is decoded, added and journalled."""
+    source = {"method": "ram+", "base": str(files.base), "agents": {k: str(v) for k, v in files.agents.items()}}
+    plan = ramerge.plan(source, out, cache=False)
+    clocked = _Clocked(plan.resources.workers)
+    execute(replace(plan, resources=replace(plan.resources, block_elements=_SMALL_BLOCK)), clocked)
+    machine.remove(out)
+    return clocked.seconds / clocked.outcomes
+
+
+class _Clocked:
+    """Does the work as if in another process, then hands over the results and looks how long each is worked on."""
+
+    def __init__(self, workers: int) -> None:
+        self._threads = ThreadExecutor(workers)
+        self.seconds, self.outcomes = 0.0, 0
+
+    def map(self, worker: Any, work: Any, blocks: Any, elsewhere: Elsewhere = bare) -> Iterator[Any]:
+        """See `Executor.map`."""
+        from ray import cloudpickle
+
+        worker, work, elsewhere = pickle.loads(cloudpickle.dumps((worker, work, elsewhere)))  # noqa: S301 - own
+        with elsewhere():
+            results = list(self._threads.map(worker, work, blocks))
+        for result in results:
+            began = time.perf_counter()
+            yield result
+            self.seconds, self.outcomes = self.seconds + time.perf_counter() - began, self.outcomes + 1
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What was measured.
+
+    Attributes:
+        start: seconds before and after the work.
+        plan: seconds of planning for each tensor of each model.
+        outcome: seconds for which the process that began is kept by each block of a pass.
+        processor: processor nanoseconds for each element of the base, of base and three agents, with all passes.
+        wall: seconds of the measured commands, for comparison.
+    """
+
+    start: float
+    plan: float
+    outcome: float
+    processor: Mapping[str, float]
+    wall: Mapping[str, Spread]
+
+
+def constants(stored: Stored, plans: Stored) -> Constants:
+    """The constants from kept results of this section and of `huge`."""
+    data = stored.data
+
+    def seconds(name: str, kinds: tuple[str, ...]) -> Spread:
+        return spread([sum(one[kind] for kind in kinds) for one in data["taken"][name]])
+
+    processor = {
+        name: (seconds(f"large {name}", ("user", "system")).median - seconds(f"tiny {name}", ("user", "system")).median)
+        / data["elements"]
+        for name in JOBS
+    }
+    start = seconds("tiny ram+", ("seconds",)).median
+    about, runs = plans.data["models"]["trillion"], plans.data["runs"]["trillion"]
+    planned = (spread([one["seconds"] for one in runs]).median - start) / (about["models"] * about["tensors"])
+    wall = {name: seconds(f"large {name}", ("seconds",)) for name in JOBS}
+    return Constants(start, max(planned, 0.0), spread(data["collected"]).median, processor, wall)
+
+
+# --- the model --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds: of what is done once, and of three things that happen at the same time."""
+
+    once: float
+    store: float
+    processors: float
+    collecting: float
+
+    @property
+    def seconds(self) -> float:
+        """In all."""
+        return self.once + max(self.store, self.processors, self.collecting)
+
+    @property
+    def limit(self) -> str:
+        """What takes longest."""
+        each = {"store": self.store, "processors": self.processors, "collecting": self.collecting, "once": self.once}
+        return max(each, key=lambda name: each[name])
+
+
+def predict(job: str, model: Model, nodes: int, known: Constants, cluster: Cluster) -> Prediction:
+    """How long a job takes on so many nodes."""
+    size = _WIDTH * model.parameters
+    moved = size * (JOBS[job].reads * model.models + JOBS[job].writes)
+    passes = JOBS[job].reads
+    return Prediction(
+        once=known.start + known.plan * model.models * model.tensors,
+        store=moved / min(nodes * cluster.node, cluster.store),
+        processors=known.processor[job] * model.parameters / (nodes * cluster.processors),
+        collecting=known.outcome * passes * model.parameters / _BLOCK,
+    )
+
+
+# --- the tables -------------------------------------------------------------------------------------------------------
+
+
+def render(by_size: Mapping[str, Stored]) -> str:
+    """The constants."""
+    return _constants(constants(by_size[""], load(huge.SECTION)[""]), by_size[""])
+
+
+def _constants(known: Constants, stored: Stored) -> str:
+    cores, elements = stored.machine["cores"], stored.data["elements"]
+    rows = []
+    for name, job in JOBS.items():
+        expected = known.start + known.processor[name] * elements / cores
+        nanoseconds = f"{known.processor[name] * 1e9:.1f}"
+        rows.append((job.title, nanoseconds, f"{expected:.1f}", known.wall[name].text(1)))
+    machine_ = stored.machine
+    text = (
+        f"Measured on {machine_['cpu']}, {cores} cores, {machine_['memory'] / 1e9:.0f} GB, {stored.state['date']}, "
+        f"{stored.runs} runs: {known.start:.1f} s to start and to end, {known.plan * 1e6:.0f} µs of planning for each "
+        f"tensor of each model, {known.outcome * 1e6:.0f} µs for each block that another process reports. Processor "
+        f"time is for each element of the base, with three agents in bfloat16 and warm caches, reading and writing "
+        f"through the page cache included. The last two columns hold the model against the machine: Qwen2.5-0.5B and "
+        f"three agents, {cores} processors, nothing that waits for a disk."
+    )
+    head = ("job", "processor time, ns", "model, s", "measured, s")
+    return "\n\n".join([text, table(head, rows)])
+
+
+def tables(known: Constants, stored: Stored, cluster: Cluster = Cluster()) -> str:
+    """The tables of the page."""
+    rows = []
+    for model in MODELS:
+        for name, job in JOBS.items():
+            cells = []
+            for nodes in NODES:
+                found = predict(name, model, nodes, known, cluster)
+                cells.append(f"{_time(found.seconds)}, {found.limit}")
+            rows.append((model.title, job.title, *cells))
+    text = (
+        f"Predicted, for nodes of {cluster.processors} such processors that each reach the store with "
+        f"{cluster.node / 1e9:g} GB/s, and a store of {cluster.store / 1e9:g} GB/s for all of them; beside each time "
+        "stands what limits it."
+    )
+    head = ("models", "job", *(f"{nodes} node{'s' if nodes > 1 else ''}" for nodes in NODES))
+    return "\n\n".join([_constants(known, stored), text, table(head, rows)])
+
+
+def _time(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 100
+        else f"{seconds / 60:.0f} min"
+        if seconds < 6000
+        else f"{seconds / 3600:.1f} h"
+    )
+
+
+def page(text: str, found: str) -> str:
+    """The page with these tables."""
+    before, _, rest = text.partition(_BEGIN)
+    return f"{before}{_BEGIN}\n\n{found}\n\n{_END}{rest.partition(_END)[2]}"
+
+
+def kept() -> str:
+    """The tables from kept results."""
+    stored = load(SECTION)[""]
+    return tables(constants(stored, load(huge.SECTION)[""]), stored)
+
+
+SECTION = Section("scale", "Constants of the model in docs/scale.md", sized=False, measure=measure, render=render)
+
+if __name__ == "__main__":
+    print(kept())
+    if "--write" in sys.argv[1:]:
+        PAGE.write_text(page(PAGE.read_text(), kept()))

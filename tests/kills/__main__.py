@@ -1,0 +1,329 @@
+"""Kills at random moments: `python -m tests.kills` (`make kills`).
+
+Every round draws an executor, a command, what lies at the output before, and one to three kills with SIGKILL. After
+each kill the output must be what it was or the new one, whole. Then the same command is run once more: it must give the
+bytes of an undisturbed run, leave nothing beside them, and do again at most one block for each worker that was killed.
+With Ray a block is done when it has been handed over, so there it is what tasks did in half a second. What is drawn
+follows from the seed; what the clock does with it, does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ramerge
+from ramerge.checkpoint.stage import hidden_folder
+from ramerge.engine.execute import execute
+from ramerge.engine.executors.executor import Elsewhere, Executor, bare
+from ramerge.engine.executors.ray import RayExecutor, connected
+from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.engine.ranks import Rank
+from ramerge.planning import sample
+from ramerge.recipe.document import document_of
+from tests.checkpoints import recipe, write_simple
+from tests.executors.cluster import two_nodes
+from tests.kills import BLOCK, WORKERS, beside, ended, forked, weights
+
+_RANKS = 3
+_TIMEOUT = 15.0  # on a busy machine, processes begin late
+_MOST_RUNS = 5
+_OLD = {"ramerge.json": b'{"ramerge_version": "0"}', "model.safetensors": b"old" * 1000}
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is run.
+
+    Attributes:
+        recipe: what is different from the usual recipe; None for a model by itself.
+        options: of the plan.
+        in_one_process: whether ranks and Ray refuse it; then its merging pass begins anew after a kill.
+    """
+
+    recipe: Mapping[str, Any] | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    in_one_process: bool = False
+
+
+COMMANDS = {
+    "merge, ram+": Command({"method": "ram+"}),
+    "merge, ram, several shards": Command({"method": "ram", "shard_size": "2KB", "rounding": "stochastic"}),
+    "merge, ties, guessed": Command({"method": "ties"}),
+    "sweep": Command({}, {"vary": {"parameters.r": [0, 0.1, 0.2]}}),
+    "merge as a delta": Command({}, {"as_delta": True}, in_one_process=True),
+    "convert": Command(None, {"dtype": "float32"}),
+}
+# How slow a block is made, so that moments in the middle are as likely as others; and its elements.
+PACE = {"threads": (0.004, BLOCK), "ranks": (0.004, BLOCK), "ray": (0.03, BLOCK)}
+
+
+class Logged:
+    """An executor that takes its time, and appends a byte to a file whenever a block is begun."""
+
+    def __init__(self, executor: Executor, log: Path, seconds: float) -> None:
+        self._executor, self._log, self._seconds = executor, str(log), seconds
+
+    def map(self, worker: Any, work: Any, blocks: Any, elsewhere: Elsewhere = bare) -> Any:
+        """See `Executor.map`."""
+        log, seconds = self._log, self._seconds
+
+        def logged(own: Any, block: Any) -> Any:
+            descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.write(descriptor, b".")
+            os.close(descriptor)
+            time.sleep(seconds)
+            return work(own, block)
+
+        return self._executor.map(worker, logged, blocks, elsewhere)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command with its folders; plain, because it is given to other processes."""
+
+    folder: str
+    command: str
+    executor: str
+    out: str
+    address: str = ""
+
+    @property
+    def log(self) -> Path:
+        """Where blocks are noted."""
+        return Path(self.folder) / "log"
+
+    def run(self, rank: Rank | None = None) -> None:
+        """Carry it out in this process."""
+        _small_models_are_worth_a_sample()
+        command, folder = COMMANDS[self.command], Path(self.folder)
+        source: Any = document_of(str(folder / "base"), "model")
+        if command.recipe is not None:
+            source = json.loads((folder / "recipe.json").read_text()) | command.recipe
+        plan = ramerge.plan(source, self.out, cache=False, overwrite=True, **command.options)
+        seconds, block = PACE[self.executor]
+        plan = replace(plan, resources=replace(plan.resources, block_elements=block, workers=WORKERS))
+        if self.executor == "ray":
+            with connected({"address": self.address}) as ray:
+                made = RayExecutor(ray, WORKERS, 2, plan.resources.memory_of)
+                execute(plan, Logged(made, self.log, seconds))
+        else:
+            execute(plan, Logged(ThreadExecutor(WORKERS), self.log, seconds), rank=rank)
+
+    def start(self) -> list[int]:
+        """Begin it in other processes. Returns their ids."""
+        if self.executor == "ray":  # a fork would share what this process has of the cluster
+            words = [sys.executable, "-m", "tests.kills", "--job", json.dumps(vars(self))]
+            return [forked(lambda: (self._redirect(), os.execv(words[0], words)))]
+        ranks = [Rank(number, _RANKS, _TIMEOUT) for number in range(_RANKS)] if self.executor == "ranks" else [None]
+        return [forked(lambda rank=rank: self._quietly(rank)) for rank in ranks]
+
+    def _quietly(self, rank: Rank | None) -> None:
+        self._redirect()
+        self.run(rank)
+
+    def _redirect(self) -> None:
+        descriptor = os.open(Path(self.folder) / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(descriptor, 2)
+
+
+def _small_models_are_worth_a_sample() -> None:
+    sample._WORTH_A_SAMPLE, sample._STRETCH, sample._EVERY = 1, 16, 2
+
+
+def main() -> int:
+    """Exit code 1 if anything was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=200, help="how many")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="one of threads, ranks, ray")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if chosen.job:
+        Job(**json.loads(chosen.job)).run()
+        return 0
+    shares = {"threads": 0.4, "ranks": 0.35, "ray": 0.25}
+    if chosen.only:
+        shares = {chosen.only: 1.0}
+    counted, failures, began = Counter[tuple[str, str, str]](), 0, time.monotonic()
+    for executor, share in shares.items():
+        with _cluster(executor) as address, tempfile.TemporaryDirectory(prefix="ramerge-kills-") as folder:
+            drawn = random.Random(f"{chosen.seed} {executor}")
+            rounds = _Rounds(Path(folder), executor, address, drawn, counted)
+            failures += rounds.run(round(chosen.kills * share))
+    _print_counts(counted)
+    kills = sum(number for (_, _, what), number in counted.items() if what == "kills")
+    print(f"{kills:,} kills, {failures:,} rounds that ended wrongly, {time.monotonic() - began:.0f} s")
+    return 1 if failures else 0
+
+
+@contextmanager
+def _cluster(executor: str) -> Iterator[str]:
+    with ExitStack() as stack:
+        yield stack.enter_context(two_nodes()).address if executor == "ray" else ""
+
+
+class _Rounds:
+    """All rounds of an executor."""
+
+    def __init__(
+        self, folder: Path, executor: str, address: str, drawn: random.Random, counted: Counter[tuple[str, str, str]]
+    ) -> None:
+        self._folder, self._executor, self._address = folder, executor, address
+        self._drawn, self._counted = drawn, counted
+        (folder / "recipe.json").write_text(json.dumps(recipe(folder, write_simple(folder))))
+        self._whole: dict[str, tuple[dict[str, bytes], int, float]] = {}
+
+    def run(self, kills: int) -> int:
+        """So many kills; how many rounds ended wrongly."""
+        failures, done, number = 0, 0, 0
+        several = self._executor != "threads"
+        commands = [name for name, command in COMMANDS.items() if not (several and command.in_one_process)]
+        while done < kills:
+            command = commands[number % len(commands)]
+            before = self._counted[self._executor, command, "kills"]
+            if problems := self._round(command, min(self._drawn.randrange(1, 4), kills - done)):
+                failures += 1
+                print(f"\nROUND {number}: {self._executor}, {command}")
+                print("".join(f"    {problem}\n" for problem in problems), end="")
+                said = self._folder / "said"
+                print("    said: " + said.read_text()[-3000:].replace("\n", "\n          ") if said.exists() else "")
+            done += max(self._counted[self._executor, command, "kills"] - before, 0)
+            number += 1
+            if number % 10 == 0:
+                print(f"{self._executor}: {done} kills, {failures} rounds that ended wrongly", flush=True)
+        return failures
+
+    def _round(self, command: str, kills: int) -> list[str]:
+        self._learn(command)
+        wanted, of_all, took = self._whole[command]
+        job = self._job(command, "out")
+        out, old = Path(job.out), self._drawn.random() < 0.4
+        self._clear(out)
+        if old:
+            out.mkdir()
+            for name, data in _OLD.items():
+                (out / name).write_bytes(data)
+        before = _files(out)
+        problems: list[str] = []
+        killed = workers = 0
+        for _ in range(kills):
+            early, share = self._drawn.random() < 0.15, self._drawn.random()
+            lost = self._kill(job, took * share, early=early)
+            killed, workers = killed + bool(lost), workers + lost * WORKERS
+            found = _files(out)
+            if found != before:
+                of_all *= 2  # the kill came too late, so the next run does everything again
+                if weights(out) != wanted:
+                    problems.append(f"after kill {killed} the output is neither the old nor the new: {_names(out)}")
+                break
+        runs = self._finish(job)
+        if runs != 1:
+            problems.append(f"the next run ended well only the {runs}. time" if runs else "no further run ends well")
+        if weights(out) != wanted:
+            problems.append(f"the bytes are not those of an undisturbed run: {_names(out)}")
+        if beside(out):
+            problems.append(f"left beside it: {', '.join(beside(out))}")
+        again = job.log.stat().st_size - of_all
+        if again > workers and self._executor != "ray" and not COMMANDS[command].in_one_process:
+            problems.append(f"{again} blocks were done again after {killed} kills of {workers} workers in all")
+        for what, number in {"rounds": 1, "kills": killed, "again": max(again, 0), "workers": workers}.items():
+            self._counted[self._executor, command, what] += number
+        return problems
+
+    def _learn(self, command: str) -> None:
+        """The bytes and blocks of an undisturbed run, and its seconds from the first record on."""
+        if command in self._whole:
+            return
+        job = self._job(command, "whole")
+        self._clear(Path(job.out))
+        children = job.start()
+        _wait_for_journal(job, children[0])
+        began = time.monotonic()
+        assert not _failed(children), (self._folder / "said").read_text()
+        self._whole[command] = weights(Path(job.out)), job.log.stat().st_size, time.monotonic() - began
+
+    def _job(self, command: str, out: str) -> Job:
+        return Job(str(self._folder), command, self._executor, str(self._folder / out), self._address)
+
+    def _clear(self, out: Path) -> None:
+        for path in (out, hidden_folder(out)):
+            shutil.rmtree(path, ignore_errors=True)
+        for name in ("log", "said"):
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _finish(self, job: Job) -> int:
+        """Run until it ends well. Returns which time that was; 0 for never."""
+        for number in range(1, _MOST_RUNS + 1):
+            if not _failed(job.start()):
+                return number
+        return 0
+
+    def _kill(self, job: Job, seconds: float, *, early: bool) -> int:
+        """Begin the job, and kill it. Returns how many processes were killed, 0 if it was done before."""
+        seen = _journal(job)
+        children = job.start()
+        if not early:
+            _wait_for_journal(job, children[0], seen)
+        time.sleep(seconds)
+        doomed = children if self._drawn.random() < 0.5 else [self._drawn.choice(children)]
+        for child in doomed:
+            os.kill(child, signal.SIGKILL)  # not waited for yet, so the id is still its own
+        codes = [ended(child) for child in children]
+        return sum(code == -signal.SIGKILL for code in codes)
+
+
+def _failed(children: list[int]) -> bool:
+    """Whether one of them fails; all are waited for."""
+    codes = [ended(child) for child in children]
+    return any(codes)
+
+
+def _journal(job: Job) -> frozenset[Path]:
+    return frozenset((hidden_folder(Path(job.out)) / "journal").glob("[0-9]*"))
+
+
+def _wait_for_journal(job: Job, child: int, seen: frozenset[Path] = frozenset()) -> None:
+    """Until work begins."""
+    while not _journal(job) - seen and _runs(child):
+        time.sleep(0.002)
+
+
+def _runs(child: int) -> bool:
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def _files(out: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def _names(out: Path) -> str:
+    return ", ".join(sorted(_files(out))) or "nothing"
+
+
+def _print_counts(counted: Counter[tuple[str, str, str]]) -> None:
+    columns = ("rounds", "kills", "workers", "again")
+    titles = ("rounds", "kills", "workers killed", "blocks done again")
+    print("\n" + " " * 40 + "".join(f"{title:>20}" for title in titles))
+    for executor, command in dict.fromkeys((executor, command) for executor, command, _ in counted):
+        cells = "".join(f"{counted[executor, command, column]:>20,}" for column in columns)
+        print(f"{f'{executor}: {command}':<40}{cells}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
