@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramerge.checkpoint.outputs import path_of
-from ramerge.checkpoint.stage import discard
+from ramerge.checkpoint import relay
+from ramerge.checkpoint import stage as beside
+from ramerge.checkpoint.outputs import out_of
+from ramerge.checkpoint.storage.destination import Destination
 from ramerge.engine.chosen import chosen_executor
 from ramerge.engine.execute import execute
 from ramerge.engine.ranks import TIMEOUT, Executors, Rank, chosen_rank
@@ -25,7 +27,7 @@ from ramerge.recipe.points import make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe, overriding
 
 # Defaults of the options of a plan. The default of every other option is None.
-_DEFAULTS = {"as_delta": False, "overwrite": False, "cache": True, "strict": False}
+_DEFAULTS = {"as_delta": False, "overwrite": False, "public": False, "cache": True, "strict": False}
 
 
 def plan(
@@ -42,6 +44,8 @@ def plan(
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
+    stage: str | Path | None = None,
+    public: bool = False,
     cache: bool = True,
     strict: bool = False,
 ) -> Plan:
@@ -49,7 +53,9 @@ def plan(
 
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
-        out: the output folder. If it is given, the plan checks it and the free space of its disk.
+        out: the output folder, also in a bucket (`s3://bucket/model`, `gs://`, `az://`), or a repository of the hub
+            (`hub:owner/name`, `hub:owner/name@branch`). If it is given, the plan checks it and the free space of its
+            disk.
         method: replaces the recipe's method.
         parameters: override the recipe's parameters, such as `{"r": 0.05}`.
         dtype: replaces the recipe's dtype, such as `float32`.
@@ -60,6 +66,9 @@ def plan(
         threads: worker threads; by default one for each processor, and two more.
         max_memory: the most memory that the process may use, in bytes or as `2GB`.
         overwrite: whether an existing checkpoint at `out` would be replaced.
+        stage: of outputs elsewhere, a folder on this machine in which files lie until they are sent; by default in the
+            user's cache folder.
+        public: whether everybody may see a repository that is written on the hub.
         cache: whether to use counts of earlier reads of the same files, and to store counts for later reads.
         strict: whether warnings count as problems.
 
@@ -71,7 +80,7 @@ def plan(
     """
     return make_plan(
         make_points(open_recipe(recipe, overriding(method, parameters, dtype, rounding), tensors_of_base), vary),
-        path_of(out) if out is not None else None,
+        out_of(out, stage, public=public) if out is not None else None,
         in_memory=in_memory,
         as_delta=as_delta,
         threads=threads,
@@ -95,6 +104,8 @@ def merge(
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
+    stage: str | Path | None = None,
+    public: bool = False,
     cache: bool = True,
     strict: bool = False,
     fresh: bool = False,
@@ -108,13 +119,14 @@ def merge(
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form; or a plan. A plan
             already holds its options, so only how it is carried out can be given with it.
-        out: the output folder; it must not exist unless `overwrite` is set.
+        out: the output folder, or a place elsewhere as for `plan`; it must not exist unless `overwrite` is set.
         on_tensor: a function that gets the merged tensors, one after another, from this thread; given instead of
             `out`. At most two tensors are in memory at a time, even if the function is slow.
         method, parameters, dtype, rounding, as_delta: as for `plan`.
         threads: worker threads; by default one for each processor, and two more. Results do not depend on it.
         max_memory: the most memory that the process may use, in bytes or as `2GB`; an error if it is not enough.
-        overwrite: replace an existing checkpoint at `out`, at the end.
+        overwrite: replace an existing checkpoint at `out`, at the end; in a bucket, before the first file is sent.
+        stage, public: as for `plan`.
         cache: as for `plan`. It changes no byte of the output.
         strict: make every warning an error, before the output appears. With `on_tensor`, some of these errors come
             after the tensors.
@@ -157,6 +169,8 @@ def merge(
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,
+        stage=stage,
+        public=public,
         cache=cache,
         strict=strict,
     )
@@ -240,6 +254,8 @@ def convert(
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
+    stage: str | Path | None = None,
+    public: bool = False,
     strict: bool = False,
     fresh: bool = False,
     executor: Executors = "threads",
@@ -251,12 +267,13 @@ def convert(
 
     Args:
         model: a folder or hub id: FSDP shards, torch.distributed checkpoints, an adapter, quantised weights and so on.
-        out: the output folder; it must not exist unless `overwrite` is set.
+        out: the output folder, or a place elsewhere as for `plan`; it must not exist unless `overwrite` is set.
         base: the model that an adapter changes. For other models it gives names, dtypes and layout of the output.
         dtype: dtype of the output, such as `bfloat16`; by default the dtypes that are stored.
         rounding: how numbers are rounded to it: `nearest`, the default, or `stochastic`.
         shard_size: bytes of an output file, or a size such as `5GB`.
-        threads, max_memory, overwrite, strict, fresh, executor, rank_timeout, ray_init, on_progress: as for `merge`.
+        threads, max_memory, overwrite, stage, public, strict, fresh, executor, rank_timeout, ray_init, on_progress: as
+            for `merge`.
 
     Returns:
         The record, which is also `out/ramerge.json`.
@@ -276,6 +293,8 @@ def convert(
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,
+        stage=stage,
+        public=public,
         strict=strict,
         fresh=fresh,
         executor=executor,
@@ -285,11 +304,12 @@ def convert(
     )
 
 
-def clean(out: str | Path) -> list[str]:
+def clean(out: str | Path, *, stage: str | Path | None = None) -> list[str]:
     """Remove what stopped runs have left beside an output, and put back an old output that they had moved.
 
     Args:
-        out: the output folder of those runs. It is left as it is.
+        out: the output folder of those runs. It is left as it is. Elsewhere, a model that is not complete is removed.
+        stage: as for `plan`.
 
     Returns:
         What was done, in words; empty if nothing was there.
@@ -297,12 +317,14 @@ def clean(out: str | Path) -> list[str]:
     Raises:
         OutputError: a process is writing `out`, or what is there cannot be removed.
     """
-    folder = path_of(out)
+    folder = out_of(out, stage)
+    if not isinstance(folder, Path):
+        return relay.discard(folder)
     if not folder.name or not os.fspath(out):
         raise RecipeError(
             f"{os.fspath(out)!r}: cannot be an output folder; name the folder that the stopped runs wrote"
         )
-    return discard(folder)
+    return beside.discard(folder)
 
 
 def _planned(
@@ -337,8 +359,13 @@ def _carried_out(
     kind: str,
     ray_init: Mapping[str, Any] | None,
 ) -> tuple[Record, ...]:
-    if kind != "threads" and (on_tensor is not None or made.below is not None):
-        what = "on_tensor" if on_tensor is not None else "a delta"
-        raise RecipeError(f"executor {kind}: {what} cannot be made by several processes; use threads")
+    if kind != "threads":
+        refused = {
+            "on_tensor": on_tensor is not None,
+            "a delta": made.below is not None,
+            "an output elsewhere": isinstance(made.out, Destination),
+        }
+        if what := next((what for what, is_so in refused.items() if is_so), None):
+            raise RecipeError(f"executor {kind}: {what} cannot be made by several processes; use threads")
     with chosen_executor(kind, made, ray_init) as executor:
         return execute(made, executor, on_progress or silence, on_tensor, rank=rank, fresh=fresh)

@@ -49,7 +49,7 @@ def left(folder: Path) -> list[str]:
 def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the file system can exchange two folders."""
     if not request.param:
-        monkeypatch.setattr(module._Output, "_exchanged", lambda _: False)
+        monkeypatch.setattr(module.Output, "_exchanged", lambda _: False)
     return bool(request.param)
 
 
@@ -203,16 +203,16 @@ def hooked(before: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch) 
 
         return call
 
-    exchanged = module._Output._exchanged
+    exchanged = module.Output._exchanged
 
-    def exchange(place: module._Output) -> bool:
+    def exchange(place: module.Output) -> bool:
         before("exchange", next(count))
         return exchanged(place)
 
     with monkeypatch.context() as patch:
         for name in MOVES:
             patch.setattr(os, name, wrap(name))
-        patch.setattr(module._Output, "_exchanged", exchange)
+        patch.setattr(module.Output, "_exchanged", exchange)
         yield
 
 

@@ -69,6 +69,14 @@ class Server:
                 obstore.put(self.bucket(), f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes())
         return f"s3://{BUCKET}/{name}"
 
+    def files(self, name: str) -> dict[str, bytes]:
+        """The files of a folder of the bucket, by their names in it."""
+        import obstore
+
+        bucket = self.bucket()
+        keys = [meta["path"] for chunk in obstore.list(bucket, name) for meta in chunk]
+        return {key.removeprefix(f"{name}/"): bytes(obstore.get(bucket, key).bytes()) for key in keys}
+
 
 @contextmanager
 def running(folder: Path) -> Iterator[Server]:

@@ -44,6 +44,7 @@ class Request(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     web: WebServer
+    body = b""
 
     def log_message(self, *_arguments: object) -> None:
         """Quietly."""
@@ -57,6 +58,26 @@ class Request(BaseHTTPRequestHandler):
         self.web.asked.append((self.command, self.path, self.headers.get("Range", "")))
         if not self.web.fault(self):
             self.give()
+
+    def do_POST(self) -> None:
+        """Something is written."""
+        self.body = self._read()  # also if the answer is an error: the next request follows it
+        self.do_GET()
+
+    def do_PUT(self) -> None:
+        """Something is written."""
+        self.do_POST()
+
+    def _read(self) -> bytes:
+        """What was sent."""
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        pieces = []
+        while size := int(self.rfile.readline(), 16):
+            pieces.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(pieces)
 
     @property
     def file(self) -> Path:
@@ -107,7 +128,7 @@ class Request(BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command == "GET":
+        if self.command != "HEAD":
             self.wfile.write(body)
         return True
 

@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from ramerge.checkpoint.delta.layout import INDEX
+from ramerge.checkpoint.storage.destination import Destination
 from ramerge.checkpoint.storage.place import Place
+from ramerge.checkpoint.storage.table import is_destination, open_destination
+from ramerge.foundation import store
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.jsontext import RECORD, read
 
-# `Path` makes one slash of two.
-_ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
+Out: TypeAlias = Path | Destination
+
+
+def out_of(path: str | Path, stage: str | Path | None = None, *, public: bool = False) -> Out:
+    """The output folder, on this machine or elsewhere.
+
+    Args:
+        path: as it was given.
+        stage: of outputs elsewhere, the folder on this machine in which files lie until they are sent; by default in
+            the user's cache folder.
+        public: whether everybody may see a repository of the hub.
+
+    Raises:
+        RecipeError: it is not a possible path, or an option has no meaning for it.
+        CheckpointError: it is not a possible place.
+    """
+    text = os.fspath(path)
+    if is_destination(text):
+        staged = path_of(stage, "a stage") if stage is not None else store.folder("outputs")
+        if staged is None:
+            raise RecipeError(f"{text}: there is no home folder for files until they are sent; give one (--stage)")
+        return open_destination(text, staged, public=public)
+    if stage is not None or public:
+        raise RecipeError(f"{'--stage' if stage is not None else '--public'}: is of use for outputs elsewhere only")
+    return path_of(path)
 
 
 def path_of(path: str | Path, what: str = "an output folder") -> Path:
@@ -27,7 +53,7 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
     Raises:
         RecipeError: it is not a possible path, or is elsewhere.
     """
-    if _ELSEWHERE.match(os.fspath(path)):
+    if is_destination(os.fspath(path)):
         raise RecipeError(f"{path}: cannot be {what}: it must be on this machine; write to a folder here and upload it")
     try:
         given = Path(path).expanduser()

@@ -9,7 +9,7 @@ While OUT is written, there is a hidden folder `.OUT.ramerge-partial` beside it,
     ranks      what ranks of one merge tell each other
 
 `old` is always complete, and it is never removed under this name. If nothing is at OUT, it is moved back there. If
-`new` has been moved to OUT, `old` is renamed to `new` and then removed. `_Output.settle` does this after every run,
+`new` has been moved to OUT, `old` is renamed to `new` and then removed. `Output.settle` does this after every run,
 also a failed one, and before every run, because a killed run may have left folders. The rest is removed likewise, but
 for `new` and `journal` of a run that was stopped. A journal names its `new` by the inode, so it is never taken for
 that of another folder.
@@ -84,14 +84,21 @@ def staged(out: Path, *, overwrite: bool, keeper: Keeper | None = None) -> Itera
         OutputError: `out` exists and `overwrite` is off, another process writes it, or the folder cannot be made,
             synchronised or moved. The message says what is at `out` afterwards.
     """
-    guard, output = Guard(), _Output(out)
+    with built(Output(out), overwrite=overwrite, keeper=keeper) as stage:
+        yield stage
+
+
+@contextmanager
+def built(output: Output, *, overwrite: bool, keeper: Keeper | None) -> Iterator[Stage]:
+    """See `staged`."""
+    guard = Guard()
     failure: BaseException | None = None
     try:
         try:
             guard.install()
             stage = output.open(overwrite, keeper)
             for note in output.said():
-                warnings.warn(note, stacklevel=3)
+                warnings.warn(note, stacklevel=5)
             yield stage
             guard.hold()
             output.publish(overwrite)
@@ -101,13 +108,13 @@ def staged(out: Path, *, overwrite: bool, keeper: Keeper | None = None) -> Itera
         failure = error
     output.close(failure)
     if output.placed:
-        StoppedError.finished[str(out)] = None
+        StoppedError.finished[output.named] = None
     try:
         guard.release()
     except BaseException as stop:
         failure = stop
     for notice in output.notices:
-        warnings.warn(notice, OutputWarning, stacklevel=3)
+        warnings.warn(notice, OutputWarning, stacklevel=5)
     if isinstance(failure, StoppedError):
         failure.kept = output.fate()
     elif isinstance(failure, OSError):
@@ -167,12 +174,16 @@ def discard(out: Path) -> list[str]:
     """
     if not os.path.lexists(hidden_folder(out)):
         return []
-    output = _Output(out)
+    return discarded(Output(out))
+
+
+def discarded(output: Output) -> list[str]:
+    """See `discard`."""
     with held():
         try:
             return output.discard()
         except OSError as error:
-            raise OutputError(f"{out}: what is left beside it cannot be removed: {_reason(error, out)}") from error
+            raise OutputError(f"{output.named}: what is left cannot be removed: {output.reason(error)}") from error
 
 
 class Stage:
@@ -181,7 +192,12 @@ class Stage:
     Args:
         folder: the folder.
         kept: files of it that an earlier run or another rank has made.
+
+    Attributes:
+        reserves: whether large files get all of their disk at the beginning.
     """
+
+    reserves = True
 
     def __init__(self, folder: Path, kept: Collection[str] = ()) -> None:
         self.folder = folder
@@ -269,15 +285,17 @@ class Stage:
             raise OutputError(f"{what}: another program has changed or removed it while the output was built")
 
 
-class _Output:
+class Output:
     """OUT, and the hidden folder beside it.
 
     Attributes:
+        named: OUT for messages.
         placed: whether the folder that was built is at OUT; None if that is unknown.
         notices: what the user should know besides the result.
     """
 
     def __init__(self, out: Path) -> None:
+        self.named = str(out)
         self.placed: bool | None = False
         self.notices: list[str] = []
         self._out = out
@@ -301,7 +319,7 @@ class _Output:
         if self._put_back():
             self.notices.append(f"{self._out}: a killed run had moved it to {self._old}; it has been moved back")
         there = _at(self._new)
-        self._continues = keeper is not None and keeper.fits(self._work, there[1] if there else None)
+        self._continues = keeper is not None and self._fits(keeper, there[1] if there else None)
         if not self._continues:
             self._remove()
         self._refuse_occupied(overwrite)
@@ -313,15 +331,22 @@ class _Output:
             keeper.begin(self._work, self._built[1])
         kept = keeper.files if keeper is not None and self._continues else {}
         self._remove_all_but(kept)
-        self._stage = Stage(self._new, kept)
+        self._stage = self._made_stage(kept)
         return self._stage
+
+    def _fits(self, keeper: Keeper, built: int | None) -> bool:
+        """Whether what an earlier run left can be continued."""
+        return keeper.fits(self._work, built)
+
+    def _made_stage(self, kept: Collection[str]) -> Stage:
+        return Stage(self._new, kept)
 
     def said(self) -> Iterator[OutputWarning]:
         """What the user should know at the beginning."""
         if self._keeper is not None and self._continues:
-            yield ContinueNote(f"{self._out}: continuing: {self._keeper.share} of the work was done before")
+            yield ContinueNote(f"{self.named}: continuing: {self._keeper.share} of the work was done before")
         elif self._keeper is not None and self._keeper.reason:
-            yield ContinueNote(f"{self._out}: begins anew: {self._keeper.reason}")
+            yield ContinueNote(f"{self.named}: begins anew: {self._keeper.reason}")
 
     def _remove_all_but(self, kept: Collection[str]) -> None:
         """Remove the files in `new` that are made anew."""
@@ -347,7 +372,7 @@ class _Output:
                     return lock(self._lock_file, wait=False)
         except BlockingIOError as error:
             raise OutputError(
-                f"{self._out}: another process is writing it, in {self._work}; wait for it, or choose another folder"
+                f"{self.named}: another process is writing it, in {self._work}; wait for it, or choose another folder"
             ) from error
 
     def _refuse_occupied(self, overwrite: bool) -> None:
@@ -403,7 +428,7 @@ class _Output:
             except OSError as error:
                 self.notices.append(
                     f"{self._work}: is left over and cannot be removed: {error.strerror}; "
-                    f"the next run to {self._out} removes it"
+                    f"the next run to {self.named} removes it"
                 )
             finally:
                 os.close(self._lock)
@@ -464,10 +489,14 @@ class _Output:
 
     def words(self, error: OSError) -> str:
         """The message about an error of the operating system, and what it means for the output."""
-        reason = _reason(error, self._out)
+        reason = self.reason(error)
         if self.placed:
-            return f"{self._out}: is the new one and complete, but the file system reported an error: {reason}"
-        return f"{self._out}: cannot be written: {reason}; {self.fate()}"
+            return f"{self.named}: is the new one and complete, but the file system reported an error: {reason}"
+        return f"{self.named}: cannot be written: {reason}; {self.fate()}"
+
+    def reason(self, error: OSError) -> str:
+        """An error of the operating system."""
+        return _reason(error, self._out)
 
     def fate(self) -> str:
         """A phrase that says what is at OUT now."""
@@ -483,13 +512,17 @@ class _Output:
         if aside:
             back = "" if there else f", and the next run to {self._out} puts it back"
             return f"what was at {self._out} is in {self._old}{back}"
-        kept = "nothing was kept"
-        if self._keeps and self._keeper is not None:
-            kept = (
-                f"{self._keeper.share} of the work is kept: the same command goes on from there, "
-                f"and `ramerge clean {shlex.quote(str(self._out))}` removes it"
-            )
+        kept = self._kept()
         return f"{kept}; {self._out} is as it was" if there and self._lock >= 0 else kept
+
+    def _kept(self) -> str:
+        """What is kept for a later run, in words."""
+        if not self._keeps or self._keeper is None:
+            return "nothing was kept"
+        return (
+            f"{self._keeper.share} of the work is kept: the same command goes on from there, "
+            f"and `ramerge clean {shlex.quote(self.named)}` removes it"
+        )
 
 
 def _reason(error: OSError, out: Path) -> str:

@@ -148,7 +148,9 @@ class Writer(Written):
         try:
             for shard in shards:
                 with self._opened(shard.name, stage.create) as descriptor:
-                    _allocate(descriptor, shard.file_bytes)
+                    if stage.reserves:
+                        _reserve(descriptor, shard.file_bytes)
+                    os.ftruncate(descriptor, shard.file_bytes)
                     write_all(descriptor, memoryview(shard.header), 0)
         except BaseException:
             self.close()
@@ -207,7 +209,7 @@ class _Opened:
     users: int = 0
 
 
-def _allocate(descriptor: int, size: int) -> None:
+def _reserve(descriptor: int, size: int) -> None:
     """Reserve the file's blocks, so that a full disk is an error before the work and not after it."""
     if hasattr(os, "posix_fallocate"):
         try:
@@ -215,4 +217,3 @@ def _allocate(descriptor: int, size: int) -> None:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
-    os.ftruncate(descriptor, size)

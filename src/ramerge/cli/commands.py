@@ -27,7 +27,9 @@ from ramerge.cli.options import (
     PAGES,
     RECIPE,
     ROUNDING,
+    SENDING,
     SHARD_SIZE,
+    STAGE,
     options,
 )
 from ramerge.foundation.completion import files, folders
@@ -41,9 +43,13 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Merge agents into a checkpoint.")
-@options(*RECIPE, AS_DELTA, FRESH, *EXECUTOR)
+@options(*RECIPE, AS_DELTA, *SENDING, FRESH, *EXECUTOR)
 def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **flags: Any) -> None:
-    """Merge agents into a checkpoint at OUT, which appears complete or not at all."""
+    """Merge agents into a checkpoint at OUT, which appears complete or not at all.
+
+    OUT is a folder, one in a bucket (s3://bucket/folder, gs://, az://), or a repository of the hub (hub:owner/name or
+    hub:owner/name@branch).
+    """
     from ramerge.api import merge as run
     from ramerge.api import plan as make
     from ramerge.cli.flags import read_inputs
@@ -54,7 +60,7 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
 
     leads = _leads(flags)
-    made = make(document, out, as_delta=as_delta, **_machine(flags))
+    made = make(document, out, as_delta=as_delta, **_machine(flags), **_sending(flags))
     if leads:
         warn(made.warnings)  # before the work, so that it can be stopped
     with shown(stage, quiet=quiet or as_json or not leads) as listen:
@@ -65,7 +71,7 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        say(texts.summary(record, out))
+        say(texts.summary(record, getattr(made.out, "result", out)))
 
 
 @click.command(short_help="Merge with many parameters at once.")
@@ -98,12 +104,12 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
     if as_json:
         click.echo(dumped([record.as_dict() for record in records]), nl=False)
     elif not quiet:
-        say(texts.points(records, out))
+        say(texts.points(records, Path(out)))
 
 
 @click.command(short_help="Show what a merge would do, and what would make it fail.")
 @options(*RECIPE)
-@AS_DELTA
+@options(AS_DELTA, *SENDING)
 def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **flags: Any) -> None:
     """Show what a merge would read, write and need, and everything that would make it fail.
 
@@ -115,7 +121,7 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **f
     from ramerge.foundation.jsontext import dumped
 
     document, out = read_inputs(paths, flags, or_model=True)
-    made = make(document, out, as_delta=as_delta, **_machine(flags))
+    made = make(document, out, as_delta=as_delta, **_machine(flags), **_sending(flags))
     problems = (*made.problems, *(made.forecast if flags["strict"] else ()))
     warn([*made.warnings, *(() if flags["strict"] else made.forecast)])
     if as_json:
@@ -128,7 +134,7 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **f
 
 @click.command(short_help="Write a model of any format as safetensors.")
 @click.argument("model", metavar="MODEL", shell_complete=folders)
-@click.argument("out", metavar="OUT", type=click.Path(path_type=Path), shell_complete=folders)
+@click.argument("out", metavar="OUT", shell_complete=folders)
 @options(
     click.option(
         "--base",
@@ -141,31 +147,33 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **f
     SHARD_SIZE,
     *LIMITS,
     OVERWRITE,
+    *SENDING,
     FRESH,
     *EXECUTOR,
     as_json("the record"),
 )
-def convert(model: str, out: Path, quiet: bool, as_json: bool, **flags: Any) -> None:
+def convert(model: str, out: str, quiet: bool, as_json: bool, **flags: Any) -> None:
     """Write MODEL as plain safetensors to OUT, block by block, in the stored dtypes or in --dtype.
 
     MODEL is a folder or hub id: FSDP shards of verl, torch.distributed checkpoints, an adapter (with --base), quantised
     weights, or any other format that merging reads.
     """
     from ramerge.api import merge as run
+    from ramerge.api import plan as make
     from ramerge.cli.flags import read_model
     from ramerge.foundation.screen import shown, stage
 
-    limits = {key: flags[key] for key in ("threads", "max_memory", "overwrite", "strict")}
     leads = _leads(flags)
+    made = make(read_model(model, flags), out, **_machine({"cache": True, **flags}), **_sending(flags))
     with shown(stage, quiet=quiet or as_json or not leads) as listen:
-        record = run(read_model(model, flags), out, on_progress=listen, **limits, **_carrying(flags))
+        record = run(made, on_progress=listen, **_carrying(flags))
     if not leads:
         return
     warn(record.warnings)
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        say(texts.summary(record, out))
+        say(texts.summary(record, getattr(made.out, "result", out)))
 
 
 @click.command(short_help="Show what RL changed in the agents.")
@@ -299,17 +307,18 @@ def demo(out: Path | None) -> None:
 
 
 @click.command(short_help="Remove what stopped runs have left.")
-@click.argument("outs", metavar="OUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@DEBUG
-def clean(outs: tuple[Path, ...]) -> None:
+@click.argument("outs", metavar="OUT...", nargs=-1, required=True)
+@options(STAGE, DEBUG)
+def clean(outs: tuple[str, ...], stage: Path | None) -> None:
     """Remove what stopped merges to OUT have left beside it. OUT itself stays as it is.
 
-    A merge that was stopped leaves a hidden folder, with which the same command goes on later.
+    A merge that was stopped leaves a hidden folder, with which the same command goes on later. If OUT is elsewhere, the
+    hidden folder is on this machine, and the files that were sent are removed, too.
     """
     from ramerge.api import clean as run
 
     for out in outs:
-        say(run(out) or f"{out}: nothing is left of stopped runs")
+        say(run(out, stage=stage) or f"{out}: nothing is left of stopped runs")
 
 
 def _leads(flags: dict[str, Any]) -> bool:
@@ -329,6 +338,10 @@ def _carrying(flags: dict[str, Any]) -> dict[str, Any]:
 
     chosen = {key: flags[key] for key in ("fresh", "executor", "rank_timeout") if key in flags}
     return chosen | {"ray_init": read_ray_init(flags["executor"], flags["address"], flags["ray_init"])}
+
+
+def _sending(flags: dict[str, Any]) -> dict[str, Any]:
+    return {key: flags[key] for key in ("stage", "public")}
 
 
 def _machine(flags: dict[str, Any]) -> dict[str, Any]:

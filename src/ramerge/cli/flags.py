@@ -63,8 +63,8 @@ def read_numbers(flag: str, text: str) -> list[float]:
 
 def read_inputs(
     paths: Sequence[str], options: Mapping[str, Any], *, or_model: bool = False
-) -> tuple[Document, Path | None]:
-    """The document of `[RECIPE] [OUT]` and flags, and the output folder where one is given.
+) -> tuple[Document, str | None]:
+    """The document of `[RECIPE] [OUT]` and flags, and the output folder where one is given, as it is written.
 
     Args:
         paths: the positional words. With `--base` or `--agent`, a single one is the output folder unless it is a file.
@@ -90,7 +90,7 @@ def read_inputs(
     else:
         raise RecipeError("give a recipe's path, or --base and --agent")
     _apply(document, options)
-    return document, Path(rest[0]) if rest else None
+    return document, rest[0] if rest else None
 
 
 def read_ray_init(executor: str, address: str | None, texts: Iterable[str]) -> dict[str, Any]:

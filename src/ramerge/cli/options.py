@@ -112,6 +112,17 @@ ROUNDING: Decorator = click.option(
 SHARD_SIZE: Decorator = click.option(
     "--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."
 )
+STAGE: Decorator = click.option(
+    "--stage",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    shell_complete=folders,
+    help="Of an OUT elsewhere: where files lie until they are sent; default: in the user's cache folder.",
+)
+SENDING: tuple[Decorator, ...] = (
+    STAGE,
+    click.option("--public", is_flag=True, help="Of an OUT on the hub: everybody may see it; default: private."),
+)
 AS_DELTA: Decorator = click.option(
     "--as-delta", is_flag=True, help="Write only what changes of the base; `ramerge apply` gives the model."
 )

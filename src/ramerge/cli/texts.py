@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ramerge.planning.model import Plan
 
 
-def summary(record: Record, out: Path) -> list[str]:
-    """A merged checkpoint in a few lines."""
+def summary(record: Record, out: object) -> list[str]:
+    """A merged checkpoint at `out` in a few lines."""
     from rich.filesize import decimal
 
     from ramerge.engine.card import columns_of, figure, meanings

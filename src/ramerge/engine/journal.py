@@ -31,7 +31,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import xxhash
 
 from ramerge.engine.executors.executor import Elsewhere, Executor, bare
-from ramerge.foundation.errors import RankError, RayError, StoppedError
+from ramerge.foundation.errors import RankError, RayError, SendError, StoppedError
 from ramerge.foundation.machine import boot
 
 FOLDER = "journal"
@@ -197,7 +197,9 @@ class Journal:
         After an error the input must be changed, or there is too little disk, or the disk has lost what was written.
         """
         stopped = isinstance(failure, StoppedError | KeyboardInterrupt)
-        return self._done > 0 and (stopped or (isinstance(failure, RankError | RayError) and failure.resumable))
+        return self._done > 0 and (
+            stopped or (isinstance(failure, RankError | RayError | SendError) and failure.resumable)
+        )
 
     @property
     def _done(self) -> int:

@@ -16,7 +16,7 @@ from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import itemsize
-from ramerge.planning.model import Part, Plan
+from ramerge.planning.model import Block, Part, Plan
 
 Bytes = NDArray[np.uint8]
 # Blocks that wait for an earlier one.
@@ -135,7 +135,7 @@ class Patches:
                 self._changed.notify_all()
             yield found
 
-    def advance(self) -> None:
+    def advance(self, block: Block) -> None:
         """Nothing to do."""
 
     def sync(self) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from ramerge.checkpoint.relay import Relay, relayed
 from ramerge.checkpoint.stage import Stage, gathered, hidden_folder, staged
 from ramerge.engine.facts import facts_of
 from ramerge.engine.journal import Journal
 from ramerge.engine.ranks import Rank, Team
-from ramerge.engine.sinks import Shards, all_shards
+from ramerge.engine.sinks import Relayed, Shards, all_shards
 from ramerge.foundation.errors import PlanError
 from ramerge.planning.model import Plan
 
@@ -41,7 +42,8 @@ class Site:
         """The output's files. From then on all ranks work."""
         if not self.leads:
             self.begin()
-        shards = Shards(plan, self.stage, self.journal.before_sync)
+        stage, before_sync = self.stage, self.journal.before_sync
+        shards = Relayed(plan, stage, before_sync) if isinstance(stage, Relay) else Shards(plan, stage, before_sync)
         try:
             if self.leads:
                 self.begin()
@@ -89,6 +91,10 @@ def building(plan: Plan, rank: Rank | None, *, fresh: bool) -> Iterator[Site]:
     assert plan.out is not None
     files = {} if plan.below is not None else {shard.name: shard.file_bytes for shard in all_shards(plan)}
     journal = Journal(facts_of(plan), files, plan.bytes_read, fresh=fresh)
+    if not isinstance(plan.out, Path):
+        with closing(journal), relayed(plan.out, overwrite=plan.overwrite, keeper=journal) as relay:
+            yield Site(relay.folder.parent, journal, None, relay)
+        return
     work = hidden_folder(plan.out)
     with together(rank, work) as team, closing(journal):
         if team is not None and team.number:

@@ -59,8 +59,8 @@ class Sink(Protocol):
         """Take bytes of a part of a point's tensor from byte `start` on, from any thread. `data` is reused."""
         ...
 
-    def advance(self) -> None:
-        """Called after each block, in the thread that began the pass."""
+    def advance(self, block: Block) -> None:
+        """Called after each block that is done, now or by an earlier run, in the thread that began the pass."""
         ...
 
     def sync(self) -> None:

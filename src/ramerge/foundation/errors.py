@@ -11,6 +11,7 @@
     ├── RankError                exit code 1: another rank of the same merge has failed or is lost
     ├── RayError                 exit code 1: a Ray cluster cannot be reached, or cannot do the work
     └── OutputError              exit code 1: the output could not be written (full disk, I/O error)
+        └── SendError            the place elsewhere that it is sent to fails, or denies access
 
     StoppedError                 not an Exception: a signal asked the process to end; exit code 128 + signal number
     OutputWarning                a warning: something else was found or left beside an output that was written
@@ -41,6 +42,7 @@ __all__ = [
     "RankError",
     "RayError",
     "RecipeError",
+    "SendError",
     "StoppedError",
     "WeightsError",
 ]
@@ -158,3 +160,9 @@ class RayError(RamergeError):
 
 class OutputError(RamergeError):
     """The output could not be written."""
+
+
+class SendError(OutputError):
+    """The output could not be sent to its place elsewhere. What was done is of use for a further start."""
+
+    resumable: ClassVar[bool] = True

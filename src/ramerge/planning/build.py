@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ramerge.checkpoint import relay
 from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.outputs import free_bytes, problems_of
+from ramerge.checkpoint.outputs import Out, free_bytes, problems_of
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.text import message
 from ramerge.methods.base import Statistic
@@ -33,7 +34,7 @@ from ramerge.recipe.points import Point
 
 def make_plan(
     points: Sequence[Point],
-    out: Path | None = None,
+    out: Out | None = None,
     *,
     threads: int | None = None,
     max_memory: int | str | None = None,
@@ -49,7 +50,7 @@ def make_plan(
 
     Args:
         points: the merges, from `recipe.points.make_points`; at least one.
-        out: the output folder, if it is known.
+        out: the output folder, here or elsewhere, if it is known.
         threads: worker threads; by default one for each processor, and two more because threads wait for disks.
         max_memory: bytes, or a size such as `2GB`, that the process must not exceed.
         overwrite: whether an existing checkpoint at `out` will be replaced.
@@ -68,17 +69,26 @@ def make_plan(
     checks.note_methods(points, findings)
     findings.warnings += recipe.document.warnings
     inputs = open_inputs(recipe, findings, needs_base=points[0].uses_base)
-    can_repeat = not in_memory and not observed and not as_delta
+    here = out is None or isinstance(out, Path)
+    can_repeat = not in_memory and not observed and not as_delta and here  # what was sent is not sent again
     contents = _contents(points, inputs, findings, observed, cache=cache, can_repeat=can_repeat)
     if as_delta:
         checks.check_delta(points, inputs, findings, in_memory=in_memory)
         contents = replace(contents, below=inputs.opened_base)
-    resources = cut(points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed)
+    resources = cut(points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed, sends=not here)
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
     resources = replace(resources, solving_seconds=took)
-    if out is not None:
+    disk_free: int | None = None
+    if isinstance(out, Path):
+        disk_free = free_bytes(out)
         needed = 0 if as_delta else contents.bytes_written  # how large a delta becomes is known when it is made
         for text in problems_of(out, inputs.folders, needed, overwrite=overwrite):
+            findings.problem(text)
+    elif out is not None:
+        disk_free = relay.free_here(out)
+        checks.check_elsewhere(out, points, findings, as_delta=as_delta)
+        largest = max((shard.file_bytes for shard in contents.shards), default=0)
+        for text in relay.problems_of(out, inputs.folders, contents.bytes_written, largest, overwrite=overwrite):
             findings.problem(text)
     return Plan(
         points=tuple(points),
@@ -92,7 +102,7 @@ def make_plan(
         adapters=inputs.adapters,
         **vars(contents),
         resources=resources,
-        disk_free=free_bytes(out) if out is not None else None,
+        disk_free=disk_free,
         strict=strict,
         notes=tuple(map(message, (*findings.notes, *notes))),
         warnings=() if strict else tuple(dict.fromkeys(map(message, findings.warnings))),

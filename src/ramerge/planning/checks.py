@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ramerge.checkpoint.companions import canonical_key, companion_files, compare_configs
 from ramerge.checkpoint.formats.safetensors import INDEX
 from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.storage.destination import Destination
 from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name
@@ -194,6 +195,13 @@ def note_deltas(deltas: Sequence[str], bytes_read: int, in_full: int, findings: 
         findings.notes.append(
             f"with deltas {bytes_read:,} bytes are read, {share} of the {in_full:,} of whole checkpoints"
         )
+
+
+def check_elsewhere(out: Destination, points: Sequence[Point], findings: Findings, *, as_delta: bool) -> None:
+    """Refuse what is written on this machine only."""
+    what = "a sweep" if points[0].name else "a delta" if as_delta else None
+    if what is not None:
+        findings.problem(f"{out}: {what} is written on this machine only; write to a folder here and upload it")
 
 
 def check_delta(points: Sequence[Point], inputs: Inputs, findings: Findings, *, in_memory: bool) -> None:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ramerge.checkpoint import scaled
@@ -15,6 +14,7 @@ from ramerge.checkpoint.arena import room
 from ramerge.checkpoint.hub import Model
 from ramerge.checkpoint.identity import Identity
 from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.outputs import Out
 from ramerge.checkpoint.scaled import Scaled
 from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
@@ -338,7 +338,7 @@ class Plan(Contents):
 
     Attributes:
         points: the merges; one, or those of a sweep.
-        out: the output folder, if it is known.
+        out: the output folder, here or elsewhere, if it is known.
         overwrite: whether an existing checkpoint there is replaced.
         in_memory: whether merged tensors are passed to a function instead.
         base: the base; if the recipe has no base, the first agent.
@@ -347,7 +347,7 @@ class Plan(Contents):
         adapters: the agents that are LoRA adapters.
         formats: how base and agents are stored, by name; those that could be opened.
         resources: threads, blocks and memory.
-        disk_free: free bytes of the output's disk.
+        disk_free: free bytes of the output's disk; for an output elsewhere, of the disk from which it is sent.
         strict: whether warnings are problems, also those that come later, during the merge.
         notes: further information for the user.
         warnings: what can be merged, but is probably not what the user wants.
@@ -355,7 +355,7 @@ class Plan(Contents):
     """
 
     points: tuple[Point, ...]
-    out: Path | None
+    out: Out | None
     overwrite: bool
     in_memory: bool
     base: Model

@@ -24,6 +24,9 @@ _BYTES_PER_TENSOR = 700
 # The compilation of kernels that decode quantised weights, and write them.
 _BYTES_OF_CODES = 50_000_000
 
+# Parts of a file that is sent, and the library that sends it.
+_BYTES_OF_SENDING = 80_000_000
+
 # The answer to a request, before it is copied into the buffer, by elements of a block.
 _BYTES_PER_ANSWERED = 4
 
@@ -75,6 +78,7 @@ def cut(
     *,
     in_memory: bool = False,
     observed: Sequence[Statistic] = (),
+    sends: bool = False,
 ) -> Resources:
     """The largest blocks, then the most workers, that fit the memory.
 
@@ -88,6 +92,7 @@ def cut(
         findings: gets a problem if the limit of memory is too low.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         observed: statistics that are counted instead of a merge.
+        sends: whether the output is sent elsewhere.
     """
     agents = len(inputs.agents)
     models = 1 + agents + len(inputs.importances)
@@ -96,6 +101,7 @@ def cut(
     fixed += _kept(tensors, observed, agents)
     fixed += _BYTES_OF_CODES if any(checkpoint.quantised for checkpoint in inputs.opened) else 0
     fixed += _collected(points, tensors) if in_memory else 0
+    fixed += _BYTES_OF_SENDING if sends else 0
     partials, scratch = _partials(contents, observed, agents), _scratch(points, tensors, agents)
     budget = limits.memory or fixed + _DEFAULT_BUFFERS
     if scratch and not limits.memory:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.storage.storage import Version
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError, RamergeError
 from ramerge.foundation.extras import install
 
 if TYPE_CHECKING:
@@ -41,8 +41,12 @@ class DeniedError(CheckpointError):
     """A server has refused access."""
 
 
-def library(address: str) -> ModuleType:
+def library(address: str, what: str = "reading from there") -> ModuleType:
     """obstore.
+
+    Args:
+        address: what it is needed for.
+        what: the same, in words.
 
     Raises:
         CheckpointError: it is not installed.
@@ -51,9 +55,7 @@ def library(address: str) -> ModuleType:
         import obstore
         import obstore.store
     except ImportError as error:
-        raise CheckpointError(
-            f"{address}: reading from there needs the package obstore: {install('remote')}"
-        ) from error
+        raise CheckpointError(f"{address}: {what} needs the package obstore: {install('remote')}") from error
     return obstore
 
 
@@ -156,16 +158,19 @@ def has_changed(place: str) -> str:
 
 
 @contextmanager
-def in_words(place: str, access: str, *, absent: str = "is not there any more") -> Iterator[None]:
+def in_words(
+    place: str, access: str, *, absent: str = "is not there any more", kind: type[RamergeError] = CheckpointError
+) -> Iterator[None]:
     """Turn errors of obstore into an error in words.
 
     Args:
         place: what is read, for messages.
         access: what to check if access is denied, in words.
         absent: what it means if the server does not know the place.
+        kind: the error.
 
     Raises:
-        CheckpointError: instead of any error of obstore.
+        CheckpointError: or another `kind`, instead of any error of obstore.
     """
     from obstore.exceptions import BaseError
 
@@ -173,10 +178,11 @@ def in_words(place: str, access: str, *, absent: str = "is not there any more") 
         yield
     except BaseException as error:
         if _is_panic(error):
-            raise CheckpointError(f"{place}: {_UNUSABLE}; {access}") from None
+            raise kind(f"{place}: {_UNUSABLE}; {access}") from None
         if not isinstance(error, (BaseError, ValueError, OSError)):
             raise
-        kind = DeniedError if is_denied(error) else CheckpointError
+        if kind is CheckpointError and is_denied(error):
+            kind = DeniedError
         # without its cause: a traceback would show the text that is not repeated here
         raise kind(f"{place}: {_words(error, access, absent)}") from None
 
@@ -226,4 +232,4 @@ def _words(error: Exception, access: str, absent: str) -> str:
             f"the server cannot be reached, or breaks off its answers, and {repeated}; check the network and the "
             "address, and run this again"
         )
-    return f"cannot be read ({kind}); {access}"
+    return f"the server cannot do what is asked ({kind}); {access}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from ramerge.checkpoint.storage import client
 from ramerge.checkpoint.storage.storage import Storage, Version
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError, RamergeError
 
 # No model has as many. A bucket that is named without a folder may.
 _MOST_FILES = 100_000
@@ -25,6 +26,66 @@ _ACCESS = {
 }
 
 
+# Lies in a folder from when a run takes it until the run has put a complete model there.
+MARKER = ".ramerge-partial"
+
+
+class Bucket:
+    """A folder of a bucket, and how it is asked.
+
+    Args:
+        scheme: `s3`, `gs` or `az`.
+        rest: bucket and folder.
+        what: what obstore is needed for, in words.
+        kind: the error if the store cannot be asked.
+    """
+
+    def __init__(
+        self,
+        scheme: str,
+        rest: str,
+        what: str = "reading from there",
+        kind: type[RamergeError] = CheckpointError,
+    ) -> None:
+        bucket, _, folder = rest.strip("/").partition("/")
+        self.address = f"{scheme}://{bucket}/{folder}".rstrip("/")
+        if not bucket or not folder:
+            raise CheckpointError(f"{self.address}: name a bucket and a folder in it, such as {scheme}://bucket/model")
+        self.obstore = client.library(self.address, what)
+        self._access, self._kind = _ACCESS[scheme], kind
+        from obstore import store
+
+        made = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
+        connection, retry = client.options()
+        with client.in_words(self.address, self._access):
+            self.store = made(bucket, prefix=folder, client_options=connection, retry_config=retry)
+
+    def place(self, key: str) -> str:
+        """The name of a file for messages."""
+        return f"{self.address}/{key}"
+
+    def list(self) -> dict[str, Version]:
+        """What is in the folder now."""
+        found: dict[str, Version] = {}
+        with self.in_words(absent="there is no such bucket"):
+            for chunk in self.obstore.list(self.store, chunk_size=_CHUNK):
+                found |= {meta["path"]: client.version_of(meta) for meta in chunk}
+                if len(found) > _MOST_FILES:
+                    break
+        if len(found) > _MOST_FILES:
+            raise self._kind(f"{self.address}: holds more than {_MOST_FILES:,} files; name a model's own folder")
+        return found
+
+    def in_words(self, key: str = "", *, absent: str = "is not there any more") -> AbstractContextManager[None]:
+        """See `client.in_words`."""
+        place = self.place(key) if key else self.address
+        return client.in_words(place, self._access, absent=absent, kind=self._kind)
+
+    def fill(self, key: str, version: Version, position: int, out: NDArray[np.uint8]) -> None:
+        """See `client.fill`."""
+        client.fill(self.store, key, version, position, out, place=self.place(key), access=self._access)
+
+
 class Objects(Storage):
     """A folder of a bucket. Its files are listed once, with their ETags, and requests are bound to these.
 
@@ -34,18 +95,8 @@ class Objects(Storage):
     """
 
     def __init__(self, scheme: str, rest: str) -> None:
-        bucket, _, folder = rest.strip("/").partition("/")
-        self.address = f"{scheme}://{bucket}/{folder}".rstrip("/")
-        if not bucket or not folder:
-            raise CheckpointError(f"{self.address}: name a bucket and a folder in it, such as {scheme}://bucket/model")
-        self._access = _ACCESS[scheme]
-        client.library(self.address)
-        from obstore import store
-
-        made = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
-        connection, retry = client.options()
-        with client.in_words(self.address, self._access):
-            self._store = made(bucket, prefix=folder, client_options=connection, retry_config=retry)
+        self._bucket = Bucket(scheme, rest)
+        self.address = self._bucket.address
         self._lock = threading.Lock()
         self._named = scheme, rest
 
@@ -59,21 +110,17 @@ class Objects(Storage):
 
     @cached_property
     def _files(self) -> Mapping[str, Version]:
-        found: dict[str, Version] = {}
-        obstore = client.library(self.address)
-        with client.in_words(self.address, self._access, absent="there is no such bucket"):
-            for chunk in obstore.list(self._store, chunk_size=_CHUNK):
-                found |= {meta["path"]: client.version_of(meta) for meta in chunk}
-                if len(found) > _MOST_FILES:
-                    break
-        if len(found) > _MOST_FILES:
-            raise CheckpointError(f"{self.address}: holds more than {_MOST_FILES:,} files; name a model's own folder")
+        found = self._bucket.list()
+        if MARKER in found:
+            raise CheckpointError(
+                f"{self.address}: a merge is being written there, or was stopped before it was complete; wait for it, "
+                f"go on with it, or remove it (ramerge clean {self.address})"
+            )
         return found
 
     def fill(self, key: str, position: int, out: NDArray[np.uint8]) -> None:
         """See `Storage`."""
-        place = f"{self.address}/{key}"
-        client.fill(self._store, key, self.files()[key], position, out, place=place, access=self._access)
+        self._bucket.fill(key, self.files()[key], position, out)
 
 
 def _arrived(scheme: str, rest: str, files: Mapping[str, Version]) -> Objects:

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from pathlib import Path
 
+from ramerge.checkpoint.storage.destination import Destination
+from ramerge.checkpoint.storage.hub_out import HubOut
 from ramerge.checkpoint.storage.objects import Objects
+from ramerge.checkpoint.storage.objects_out import ObjectsOut
 from ramerge.checkpoint.storage.place import Remote
 from ramerge.checkpoint.storage.storage import Storage
 from ramerge.checkpoint.storage.web import Web
 from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import without_secrets
 
+_HUB = "hub:"
+_OUT = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]+:/+|{_HUB}")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
 def _bucket(scheme: str, rest: str, query: str) -> Storage:
+    _refuse_query(scheme, rest, query)
+    return Objects(scheme, rest)
+
+
+def _bucket_out(scheme: str, rest: str, query: str, stage: Path) -> Destination:
+    _refuse_query(scheme, rest, query)
+    return ObjectsOut(scheme, rest, stage)
+
+
+def _refuse_query(scheme: str, rest: str, query: str) -> None:
     if query:
         raise CheckpointError(f"{scheme}://{rest}: a query has no meaning here; credentials come from the environment")
-    return Objects(scheme, rest)
 
 
 def _web(scheme: str, rest: str, query: str) -> Storage:
@@ -30,6 +46,11 @@ _STORAGES: dict[str, Callable[[str, str, str], Storage]] = {
     "az": _bucket,
     "https": _web,
     "http": _web,
+}
+_DESTINATIONS: dict[str, Callable[[str, str, str, Path], Destination]] = {
+    "s3": _bucket_out,
+    "gs": _bucket_out,
+    "az": _bucket_out,
 }
 
 
@@ -44,16 +65,55 @@ def open_remote(text: str) -> Remote:
     Raises:
         CheckpointError: the name is of no kind that is known, holds credentials, or obstore is not installed.
     """
+    scheme, rest, query = _parts(text, _STORAGES)
+    return Remote(_STORAGES[scheme](scheme, rest, query))
+
+
+def is_destination(text: str) -> bool:
+    """Whether an output's name says that it is elsewhere. `Path` makes one slash of two."""
+    return _OUT.match(text) is not None
+
+
+def open_destination(text: str, stage: Path, *, public: bool) -> Destination:
+    """Where a model is sent to, by a name such as `s3://bucket/model` or `hub:owner/name@branch`.
+
+    Nothing is asked of a server yet.
+
+    Args:
+        text: the name.
+        stage: the folder on this machine in which files lie until they are sent.
+        public: whether everybody may see the model.
+
+    Raises:
+        CheckpointError: the name is of no kind that is known, holds credentials, or obstore is not installed.
+    """
+    if text.startswith(_HUB):
+        return HubOut(text.removeprefix(_HUB), stage, public=public)
+    scheme, rest, query = _parts(text, _DESTINATIONS)
+    if public:
+        raise CheckpointError(f"{scheme}://{rest}: --public is of use for the hub only; a bucket has its own rules")
+    return _DESTINATIONS[scheme](scheme, rest, query, stage)
+
+
+def _parts(text: str, known: Collection[str]) -> tuple[str, str, str]:
+    """Scheme, name and query.
+
+    Raises:
+        CheckpointError: the scheme is not known, or the name holds credentials.
+    """
     found = _SCHEME.fullmatch(text)
-    assert found is not None, text
-    scheme = found[1].lower()
-    rest, _, query = found[2].partition("?")
-    if scheme not in _STORAGES:
-        known = ", ".join(f"{each}://" for each in _STORAGES)
-        raise CheckpointError(f"{scheme}://{rest}: is not a place that is known ({known})")
+    scheme, rest, query = "", text, ""
+    if found is not None:
+        scheme = found[1].lower()
+        rest, _, query = found[2].partition("?")
+    if scheme not in known:
+        name = f"{scheme}://{rest}" if scheme else rest
+        raise CheckpointError(
+            f"{without_secrets(name)}: is not a place that is known ({', '.join(f'{each}://' for each in known)})"
+        )
     if "@" in rest.partition("/")[0]:
         raise CheckpointError(
             f"{scheme}://{rest.partition('@')[2]}: a name must not hold user and password; credentials come from the "
             "environment"
         )
-    return Remote(_STORAGES[scheme](scheme, rest, query))
+    return scheme, rest, query

@@ -1,0 +1,107 @@
+"""The interface of places elsewhere that a model is sent to, file by file."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from ramerge.checkpoint.storage.place import Place
+
+Goes = Callable[[], bool]
+"""Whether sending goes on. If not, what is under way is broken off."""
+
+
+class Destination(ABC):
+    """A folder elsewhere that will hold a model.
+
+    Weights are sent one file after another, while others are still made. Before `commit` nobody sees a model there, and
+    afterwards it is complete. All of this is done by one run, which has an id of its own, so that a later run knows
+    what it has left.
+
+    Attributes:
+        address: the folder as messages name it, without credentials.
+        name: the model's name for its card.
+        stage: the folder on this machine in which files lie until they are sent.
+        result: what names the model that is there now; the address, unless something names it more exactly.
+    """
+
+    address: str
+    name: str
+    stage: Path
+    result: str
+
+    def __str__(self) -> str:
+        return self.address
+
+    @abstractmethod
+    def problems(self, inputs: Sequence[Place], run: str | None, *, overwrite: bool) -> list[str]:
+        """Why no model can be sent there, as far as this is known without sending anything.
+
+        Args:
+            inputs: files and folders that are read.
+            run: the run that will be continued, if there is one.
+            overwrite: whether what is there will be replaced.
+        """
+
+    @abstractmethod
+    def claim(self, run: str, *, overwrite: bool) -> None:
+        """Take the folder for a run. What is there stays as it is.
+
+        Raises:
+            OutputError: another run has taken it, it holds something, or it cannot be written to.
+        """
+
+    @abstractmethod
+    def holds(self, sent: Mapping[str, str]) -> bool:
+        """Whether files are there as they were sent.
+
+        Args:
+            sent: by the file's name, what `send` has said.
+
+        Raises:
+            SendError: the server cannot be reached, or denies access.
+        """
+
+    @abstractmethod
+    def clear(self, run: str, sent: Collection[str]) -> None:
+        """Remove what the folder held before, but for files that were sent. First what makes it a model.
+
+        Raises:
+            SendError: as for `holds`.
+        """
+
+    @abstractmethod
+    def send(self, name: str, path: Path, goes: Goes) -> str:
+        """Send a large file. Gives what tells later whether it is there as it was sent.
+
+        Raises:
+            SendError: as for `holds`; or sending does not go on.
+        """
+
+    @abstractmethod
+    def commit(self, run: str, files: Mapping[str, Path], sent: Mapping[str, str]) -> None:
+        """Send the small files, what makes the folder a model last.
+
+        Args:
+            run: the run.
+            files: the small files by name.
+            sent: the large ones, as for `holds`.
+
+        Raises:
+            SendError: as for `holds`.
+        """
+
+    @abstractmethod
+    def discard(self, run: str | None) -> list[str]:
+        """Remove what a run has sent, if it was not committed.
+
+        Args:
+            run: the run; None for any.
+
+        Returns:
+            What was done, in words.
+
+        Raises:
+            SendError: as for `holds`.
+        """

@@ -1,0 +1,199 @@
+"""A model that is sent to a bucket.
+
+Shards are sent as multipart uploads, so each of them appears complete or not at all. What makes a folder a model comes
+last: its other files, then `config.json`, then the index. Until then a file `.ramerge-partial` says whose the folder
+is. No other run writes there, and nobody reads a model from there.
+
+obstore can neither list nor abort the multipart uploads of a process that was killed. Their parts are not visible, but
+they are paid for until a rule of the bucket removes them (docs/guides/remote.md).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ramerge.checkpoint.storage.destination import Destination, Goes
+from ramerge.checkpoint.storage.objects import MARKER, Bucket
+from ramerge.checkpoint.storage.place import Place, Remote
+from ramerge.foundation.errors import OutputError, SendError
+from ramerge.foundation.version import __version__
+
+_WHAT = "writing there"
+# A store takes 10,000 parts of an object, of at least 5 MiB each.
+_PART = 8 << 20
+_MOST_PARTS = 9_000
+_PARTS_AT_ONCE = 4
+_RECORDS = ("ramerge.json", "delta.safetensors.index.json")
+
+
+class ObjectsOut(Destination):
+    """A folder of a bucket.
+
+    Args:
+        scheme: `s3`, `gs` or `az`.
+        rest: bucket and folder.
+        stage: see `Destination`.
+    """
+
+    def __init__(self, scheme: str, rest: str, stage: Path) -> None:
+        self._bucket = Bucket(scheme, rest, _WHAT, SendError)
+        self.address = self.result = self._bucket.address
+        self.name = self.address.rpartition("/")[2]
+        self.stage = stage
+
+    def problems(self, inputs: Sequence[Place], run: str | None, *, overwrite: bool) -> list[str]:
+        """See `Destination`."""
+        for each in inputs:
+            if isinstance(each, Remote) and _overlap(self.address, each.storage.address):
+                return [
+                    f"{self.address}: is, holds or is inside the input {each.storage.address}; choose another place"
+                ]
+        try:
+            self._refuse(run, overwrite=overwrite)
+        except OutputError as error:
+            return list(error.problems)
+        return []
+
+    def _refuse(self, run: str | None, *, overwrite: bool) -> None:
+        """Raise if the folder cannot be taken."""
+        there = self._bucket.list()
+        said = self._marker() if there.pop(MARKER, None) is not None else None
+        if said is not None and (run is None or said.get("run") != run):
+            raise OutputError(
+                f"{self.address}: a merge on {said.get('host')} has written there since {said.get('since')}; wait for "
+                "it, or give its stage (--stage) to go on with it; if it has ended, `ramerge clean "
+                f"{self.address}` removes what it left"
+            )
+        if said is not None and said.get("cleared"):
+            return  # what is there is the run's own
+        if there and not overwrite:
+            raise OutputError(
+                f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
+            )
+        if there and not any(name in there for name in _RECORDS) and any("/" in key for key in there):
+            raise OutputError(
+                f"{self.address}: has subfolders and was not made by a merge, so --overwrite does not replace it; "
+                "remove it yourself"
+            )
+
+    def claim(self, run: str, *, overwrite: bool) -> None:
+        """See `Destination`."""
+        self._refuse(run, overwrite=overwrite)
+        try:
+            self._mark(run, cleared=False, mode="create")
+        except FileExistsError:
+            if self._marker().get("run") != run:
+                raise OutputError(f"{self.address}: another merge has just begun to write there") from None
+
+    def _mark(self, run: str, *, cleared: bool, mode: Any = "overwrite") -> None:
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        said = {"ramerge": __version__, "run": run, "host": socket.gethostname(), "since": now, "cleared": cleared}
+        from obstore.exceptions import AlreadyExistsError
+
+        with self._bucket.in_words(MARKER):
+            try:
+                self._bucket.obstore.put(self._bucket.store, MARKER, json.dumps(said).encode(), mode=mode)
+                return
+            except AlreadyExistsError:
+                pass
+        raise FileExistsError
+
+    def _marker(self) -> dict[str, Any]:
+        """What the marker says; nothing if there is none, or if it cannot be understood."""
+        with self._bucket.in_words(MARKER):
+            try:
+                text = bytes(self._bucket.obstore.get(self._bucket.store, MARKER).bytes())
+            except FileNotFoundError:
+                return {}
+        try:
+            said = json.loads(text[:10_000])
+        except ValueError:
+            return {}
+        return said if isinstance(said, dict) else {}
+
+    def holds(self, sent: Mapping[str, str]) -> bool:
+        """See `Destination`."""
+        there = self._bucket.list()
+        return all(
+            name in there and _receipt(there[name].nbytes, there[name].tag) == said for name, said in sent.items()
+        )
+
+    def clear(self, run: str, sent: Collection[str]) -> None:
+        """See `Destination`."""
+        there = self._bucket.list()
+        if self._marker().get("run") != run:
+            raise OutputError(f"{self.address}: another program has removed {MARKER} there; is it writing there, too?")
+        self._delete([key for key in there if key != MARKER and key not in sent])
+        self._mark(run, cleared=True)
+
+    def send(self, name: str, path: Path, goes: Goes) -> str:
+        """See `Destination`."""
+        size = path.stat().st_size
+        part = max(_PART, -(-size // _MOST_PARTS))
+        with self._bucket.in_words(name), path.open("rb") as file:
+            said = self._bucket.obstore.put(
+                self._bucket.store,
+                name,
+                _pieces(file, part, goes, self.address),
+                use_multipart=True,
+                chunk_size=part,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+        return _receipt(size, (said["e_tag"] or "").strip('"'))
+
+    def commit(self, run: str, files: Mapping[str, Path], sent: Mapping[str, str]) -> None:
+        """See `Destination`."""
+        if not self.holds(sent):
+            raise OutputError(f"{self.address}: another program has changed or removed what was sent there")
+        for name in sorted(files, key=lambda name: (_rank(name), name)):
+            with self._bucket.in_words(name):
+                self._bucket.obstore.put(self._bucket.store, name, files[name], chunk_size=_PART)
+        self._delete([MARKER])
+
+    def discard(self, run: str | None) -> list[str]:
+        """See `Destination`."""
+        there = self._bucket.list()
+        if MARKER not in there:
+            return []
+        said = self._marker()
+        if run is not None and said.get("run") != run:
+            return []
+        left = [key for key in there if key != MARKER] if said.get("cleared") else []
+        self._delete(left)
+        self._delete([MARKER])
+        return [
+            f"{self.address}: {len(left)} files of a stopped merge removed" if left else f"{self.address}: released"
+        ]
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        """Remove files, what makes a model of them first."""
+        vital = [key for key in keys if _rank(key)]
+        for group in (sorted(vital, key=_rank, reverse=True), [key for key in keys if not _rank(key)]):
+            if group:
+                with self._bucket.in_words():
+                    self._bucket.obstore.delete(self._bucket.store, group)
+
+
+def _rank(name: str) -> int:
+    """The order in which small files are put; those that make a folder a model come last."""
+    return 2 if name.endswith(".index.json") else int(name.endswith("config.json"))
+
+
+def _receipt(nbytes: int, tag: str) -> str:
+    return f"{nbytes} {tag}"
+
+
+def _pieces(file: Any, size: int, goes: Goes, address: str) -> Iterator[bytes]:
+    while piece := file.read(size):
+        if not goes():
+            raise SendError(f"{address}: sending was broken off")
+        yield piece
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")

@@ -1,0 +1,84 @@
+"""A merge to an output elsewhere in a process of its own, which is killed with SIGKILL at a moment of choice.
+
+It is no fork, because the threads of obstore do not survive one. `python -m tests.storage.killed` reads from standard
+input what to do, as JSON: `source`, `out`, `options`, and the moment: [what, number]. `said` are its notes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from tests import kills
+
+PART = 5 << 20  # the least that a store takes
+
+
+def killed(source: dict[str, Any], out: str, what: str, number: int, **options: Any) -> bool:
+    """Merge until the moment comes. False if the merge was done before it."""
+    asked = {"source": source, "out": out, "what": what, "number": number, "options": options}
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.storage.killed"], input=json.dumps(asked), text=True, capture_output=True
+    )
+    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+    return ended.returncode != 0
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _main() -> None:
+    from ramerge.checkpoint import relay
+    from ramerge.checkpoint.storage import objects_out
+
+    asked = json.load(sys.stdin)
+    what, left = asked["what"], iter(range(asked["number"]))
+
+    def dies_before(owner: Any, name: str) -> None:
+        real: Callable[..., Any] = getattr(owner, name)
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            if next(left, None) is None:
+                _die()
+            return real(*arguments, **options)
+
+        setattr(owner, name, counted)
+
+    objects_out._PART = PART
+    if what == "record":
+        kills.die_at(asked["number"])
+    elif what == "part":
+        real = objects_out._pieces
+
+        def pieces(*arguments: Any) -> Any:
+            for piece in real(*arguments):
+                if next(left, None) is None:
+                    _die()
+                yield piece
+
+        objects_out._pieces = pieces
+    elif what == "sent":
+        dies_before(relay._Sent, "add")
+    elif what == "emptied":
+        dies_before(os, "truncate")
+    elif what == "put":
+        import obstore
+
+        dies_before(obstore, "put")
+    elif what == "removed":
+        import obstore
+
+        dies_before(obstore, "delete")
+    warnings.simplefilter("ignore")
+    kills.merge(asked["source"], asked["out"], **asked["options"])
+
+
+if __name__ == "__main__":
+    _main()

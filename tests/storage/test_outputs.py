@@ -1,0 +1,336 @@
+"""Models that are sent to a bucket of a real S3 server."""
+
+from __future__ import annotations
+
+import re
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ramerge
+from ramerge.checkpoint.storage.objects import MARKER, Bucket
+from ramerge.checkpoint.storage.objects_out import ObjectsOut
+from ramerge.foundation.errors import OutputWarning, SendError
+from ramerge.foundation.events import Progress
+from tests import kills
+from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
+from tests.commands import ramerge as command
+from tests.storage.killed import killed
+from tests.storage.seaweed import BUCKET, Server
+
+
+@pytest.fixture(autouse=True)
+def stage(own_cache: Path) -> Path:
+    """Where files lie until they are sent."""
+    return own_cache / "outputs"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> dict[str, Any]:
+    return recipe(tmp_path, write_simple(tmp_path)) | {"shard_size": "2KB"}
+
+
+def left(stage: Path) -> list[str]:
+    """What is on the stage."""
+    return sorted(path.name for path in stage.rglob("*")) if stage.exists() else []
+
+
+CASES = {
+    "ram": {"method": "ram"},
+    "ram+": {"method": "ram+"},
+    "ties": {"method": "ties"},
+    "wudi": {"method": "wudi"},
+    "one file": {"method": "ram+", "shard_size": "5GB"},
+    "float32": {"method": "ram+", "dtype": "float32"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_output_is_that_of_a_folder(
+    case: str, s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path
+) -> None:
+    source, name = source | CASES[case], f"out/{case.replace(' ', '-')}"
+    here = ramerge.merge(source, tmp_path / "here", cache=False)
+    seen: list[Progress] = []
+    there = ramerge.merge(source, f"s3://{BUCKET}/{name}", cache=False, on_progress=seen.append)
+    assert seen[-1].stage == "sending" or case != "one file"
+    assert there.statistics == here.statistics
+    assert s3.files(name).keys() == {path.name for path in (tmp_path / "here").iterdir()}
+    told = ("ramerge.json", "README.md")
+    for path in (tmp_path / "here").iterdir():
+        assert path.name in told or s3.files(name)[path.name] == path.read_bytes()
+    assert len(list((tmp_path / "here").glob("*.safetensors"))) > 2 or case == "one file"
+    assert left(stage) == []
+
+
+def expected(source: dict[str, Any], folder: Path) -> dict[str, bytes]:
+    """The files of the merge that depend on its inputs only."""
+    kills.merge(source, folder)
+    return kills.weights(folder)
+
+
+def found(s3: Server, name: str) -> dict[str, bytes]:
+    """The same of a folder of the bucket."""
+    return {key: data for key, data in s3.files(name).items() if key not in ("ramerge.json", "README.md")}
+
+
+MOMENTS = [
+    ("record", 40),
+    ("record", 80),
+    ("sent", 0),
+    ("emptied", 1),
+    ("put", 1),  # the marker, after the old model was removed
+    ("put", 2),  # the first shard
+    ("put", 6),
+    ("removed", 0),  # the marker, when all is there
+]
+
+
+@pytest.mark.parametrize(("what", "number"), MOMENTS)
+def test_a_killed_merge_goes_on_to_the_same_bytes(
+    what: str, number: int, s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path
+) -> None:
+    wanted, name = expected(source, tmp_path / "here"), f"killed/{what}-{number}"
+    out = f"s3://{BUCKET}/{name}"
+    assert killed(source, out, what, number)
+    there = s3.files(name)
+    assert MARKER in there and ("model.safetensors.index.json" not in there or what == "removed")
+    assert "a merge is being written there, or was stopped" in ramerge.plan(source | {"base": out}).problems[0]
+    again = [name for name in there if name.endswith(".safetensors")]
+    assert left(stage)
+    sends: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        real = ObjectsOut.send
+        patch.setattr(ObjectsOut, "send", lambda *a: (sends.append(a[1]), real(*a))[1])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OutputWarning)
+            kills.merge(source, out)
+    assert found(s3, name) == wanted
+    assert left(stage) == []
+    if what not in ("sent", "emptied"):
+        assert not set(sends) & set(again), "what was sent is not sent again"
+    assert len(sends) >= len([name for name in wanted if name.endswith(".safetensors")]) - len(again)
+
+
+def test_a_kill_within_a_shard(s3: Server, stage: Path, tmp_path: Path) -> None:
+    """Its parts are not visible."""
+    for seed, name in enumerate(["base", "code"]):
+        write_checkpoint(tmp_path / name, simple(seed, moved=0.3 * bool(seed), shape=(1500, 1800)))
+    source = {"method": "ram", "base": str(tmp_path / "base"), "agents": {"code": str(tmp_path / "code")}}
+    out = f"s3://{BUCKET}/within"
+    assert killed(source, out, "part", 2, block=1 << 19)
+    assert set(s3.files("within")) == {MARKER}
+    with pytest.warns(OutputWarning, match="continuing"):
+        kills.merge(source, out, block=1 << 19)
+    kills.merge(source, tmp_path / "here", block=1 << 19)
+    assert found(s3, "within") == kills.weights(tmp_path / "here")
+
+
+def test_another_recipe_begins_anew(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
+    assert killed(source, f"s3://{BUCKET}/anew", "sent", 2)
+    source |= {"method": "ram", "shard_size": "5GB"}
+    with pytest.warns(OutputWarning, match="anew: begins anew: .* has changed"):
+        kills.merge(source, f"s3://{BUCKET}/anew")
+    assert found(s3, "anew") == expected(source, tmp_path / "here")
+
+
+def test_what_was_sent_is_gone(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
+    import obstore
+
+    assert killed(source, f"s3://{BUCKET}/gone", "sent", 2)
+    obstore.delete(s3.bucket(), [f"gone/{name}" for name in s3.files("gone") if name != MARKER])
+    with pytest.warns(OutputWarning, match="begins anew: what an earlier run had sent has changed there"):
+        kills.merge(source, f"s3://{BUCKET}/gone")
+    assert found(s3, "gone") == expected(source, tmp_path / "here")
+
+
+def test_other_machines_and_clean(s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path) -> None:
+    out = f"s3://{BUCKET}/others"
+    assert killed(source, out, "sent", 2)
+    (problem,) = ramerge.plan(source, out, stage=tmp_path / "other").problems
+    assert re.search(
+        r"others: a merge on \S+ has written there since .*--stage.*`ramerge clean s3://models/others`", problem
+    )
+    said = command("clean", out)
+    assert "3 files of a stopped merge removed" in said.stdout and "ramerge-partial: removed" in said.stdout
+    assert s3.files("others") == {} and left(stage) == []
+    assert "nothing is left" in command("clean", out).stdout
+
+
+def test_a_model_is_replaced_when_its_weights_are_sent(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
+    out = f"s3://{BUCKET}/replaced"
+    ramerge.merge(source, out)
+    (problem,) = ramerge.plan(source, out).problems
+    assert problem == f"{out}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
+    before = s3.files("replaced")
+    other = source | {"method": "ram", "shard_size": "4KB"}
+    assert killed(other, out, "record", 10, overwrite=True)
+    assert {key: data for key, data in s3.files("replaced").items() if key != MARKER} == before
+    assert ramerge.plan(other, out).problems == (problem,)
+    assert ramerge.clean(out) and s3.files("replaced") == before
+    assert killed(other, out, "sent", 0, overwrite=True)
+    assert len(s3.files("replaced")) == 2  # the marker, and the first new shard
+    with pytest.warns(OutputWarning, match="continuing"):
+        kills.merge(other, out, overwrite=True)
+    assert found(s3, "replaced") == expected(other, tmp_path / "here")
+
+
+def test_what_is_no_model_is_not_replaced(s3: Server, source: dict[str, Any]) -> None:
+    import obstore
+
+    obstore.put(s3.bucket(), "home/deep/file", b"mine")
+    (problem,) = ramerge.plan(source, f"s3://{BUCKET}/home", overwrite=True).problems
+    assert "has subfolders and was not made by a merge" in problem
+    out = s3.put(Path(source["base"]), "home-base")
+    (problem,) = ramerge.plan(source | {"base": out}, out, overwrite=True).problems
+    assert "is, holds or is inside the input" in problem
+
+
+def test_weights_that_cannot_be_merged_leave_nothing(s3: Server, source: dict[str, Any], stage: Path) -> None:
+    folder = Path(source["agents"]["code"])
+    tensors = simple(1, moved=0.3)
+    last = sorted(tensors)[-1]
+    tensors[last] = floats(np.full((40, 16), np.nan), "BF16")
+    write_checkpoint(folder, tensors)
+    with pytest.raises(ramerge.WeightsError):
+        ramerge.merge(source | {"method": "ties"}, f"s3://{BUCKET}/wrong", cache=False)
+    assert s3.files("wrong") == {} and left(stage) == []
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
+    """From the second file on, files are sent with other settings."""
+    real, calls = ObjectsOut.send, []
+
+    def send(out: ObjectsOut, *arguments: Any) -> str:
+        calls.append(arguments)
+        if len(calls) == 2:
+            with monkeypatch.context() as patch:
+                for name, value in settings.items():
+                    patch.setenv(name, value)
+                out._bucket = Bucket("s3", out.address.removeprefix("s3://"), "", SendError)
+        return real(out, *arguments)
+
+    monkeypatch.setattr(ObjectsOut, "send", send)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"AWS_SECRET_ACCESS_KEY": "expired"},
+            r"access is denied .*403 SignatureDoesNotMatch.*check AWS_ACCESS_KEY_ID",
+        ),
+        ({"AWS_ENDPOINT": "http://127.0.0.1:9"}, "the server cannot be reached.*repeated for 1 s"),
+    ],
+)
+def test_a_server_that_fails_in_the_middle(
+    settings: dict[str, str], said: str, s3: Server, source: dict[str, Any], tmp_path: Path
+) -> None:
+    out = (
+        f"s3://{BUCKET}/middle-{len(settings['AWS_ENDPOINT' if 'AWS_ENDPOINT' in settings else next(iter(settings))])}"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        failing(patch, **settings)
+        with pytest.raises(ramerge.OutputError, match=rf"{out}/model-\S+: {said}.* of the work is kept") as caught:
+            kills.merge(source, out)
+    assert not any(secret in str(caught.value) for secret in ("expired:", "a-secret-of-tests", "AKIATESTS"))
+    name = out.rpartition("/")[2]
+    assert "model.safetensors.index.json" not in s3.files(name)
+    with pytest.warns(OutputWarning, match="continuing"):
+        kills.merge(source, out)
+    assert found(s3, name) == expected(source, tmp_path / "here")
+
+
+@pytest.mark.parametrize(
+    ("environment", "out", "said"),
+    [
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, f"s3://{BUCKET}/x", "access is denied .*403 SignatureDoesNotMatch.*AWS_S"),
+        ({}, "s3://nowhere/x", "there is no such bucket"),
+        ({"AWS_ENDPOINT": "http://127.0.0.1:9"}, f"s3://{BUCKET}/x", "the server cannot be reached.*repeated for 1 s"),
+    ],
+)
+def test_a_plan_says_what_is_wrong(
+    environment: dict[str, str],
+    out: str,
+    said: str,
+    s3: Server,
+    source: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (problem,) = ramerge.plan(source, out).problems
+    assert re.search(f"{out}: {said}", problem)
+    assert "wrong" not in problem and "a-secret-of-tests" not in problem
+
+
+@pytest.mark.parametrize(
+    ("out", "options", "said"),
+    [
+        ("s3://bucket", {}, "name a bucket and a folder"),
+        ("s3://me:hush@bucket/x", {}, "must not hold user and password"),
+        ("s3://bucket/x?sig=hush", {}, "a query has no meaning here"),
+        ("https://host/x?sig=hush", {}, "is not a place that is known .s3://, gs://, az://"),
+        ("ftp://host/x", {}, "is not a place that is known"),
+        ("s3://bucket/x", {"public": True}, "--public is of use for the hub only"),
+        ("out", {"public": True}, "--public: is of use for outputs elsewhere only"),
+        ("out", {"stage": "here"}, "--stage: is of use for outputs elsewhere only"),
+    ],
+)
+def test_outputs_that_cannot_be(
+    out: str, options: dict[str, Any], said: str, s3: Server, source: dict[str, Any]
+) -> None:
+    with pytest.raises(ramerge.InputError, match=said) as caught:
+        ramerge.plan(source, out, **options)
+    assert "hush" not in str(caught.value)
+
+
+def test_what_is_written_on_this_machine_only(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
+    out = f"s3://{BUCKET}/refused"
+    problems = ramerge.plan(source, out, vary={"parameters.r": [0, 0.1]}).problems
+    assert f"{out}: a sweep is written on this machine only; write to a folder here and upload it" in problems
+    assert f"{out}: a delta is written on this machine only" in ramerge.plan(source, out, as_delta=True).problems[0]
+    with pytest.raises(ramerge.RecipeError, match="executor ray: an output elsewhere cannot be made by several"):
+        ramerge.merge(source, out, executor="ray")
+    assert s3.files("refused") == {}
+
+
+def test_commands_write_elsewhere(s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path) -> None:
+    flags = ["--base", source["base"], *(f"--agent={name}={folder}" for name, folder in source["agents"].items())]
+    out = f"s3://{BUCKET}/by-command"
+    planned = command("plan", *flags, out)
+    assert planned.returncode == 0 and out in planned.stdout
+    merged = command("merge", *flags, out, "--stage", tmp_path / "elsewhere")
+    assert merged.returncode == 0 and f"{out}: ram+" in merged.stdout, merged.stderr
+    assert (tmp_path / "elsewhere").is_dir() is False or not any((tmp_path / "elsewhere").iterdir())
+    converted = command("convert", out, f"s3://{BUCKET}/converted", "--dtype", "float32")
+    assert converted.returncode == 0, converted.stderr
+    assert "model.safetensors.index.json" in s3.files("converted") or "model.safetensors" in s3.files("converted")
+
+
+def test_few_files_are_on_the_stage(
+    s3: Server, source: dict[str, Any], stage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, most = ObjectsOut.send, [0]
+
+    def slowly(*arguments: Any) -> str:
+        time.sleep(0.1)
+        files = [path for path in stage.rglob("*.safetensors") if path.stat().st_blocks > 8]
+        most[0] = max(most[0], len(files))
+        return real(*arguments)
+
+    monkeypatch.setattr(ObjectsOut, "send", slowly)
+    rng = np.random.default_rng(0)
+    for name in ("base", "code"):
+        tensors = {
+            f"model.layers.{layer}.weight": floats(rng.normal(0, 0.02, (100, 60)), "BF16") for layer in range(30)
+        }
+        write_checkpoint(stage.parent / name, tensors)
+    source = {"method": "ram", "base": str(stage.parent / "base"), "agents": {"code": str(stage.parent / "code")}}
+    kills.merge(source | {"shard_size": "37KB"}, f"s3://{BUCKET}/few", block=1000)
+    assert len([name for name in s3.files("few") if name.endswith(".safetensors")]) == 10
+    assert 1 <= most[0] <= 6  # with blocks as small as these, workers are ahead of what is known of them
