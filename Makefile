@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test thorough peers browser sandbox lint docs format fuzz faults kills bench agents real isolate scores clean
+.PHONY: demo test thorough peers browser sandbox lint docs format fuzz faults kills bench lab lab-quick agents real isolate scores clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
@@ -63,6 +63,13 @@ bench: $(VENV)/.dev  ## measure at 0.5B, and write benchmarks/README.md; BENCH=-
 # drawn from its seed, and ends with a table; FAULTS="--faults 20000 --seed 7" takes hours.
 faults: $(VENV)/.dev  ## inject 2,000 faults, and compare what is said with what is on the disk: 20 minutes
 	$(BIN)/python -m tests.faults $(FAULTS)
+
+# Tiny agents of ten seeds, merged with all methods: docs/findings.md. Goes on where it was stopped; the folder is .lab/full.
+lab: $(VENV)/.dev  ## train, merge and score, keep lab/results and render the page: at most 90 minutes on two cores; LAB=--jobs=4
+	$(BIN)/python -m lab run $(LAB)
+
+lab-quick: $(VENV)/.dev  ## two seeds and few methods, and print the page: at most 5 minutes
+	$(BIN)/python -m lab run --quick $(LAB)
 
 # Real kills at moments of the clock. KILLS="--kills 2000 --seed 7" takes hours.
 kills: $(VENV)/.dev  ## kill 200 merges, sweeps and conversions, on threads, ranks and Ray, and let them go on: 30 minutes
@@ -144,4 +151,4 @@ $(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) .bench build dist
+	rm -rf $(VENV) $(PEERS) .bench .lab build dist

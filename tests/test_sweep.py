@@ -43,6 +43,19 @@ def test_a_sweep_over_thresholds(tmp_path: Path) -> None:
         assert swept.read_bytes() == (tmp_path / "one" / "model.safetensors").read_bytes()
 
 
+def test_a_point_that_solves_rows_follows_one_that_a_kernel_rounds(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(0, 0.02, (3, 96, 64))
+    for name, step in zip(("base", "a", "b"), (0, 1, 2), strict=True):
+        write_checkpoint(tmp_path / name, {"w": floats(values[0] + 0.1 * step * values[step])})
+    source = recipe(tmp_path, ["a", "b"], "model_stock")
+    records = ramerge.sweep(source, tmp_path / "out", vary={"parameters.per": ["tensor", "row"]})
+    for record, per in zip(records, ("tensor", "row"), strict=True):
+        one = ramerge.merge({**source, "parameters": {"per": per}}, tmp_path / per)
+        swept = tmp_path / "out" / f"per={per}" / "model.safetensors"
+        assert swept.read_bytes() == (tmp_path / per / "model.safetensors").read_bytes()
+        assert [agent.values for agent in record.statistics] == [agent.values for agent in one.statistics]
+
+
 def test_tensors_are_handed_over_one_after_another(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     source = recipe(tmp_path, names)

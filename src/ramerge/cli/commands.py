@@ -207,6 +207,32 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
         say(summary(analysis))
 
 
+@click.command(short_help="Say which merge to try first.")
+@options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), *AGENTS, DTYPE, *MACHINE)
+@options(as_json("the recommendation"))
+def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> None:
+    """Say which method and parameters to try first with these agents, from what `analyze` counts.
+
+    The rule comes from merges of tiny agents of many seeds. The answer says why, how often the rule was wrong there,
+    and what is not known. Compare with others on your own tasks, with `ramerge search`.
+    """
+    from ramerge.analysis.recommend import recommend as chosen
+    from ramerge.analysis.recommend import summary
+    from ramerge.analysis.run import analyze as run
+    from ramerge.cli.flags import read_recipe
+    from ramerge.foundation.screen import shown, stage
+
+    document = read_recipe(paths, flags)
+    with shown(stage, quiet=quiet or as_json) as listen:
+        limits = {key: flags[key] for key in ("threads", "max_memory", "cache", "strict")}
+        analysis = run(document, on_progress=listen, **limits)
+    warn(analysis.warnings)
+    if as_json:
+        click.echo(chosen(analysis).to_json(), nl=False)
+    elif not quiet:
+        say(summary(chosen(analysis)))
+
+
 @click.command(short_help="Make an HTML page of a finished merge.")
 @options(OUT, *PAGES, *MACHINE)
 def report(out: Path, quiet: bool, **flags: Any) -> None:
@@ -349,4 +375,4 @@ def _machine(flags: dict[str, Any]) -> dict[str, Any]:
     return made | {"cache": made["cache"] and flags.get("executor") != "ranks"}
 
 
-COMMANDS = (merge, sweep, plan, convert, analyze, report, methods, demo, clean)
+COMMANDS = (merge, sweep, plan, convert, analyze, recommend, report, methods, demo, clean)

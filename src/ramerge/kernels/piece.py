@@ -156,7 +156,7 @@ class Piece:
 
         True if an input or a result is not finite.
         """
-        self._beyond = (0.0,)
+        self._beyond, self._rounded_by_kernel = (0.0,), False  # what another point of a sweep has left
         loop = uniform(arithmetic(self.formats), len(self.inputs))
         inputs = self._widened(loop.out.name)
         result = np.ascontiguousarray(function(*self.numbers(shape)), loop.out.real).reshape(-1)

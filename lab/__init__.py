@@ -1,0 +1,19 @@
+"""Which merge is best, measured: agents trained from many seeds, all methods, and what follows for the paper's claims.
+
+`python -m lab run` trains, merges and scores; `python -m lab page` renders docs/findings.md from lab/results.
+
+tasks: prompts with exact answers, and a teacher who slips
+model: a small Llama as plain functions, with the names of Hugging Face checkpoints
+training: the base, agents by policy gradient, and controls by supervised fine-tuning
+store: the work folder, in which each finished thing is one file
+rows: methods with the parameters that are tried
+settings, sizes: which agents are merged, with which rows; how much of everything
+measure: merges into memory, scored
+run: everything for all seeds, in processes
+results: what is kept in lab/results
+statistics: bootstrap over seeds and prompts, Holm's correction, ranks
+claims: the paper's claims, each with a rule and a verdict
+rules: a better rule for shared elements, chosen on a third of the seeds
+advice: what `ramerge recommend` knows
+tables, figures, page: docs/findings.md
+"""

@@ -1,0 +1,352 @@
+"""The paper's claims, each with a rule that was fixed before the results, the verdict by it, and the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from lab.results import BASE, Measured, Model, Results, one_task
+from lab.rows import ALPHA, EPSILON, PAPER, R
+from lab.settings import MAIN
+from lab.statistics import Estimate, holm, over_seeds
+
+HOLDS, DOES_NOT, OPEN = "holds", "does not hold", "cannot be told here"
+MARGIN = 1.0
+"""Points of difference that count as level."""
+STEADY = 2.0
+"""Points by which a score may vary over the values of a parameter and still count as insensitive to it."""
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim with its verdict.
+
+    Attributes:
+        where: in the paper, or `beyond it`.
+        rule: when it holds.
+        evidence: figures, in words.
+    """
+
+    text: str
+    where: str
+    rule: str
+    verdict: str
+    evidence: str
+
+
+def claims(results: Results) -> Iterator[Claim]:
+    """All claims for which anything was measured."""
+    for make in _CLAIMS:
+        made = make(results)
+        if made is not None:
+            yield made
+
+
+def better(difference: Estimate) -> str:
+    """Whether one merge is better than another."""
+    if difference.low > 0:
+        return HOLDS
+    if difference.high < 0 or (difference.low > -MARGIN and difference.high < MARGIN):
+        return DOES_NOT
+    return OPEN
+
+
+_BETTER = (
+    "holds if the 95 % interval of the difference lies above 0; does not hold if it lies below 0, or within one point "
+    "of 0; otherwise it cannot be told"
+)
+
+
+def signed(estimate: Estimate, digits: int = 1) -> str:
+    """A difference in points with its interval."""
+    low, high = f"{estimate.low:+.{digits}f}", f"{estimate.high:+.{digits}f}"
+    return f"{estimate.value:+.{digits}f} ({low} to {high})"
+
+
+# --- what RL changes ---
+
+
+def _sparser(results: Results) -> Claim | None:
+    tasks = _tasks_of(results, "sft")
+    kinds = {kind: densities(results, kind, tasks) for kind in ("rl", "sft", "rl-adam", "sft-adam")}
+    seeds = kinds["rl"].keys() & kinds["sft"].keys()
+    if not seeds:
+        return None
+    apart = over_seeds([100 * (kinds["sft"][seed] - kinds["rl"][seed]) for seed in sorted(seeds)])
+    means = ", ".join(f"{kind} {100 * np.mean(list(found.values())):.1f} %" for kind, found in kinds.items() if found)
+    return Claim(
+        "RL task vectors are sparser than those of SFT",
+        "sections 1 and 3.2",
+        "SFT from the same base, on the same tasks, with the same optimizer, rates, steps and rounding; " + _BETTER,
+        better(apart),
+        f"density of SFT less that of RL, on {', '.join(tasks)}: {signed(apart)} points; densities: {means}",
+    )
+
+
+def _optimizer(results: Results) -> Claim | None:
+    tasks = _tasks_of(results, "rl-adam")
+    plain, other = densities(results, "rl", tasks), densities(results, "rl-adam", tasks)
+    seeds = plain.keys() & other.keys()
+    if not seeds:
+        return None
+    apart = over_seeds([100 * (other[seed] - plain[seed]) for seed in sorted(seeds)])
+    return Claim(
+        "Sparsity comes from RL itself, and not from the optimizer",
+        "sections 1 and 3.2 (implied)",
+        "RL with Adam must be as sparse as RL with SGD: holds if the 95 % interval of the difference in density lies "
+        "below 5 points, does not hold if it lies above, otherwise it cannot be told",
+        HOLDS if apart.high < 5 else DOES_NOT if apart.low > 5 else OPEN,
+        f"density with Adam less that with SGD, on {', '.join(tasks)}: {signed(apart)} points",
+    )
+
+
+def _tasks_of(results: Results, kind: str) -> list[str]:
+    """The tasks of the agents of a kind."""
+    return list(results.models(kind).get("geometry", [{}])[0].get("density", {}))
+
+
+def densities(results: Results, kind: str, tasks: Sequence[str]) -> dict[int, float]:
+    """The mean density of the agents of a kind that learned some tasks, by seed."""
+    models = results.models(kind)
+    return {
+        seed: float(np.mean([value for task, value in one["density"].items() if task in tasks]))
+        for seed, one in zip(models.get("seeds", ()), models.get("geometry", ()), strict=True)
+    }
+
+
+def _heterogeneous(results: Results) -> Claim | None:
+    models = results.models("rl")
+    if not models:
+        return None
+    moved = [one["density"].values() for one in models["geometry"]]
+    ratios = [max(one) / min(one) for one in moved if min(one)]
+    return Claim(
+        "Densities differ much between agents",
+        "section 3.2, figure 2",
+        "cannot be told by agents whose learning rates and steps we chose to differ",
+        OPEN,
+        f"the largest density is {np.mean(ratios):.1f} times the smallest, mean over {len(ratios)} seeds"
+        if ratios
+        else "an agent did not move in any seed",
+    )
+
+
+def _unique(results: Results) -> Claim | None:
+    measured = results.setting(MAIN)
+    if measured is None or f"unique of {measured.agents[0]} x 1" not in measured.default:
+        return None
+    gains, diluted, outside = [], [], []
+    for place, agent in enumerate(measured.agents):
+        full, third = (measured.default[f"unique of {agent} x {text}"] for text in ("1", "1/N"))
+        base = measured.models[BASE]
+        gains.append(_on(measured, full, base, place))
+        diluted.append(_on(measured, full, third, place))
+        outside += [_on(measured, full, base, other) for other in range(len(measured.tasks)) if other != place]
+    inside = HOLDS if all(one.low > 0 for one in gains) else DOES_NOT if all(one.high < 1 for one in gains) else OPEN
+    harmless = all(one.low > -2 * MARGIN for one in outside)
+    verdict = inside if harmless or inside != HOLDS else OPEN
+    if any(one.high < -2 * MARGIN for one in outside):
+        verdict = DOES_NOT
+    told = "; ".join(
+        f"{agent}: {signed(gain)} in its own task, of which {signed(lost)} are lost at 1/N"
+        for agent, gain, lost in zip(measured.agents, gains, diluted, strict=True)
+    )
+    worst = min(outside, key=lambda one: one.value)
+    return Claim(
+        "Unique regions carry an agent's behaviour and harm no other task",
+        "section 3.2, figure 3",
+        "holds if the unique region of every agent, on the base, improves its own task (interval above 0), and costs "
+        "no other task 2 points (interval above -2); does not hold if no region improves its task by 1 point, or one "
+        "costs another task more than 2 points",
+        verdict,
+        f"{told}; the worst effect on another task: {signed(worst)}",
+    )
+
+
+def _on(measured: Measured, first: Model, second: Model, task: int) -> Estimate:
+    return measured.difference(one_task(first, task), one_task(second, task))
+
+
+# --- which merge is better ---
+
+
+def _pair(text: str, where: str, first: str, second: str, setting: str = MAIN) -> Callable[[Results], Claim | None]:
+    def make(results: Results) -> Claim | None:
+        measured = results.setting(setting)
+        if measured is None or first not in measured.best or second not in measured.best:
+            return None
+        apart = measured.difference(measured.best[first], measured.best[second])
+        evidence = f"{first} less {second}: {signed(apart)} points ({len(measured.seeds)} seeds)"
+        return Claim(text, where, _BETTER, better(apart), evidence)
+
+    return make
+
+
+def _beats(method: str, setting: str, words: str) -> Callable[[Results], Claim | None]:
+    def make(results: Results) -> Claim | None:
+        measured = results.setting(setting)
+        if measured is None:
+            return None
+        rivals = [name for name in PAPER if name in measured.best]
+        found = {name: measured.difference(measured.best[method], measured.best[name]) for name in rivals}
+        if not found:
+            return None
+        adjusted = holm({name: one.p for name, one in found.items()})
+        wins = [name for name in rivals if found[name].value > 0 and adjusted[name] < LEVEL]
+        losses = [name for name in rivals if found[name].value < 0 and adjusted[name] < LEVEL]
+        level = [name for name in rivals if found[name].low > -MARGIN and found[name].high < MARGIN]
+        verdict = HOLDS if len(wins) == len(rivals) else DOES_NOT if losses or level else OPEN
+        told = "; ".join(f"less {name}: {signed(one)}" for name, one in found.items())
+        return Claim(
+            f"{method} beats the paper's baselines{words}",
+            "section 5.2, table 1",
+            "each with parameters chosen on validation prompts; holds if it is better than every baseline (p < 0.05 "
+            "with Holm's correction); does not hold if a baseline is better, or one is level (interval within one "
+            "point of 0); otherwise it cannot be told",
+            verdict,
+            f"{method} {told}",
+        )
+
+    return make
+
+
+def spread_of(measured: Measured, names: list[str]) -> float:
+    """How far the means of some rows lie apart, in points."""
+    means = [measured.default[name].mean for name in names]
+    return max(means) - min(means)
+
+
+def _insensitive(results: Results) -> Claim | None:
+    measured = results.setting(MAIN)
+    values: Mapping[str, list[str]] = {
+        "r from 0.05 to 0.2": [f"ram+ r={value:g}" for value in R if 0.05 <= value <= 0.2],
+        "alpha from 1 to 5": [f"ram+ alpha={value:g}" for value in ALPHA if 1 <= value <= 5],
+        "epsilon from 0 to 1e-4": [f"ram+ epsilon={value:g}" for value in EPSILON if value <= 1e-4],
+    }
+    if measured is None or any(name not in measured.default for names in values.values() for name in names):
+        return None
+    found = {what: spread_of(measured, names) for what, names in values.items()}
+    return Claim(
+        "The result is insensitive to r, alpha and epsilon",
+        "section 5.4, table 2 and figure 6",
+        f"holds if the mean score varies by at most {STEADY:g} points over each of these ranges",
+        HOLDS if max(found.values()) <= STEADY else DOES_NOT,
+        "; ".join(f"{what}: {value:.1f} points" for what, value in found.items()),
+    )
+
+
+def _specialists(results: Results) -> Claim | None:
+    measured = results.setting(MAIN)
+    if measured is None or "ram+" not in measured.best:
+        return None
+    found = {
+        task: _on(measured, measured.best["ram+"], measured.models[task], place)
+        for place, task in enumerate(measured.tasks)
+    }
+    adjusted = holm({task: one.p for task, one in found.items()})
+    wins = [task for task, one in found.items() if one.value > 0 and adjusted[task] < LEVEL]
+    losses = [task for task, one in found.items() if one.high < MARGIN]
+    return Claim(
+        "A merged agent can beat the specialists in their own tasks",
+        "section 5.2",
+        "holds if RAM+ is better than the agent in at least one task (p < 0.05 with Holm's correction); does not hold "
+        "if in no task the interval reaches one point above the agent; otherwise it cannot be told",
+        HOLDS if wins else DOES_NOT if len(losses) == len(found) else OPEN,
+        "; ".join(f"{task}: {signed(one)}" for task, one in found.items()),
+    )
+
+
+def _general(results: Results) -> Claim | None:
+    measured = results.setting(MAIN)
+    if measured is None or "ram+" not in measured.best or not measured.others:
+        return None
+    apart = over_seeds((measured.best["ram+"].others - measured.models[BASE].others).mean(1).tolist())
+    return Claim(
+        "RAM+ keeps what the base can do in tasks that no agent was trained on",
+        "appendix C.2, table 3",
+        f"holds if the interval of the change lies above -{2 * MARGIN:g} points, does not hold if it lies below",
+        HOLDS if apart.low > -2 * MARGIN else DOES_NOT if apart.high < -2 * MARGIN else OPEN,
+        f"{' and '.join(measured.others)}: {signed(apart)} points against the base",
+    )
+
+
+def _robust(results: Results) -> Claim | None:
+    measured = results.setting("copies")
+    if measured is None or "ram+" not in measured.default:
+        return None
+    apart = measured.difference(measured.default["ram+"], measured.default["task_arithmetic"])
+    return Claim(
+        "RAM+ withstands copies of an agent, which the plain sum does not",
+        "beyond it",
+        "one of three agents is given three times, default parameters; " + _BETTER,
+        better(apart),
+        f"RAM+ less the sum: {signed(apart)} points",
+    )
+
+
+def _more_agents(results: Results) -> Claim | None:
+    found = {}
+    for name in ("two", MAIN, "four", "five"):
+        measured = results.setting(name)
+        if measured is not None and "linear" in measured.best:
+            found[len(measured.agents)] = measured.difference(measured.best["ram+"], measured.best["linear"])
+    if len(found) < 2:
+        return None
+    counts = sorted(found)
+    grows = all(found[more].value > found[fewer].value for fewer, more in pairwise(counts))
+    apart = found[counts[-1]].low > found[counts[0]].high
+    return Claim(
+        "The more agents, the more averaging loses to RAM+",
+        "section 3.2 (dilution is by 1/N)",
+        "holds if the lead grows with each agent, and the intervals of fewest and most do not overlap; does not hold "
+        "if the lead is smaller for most than for fewest; otherwise it cannot be told",
+        HOLDS if grows and apart else DOES_NOT if found[counts[-1]].value < found[counts[0]].value else OPEN,
+        "; ".join(f"N = {count}: {signed(found[count])}" for count in counts),
+    )
+
+
+def _precise(results: Results) -> Claim | None:
+    measured, exact = results.setting(MAIN), results.setting("three-float32")
+    if measured is None or exact is None or "ram+" not in measured.best or "ram+" not in exact.best:
+        return None
+    leads = {one.dtype: one.difference(one.best["ram+"], one.best["task_arithmetic"]) for one in (measured, exact)}
+    apart = leads["bfloat16"].low > leads["float32"].high or leads["float32"].low > leads["bfloat16"].high
+    return Claim(
+        "Precision changes which merge is better",
+        "beyond it",
+        "holds if the intervals of the difference between RAM+ and the scaled sum do not overlap in bfloat16 and in "
+        "float32 (agents and output); otherwise it cannot be told",
+        HOLDS if apart else OPEN,
+        "; ".join(f"{dtype}: {signed(one)}" for dtype, one in leads.items()),
+    )
+
+
+_CLAIMS: tuple[Callable[[Results], Claim | None], ...] = (
+    _sparser,
+    _optimizer,
+    _heterogeneous,
+    _unique,
+    _pair("Averaging dilutes: RAM beats the average", "section 3.2", "ram", "linear"),
+    _beats("ram", MAIN, ""),
+    _beats("ram+", MAIN, ""),
+    _beats("ram+", "five", ", with five agents"),
+    _pair("RAM+ beats RAM", "section 5.2, table 2", "ram+", "ram"),
+    _insensitive,
+    _specialists,
+    _general,
+    _more_agents,
+    _pair("Curvature helps: Fisher merging beats RAM+", "beyond it", "fisher", "ram+"),
+    _precise,
+    _robust,
+    _pair(
+        "RAM+ is also better than the scaled sum for dense SFT agents",
+        "beyond it",
+        "ram+",
+        "task_arithmetic",
+        "three-sft",
+    ),
+)

@@ -1,0 +1,272 @@
+"""docs/findings.md, from results: `python -m lab page`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab import advice, rules, tables
+from lab.advice import ADVICE
+from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
+from lab.results import Measured, Results
+from lab.rows import ALL, NO_MERGE, SHARED
+from lab.settings import MAIN, SETTINGS
+from lab.statistics import critical_difference
+from ramerge.foundation.files import write_file
+
+PAGE = Path(__file__).parents[1] / "docs" / "findings.md"
+
+KINDS = {
+    "rl": "RL, SGD, bfloat16 steps",
+    "rl-float32": "RL, SGD, float32 steps",
+    "sft": "SFT, SGD, bfloat16 steps",
+    "rl-adam": "RL, Adam, bfloat16 steps",
+    "sft-adam": "SFT, Adam, bfloat16 steps",
+}
+
+
+def write(results: Results) -> None:
+    """The page with its figures."""
+    from lab.figures import FIGURES, figures  # drawing needs more than the text does
+
+    for name, content in figures(results):
+        write_file(FIGURES / name, content)
+    write_file(PAGE, text(results))
+    write_file(ADVICE, advice.text(results))
+
+
+def text(results: Results) -> str:
+    """The whole page."""
+    blocks = "\n\n".join(_parts(results)).split("\n\n")
+    return "\n\n".join(_filled(block) for block in blocks) + "\n"
+
+
+def _filled(block: str) -> str:
+    """Prose in lines of at most 120 characters; tables, lists, code and figures as they are."""
+    is_prose = block[0].isalpha() or (block[0] == "`" and block[1] != "`")
+    return textwrap.fill(block, 120, break_on_hyphens=False) if is_prose else block
+
+
+def _parts(results: Results) -> Iterator[str]:
+    main = results.setting(MAIN)
+    if main is None:
+        yield "# Findings"
+        yield "No results are kept yet: `python -m lab run`."
+        return
+    yield _beginning(results, main)
+    made = list(claims(results))
+    yield _summary(made)
+    yield tables.of_claims(made)
+    yield "The rules were written down before the results:"
+    yield tables.of_rules(made)
+    yield _agents(results)
+    yield _methods(results, main)
+    if main.has_regions:
+        yield _geometry(results, main)
+    if main.has_ablations:
+        yield _ablations(main)
+    yield _counts(results)
+    yield _better_rule(results)
+    yield _LIMITS
+
+
+def _beginning(results: Results, main: Measured) -> str:
+    sizes, seconds = results.run["sizes"], results.run["seconds"]
+    took = sum(seconds.values()) / len(seconds) / 60 if seconds else 0.0
+    return f"""# Findings: which merge is best
+
+What merges of tiny agents show about the claims of the [RAM paper](https://arxiv.org/abs/2601.13572), about all
+methods of ramerge, and about rules that could be better. {len(main.seeds)}
+seeds{_planned(main, sizes)} were measured, with {sizes["test"]}
+held-out prompts for each task and greedy answers. Everything on this page is computed from `lab/results` by
+
+```sh
+python -m lab page
+```
+
+and `make lab` makes the results: it trains, merges and scores, took {took:.1f} minutes of one core
+({results.run["processor"]})
+for each seed, and goes on where it was stopped. Scores are per cent of prompts that are answered exactly. Intervals
+in brackets
+are 95 % intervals of a bootstrap over seeds and, within seeds, prompts; differences are paired: on the same seeds
+and prompts."""
+
+
+def _planned(main: Measured, sizes: Mapping[str, Any]) -> str:
+    return f" of {sizes['seeds']} that are planned" if len(main.seeds) < sizes["seeds"] else ""
+
+
+def _summary(made: Sequence[Claim]) -> str:
+    count = {verdict: sum(one.verdict == verdict for one in made) for verdict in (HOLDS, DOES_NOT, OPEN)}
+    return f"""## The claims, one by one
+
+Of {len(made)} claims {count[HOLDS]} hold on these agents, {count[DOES_NOT]} do not, and of {count[OPEN]} these
+agents cannot tell.
+A difference of less than {MARGIN:g} point counts as none."""
+
+
+def _agents(results: Results) -> str:
+    sizes = results.run["sizes"]
+    lines = [
+        f"- **{kind}**: {KINDS[kind]}; {how['steps']} steps, first rates {', '.join(map(str, how['rates']))}."
+        for kind, how in sizes["kinds"].items()
+    ]
+    return f"""## The agents
+
+A transformer of 0.1 million parameters, one token for each character. Five tasks: `add` and `subtract` numbers of
+two digits,
+`reverse` seven letters, `sort` seven digits, `shift` seven letters by one. Each seed has a base of its own, trained
+for
+{sizes["schooling"]["steps"]} steps on the answers of a teacher who often slips, so that it has every skill in part;
+and agents of its own,
+each trained on one task, from the base's bfloat16 weights:
+
+{chr(10).join(lines)}
+
+RL is REINFORCE with standardised advantages over {sizes["kinds"]["rl"]["group"]} completions for each of
+{sizes["kinds"]["rl"]["prompts"]} prompts a step, reward 1 for exactly the right answer. *bfloat16 steps* round the
+weights after each step, as
+trainers do that hold weights in bfloat16. Settings:
+
+{_settings(results)}"""
+
+
+def _settings(results: Results) -> str:
+    rows = []
+    for setting in SETTINGS:
+        measured = results.setting(setting.name)
+        if measured is not None:
+            rows.append(
+                (
+                    f"`{setting.name}`",
+                    setting.kind,
+                    ", ".join(measured.agents),
+                    measured.dtype,
+                    str(len(measured.seeds)),
+                )
+            )
+    return tables.table(("setting", "agents are", "agents", "output", "seeds"), rows)
+
+
+def _methods(results: Results, main: Measured) -> str:
+    difference = critical_difference(len([row for row in ALL if row.name in main.best]), len(main.seeds))
+    excluded = "; ".join(f"`{name}` {why}" for name, why in NO_MERGE.items())
+    failed = "".join(f"\n\n`{name}` failed: {why}" for name, why in main.failed.items())
+    return f"""## All methods, three agents
+
+The paper's table 1 in miniature. Parameters of each method are chosen on {results.run["sizes"]["validation"]}
+validation prompts for each task,
+seed by seed, from a small grid (`lab/rows.py`; scales from 0.3 to 3), and reported on the test prompts; the last
+column has the
+default parameters. p-values are those of the difference to RAM+, with Holm's correction over all methods; ranks are
+means over
+seeds, and two differ by Nemenyi's test if they are {difference:.1f} apart. Not compared: {excluded}; `slerp` and
+`nuslerp`
+take two agents.
+
+{tables.of_methods(main)}{failed}
+
+![Mean ranks of all methods](results/figures/lab-ranks.svg)
+
+Means in all settings; bold is the best of a column:
+
+{tables.of_settings(results)}
+
+Figure 9 of the paper, with merging times of [the benchmarks](../benchmarks/README.md):
+
+![Time and score](results/figures/lab-time.svg)"""
+
+
+def _geometry(results: Results, main: Measured) -> str:
+    return f"""## What training changes
+
+The paper's figures 2 and 7 in miniature: elements that moved by more than 1e-5, means over seeds. *Unique*: no other
+of so many agents of that kind (*of*) moved them.
+
+{tables.of_geometry(results, KINDS)}
+
+![Densities and overlaps](results/figures/lab-overlap.svg)
+
+Figure 8, another architecture: one seed of SmolLM2-135M, trained with GRPO and Adam in float32 and saved in bfloat16
+([What RL did to three agents](results/smollm2.md)).
+
+{tables.of_real()}
+
+Figure 3: the unique region of one agent on the base, in full and divided by N = {len(main.agents)}; points against
+the base.
+
+{tables.of_regions(main)}
+
+Table 3: tasks that none of the three agents was trained on.
+
+{tables.of_others(main)}"""
+
+
+def _ablations(main: Measured) -> str:
+    return f"""## r, alpha and epsilon
+
+Table 2 in miniature, and the same for alpha and epsilon. Everything else is as in the paper. r = 0 is RAM.
+
+{tables.of_ablation(main, "r")}
+
+{tables.of_ablation(main, "alpha")}
+
+{tables.of_ablation(main, "epsilon")}"""
+
+
+def _counts(results: Results) -> str:
+    return f"""## Two to five agents
+
+Parameters chosen on validation prompts.
+
+{tables.of_counts(results)}
+
+![Scores by the number of agents](results/figures/lab-counts.svg)"""
+
+
+def _better_rule(results: Results) -> str:
+    choice = rules.choose(results)
+    if choice is None:
+        return "## A better rule for shared elements\n\nNot measured for enough seeds yet."
+    total, scaled = choice.against["all"], choice.scaled["all"]
+    if choice.winner == rules.REFERENCE or (total.low <= 0 and total.high >= 0):
+        verdict = "So no candidate is better than RAM+ beyond what chance would give."
+    elif total.low > 0:
+        verdict = f"So `{choice.winner}` is better than RAM+ on these agents."
+    else:
+        verdict = f"So `{choice.winner}` did not stand the test: it is worse than RAM+ on the other seeds."
+    return f"""## A better rule for shared elements
+
+Candidates, fixed before anything was measured, without parameters to choose: RAM and RAM+ with `shared` as
+{", ".join(f"`{one}`" for one in SHARED)}, and the sum of task vectors times a factor. Mean scores on the seeds
+{", ".join(map(str, choice.choosing))}:
+
+{tables.of_candidates(choice)}
+
+The best mean over settings is that of `{choice.winner}`. On the other seeds ({", ".join(map(str, choice.testing))}),
+in points; `all` is the
+mean over settings, intervals over seeds only:
+
+{tables.of_choice(choice)}
+
+Over all settings `{choice.winner}` differs from RAM+ by {signed(total)} points, and from Task Arithmetic with a
+scale chosen on validation prompts
+by {signed(scaled)}. {verdict}"""
+
+
+_LIMITS = """## What toys cannot show
+
+- The agents are tiny, their tasks short and separate, and their base was made to have the skills. Whether large
+  agents interfere as much, or as little, does not follow. The paper's agents have 7 billion parameters and act over
+  many turns.
+- Densities depend on optimizer, rates and rounding, which we chose. So how sparse RL is in practice cannot be told
+  from them.
+- With few seeds, intervals over seeds are a little too narrow.
+- Methods have different numbers of parameters to choose. Those with a free scale have an advantage over those
+  without.
+- Not in miniature: the paper's tables 4 and 5 (other pairs than that of setting `two`) and 8, and the benchmarks of
+  tables 7 and 9 (coding metrics, contexts of up to 896K tokens), which need models that can do such tasks.
+- SmolLM2-135M was trained with one seed only. Its scores are in [Real agents](results/real-agents.md), and are no
+  part of these tables: one seed says nothing about seeds."""

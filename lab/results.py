@@ -1,0 +1,337 @@
+"""What is kept of a run, in lab/results, and how it is read again.
+
+For each setting: the rows, and for each of them which held-out prompts of the merged tasks were answered exactly (bits,
+compressed) by the merge with default parameters and by the one that was chosen on the validation prompts. Of the other
+tasks only the counts are kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import platform
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab import statistics
+from lab.settings import Setting, Sizes
+from lab.statistics import Estimate, Floats
+from lab.store import unpacked
+from lab.tasks import NAMES
+from ramerge.foundation.files import write_file
+
+RESULTS = Path(__file__).with_name("results")
+Right = NDArray[np.bool_]
+BASE = "base"
+
+# --- keeping ---
+
+
+def keep(work: Path, sizes: Sizes, out: Path = RESULTS) -> None:
+    """Write what the finished seeds of a work folder found."""
+    finished = set(range(sizes.seeds))
+    for setting in sizes.chosen():
+        seeds = [
+            seed
+            for seed in range(sizes.seeds)
+            if all(_row_file(work, seed, setting, row.name).exists() for row in setting.rows)
+        ]
+        finished &= set(seeds)
+        if seeds:
+            _write(out / f"{setting.name}.json", _kept(work, sizes, setting, seeds))
+    for kind in sizes.kinds:
+        files = {seed: work / f"seed-{seed:02d}" / "models" / f"{kind}.json" for seed in range(sizes.seeds)}
+        found = {seed: json.loads(path.read_text()) for seed, path in files.items() if path.exists()}
+        if found:
+            tasks = list(sizes.tasks_of(kind))
+            models = {
+                name: _bits([[one["scores"][name][task] for task in NAMES] for one in found.values()], sizes.test)
+                for name in (BASE, *tasks)
+            }
+            geometry = [_short(one["geometry"]) for one in found.values()]
+            _write(out / f"models-{kind}.json", {"seeds": list(found), "models": models, "geometry": geometry})
+    plain = asdict(sizes)
+    for key in ("settings", "rows"):
+        plain.pop(key)
+    _write(out / "run.json", {"sizes": plain, "processor": _processor(), "seconds": _seconds(work, finished)})
+
+
+def _kept(work: Path, sizes: Sizes, setting: Setting, seeds: Sequence[int]) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    others = [task for task in NAMES if task not in setting.tasks]
+    for row in setting.rows:
+        found = [json.loads(_row_file(work, seed, setting, row.name).read_text()) for seed in seeds]
+        errors = [one["error"] for one in found if "error" in one]
+        if errors:
+            rows[row.name] = {"error": errors[0]}
+            continue
+        rows[row.name] = {
+            "method": row.method,
+            "fixed": dict(row.fixed),
+            "grid": {name: list(values) for name, values in row.grid.items()},
+            "points": found[0]["points"],
+            "chosen": [one["chosen"] for one in found],
+            "validation": [[_rounded(value) for value in one["validation"]] for one in found],
+            "seconds": [one["seconds"] for one in found],
+        }
+        for name in ("default", "best"):
+            tests = [one[name] or one["default"] for one in found]
+            if name == "best" and not any(one["best"] for one in found):
+                continue
+            rows[row.name][name] = _bits([[one[task] for task in setting.tasks] for one in tests], sizes.test)
+            if row.beyond:
+                rows[row.name][f"{name} others"] = [
+                    [int(unpacked(one[task], sizes.test).sum()) for task in others] for one in tests
+                ]
+    return {
+        "kind": setting.kind,
+        "agents": dict(setting.agents),
+        "dtype": setting.dtype,
+        "seeds": list(seeds),
+        "tasks": list(setting.tasks),
+        "others": others,
+        "prompts": sizes.test,
+        "rows": rows,
+    }
+
+
+def _row_file(work: Path, seed: int, setting: Setting, row: str) -> Path:
+    return work / f"seed-{seed:02d}" / "scores" / setting.name / f"{quote(row, safe='')}.json"
+
+
+def _bits(texts: Sequence[Sequence[str]], prompts: int) -> str:
+    """Answers of shape (seeds, tasks, prompts) as text."""
+    bits = np.array([[unpacked(text, prompts) for text in row] for row in texts])
+    return base64.b64encode(zlib.compress(np.packbits(bits).tobytes(), 9)).decode()
+
+
+def _read_bits(text: str, shape: tuple[int, int, int]) -> Right:
+    stored = np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=np.uint8)
+    return np.unpackbits(stored, count=int(np.prod(shape))).reshape(shape).astype(bool)
+
+
+def _short(geometry: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: {
+            name: [_rounded(one) for one in value] if isinstance(value, list) else _rounded(value)
+            for name, value in part.items()
+        }
+        for key, part in geometry.items()
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _seconds(work: Path, seeds: Iterable[int]) -> dict[str, float]:
+    """Processor seconds of each finished seed: training, and merging with scoring."""
+    found: dict[str, float] = {}
+    for seed in sorted(seeds):
+        folder = work / f"seed-{seed:02d}"
+        trained = sum(json.loads(path.read_text()) for path in folder.rglob("seconds.json"))
+        scored = sum(json.loads(path.read_text()).get("took", 0.0) for path in folder.glob("scores/*/*.json"))
+        found[str(seed)] = round(trained + scored, 1)
+    return found
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    lines = ",\n".join(f"{json.dumps(key)}: {_value(value)}" for key, value in content.items())
+    write_file(path, f"{{\n{lines}\n}}\n")
+
+
+def _value(value: Any) -> str:
+    """JSON, a line for each entry of a mapping, so that a change shows as few lines."""
+    if not isinstance(value, Mapping) or not value:
+        return json.dumps(value)
+    return "{\n" + ",\n".join(f" {json.dumps(key)}: {json.dumps(one)}" for key, one in value.items()) + "\n}"
+
+
+# --- reading ---
+
+
+@dataclass(frozen=True)
+class Model:
+    """A base, an agent or a merge, measured for some seeds.
+
+    Attributes:
+        right: which prompts are answered exactly, of shape (seeds, tasks, prompts).
+        others: per cent of right answers, of shape (seeds, tasks that no agent was trained on); empty if not asked.
+    """
+
+    right: Right
+    others: Floats
+
+    @property
+    def by_task(self) -> Floats:
+        """Per cent of right answers, of shape (seeds, tasks)."""
+        found: Floats = 100 * self.right.mean(2)
+        return found
+
+    @property
+    def mean(self) -> float:
+        """Per cent of right answers, mean over tasks and seeds."""
+        return float(self.by_task.mean())
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of one setting.
+
+    Attributes:
+        default: merges with default parameters.
+        best: merges with parameters that were chosen on the validation prompts; the default where none are.
+        models: the base, and the agents by their tasks.
+    """
+
+    name: str
+    dtype: str
+    seeds: tuple[int, ...]
+    tasks: tuple[str, ...]
+    others: tuple[str, ...]
+    agents: tuple[str, ...]
+    rows: Mapping[str, Any]
+    default: Mapping[str, Model]
+    best: Mapping[str, Model]
+    models: Mapping[str, Model]
+
+    @cached_property
+    def failed(self) -> dict[str, str]:
+        """Rows that have an error instead of scores."""
+        return {name: row["error"] for name, row in self.rows.items() if "error" in row}
+
+    @property
+    def has_regions(self) -> bool:
+        """Whether unique regions were measured."""
+        return any(name.startswith("unique of ") for name in self.default)
+
+    @property
+    def has_ablations(self) -> bool:
+        """Whether parameters of RAM+ were varied one by one."""
+        return any(name.startswith("ram+ r=") for name in self.default)
+
+    def mean(self, model: Model) -> Estimate:
+        """The mean over seeds and tasks, with its interval."""
+        return statistics.estimate(model.mean, _drawn([model])[:, 0])
+
+    def difference(self, first: Model, second: Model) -> Estimate:
+        """The first's mean less the second's, paired."""
+        drawn = _drawn([first, second])
+        return statistics.estimate(first.mean - second.mean, drawn[:, 0] - drawn[:, 1])
+
+    def against(self, models: Mapping[str, Model], reference: Model) -> dict[str, Estimate]:
+        """Each model's mean less the reference's, paired; every draw is shared by all."""
+        drawn = _drawn([reference, *models.values()])
+        return {
+            name: statistics.estimate(model.mean - reference.mean, drawn[:, place] - drawn[:, 0])
+            for place, (name, model) in enumerate(models.items(), start=1)
+        }
+
+    def only(self, keep: Callable[[int], bool]) -> Measured:
+        """The same of some seeds."""
+        places = [place for place, seed in enumerate(self.seeds) if keep(seed)]
+
+        def cut(models: Mapping[str, Model]) -> dict[str, Model]:
+            return {
+                name: Model(one.right[places], one.others[places] if len(one.others) else one.others)
+                for name, one in models.items()
+            }
+
+        return Measured(
+            self.name,
+            self.dtype,
+            tuple(self.seeds[place] for place in places),
+            self.tasks,
+            self.others,
+            self.agents,
+            self.rows,
+            cut(self.default),
+            cut(self.best),
+            cut(self.models),
+        )
+
+
+def one_task(model: Model, task: int) -> Model:
+    """A model's answers for one task."""
+    return Model(model.right[:, task : task + 1], model.others)
+
+
+def _drawn(models: Sequence[Model]) -> Floats:
+    right = np.stack([model.right for model in models], axis=3)
+    return statistics.replicates(right)
+
+
+class Results:
+    """What lab/results holds."""
+
+    def __init__(self, folder: Path = RESULTS) -> None:
+        self._folder = folder
+        self._settings: dict[str, Measured | None] = {}
+        self.run: dict[str, Any] = self._read("run")
+
+    def setting(self, name: str) -> Measured | None:
+        """What was measured in a setting; None where nothing was."""
+        if name not in self._settings:
+            self._settings[name] = self._measured(name)
+        return self._settings[name]
+
+    def _measured(self, name: str) -> Measured | None:
+        stored = self._read(name)
+        models = self.models(stored["kind"]) if stored else {}
+        if not stored or not models:
+            return None
+        seeds, tasks, prompts = stored["seeds"], stored["tasks"], stored["prompts"]
+        shape = (len(seeds), len(tasks), prompts)
+        default, best = {}, {}
+        for row, values in stored["rows"].items():
+            if "error" in values:
+                continue
+            found = {
+                key: Model(_read_bits(values[key], shape), 100 * np.array(values.get(f"{key} others", [])) / prompts)
+                for key in ("default", "best")
+                if key in values
+            }
+            default[row], best[row] = found["default"], found.get("best", found["default"])
+        places = [models["seeds"].index(seed) for seed in seeds]
+        columns = [NAMES.index(task) for task in tasks]
+        others = [NAMES.index(task) for task in stored["others"]]
+        whole = (len(models["seeds"]), len(NAMES), prompts)
+        known = {}
+        for model, text in models["models"].items():
+            right = _read_bits(text, whole)[places]
+            known[model] = Model(right[:, columns], 100 * right[:, others].mean(2))
+        return Measured(
+            name,
+            stored["dtype"],
+            tuple(seeds),
+            tuple(tasks),
+            tuple(stored["others"]),
+            tuple(stored["agents"]),
+            stored["rows"],
+            default,
+            best,
+            known,
+        )
+
+    def models(self, kind: str) -> dict[str, Any]:
+        """Seeds, models and geometry of agents of a kind; empty where there are none."""
+        return self._read(f"models-{kind}")
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self._folder / f"{name}.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {}

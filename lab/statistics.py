@@ -1,0 +1,116 @@
+"""How sure a mean over seeds is: a bootstrap over seeds and prompts, Holm's correction, and ranks.
+
+Seeds are drawn with replacement, and for each drawn seed its prompts with replacement, task by task; every draw is
+shared by all models, so that differences are paired. With ten seeds such intervals are a little too narrow.
+
+Sources: Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8 (hierarchical data); Holm, A
+Simple Sequentially Rejective Multiple Test Procedure, 1979; Demsar, Statistical Comparisons of Classifiers over
+Multiple Data Sets, JMLR 2006 (mean ranks and Nemenyi's critical difference).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.evaluation import bootstrap
+
+Floats = NDArray[np.float64]
+RESAMPLES = 2000
+_STRIDE = 997  # coprime to the number of resamples, so that a seed drawn twice has other prompts the second time
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds, in per cent, with its 95 % interval and a two-sided p-value against 0."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+def replicates(right: NDArray[np.bool_]) -> Floats:
+    """Bootstrap replicates of the mean over seeds, tasks and prompts.
+
+    Args:
+        right: right answers, of shape (seeds, tasks, prompts, models).
+
+    Returns:
+        Of shape (resamples, models), in per cent.
+    """
+    seeds, tasks, prompts, models = right.shape
+    within = np.zeros((seeds, RESAMPLES, models))
+    for seed, by_task in enumerate(_often(seeds, tasks, prompts)):
+        for task, often in enumerate(by_task):
+            within[seed] += often.astype(np.float32) @ right[seed, task].astype(np.float32) / prompts / tasks
+    chosen = np.random.default_rng(1).integers(0, seeds, (RESAMPLES, seeds))
+    places = (np.arange(RESAMPLES)[:, None] + _STRIDE * np.arange(seeds)) % RESAMPLES
+    drawn: Floats = 100 * within[chosen, places].mean(1)
+    return drawn
+
+
+@lru_cache(maxsize=8)
+def _often(seeds: int, tasks: int, prompts: int) -> NDArray[np.uint8]:
+    """How often each prompt is drawn, of shape (seeds, tasks, resamples, prompts)."""
+    generator = np.random.default_rng(0)
+    often = np.empty((seeds, tasks, RESAMPLES, prompts), dtype=np.uint8)
+    for by_task in often:
+        for one in by_task:
+            drawn = generator.integers(0, prompts, (RESAMPLES, prompts)) + prompts * np.arange(RESAMPLES)[:, None]
+            one[:] = np.bincount(drawn.ravel(), minlength=RESAMPLES * prompts).reshape(RESAMPLES, prompts)
+    return often
+
+
+def estimate(value: float, drawn: Floats) -> Estimate:
+    """A value with what its replicates say about it."""
+    found = bootstrap.difference(value, drawn)
+    return Estimate(found.value, found.low, found.high, found.p)
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Adjusted p-values that keep the chance of any false rejection at the level."""
+    adjusted: dict[str, float] = {}
+    least = 0.0
+    for place, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        least = max(least, min(1.0, (len(p_values) - place) * p_values[name]))
+        adjusted[name] = least
+    return adjusted
+
+
+def mean_ranks(scores: Floats) -> Floats:
+    """Mean ranks of models, 1 the best, ties shared; of shape (models,) from scores of shape (seeds, models)."""
+    better = (scores[:, None, :] > scores[:, :, None]).sum(2)
+    equal = (scores[:, None, :] == scores[:, :, None]).sum(2) - 1
+    ranks: Floats = (1 + better + equal / 2).mean(0)
+    return ranks
+
+
+def critical_difference(models: int, seeds: int) -> float:
+    """The least difference of mean ranks that Nemenyi's test finds at 5 %."""
+    low, high = 0.0, 20.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _range_below(middle, models) < 0.95 else (low, middle)
+    return low / math.sqrt(2) * math.sqrt(models * (models + 1) / (6 * seeds))
+
+
+def _range_below(q: float, models: int) -> float:
+    """The chance that the range of as many standard normal numbers is below q."""
+    z = np.linspace(-8, 8 + q, 4001)
+    density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    below = np.array([0.5 * (1 + math.erf(x / math.sqrt(2))) for x in z])
+    under = np.interp(z - q, z, below, left=0.0)
+    return float(models * (density * (below - under) ** (models - 1)).sum() * (z[1] - z[0]))
+
+
+def over_seeds(values: Sequence[float]) -> Estimate:
+    """The mean of one figure for each seed, with the bootstrap's interval over seeds."""
+    known = np.asarray(values, dtype=np.float64)
+    drawn = known[np.random.default_rng(0).integers(0, len(known), (RESAMPLES, len(known)))].mean(1)
+    return estimate(float(known.mean()), drawn)

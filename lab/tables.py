@@ -1,0 +1,240 @@
+"""Tables of docs/findings.md, as Markdown, from results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lab.claims import LEVEL, Claim, signed
+from lab.results import BASE, Measured, Model, Results, one_task
+from lab.rows import ABLATIONS, ALL, FEW, TWO
+from lab.rules import Choice
+from lab.settings import MAIN, SETTINGS
+from lab.statistics import Estimate, holm, mean_ranks
+
+REFERENCE = "ram+"
+_REAL = Path(__file__).parents[1] / "docs" / "results" / "smollm2.json"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Markdown; all columns but the first hold figures."""
+    rule = ["---", *("---:" for _ in head[1:])]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
+
+
+def of_claims(claims: Sequence[Claim]) -> str:
+    """Every claim with its verdict; the rules follow in a list."""
+    rows = [(one.text, one.where, f"**{one.verdict}**", one.evidence) for one in claims]
+    return "\n".join(
+        f"| {' | '.join(row)} |" for row in (("claim", "in the paper", "verdict", "evidence"), ("---",) * 4, *rows)
+    )
+
+
+def of_rules(claims: Sequence[Claim]) -> str:
+    """The rule of every claim."""
+    return "\n".join(f"- *{one.text}*: {one.rule}." for one in claims)
+
+
+def of_methods(measured: Measured) -> str:
+    """Table 1: methods and tasks. With parameters chosen on validation prompts, and with defaults."""
+    names = [row.name for row in (*ALL, *TWO) if row.name in measured.best]
+    against = measured.against({name: measured.best[name] for name in names}, measured.best[REFERENCE])
+    adjusted = holm({name: one.p for name, one in against.items() if name != REFERENCE})
+    ranks = dict(zip(names, ranks_of(measured, names), strict=True))
+    rows = [
+        _row_of_model(name, model, measured)
+        for name, model in measured.models.items()
+        if name in (BASE, *measured.tasks)
+    ]
+    for name in sorted(names, key=lambda name: -measured.best[name].mean):
+        told = signed(against[name]) if name != REFERENCE else ""
+        p = f"{adjusted[name]:.3f}" if name != REFERENCE else ""
+        best = measured.best[name]
+        rows.append(
+            (
+                f"`{name}`",
+                *(f"{value:.1f}" for value in best.by_task.mean(0)),
+                _with_interval(measured.mean(best)),
+                told,
+                f"**{p}**" if p and adjusted[name] < LEVEL else p,
+                f"{ranks[name]:.1f}",
+                f"{measured.default[name].mean:.1f}",
+            )
+        )
+    head = ("model", *measured.tasks, "mean", f"less {REFERENCE}", "p (Holm)", "mean rank", "with defaults")
+    return table(head, rows)
+
+
+def _row_of_model(name: str, model: Model, measured: Measured) -> tuple[str, ...]:
+    label = "base" if name == BASE else f"agent {name}"
+    return (
+        label,
+        *(f"{value:.1f}" for value in model.by_task.mean(0)),
+        _with_interval(measured.mean(model)),
+        "",
+        "",
+        "",
+        "",
+    )
+
+
+def _with_interval(estimate: Estimate) -> str:
+    return f"{estimate.value:.1f} ({estimate.low:.1f} to {estimate.high:.1f})"
+
+
+def ranks_of(measured: Measured, names: Sequence[str]) -> list[float]:
+    """Mean ranks over seeds, by the mean over tasks."""
+    scores = np.stack([measured.best[name].by_task.mean(1) for name in names], axis=1)
+    return [float(rank) for rank in mean_ranks(scores)]
+
+
+def of_settings(results: Results) -> str:
+    """Methods in all settings: means, chosen on validation prompts."""
+    known = [measured for setting in SETTINGS if (measured := results.setting(setting.name)) is not None]
+    names = [row.name for row in (*ALL, *TWO) if any(row.name in measured.best for measured in known)]
+    tops = [max(measured.best[name].mean for name in names if name in measured.best) for measured in known]
+    rows = []
+    for name in names:
+        cells = []
+        for measured, top in zip(known, tops, strict=True):
+            mean = measured.best[name].mean if name in measured.best else None
+            cells.append("" if mean is None else f"**{mean:.1f}**" if mean == top else f"{mean:.1f}")
+        rows.append((f"`{name}`", *cells))
+    return table(("method", *(measured.name for measured in known)), rows)
+
+
+def of_geometry(results: Results, kinds: Mapping[str, str]) -> str:
+    """Figures 2 and 7: densities and overlaps, means over seeds."""
+    rows = []
+    for kind, words in kinds.items():
+        models = results.models(kind)
+        for task in models.get("geometry", [{}])[0].get("density", {}):
+            geometry = models["geometry"]
+            shared = np.mean([one["shared"][task] for one in geometry], axis=0)
+            densities = [100 * one["density"][task] for one in geometry]
+            rows.append(
+                (
+                    f"{words}: {task}",
+                    str(len(shared)),
+                    f"{np.mean(densities):.1f} % ({min(densities):.1f} to {max(densities):.1f})",
+                    f"{100 * shared[0]:.1f} %",
+                    f"{100 * shared[1:].sum():.1f} %",
+                    f"{np.mean([one['norm'][task] for one in geometry]):.3f}",
+                    f"{np.mean(_cosines(geometry, task)):.2f}",
+                )
+            )
+    head = ("agents", "of", "density (least to most)", "unique", "shared", "length", "mean cosine to the others")
+    return table(head, rows)
+
+
+def _cosines(geometry: Sequence[Mapping[str, Mapping[str, float]]], task: str) -> list[float]:
+    return [value for one in geometry for pair, value in one["cosine"].items() if task in pair.split()]
+
+
+def of_real() -> str:
+    """Figure 8: the agents of SmolLM2-135M, from the analysis in docs/results."""
+    agents = json.loads(_REAL.read_text(encoding="utf-8"))["model"]["agents"]
+    return table(
+        ("agent", "density", "unique", "shared", "length"),
+        [
+            (
+                agent["name"],
+                f"{agent['density']:.1%}",
+                f"{agent['unique_share']:.1%}",
+                f"{1 - agent['unique_share']:.1%}",
+                f"{agent['norm']:.3f}",
+            )
+            for agent in agents
+        ],
+    )
+
+
+def of_regions(measured: Measured) -> str:
+    """Figure 3: unique regions on the base; differences to the base in points."""
+    rows = []
+    for agent in measured.agents:
+        for text in ("1", "1/N"):
+            model = measured.default[f"unique of {agent} x {text}"]
+            cells = []
+            for place in range(len(measured.tasks)):
+                apart = measured.difference(one_task(model, place), one_task(measured.models[BASE], place))
+                cells.append(signed(apart))
+            rows.append((f"{agent}, times {text}", *cells))
+    return table(("unique region of", *measured.tasks), rows)
+
+
+def of_ablation(measured: Measured, what: str) -> str:
+    """Table 2 and its like: a parameter of RAM+, everything else as in the paper."""
+    rows = ABLATIONS[what]
+    own = next(row.name for row in rows if row.fixed == {what: {"r": 0.1, "alpha": 2.0, "epsilon": 1e-5}[what]})
+    against = measured.against({row.name: measured.default[row.name] for row in rows}, measured.default[own])
+    return table(
+        (what, *measured.tasks, "mean", "less the paper's value"),
+        [
+            (
+                row.name.partition("=")[2],
+                *(f"{value:.1f}" for value in measured.default[row.name].by_task.mean(0)),
+                f"{measured.default[row.name].mean:.1f}",
+                "" if row.name == own else signed(against[row.name]),
+            )
+            for row in rows
+        ],
+    )
+
+
+def of_counts(results: Results) -> str:
+    """More agents: RAM+ and the best baselines, by the number of agents."""
+    known = {
+        len(one.agents): one for name in ("two", MAIN, "four", "five") if (one := results.setting(name)) is not None
+    }
+    names = [row.name for row in FEW]
+    rows = [
+        (f"`{name}`", *(f"{one.best[name].mean:.1f}" if name in one.best else "" for one in known.values()))
+        for name in names
+    ]
+    agents = [
+        ("the agents, each in its own task", *(f"{_own(one):.1f}" for one in known.values())),
+        ("base", *(f"{one.models[BASE].mean:.1f}" for one in known.values())),
+    ]
+    return table(("method", *(f"N = {count}" for count in known)), [*agents, *rows])
+
+
+def _own(measured: Measured) -> float:
+    return float(np.mean([measured.models[task].by_task[:, place].mean() for place, task in enumerate(measured.tasks)]))
+
+
+def of_others(measured: Measured) -> str:
+    """Table 3: tasks that no agent was trained on."""
+    names = [row.name for row in FEW if row.name in measured.best]
+    models = {"base": measured.models[BASE]} | {f"`{name}`": measured.best[name] for name in names}
+    base = measured.models[BASE].others
+    return table(
+        ("model", *measured.others, "mean", "less the base"),
+        [
+            (
+                name,
+                *(f"{value:.1f}" for value in model.others.mean(0)),
+                f"{model.others.mean():.1f}",
+                "" if name == "base" else f"{(model.others - base).mean():+.1f}",
+            )
+            for name, model in models.items()
+        ],
+    )
+
+
+def of_candidates(choice: Choice) -> str:
+    """Candidates for a better rule, on the choosing seeds."""
+    rows = [
+        (f"`{name}`", *(f"{score:.1f}" for score in scores), f"{np.mean(scores):.1f}")
+        for name, scores in sorted(choice.scores.items(), key=lambda item: -float(np.mean(item[1])))
+    ]
+    return table(("candidate", *choice.settings, "mean"), rows)
+
+
+def of_choice(choice: Choice) -> str:
+    """The winner on the other seeds."""
+    rows = [(name, signed(choice.against[name]), signed(choice.scaled[name])) for name in choice.against]
+    return table(("setting", "winner less RAM+", "winner less the scaled sum"), rows)

@@ -1,0 +1,90 @@
+"""What `ramerge recommend` says: for the shipped agents, copies, dense agents, and without evidence."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import ramerge
+from ramerge.analysis import recommend
+from ramerge.cli.main import cli
+from ramerge.demo.run import AGENTS
+from ramerge.methods.table import METHODS
+from tests.checkpoints import recipe, write_checkpoint
+from tests.reference import encode
+
+SHIPPED = [
+    "--base",
+    str(AGENTS / "base"),
+    *(word for task in ("add", "reverse", "sort") for word in ("--agent", f"{task}={AGENTS / task}")),
+]
+
+
+def test_situations() -> None:
+    assert recommend.situation([0.2, 0.3], [0.1]) == recommend.SPARSE
+    assert recommend.situation([0.9, 0.3], [0.1]) == recommend.DENSE
+    assert recommend.situation([0.2, 0.3, 0.2], [0.1, 0.99, 0.1]) == recommend.COPIES
+    assert recommend.situation([0.2], []) == recommend.SPARSE
+
+
+def test_the_command_says_what_to_try_and_why() -> None:
+    told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"])
+    assert told.exit_code == 0, told.output
+    assert "try first: --method" in told.output
+    assert "why: most elements of the model did not move: densities add 34.1%" in told.output
+    assert "not known:" in told.output and "ramerge search" in told.output
+    plain = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--json"])
+    values = json.loads(plain.output)
+    assert values["situation"] == "sparse" and values["method"] in METHODS
+    assert values["method"] not in values["compare"]
+
+
+def test_what_it_says_can_be_merged() -> None:
+    values = json.loads(CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--json"]).output)
+    document = {"base": str(AGENTS / "base"), "agents": {task: str(AGENTS / task) for task in ("add", "sort")}}
+    assert not ramerge.plan(document, method=values["method"], parameters=values["parameters"]).problems
+
+
+@pytest.fixture
+def analysis(tmp_path: Path) -> ramerge.Analysis:
+    generator = np.random.default_rng(1)
+    for name in ("base", "x", "y"):
+        write_checkpoint(tmp_path / name, {"w": encode(generator.standard_normal((8, 8)), "F32")})
+    return ramerge.analyze(recipe(tmp_path, ["x", "y"]), cache=False)
+
+
+def test_dense_agents_are_dense(analysis: ramerge.Analysis) -> None:
+    assert recommend.recommend(analysis).situation == recommend.DENSE
+
+
+def test_near_the_limit_it_says_so(analysis: ramerge.Analysis) -> None:
+    agents = tuple(replace(agent, density=0.45) for agent in analysis.model.agents)
+    found = recommend.recommend(replace(analysis, model=replace(analysis.model, agents=agents)))
+    if found.evidence:
+        assert any("near the limit" in text for text in found.unknown)
+
+
+def test_copies_are_found(analysis: ramerge.Analysis) -> None:
+    pairs = tuple(replace(pair, cosine=0.95) for pair in analysis.model.pairs)
+    found = recommend.recommend(replace(analysis, model=replace(analysis.model, pairs=pairs)))
+    assert found.situation == recommend.COPIES and "the cosine of" in found.reasons[0]
+
+
+def test_updates_that_rounding_erases_are_rounded_with_coins(analysis: ramerge.Analysis) -> None:
+    rounding = {agent.name: {"erased_share": 0.4} for agent in analysis.model.agents}
+    found = recommend.recommend(replace(analysis, rounding=rounding))
+    assert found.rounding == "stochastic" and "40%" in found.reasons[1]
+    assert recommend.recommend(analysis).rounding is None
+
+
+def test_without_evidence_it_says_that_it_does_not_know(
+    analysis: ramerge.Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "advice.json").write_text('{"margin": 1.0, "parameters": 0, "situations": {}}')
+    monkeypatch.setattr(recommend, "files", lambda _: tmp_path)
+    found = recommend.recommend(analysis)
+    assert found.method == "ram+" and not found.evidence
+    assert "no measurements" in found.unknown[0]
