@@ -49,6 +49,10 @@ REASONS: dict[str, str] = {
         "a pass begins with tasks that import ramerge's modules, load kernels and unpack the plan, and a task ends "
         "with a write to the disk that it waits for. Ray also runs its processes at a lower priority (nice 15)"
     ),
+    "cluster.0.5B.two": (
+        "what is done once does not get faster: planning, a look at a sample, and the disk that both nodes write to. "
+        "And the process that collects shares the two processors with two nodes, while one node leaves it one of them"
+    ),
     "delta_merges.0.5B.cold": _EXPANDED,
     "delta_merges.0.5B.warm.delta": (
         "the floor reads from memory and writes an eighth: 0.7 s, of which starting Python and importing libraries "

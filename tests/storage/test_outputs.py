@@ -15,6 +15,7 @@ import ramerge
 from ramerge.checkpoint.storage.objects import MARKER, Bucket
 from ramerge.checkpoint.storage.objects_out import ObjectsOut
 from ramerge.foundation.errors import OutputWarning, SendError
+from ramerge.foundation.events import Progress
 from tests import kills
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
@@ -54,7 +55,9 @@ def test_the_output_is_that_of_a_folder(
 ) -> None:
     source, name = source | CASES[case], f"out/{case.replace(' ', '-')}"
     here = ramerge.merge(source, tmp_path / "here", cache=False)
-    there = ramerge.merge(source, f"s3://{BUCKET}/{name}", cache=False)
+    seen: list[Progress] = []
+    there = ramerge.merge(source, f"s3://{BUCKET}/{name}", cache=False, on_progress=seen.append)
+    assert seen[-1].stage == "sending" or case != "one file"
     assert there.statistics == here.statistics
     assert s3.files(name).keys() == {path.name for path in (tmp_path / "here").iterdir()}
     told = ("ramerge.json", "README.md")
@@ -80,7 +83,8 @@ MOMENTS = [
     ("record", 80),
     ("sent", 0),
     ("emptied", 1),
-    ("put", 1),  # the first shard; the marker is put before
+    ("put", 1),  # the marker, after the old model was removed
+    ("put", 2),  # the first shard
     ("put", 6),
     ("removed", 0),  # the marker, when all is there
 ]
@@ -166,6 +170,7 @@ def test_a_model_is_replaced_when_its_weights_are_sent(s3: Server, source: dict[
     other = source | {"method": "ram", "shard_size": "4KB"}
     assert killed(other, out, "record", 10, overwrite=True)
     assert {key: data for key, data in s3.files("replaced").items() if key != MARKER} == before
+    assert ramerge.plan(other, out).problems == (problem,)
     assert ramerge.clean(out) and s3.files("replaced") == before
     assert killed(other, out, "sent", 0, overwrite=True)
     assert len(s3.files("replaced")) == 2  # the marker, and the first new shard

@@ -98,7 +98,7 @@ def _write(plan: Plan, passes: _Passes, site: Site, seen: Sequence[str], began: 
         if not passes.merge_guessed(shards):
             passes.count()
             passes.merge(shards)
-        written = shards.finish()
+        written = shards.finish(passes.listen)
     records = _records(plan, passes, written, seen, began)
     site.written()
     if site.leads:
@@ -192,6 +192,7 @@ class _Passes:
         known: results of statistics.
         rounding: int64: for each point what rounding does to updates, as `kernels.piece.no_counts` has it.
         bytes_read: bytes of weights that were read.
+        listen: gets the progress.
         journal: of blocks that are done, if there is one.
     """
 
@@ -202,7 +203,7 @@ class _Passes:
         self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self._plan = plan
         self._executor = executor
-        self._listen = listen
+        self.listen = listen
         self._by_tensor: dict[tuple[Counted, str], Any] = {}
         self._kernels_begun = self._kernels_done = 0
         check_unchanged(plan.files)
@@ -323,7 +324,7 @@ class _Passes:
         statistics, refusals, done = Statistics(plan, wanted, known, blocks), Refusals(plan), 0
         solving: dict[Block, int] = {}
         total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
-        self._listen(Progress(stage, 0, total))
+        self.listen(Progress(stage, 0, total))
         # closed here and not by the garbage collector: workers must have stopped before the output is removed
         with closing(self._outcomes(work, batches, wanted, sink)) as outcomes:
             try:
@@ -333,7 +334,7 @@ class _Passes:
                         continue
                     if isinstance(outcome, Solving):
                         solving[outcome.block] = outcome.bytes_done
-                        self._listen(Progress(stage, done + sum(solving.values()), total))
+                        self.listen(Progress(stage, done + sum(solving.values()), total))
                         continue
                     statistics.add(outcome)
                     refusals.add(outcome)
@@ -343,7 +344,7 @@ class _Passes:
                     solving.pop(outcome.block, None)
                     if sink is not None:
                         sink.advance(outcome.block)
-                    self._listen(Progress(stage, done + sum(solving.values()), total))
+                    self.listen(Progress(stage, done + sum(solving.values()), total))
             except BaseException:
                 if sink is not None:
                     sink.close()  # workers may be waiting for it
@@ -377,7 +378,7 @@ class _Passes:
     def _compiling(self, kernel: Compiling) -> None:
         self._kernels_begun += not kernel.done
         self._kernels_done += kernel.done
-        self._listen(Progress("compiling kernels", self._kernels_done, self._kernels_begun, "kernels"))
+        self.listen(Progress("compiling kernels", self._kernels_done, self._kernels_begun, "kernels"))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from ramerge.checkpoint.relay import Relay
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.write import Shard, Writer
 from ramerge.foundation.dtypes import torch_dtypes
+from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.planning.model import Block, Plan
 
 _SLOTS = 2
@@ -76,8 +77,11 @@ class Shards:
         """See `Sink.sync`."""
         self._writer.sync()
 
-    def finish(self) -> int:
+    def finish(self, listen: Listener = silence) -> int:
         """Wait until everything is on the disk. Returns bytes of the files.
+
+        Args:
+            listen: gets the progress, where this takes long.
 
         Raises:
             OSError: the disk is full or fails.
@@ -121,6 +125,7 @@ class Relayed(Shards):
         for tensor, shards in zip(plan.tensors, self._shards, strict=True):
             for shard in shards:
                 self._missing[shard] += tensor.base.elements
+        self._bytes = {shard.name: shard.file_bytes for shard in plan.shards}
         self._unsent = dict.fromkeys(self._missing)
         self._queue: list[str] = []
         self._changed = threading.Condition()
@@ -161,8 +166,11 @@ class Relayed(Shards):
         if self._failure is not None:
             raise self._failure
 
-    def finish(self) -> int:
+    def finish(self, listen: Listener = silence) -> int:
         """Wait until everything is sent. Returns bytes of the files.
+
+        Args:
+            listen: gets the progress.
 
         Raises:
             OutputError: it cannot be sent.
@@ -175,6 +183,8 @@ class Relayed(Shards):
             self._changed.notify_all()
         while self._sender.is_alive():
             self._sender.join(0.1)  # signals come in between
+            left = sum(self._bytes[shard] for shard in list(self._queue))
+            listen(Progress("sending", self._plan.bytes_written - left, self._plan.bytes_written))
         self._raise()
         return super().finish()
 

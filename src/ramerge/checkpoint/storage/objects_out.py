@@ -20,7 +20,6 @@ from typing import Any
 from ramerge.checkpoint.storage.destination import Destination, Goes
 from ramerge.checkpoint.storage.objects import MARKER, Bucket
 from ramerge.checkpoint.storage.place import Place, Remote
-from ramerge.checkpoint.storage.storage import Version
 from ramerge.foundation.errors import OutputError, SendError
 from ramerge.foundation.version import __version__
 
@@ -60,18 +59,18 @@ class ObjectsOut(Destination):
             return list(error.problems)
         return []
 
-    def _refuse(self, run: str | None, *, overwrite: bool) -> dict[str, Version]:
-        """What is there, if the folder can be taken."""
+    def _refuse(self, run: str | None, *, overwrite: bool) -> None:
+        """Raise if the folder cannot be taken."""
         there = self._bucket.list()
-        if there.pop(MARKER, None) is not None:
-            said = self._marker()
-            if said.get("run") == run:
-                return there
+        said = self._marker() if there.pop(MARKER, None) is not None else None
+        if said is not None and (run is None or said.get("run") != run):
             raise OutputError(
                 f"{self.address}: a merge on {said.get('host')} has written there since {said.get('since')}; wait for "
                 "it, or give its stage (--stage) to go on with it; if it has ended, `ramerge clean "
                 f"{self.address}` removes what it left"
             )
+        if said is not None and said.get("cleared"):
+            return  # what is there is the run's own
         if there and not overwrite:
             raise OutputError(
                 f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
@@ -81,7 +80,6 @@ class ObjectsOut(Destination):
                 f"{self.address}: has subfolders and was not made by a merge, so --overwrite does not replace it; "
                 "remove it yourself"
             )
-        return there
 
     def claim(self, run: str, *, overwrite: bool) -> None:
         """See `Destination`."""
