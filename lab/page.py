@@ -259,7 +259,7 @@ _LIMITS = """## What toys cannot show
   many turns.
 - Densities depend on optimizer, rates and rounding, which we chose. So how sparse RL is in practice cannot be told
   from them.
-- With few seeds, intervals over seeds are a little too narrow.
+- With few seeds, intervals over seeds are too narrow, and p-values too small: with fewer than ten they only describe.
 - Methods have different numbers of parameters to choose. Those with a free scale have an advantage over those
   without.
 - Not in miniature: the paper's tables 4 and 5 (other pairs than that of setting `two`) and 8, and the benchmarks of

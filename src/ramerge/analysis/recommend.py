@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from ramerge.analysis.results import Analysis
+from ramerge.foundation.errors import PlanError
 from ramerge.foundation.jsontext import dumped
 
 COPIES, DENSE, SPARSE = "copies", "dense", "sparse"
@@ -74,8 +75,14 @@ def situation(densities: Iterable[float], cosines: Iterable[float]) -> str:
 
 
 def recommend(analysis: Analysis) -> Recommendation:
-    """What to try first with the agents of an analysis."""
+    """What to try first with the agents of an analysis.
+
+    Raises:
+        PlanError: there is only one agent.
+    """
     agents = analysis.model.agents
+    if len(agents) < 2:
+        raise PlanError(["recommend: there is one agent only, so there is nothing to merge; name at least two agents"])
     densities = {agent.name: agent.density for agent in agents}
     found = situation(densities.values(), [pair.cosine for pair in analysis.model.pairs])
     mean = sum(densities.values()) / len(densities)
@@ -113,12 +120,14 @@ def _rounding(analysis: Analysis) -> tuple[str | None, list[str]]:
 
 def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> tuple[str, ...]:
     seeds, margin = known["seeds"], advice["margin"]
-    wrong = f"{known['errors']} of {seeds} seeds"
+    level = abs(known["mean"] - known["ram+"]) < margin and (known["method"], known["parameters"]) != ("ram+", {})
+    counts = " and ".join(map(str, known["agents"]))
     return (
-        f"over the settings {', '.join(known['settings'])} of the lab it had the best mean score of "
-        f"{known['candidates']} candidates with fixed parameters: {known['mean']:.1f} %, RAM+ {known['ram+']:.1f} %",
-        f"chosen on all seeds but one, it was more than {margin:g} point below the best candidate on the one left "
-        f"out in {wrong}, and {known['regret']:.1f} points below it on average",
+        f"in {seeds} trainings of tiny agents, merged {counts} at a time, it had the best mean score of "
+        f"{known['candidates']} candidates: {known['mean']:.1f} %, RAM+ {known['ram+']:.1f} %"
+        + (f"; less than {margin:g} point counts as no difference, so RAM+ without it is as good" if level else ""),
+        f"when it was chosen without one of the trainings, it was more than {margin:g} point below the best candidate "
+        f"of that one in {known['errors']} of {seeds} cases, and {known['regret']:.1f} points on average",
     )
 
 
@@ -135,8 +144,8 @@ def _unknown(
     if found != COPIES and abs(mean - _DENSE_FROM) < _NEAR:
         yield f"a mean density of {mean:.0%} is near the limit of {_DENSE_FROM:.0%} between sparse and dense"
     if len(analysis.model.agents) not in known["agents"]:
-        counts = ", ".join(map(str, known["agents"]))
-        yield f"{len(analysis.model.agents)} agents were not measured in this situation, only {counts}"
+        counts = " and ".join(map(str, known["agents"]))
+        yield f"merges of {len(analysis.model.agents)} agents were not measured in this situation, only of {counts}"
 
 
 def summary(found: Recommendation) -> list[str]:

@@ -213,7 +213,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
 def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> None:
     """Say which method and parameters to try first with these agents, from what `analyze` counts.
 
-    The rule comes from merges of tiny agents of many seeds. The answer says why, how often the rule was wrong there,
+    The rule comes from merges of tiny agents. The answer says why, how often the rule was wrong there,
     and what is not known. Compare with others on your own tasks, with `ramerge search`.
     """
     from ramerge.analysis.recommend import recommend as chosen
