@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from lab.results import BASE, Measured, Model, Results, one_task
+from lab.results import BASE, Measured, Model, Results
 from lab.rows import ALPHA, EPSILON, PAPER, R
 from lab.settings import MAIN
 from lab.statistics import Estimate, holm, over_seeds
@@ -172,7 +172,7 @@ def _unique(results: Results) -> Claim | None:
 
 
 def _on(measured: Measured, first: Model, second: Model, task: int) -> Estimate:
-    return measured.difference(one_task(first, task), one_task(second, task))
+    return measured.difference(first, second, task)
 
 
 # --- which merge is better ---
@@ -193,7 +193,7 @@ def _pair(text: str, where: str, first: str, second: str, setting: str = MAIN) -
 def _beats(method: str, setting: str, words: str) -> Callable[[Results], Claim | None]:
     def make(results: Results) -> Claim | None:
         measured = results.setting(setting)
-        if measured is None:
+        if measured is None or method not in measured.best:
             return None
         rivals = [name for name in PAPER if name in measured.best]
         found = {name: measured.difference(measured.best[method], measured.best[name]) for name in rivals}

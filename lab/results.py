@@ -227,20 +227,30 @@ class Measured:
 
     def mean(self, model: Model) -> Estimate:
         """The mean over seeds and tasks, with its interval."""
-        return statistics.estimate(model.mean, _drawn([model])[:, 0])
+        return statistics.estimate(model.mean, self._drawn(model))
 
-    def difference(self, first: Model, second: Model) -> Estimate:
-        """The first's mean less the second's, paired."""
-        drawn = _drawn([first, second])
-        return statistics.estimate(first.mean - second.mean, drawn[:, 0] - drawn[:, 1])
+    def difference(self, first: Model, second: Model, task: int | None = None) -> Estimate:
+        """The first's mean less the second's, paired; of all tasks or of one."""
+        value = first.mean - second.mean
+        if task is not None:
+            value = float((first.by_task - second.by_task)[:, task].mean())
+        return statistics.estimate(value, self._drawn(first, task) - self._drawn(second, task))
 
     def against(self, models: Mapping[str, Model], reference: Model) -> dict[str, Estimate]:
         """Each model's mean less the reference's, paired; every draw is shared by all."""
-        drawn = _drawn([reference, *models.values()])
-        return {
-            name: statistics.estimate(model.mean - reference.mean, drawn[:, place] - drawn[:, 0])
-            for place, (name, model) in enumerate(models.items(), start=1)
-        }
+        return {name: self.difference(model, reference) for name, model in models.items()}
+
+    def _drawn(self, model: Model, task: int | None = None) -> Floats:
+        """Replicates of a model's mean over all tasks or of one; those of all models are drawn at once, and kept."""
+        if task not in self._replicates:
+            models = {id(one): one for known in (self.models, self.default, self.best) for one in known.values()}
+            right = np.stack([one.right if task is None else one.right[:, [task]] for one in models.values()], axis=3)
+            self._replicates[task] = dict(zip(models, statistics.replicates(right).T, strict=True))
+        return self._replicates[task][id(model)]
+
+    @cached_property
+    def _replicates(self) -> dict[int | None, dict[int, Floats]]:
+        return {}
 
     def only(self, keep: Callable[[int], bool]) -> Measured:
         """The same of some seeds."""
@@ -264,16 +274,6 @@ class Measured:
             cut(self.best),
             cut(self.models),
         )
-
-
-def one_task(model: Model, task: int) -> Model:
-    """A model's answers for one task."""
-    return Model(model.right[:, task : task + 1], model.others)
-
-
-def _drawn(models: Sequence[Model]) -> Floats:
-    right = np.stack([model.right for model in models], axis=3)
-    return statistics.replicates(right)
 
 
 class Results:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims import LEVEL, Claim, signed
-from lab.results import BASE, Measured, Model, Results, one_task
+from lab.results import BASE, Measured, Model, Results
 from lab.rows import ABLATIONS, ALL, FEW, TWO
 from lab.rules import Choice
 from lab.settings import MAIN, SETTINGS
@@ -160,7 +160,7 @@ def of_regions(measured: Measured) -> str:
             model = measured.default[f"unique of {agent} x {text}"]
             cells = []
             for place in range(len(measured.tasks)):
-                apart = measured.difference(one_task(model, place), one_task(measured.models[BASE], place))
+                apart = measured.difference(model, measured.models[BASE], place)
                 cells.append(signed(apart))
             rows.append((f"{agent}, times {text}", *cells))
     return table(("unique region of", *measured.tasks), rows)
