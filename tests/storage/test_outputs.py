@@ -185,6 +185,10 @@ def test_what_is_no_model_is_not_replaced(s3: Server, source: dict[str, Any]) ->
     obstore.put(s3.bucket(), "home/deep/file", b"mine")
     (problem,) = ramerge.plan(source, f"s3://{BUCKET}/home", overwrite=True).problems
     assert "has subfolders and was not made by a merge" in problem
+    s3.put(Path(source["base"]), "home/model")
+    obstore.put(s3.bucket(), "home/ramerge.json", b"{}")
+    (problem,) = ramerge.plan(source, f"s3://{BUCKET}/home", overwrite=True).problems
+    assert f"holds another model, in s3://{BUCKET}/home/model" in problem
     out = s3.put(Path(source["base"]), "home-base")
     (problem,) = ramerge.plan(source | {"base": out}, out, overwrite=True).problems
     assert "is, holds or is inside the input" in problem

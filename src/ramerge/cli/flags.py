@@ -43,7 +43,7 @@ def _read(path: str, options: Mapping[str, Any]) -> Document:
     """A recipe's document. A single model is taken for a recipe with only that agent."""
     if not _is_model(path):
         return read_document(Path(path))
-    return document_of(from_here(path), "MODEL", None if options["base"] or options["method"] else "passthrough")
+    return document_of(from_here(path), "MODEL", None if options["base"] or options.get("method") else "passthrough")
 
 
 def read_numbers(flag: str, text: str) -> list[float]:

@@ -69,11 +69,18 @@ class ObjectsOut(Destination):
                 "it, or give its stage (--stage) to go on with it; if it has ended, `ramerge clean "
                 f"{self.address}` removes what it left"
             )
-        if said is not None and said.get("cleared"):
+        if said is not None and said.get("cleared") is True:
             return  # what is there is the run's own
         if there and not overwrite:
             raise OutputError(
                 f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
+            )
+        if inside := sorted(
+            key for key in there if "/" in key and key.rpartition("/")[2] in (*_RECORDS, "config.json")
+        ):
+            raise OutputError(
+                f"{self.address}: holds another model, in {self.address}/{inside[0].rpartition('/')[0]}, which "
+                "--overwrite would remove; choose another folder, or remove it yourself"
             )
         if there and not any(name in there for name in _RECORDS) and any("/" in key for key in there):
             raise OutputError(

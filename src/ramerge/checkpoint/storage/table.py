@@ -17,7 +17,7 @@ from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import without_secrets
 
 _HUB = "hub:"
-_OUT = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]+:/+|{_HUB}")
+_OUT = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]+:/+|{_HUB}", re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
@@ -87,8 +87,8 @@ def open_destination(text: str, stage: Path, *, public: bool) -> Destination:
     Raises:
         CheckpointError: the name is of no kind that is known, holds credentials, or obstore is not installed.
     """
-    if text.startswith(_HUB):
-        return HubOut(text.removeprefix(_HUB), stage, public=public)
+    if text.lower().startswith(_HUB):
+        return HubOut(text[len(_HUB) :], stage, public=public)
     scheme, rest, query = _parts(text, _DESTINATIONS)
     if public:
         raise CheckpointError(f"{scheme}://{rest}: --public is of use for the hub only; a bucket has its own rules")
