@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -72,13 +73,15 @@ def killed(work: Callable[[], object], records: int, *, torn: bool = False) -> b
 def die_at(records: int, *, torn: bool = False) -> None:
     """End this process at its so many-th record; marks, which come by the clock, do not count."""
     append, left = journal._Own.append, iter(range(records))
+    one_at_a_time = threading.Lock()  # so that all records before the last are written
 
     def counted(own: journal._Own, *arguments: Any) -> None:
-        if arguments[0] != journal._SYNCED and next(left, None) is None:
-            if torn:
-                os.write(own._descriptor, b"\x20" * 17)
-            os.kill(os.getpid(), signal.SIGKILL)
-        append(own, *arguments)
+        with one_at_a_time:
+            if arguments[0] != journal._SYNCED and next(left, None) is None:
+                if torn:
+                    os.write(own._descriptor, b"\x20" * 17)
+                os.kill(os.getpid(), signal.SIGKILL)
+            append(own, *arguments)
 
     journal._Own.append = counted  # type: ignore[method-assign]  # in a fork
 
