@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -132,7 +131,7 @@ class _Clocked:
         """See `Executor.map`."""
         from ray import cloudpickle
 
-        worker, work, elsewhere = pickle.loads(cloudpickle.dumps((worker, work, elsewhere)))  # noqa: S301 - own
+        worker, work, elsewhere = cloudpickle.loads(cloudpickle.dumps((worker, work, elsewhere)))
         with elsewhere():
             results = list(self._threads.map(worker, work, blocks))
         for result in results:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -62,11 +62,11 @@ class Seed:
         for kind in self.sizes.kinds:
             for task in self.sizes.tasks_of(kind):
                 self._train(kind, task)
-            once(self.folder / "models" / f"{kind}.json", lambda kind=kind: self._models(kind))  # type: ignore[misc]
+            once(self.folder / "models" / f"{kind}.json", partial(self._models, kind))
         for setting in settings:
             for row in setting.rows:
                 path = self.folder / "scores" / setting.name / f"{quote(row.name, safe='')}.json"
-                once(path, lambda setting=setting, row=row: self._row(setting, row))  # type: ignore[misc]
+                once(path, partial(self._row, setting, row))
             _say(f"seed {self.seed}: {setting.name}")
 
     # --- models ---

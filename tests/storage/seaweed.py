@@ -22,6 +22,13 @@ _USER = {"accessKey": "AKIATESTS", "secretKey": "a-secret-of-tests"}
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _SECONDS = 60
 
+# Of places that cannot be used: variables of the environment, the place, and what is said of it.
+REFUSED: list[tuple[dict[str, str], str, str]] = [
+    ({"AWS_SECRET_ACCESS_KEY": "wrong"}, f"s3://{BUCKET}/x", "access is denied .*403 SignatureDoesNotMatch.*AWS_S"),
+    ({}, "s3://nowhere/x", "there is no such bucket"),
+    ({"AWS_ENDPOINT": "http://127.0.0.1:9"}, f"s3://{BUCKET}/x", "the server cannot be reached.*repeated for 1 s"),
+]
+
 
 class NotStartedError(Exception):
     """There is no server here, or it does not start."""

@@ -17,7 +17,7 @@ from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import floats, simple, write_checkpoint, write_safetensors, write_simple
 from tests.commands import ramerge as command
 from tests.deltas import write_delta
-from tests.storage.seaweed import BUCKET, Server
+from tests.storage.seaweed import BUCKET, REFUSED, Server
 
 
 def names(agents: list[str], place: Any) -> dict[str, Any]:
@@ -160,11 +160,9 @@ def test_ranges_of_any_size(s3: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "place", "said"),
     [
-        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, f"s3://{BUCKET}/x", "access is denied .*403 SignatureDoesNotMatch.*AWS_S"),
+        *REFUSED,
         ({"AWS_ACCESS_KEY_ID": "nobody"}, f"s3://{BUCKET}/x", "access is denied .*403 InvalidAccessKeyId"),
-        ({}, "s3://nowhere/x", "there is no such bucket .*NoSuchBucket"),
         ({}, f"s3://{BUCKET}/nothing", "there is nothing under this name"),
-        ({"AWS_ENDPOINT": "http://127.0.0.1:9"}, f"s3://{BUCKET}/x", "cannot be reached.*repeated for 1 s"),
         ({}, "s3://", "name a bucket and a folder"),
         ({}, f"s3://{BUCKET}", "name a bucket and a folder"),
         ({}, f"s3://{BUCKET}/x?versionId=3", "a query has no meaning here"),
