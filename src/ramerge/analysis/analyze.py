@@ -127,7 +127,8 @@ def analyze(
     names = tuple(plan.agents)
 
     def part(name: str, members: Sequence[TensorPlan]) -> Part:
-        total = Tally.total((tallies[tensor.name] for tensor in members), len(names), len(anatomy.epsilons))
+        found = [tallies[tensor.name] for tensor in members]
+        total = found[0] if len(found) == 1 else Tally.total(found, len(names), len(anatomy.epsilons))
         return part_of(name, len(members), total, names, anatomy.epsilons)
 
     model = part("model", tensors)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from functools import cache
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator
@@ -219,8 +220,14 @@ def _at(epsilon: float, counts: AgentCounts) -> AtEpsilon:
 
 
 def _lambdas(counts: AgentCounts) -> dict[str, float]:
+    return {label: parameters.rescaling(counts) for label, parameters in _rescalings().items()}
+
+
+@cache
+def _rescalings() -> dict[str, Any]:
+    """The parameters of each method that rescales, which a model of many tensors needs thousands of times."""
     return {
-        label: METHODS[method].parameters(**complete(METHODS[method], preset, {})).rescaling(counts)
+        label: METHODS[method].parameters(**complete(METHODS[method], preset, {}))
         for label, (method, preset) in RESCALINGS.items()
     }
 

@@ -1,7 +1,9 @@
 """One read of base and agents for everything that `ramerge analyze` says about task vectors.
 
-A chunk of elements is widened into small arrays that stay in the nearest cache; then one short loop after another
-takes a figure of it. Loops over integers and over sums of floats are vectorised; only the histograms are not.
+Elements that no agent changed, which are most of them after RL, add nothing to any figure. So those that an agent
+changed are gathered first, from a segment of the inputs. Of these a chunk is widened into small arrays that stay in the
+nearest cache; then one short loop after another takes a figure of it. Loops over integers and over sums of floats are
+vectorised; only the histograms are not.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import Loop
+from ramerge.kernels.formats import ELEMENTS, Loop
 from ramerge.kernels.rounding import Counters, kept_base, names_of, rounded
 
 Words = NDArray[Any]
@@ -33,7 +35,9 @@ MERGES = ("ram", "average", "merge")
 # An element is kept if it is left with this part of what the agent moved it by.
 KEPT = 0.99
 
-_CHUNK_WORDS = 512
+_CHUNK = 1024
+# What is gathered of a segment stays in the second cache, and fills its chunks but for the last one.
+_SEGMENT = 1 << 15
 # Both histograms are counted at once, as adding to a bin is what takes the time. Rows are a power of two apart.
 _ULP_STRIDE = 64
 # Mantissa bits, and the biased float32 exponent below which the unit in the last place does not shrink.
@@ -99,9 +103,9 @@ def survey(
 ) -> bool:
     """Add to `counts` and `sums` what a stretch of elements holds.
 
-    Elements that are the base's in all agents, which are most of them after RL, may be missing in the set of no agents
-    and in the bins of 0: what is missing there is known from the number of elements. So words after the last element,
-    which are zero in all inputs, do no harm.
+    Elements that are the base's in all agents may be missing in the set of no agents and in the bins of 0: what is
+    missing there is known from the number of elements. So what follows the last element in its word, which is zero in
+    all inputs, does no harm.
 
     Args:
         loop: formats of the inputs and of `merged`.
@@ -115,21 +119,23 @@ def survey(
         by_epsilon: int64, contiguous, shape (others, 2, N): elements that each agent moved by more than each of
             `others`, and those that only it did.
         counts: int64, as `Layout.counts` lays it out.
-        sums: float64, as `Layout.sums` lays it out. Chunks of 1,024 elements are added in float32 (of float64 inputs in
-            float64), in an order of the processor's choice.
+        sums: float64, as `Layout.sums` lays it out. Chunks of 1,024 changed elements are added in float32 (of float64
+            inputs in float64), in an order of the processor's choice.
 
     Returns:
         True if an input or a task vector is not finite.
     """
     n = len(inputs) - 1
-    chunk = _CHUNK_WORDS * len(loop.parts)
-    numbers = np.zeros((2 * n + len(MERGES)) * chunk, loop.out.real)
-    marks = np.zeros((2 + n) * chunk, np.uint32)
-    kernel = _survey(loop, target, len(epsilons))
+    single = Loop(tuple(ELEMENTS[form.name] for form in loop.inputs), ELEMENTS[loop.out.name])
+    forms = (*single.inputs, single.out)
+    arrays = [words.view(form.word) for form, words in zip(forms, (*inputs, merged), strict=True)]
+    numbers = np.zeros((2 * n + len(MERGES)) * _CHUNK, loop.out.real)
+    marks = np.zeros((2 + n) * _CHUNK, np.uint32)
+    kernel = _survey(single, target, len(epsilons))
     return bool(
         kernel(
-            *inputs,
-            merged,
+            *arrays,
+            *[np.empty(_SEGMENT, form.word) for form in forms],
             *epsilons,
             np.array(others, loop.out.real),
             numbers,
@@ -159,16 +165,24 @@ def fold(found: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
 
 
 _SOURCE = """
-def survey({inputs}, merged, {epsilons}, others, numbers, marks, joint, by_epsilon, counts, sums):
+def survey({inputs}, merged, {gathered}, {epsilons}, others, numbers, marks, joint, by_epsilon, counts, sums):
     ZERO, ONE, COUNT = {real}(0), {real}(1), {real}({n})
     nothing, one, seen = np.uint32(0), np.uint32(1), np.{bits}(0)
     field0, field1 = np.uint32(1), np.uint32(1 << 16)
     N, CHUNK, DIFFERENT, ALL = np.uint64({n}), np.uint64({chunk}), np.uint64(({n} + 1) * {chunk}), ~np.uint64(0)
-    words = np.uint64({words})
-    start, size = np.uint64(0), np.uint64(base.size)
-    while start < size:
-        length, top = min(words, size - start), np.{bits}(0)
-        if length < words:
+    begin, start, count, size = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(base.size)
+    while begin < size or start < count:
+        if start >= count:
+            end = min(begin + np.uint64({segment}), size)
+            for i in range(begin, end):
+                b = {base}
+                seen = {peak}(seen, b)
+            start = count = np.uint64(0)
+            {gather}
+            begin = end
+            continue
+        length, top = min(CHUNK, count - start), np.{bits}(0)
+        if length < CHUNK:
             for k in range(np.uint64(numbers.size)):
                 numbers[k] = ZERO
             for k in range(np.uint64(marks.size)):
@@ -244,6 +258,31 @@ def survey({inputs}, merged, {epsilons}, others, numbers, marks, joint, by_epsil
     return one if seen >= np.{bits}({infinity}) else nothing
 """
 
+# The elements of a segment that an agent changed, one after the other.
+_GATHER = """
+            while begin < end:
+                width = min(end - begin, np.uint64(64))
+                if width == np.uint64(64):
+                    mask = {differing}
+                    {at_once}
+                    if mask == ALL:
+                        for i in range(np.uint64(64)):
+                            {all}
+                        count += width
+                        mask = np.uint64(0)
+                else:
+                    mask = np.uint64(0)
+                    for i in range(width):
+                        differs = {differs}
+                        mask |= (np.uint64(1) if differs else np.uint64(0)) << i
+                while mask != np.uint64(0):
+                    i = trailing_zeros(mask)
+                    {one}
+                    mask &= mask - np.uint64(1)
+                    count += np.uint64(1)
+                begin += width
+"""
+
 # What merge number {r} leaves of an element, in the agent's direction: y. What is neither lost, flipped nor kept is
 # diluted.
 _FATE = """
@@ -283,11 +322,8 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
     form, n = loop.out, len(loop.inputs) - 1
     layout = Layout(n)
     at = {name: part.start for name, part in (slices(layout.counts) | slices(layout.sums)).items()}
-    chunk = _CHUNK_WORDS * len(loop.parts)
-    body: list[str] = []
+    names = ["base", *[f"a{t}" for t in range(n)]]
     thresholds = names_of("epsilon", epsilons, n)
-    for part in loop.parts:
-        body += _widen(loop, part, target, chunk, thresholds)
     counters = Counters(n)
     combined = "active0"
     for pair in counters.pairs[1:]:
@@ -295,22 +331,24 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
     real = f"np.{np.dtype(form.real).name}"
     merges, plus = range(len(MERGES)), "plus_f32" if form.real is np.float32 else "plus"
     source = _SOURCE.format(
-        inputs=", ".join(["base", *[f"a{t}" for t in range(n)]]),
+        inputs=", ".join(names),
+        gathered=", ".join(f"of_{name}" for name in (*names, "merged")),
         epsilons=", ".join(thresholds[:epsilons]),
         real=real,
         bits=form.bits,
         n=n,
-        chunk=chunk,
-        words=_CHUNK_WORDS,
-        widen="\n            ".join(body),
-        dense="\n                    ".join(
-            [*_histograms(n, chunk, 0, "k"), *_histograms(n, chunk, 1, "k + np.uint64(32)")]
-        ),
-        sparse="\n                    ".join(_histograms(n, chunk, 0, "k")),
+        chunk=_CHUNK,
+        segment=_SEGMENT,
+        base=loop.element(0, 0, "base[i]"),
+        peak=form.peak,
+        gather=_gather(loop, names),
+        widen="\n            ".join(_widen(loop, target, thresholds)),
+        dense="\n                    ".join([*_histograms(n, 0, "k"), *_histograms(n, 1, "k + np.uint64(32)")]),
+        sparse="\n                    ".join(_histograms(n, 0, "k")),
         clear="\n            ".join(counters.clear(("moved", "unique"))),
         clear_active="; ".join(counters.clear(("active",))),
         mark="\n                ".join(
-            counters.mark(t, f"abs(numbers[np.uint64({t * chunk}) + k]) > beyond") for t in range(n)
+            counters.mark(t, f"abs(numbers[np.uint64({t * _CHUNK}) + k]) > beyond") for t in range(n)
         ),
         combined=combined,
         count="\n                ".join([*counters.count("moved"), *counters.count("unique", "alone")]),
@@ -330,6 +368,7 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
     words = [f"{each.word_code}[]" for each in (*loop.inputs, form)]
     arguments = (
         *words,
+        *words,
         *[form.real_code] * epsilons,
         *[f"{form.real_code}[]"] * 2,
         "u32[]",
@@ -341,25 +380,40 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
     return native.load("survey", source, arguments, "u32")
 
 
-def _widen(loop: Loop, part: int, target: str, chunk: int, thresholds: Sequence[str]) -> list[str]:
-    """One element of a word: task vectors, who moved it, the merges, and the bins of its magnitudes."""
-    form, n = loop.out, len(loop.inputs) - 1
+def _gather(loop: Loop, names: Sequence[str]) -> str:
+    """What brings the changed elements of a segment together."""
+    base, *agents = names
+    same = len(set(loop.inputs)) == 1  # else words cannot be compared, and every element is taken
+    arrays = [*names, "merged"]
+    compress = [f"compressed({name}, of_{name}, (begin, count, mask))" for name in arrays]
+    at_once = [*compress, "count += ones(mask)", "begin += width", "continue"] if same and native.expands() else []
+    source = _GATHER.format(
+        differing=" | ".join(f"differing({base}, {name}, begin)" for name in agents) if same else "ALL",
+        at_once=f"\n{' ' * 20}".join(at_once) or "pass",
+        all=f"\n{' ' * 28}".join(f"of_{name}[count + i] = {name}[begin + i]" for name in arrays),
+        differs=" or ".join(f"{base}[begin + i] != {name}[begin + i]" for name in agents) if same else "True",
+        one=f"\n{' ' * 20}".join(f"of_{name}[count] = {name}[begin + i]" for name in arrays),
+    )
+    return source.strip()
+
+
+def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
+    """One gathered element: task vectors, who moved it, the merges, and the bins of its magnitudes."""
+    form, n, chunk = loop.out, len(loop.inputs) - 1, _CHUNK
     mantissa, least = _LAST_PLACE[target]
-    first = part * _CHUNK_WORDS
     lines = [
-        f"b = {loop.element(0, part, 'base[j]')}",
-        f"seen = {form.peak}(seen, b)",
+        f"b = {loop.element(0, 0, 'of_base[j]')}",
         "mask, different, movers, total, moved = nothing, nothing, ZERO, ZERO, ZERO",
         "exponent = np.int32(peak_f32(nothing, np.float32(b)) >> np.uint32(23))",
         f"unit = (exponent if exponent > np.int32({least}) else np.int32({least})) - np.int32({mantissa})",
     ]
     for t in range(n):
         lines += [
-            f"tau = {loop.element(1 + t, part, f'a{t}[j]')} - b",
+            f"tau = {loop.element(1 + t, 0, f'of_a{t}[j]')} - b",
             f"top = {form.peak}(top, tau)",
-            f"numbers[{t * chunk + first} + i] = tau",
+            f"numbers[{t * chunk} + i] = tau",
             f"active = abs(tau) > {thresholds[t]}",
-            f"numbers[{(n + t) * chunk + first} + i] = tau if active else ZERO",
+            f"numbers[{(n + t) * chunk} + i] = tau if active else ZERO",
             f"mask = or32(mask, np.uint32({1 << t}) if active else nothing)",
             "movers = movers + (ONE if active else ZERO)",
             "moved = moved + (tau if active else ZERO)",
@@ -370,26 +424,24 @@ def _widen(loop: Loop, part: int, target: str, chunk: int, thresholds: Sequence[
             *_binned("row", f"exponent - np.int32({127 + LEAST_EXPONENT})", EXPONENT_BINS),
             *_binned("column", f"exponent - unit - np.int32({LEAST_ULP})", ULP_BINS),
             f"bin = row * np.int32({_ULP_STRIDE}) + column",
-            f"marks[{(1 + t) * chunk + first} + i] = np.uint32(bin) if bits != nothing else nothing",
+            f"marks[{(1 + t) * chunk} + i] = np.uint32(bin) if bits != nothing else nothing",
         ]
-    lines += [f"marks[{first} + i] = mask", f"marks[{(1 + n) * chunk + first} + i] = different"]
+    lines += ["marks[i] = mask", f"marks[{(1 + n) * chunk} + i] = different"]
     computed = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
-    results = [*[rounded(form, target, f"({value})") for value in computed], f"{form.lanes[part]}(merged[j])"]
+    results = [*[rounded(form, target, f"({value})") for value in computed], f"{form.lanes[0]}(of_merged[j])"]
     # what is stored where no agent moves anything: the base, rounded if the output's format is narrower
     lines.append(f"stays = {kept_base(loop, target)}")
-    lines += [
-        f"numbers[{(2 * n + merge) * chunk + first} + i] = {result} - stays" for merge, result in enumerate(results)
-    ]
+    lines += [f"numbers[{(2 * n + merge) * chunk} + i] = {result} - stays" for merge, result in enumerate(results)]
     return lines
 
 
-def _histograms(agents: int, chunk: int, table: int, at: str) -> list[str]:
+def _histograms(agents: int, table: int, at: str) -> list[str]:
     """Count the element with the number `at` of a chunk in one of two tables, so that one need not wait for another."""
     start = table * _table_size(agents)
     lines = [f"joint[np.uint64({start}) + np.uint64(marks[{at}])] += one"]
     for t in range(agents):
         first = start + (1 << agents) + t * EXPONENT_BINS * _ULP_STRIDE
-        lines.append(f"joint[np.uint64({first}) + np.uint64(marks[np.uint64({(1 + t) * chunk}) + {at}])] += one")
+        lines.append(f"joint[np.uint64({first}) + np.uint64(marks[np.uint64({(1 + t) * _CHUNK}) + {at}])] += one")
     return lines
 
 

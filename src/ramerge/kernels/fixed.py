@@ -47,7 +47,11 @@ def encode(values: NDArray[np.float64], limbs: NDArray[np.int64]) -> None:
 
 def decode(limbs: NDArray[np.int64]) -> NDArray[np.float64]:
     """The sums, rounded once: float64 of shape (n,)."""
-    return np.array(
-        [sum(limb << (32 * index) for index, limb in enumerate(row)) / (1 << _LOWEST) for row in limbs.tolist()],
-        np.float64,
-    )
+    carried = np.zeros((len(limbs), limbs.shape[1] + 2), np.int64)  # a sum of limbs has at most 64 bits more
+    carried[:, :-2] = limbs
+    for index in range(limbs.shape[1]):
+        carried[:, index + 1] += carried[:, index] >> 32
+        carried[:, index] &= _MASK
+    carried[:, -1] = carried[:, -2] >> 63
+    rows = carried.astype("<u4")
+    return np.array([int.from_bytes(row.tobytes(), "little", signed=True) / (1 << _LOWEST) for row in rows], np.float64)

@@ -531,6 +531,32 @@ def _compared(_typing: Any, base: Any, other: Any, values: Any, place: Any) -> A
 INTRINSICS["compared"] = intrinsic(_compared)
 
 
+def _compressed(_typing: Any, source: Any, target: Any, place: Any) -> Any:
+    """Store those of 64 elements of an array that a set of bits names, one after the other, in another of its type.
+
+    `compressed(source, target, place)`; `place` holds the index of the first of the 64, the first index in `target`,
+    and the set. Only processors that compress vectors do this fast.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lane, bits = ir.IntType(source.dtype.bitwidth), ir.VectorType(ir.IntType(1), 64)
+        start, first, mask = (builder.extract_value(arguments[2], index) for index in range(3))
+        vector = _loaded_64(context, builder, signature.args[0], arguments[0], start)
+        stored = context.make_array(signature.args[1])(context, builder, arguments[1]).data
+        compress = builder.module.declare_intrinsic(
+            f"llvm.masked.compressstore.v64i{lane.width}",
+            (),
+            ir.FunctionType(ir.VoidType(), [vector.type, lane.as_pointer(), bits]),
+        )
+        builder.call(compress, [vector, builder.gep(stored, [first]), builder.bitcast(mask, bits)])
+        return mask
+
+    return types.uint64(source, target, place), generate
+
+
+INTRINSICS["compressed"] = intrinsic(_compressed)
+
+
 def _patched(_typing: Any, base: Any, values: Any, out: Any, planes: Any, place: Any) -> Any:
     """Patch 64 words at once, of which a set of bits says which change: `patched(base, values, out, planes, place)`.
 

@@ -1,0 +1,59 @@
+"""What an analysis counts of many elements at once."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ramerge.kernels import anatomy
+from ramerge.kernels.formats import Words, uniform
+
+ELEMENTS = 100_002  # several segments, the last one not full, and a last chunk of one part of a word
+LAYOUT = anatomy.Layout(3)
+EPSILONS = (1e-2, 1e-5)
+
+
+def models(share: float) -> list[Words]:
+    """bfloat16 words of a base, three agents that change so large a share of it, and a merge."""
+    random = np.random.default_rng(7)
+    base = (random.standard_normal(ELEMENTS).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    agents = [base + (random.random(ELEMENTS) < share) * random.integers(-3, 4, ELEMENTS) for _ in range(3)]
+    return [base, *[agent.astype(np.uint16) for agent in agents], agents[0].astype(np.uint16)]
+
+
+def counted(words: list[Words], cuts: list[int]) -> tuple[bool, list[np.ndarray]]:
+    """Whether something is not finite, and everything that is counted of stretches, one after the other."""
+    counts, found = np.zeros(anatomy.size_of(LAYOUT.counts), np.int64), anatomy.tables(3)
+    sums, beyond = np.zeros(anatomy.size_of(LAYOUT.sums)), np.zeros((len(EPSILONS), 2, 3), np.int64)
+    flagged, loop = False, uniform("BF16", 4)
+    for begin, end in pairwise(cuts):
+        *inputs, merged = (each[begin:end].view(np.uint32) for each in words)
+        flagged |= anatomy.survey(loop, inputs, merged, (1e-5,), EPSILONS, "BF16", found, beyond, counts, sums)
+    anatomy.fold(found, counts)
+    at = anatomy.slices(LAYOUT.counts)
+    for name in ("masks", "exponents", "ulps"):
+        table = counts[at[name]].reshape(1 if name == "masks" else 3, -1)
+        table[:, 0] += ELEMENTS - table.sum(1)  # elements that nobody changed may be missing
+    return flagged, [counts, beyond, sums]
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.3, 1])
+def test_many_elements_are_counted_as_few_are(share: float) -> None:
+    words = models(share)
+    (_, whole), (_, cut) = counted(words, [0, ELEMENTS]), counted(words, [*range(0, ELEMENTS, 62), ELEMENTS])
+    assert (whole[0] == cut[0]).all() and (whole[1] == cut[1]).all()
+    np.testing.assert_allclose(whole[2], cut[2], rtol=1e-4, atol=1e-3)
+    base, *agents = ((each.astype(np.uint32) << 16).view(np.float32) for each in words[:4])
+    moved = [int((np.abs(agent - base) > np.float32(1e-5)).sum()) for agent in agents]
+    sets = whole[0][anatomy.slices(LAYOUT.counts)["masks"]]
+    assert [int(sets[[mask for mask in range(8) if mask >> t & 1]].sum()) for t in range(3)] == moved
+
+
+@pytest.mark.parametrize("place", [0, 40_000, ELEMENTS - 1])
+@pytest.mark.parametrize("model", [0, 2])
+def test_what_is_not_finite_is_found_where_nobody_moved_it_too(place: int, model: int) -> None:
+    words = models(0.01)
+    assert not counted(words, [0, ELEMENTS])[0]
+    for each in words if model == 0 else words[model : model + 1]:
+        each[place] = 0x7F80
+    assert counted(words, [0, ELEMENTS])[0]
