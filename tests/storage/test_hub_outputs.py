@@ -151,7 +151,9 @@ def test_the_branch_has_moved(hub: WebServer, source: dict[str, Any]) -> None:
         ramerge.merge(source, "hub:me/merged", cache=False)
 
 
-@pytest.mark.parametrize("out", ["hub:merged", "hub:a/b/c", "hub:", "hub:me/m@", "hub:me/m?token=hush", "hub:me:hush@x/y", "hub:me/m@../x"])
+@pytest.mark.parametrize(
+    "out", ["hub:merged", "hub:a/b/c", "hub:", "hub:me/m@", "hub:me/m?token=hush", "hub:me:hush@x/y", "hub:me/m@../x"]
+)
 def test_names_that_cannot_be(out: str, source: dict[str, Any]) -> None:
     with pytest.raises(ramerge.CheckpointError, match="must be hub:owner/name") as caught:
         ramerge.plan(source, out)
