@@ -89,9 +89,9 @@ REASONS: dict[str, str] = {
         "drifts by a factor of two between runs"
     ),
     "analysis": (
-        "of these agents 76 % of all elements were moved by one or more, and taking all figures of such an element costs "
-        "some 12 ns of a processor; counting for RAM+ reads everything once before, and to copy it from the page cache "
-        "twice costs nearly as much as the bar allows"
+        "76 % of all elements were moved by one of these agents or more, and to take all figures of such an element "
+        "costs some 12 ns of a processor. Counting for RAM+ reads everything once before, and copying it from the page "
+        "cache twice costs nearly as much as the bar allows"
     ),
     "evaluation.math500": (
         "math_verify, lm-eval's own scorer, parses LaTeX with sympy for some 3 ms a sample; every other step together "
