@@ -198,7 +198,8 @@ def test_a_search_without_any_score_makes_way_for_another(tmp_path: Path) -> Non
 
 
 def test_a_changed_file_of_a_score_is_said_in_words(tmp_path: Path) -> None:
-    for score, wanted in (({"digest": "a" * 64}, "its file has changed"), ({"data": {"x": "b" * 64}}, "data: x is new")):
+    changes = (({"digest": "a" * 64}, "its file has changed"), ({"data": {"x": "b" * 64}}, "data: x is new"))
+    for score, wanted in changes:
         folder = Folder(tmp_path / str(len(wanted)))
         (folder.root / "trials").mkdir(parents=True)
         (folder.root / "trials" / "1.json").write_text("{}")

@@ -26,6 +26,7 @@ from ramerge.cli.options import (
     METHOD,
     PAGES,
     RECIPE,
+    REPLACE,
     ROUNDING,
     SENDING,
     SHARD_SIZE,
@@ -34,7 +35,7 @@ from ramerge.cli.options import (
 )
 from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.options import DEBUG, OUT, OVERWRITE, as_json
+from ramerge.foundation.options import DEBUG, OUT, as_json
 from ramerge.foundation.terminal import fail, say, warn
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **f
     ROUNDING,
     SHARD_SIZE,
     *LIMITS,
-    OVERWRITE,
+    REPLACE,
     *SENDING,
     FRESH,
     *EXECUTOR,
@@ -335,7 +336,7 @@ def demo(out: Path | None) -> None:
 @click.command(short_help="Remove what stopped runs have left.")
 @click.argument("outs", metavar="OUT...", nargs=-1, required=True)
 @options(STAGE, DEBUG)
-def clean(outs: tuple[str, ...], stage: Path | None) -> None:
+def clean(outs: tuple[str, ...], stage: str | None) -> None:
     """Remove what stopped merges to OUT have left beside it. OUT itself stays as it is.
 
     A merge that was stopped leaves a hidden folder, with which the same command goes on later. If OUT is elsewhere, the

@@ -167,7 +167,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _difference(part: str, before: Any, now: Any) -> str:
-    """Where two plain values differ first, in words. Digests, and sizes and times of inputs, say nothing to a reader."""
+    """Where two plain values differ first, in words: digests, and sizes and times of inputs, say nothing to readers."""
     keys = []
     while isinstance(before, dict) and isinstance(now, dict):
         key = next(key for key in {**before, **now} if before.get(key) != now.get(key))
