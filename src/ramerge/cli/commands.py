@@ -114,8 +114,8 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
 def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **flags: Any) -> None:
     """Show what a merge would read, write and need, and everything that would make it fail.
 
-    The folder of a single model of any format may be given in place of a recipe. Reads headers only. Models from the
-    hub that are not in the cache are downloaded first.
+    The folder of a single model of any format may be given in place of a recipe. Reads headers only. Without the
+    extra `remote`, models of the hub that are not in its cache are downloaded first.
     """
     from ramerge.api import plan as make
     from ramerge.cli.flags import read_inputs
