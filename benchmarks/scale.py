@@ -1,4 +1,4 @@
-"""Where merging stops scaling: a formula of bytes, processor time and the process that collects, with measured constants.
+"""Where merging stops scaling: a formula of bytes, processor time and collecting, with measured constants.
 
 `python -m benchmarks.scale` prints the tables of docs/scale.md; with `--write` it puts them into the page.
 """
@@ -178,7 +178,7 @@ def constants(stored: Stored, plans: Stored) -> Constants:
     return Constants(start, max(planned, 0.0), spread(data["collected"]).median, processor, wall)
 
 
-# --- the formula --------------------------------------------------------------------------------------------------------
+# --- the formula ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -245,8 +245,8 @@ def _constants(known: Constants, stored: Stored) -> str:
         f"{stored.runs} runs: {known.start:.1f} s to start and to end, {known.plan * 1e6:.0f} µs of planning for each "
         f"tensor of each model, {known.outcome * 1e6:.0f} µs for each block that another process reports. Processor "
         f"time is for each element of the base, with three agents in bfloat16 and warm caches, reading and writing "
-        f"through the page cache included. The other columns compare the formula with real runs: Qwen2.5-0.5B and three "
-        f"agents, {cores} processors, nothing that waits for a disk. Real runs took {min(over):.1f} to {max(over):.1f} "
+        f"through the page cache included. The other columns compare the formula with real runs: Qwen2.5-0.5B and "
+        f"three agents, {cores} processors, nothing that waits for a disk. Real runs took {min(over):.1f} to {max(over):.1f} "
         "times what the formula gives."
     )
     head = ("job", "processor time, ns", "formula, s", "measured, s", "measured over formula")
