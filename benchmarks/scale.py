@@ -246,8 +246,8 @@ def _constants(known: Constants, stored: Stored) -> str:
         f"tensor of each model, {known.outcome * 1e6:.0f} µs for each block that another process reports. Processor "
         f"time is for each element of the base, with three agents in bfloat16 and warm caches, reading and writing "
         f"through the page cache included. The other columns compare the formula with real runs: Qwen2.5-0.5B and "
-        f"three agents, {cores} processors, nothing that waits for a disk. Real runs took {min(over):.1f} to {max(over):.1f} "
-        "times what the formula gives."
+        f"three agents, {cores} processors, nothing that waits for a disk. Real runs took {min(over):.1f} to "
+        f"{max(over):.1f} times what the formula gives."
     )
     head = ("job", "processor time, ns", "formula, s", "measured, s", "measured over formula")
     return "\n\n".join([text, table(head, rows)])
