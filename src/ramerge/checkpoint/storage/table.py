@@ -60,7 +60,7 @@ _DESTINATIONS: dict[str, Callable[[str, str, str, Path], Destination]] = {
 
 
 def is_remote(text: str) -> bool:
-    """Whether a model's name says that it is elsewhere: it begins like `s3://`, if need be with a slash too few, or `hub:`."""
+    """Whether a model's name says that it is elsewhere: it begins like `s3://` (or `s3:/`, by mistake) or `hub:`."""
     return (_SCHEME.match(text) or _ONE_SLASH.match(text)) is not None or on_hub(text) is not None
 
 
