@@ -246,6 +246,17 @@ def test_other_machines_and_clean(s3: Server, source: dict[str, Any], stage: Pat
     assert "nothing is left" in command("clean", out).stdout
 
 
+@pytest.mark.parametrize("marker", [b"", b"{", b"[]", b'{"run": 1}'])
+def test_a_damaged_marker_is_named(marker: bytes, s3: Server, source: dict[str, Any]) -> None:
+    import obstore
+
+    out = f"s3://{BUCKET}/damaged"
+    obstore.put(s3.bucket(), f"damaged/{MARKER}", marker)
+    (problem,) = ramerge.plan(source, out).problems
+    assert f"its file {MARKER} is damaged" in problem and f"`ramerge clean {out}`" in problem and "None" not in problem
+    assert ramerge.clean(out) == [f"{out}: released"] and ramerge.plan(source, out).problems == ()
+
+
 def test_a_model_is_replaced_when_its_weights_are_sent(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
     out = f"s3://{BUCKET}/replaced"
     ramerge.merge(source, out)
@@ -355,16 +366,22 @@ def test_a_plan_says_what_is_wrong(
     [
         ("s3://bucket", {}, "name a bucket and a folder"),
         ("s3://me:hush@bucket/x", {}, "must not hold user and password"),
+        ("s3://bucket/x//y", {}, "no part that is empty"),
         ("s3://bucket/x?sig=hush", {}, "a query has no meaning here"),
         ("https://host/x?sig=hush", {}, "is not a place that is known .s3://, gs://, az://"),
         ("ftp://host/x", {}, "is not a place that is known"),
         ("s3://bucket/x", {"public": True}, "--public is of use for the hub only"),
         ("out", {"public": True}, "--public: is of use for outputs elsewhere only"),
         ("out", {"stage": "here"}, "--stage: is of use for outputs elsewhere only"),
+        ("s3:/bucket/x?hush", {}, "s3:/bucket/x.* has one slash after s3: and needs two: s3://bucket/x"),
+        (Path("s3://bucket/x"), {}, "needs two: s3://bucket/x .in Python as a string"),
+        ("s3://bucket/x", {"stage": ""}, "--stage: is empty; name a folder"),
+        ("s3://bucket/x", {"stage": "/dev/null"}, "--stage /dev/null: /dev/null is no folder"),
+        ("s3://bucket/x", {"stage": "/dev/null/here"}, "--stage /dev/null/here: /dev/null is no folder"),
     ],
 )
 def test_outputs_that_cannot_be(
-    out: str, options: dict[str, Any], said: str, s3: Server, source: dict[str, Any]
+    out: str | Path, options: dict[str, Any], said: str, s3: Server, source: dict[str, Any]
 ) -> None:
     with pytest.raises(ramerge.InputError, match=said) as caught:
         ramerge.plan(source, out, **options)

@@ -18,7 +18,7 @@ from ramerge.recipe.points import Point
 
 # Resident memory of the process without buffers: Python, NumPy, numba, the compilation of kernels, which grows with the
 # number of agents, and the plan's memory for each tensor of each input. Measured; tests compare peaks with plans.
-_BASELINE_BYTES = 215_000_000
+_BASELINE_BYTES = 230_000_000
 _BYTES_PER_AGENT = 6_000_000
 _BYTES_PER_TENSOR = 700
 # The compilation of kernels that decode quantised weights, and write them.
@@ -35,9 +35,9 @@ _BYTES_OF_ANSWER = 4_000_000
 _LARGEST_BLOCK = 1 << 19
 # A block of an input elsewhere is a request, which costs servers and clients more than the caches save.
 _LARGEST_BLOCK_ELSEWHERE = 1 << 22
+# Workers that must have room for such blocks. Each asks for a block of all inputs at the same time.
+_FEW = 4
 _SMALLEST_BLOCK = 1 << 12
-# Threads beside those that keep the processors busy, because threads wait for disks.
-_SPARE = 2
 _DEFAULT_BUFFERS = 150_000_000
 # What several whole matrices may take of the machine's memory if the user sets no limit.
 _SHARE_OF_MEMORY = 0.5
@@ -122,9 +122,8 @@ def cut(
         each = buffer + scratch + partials + (_BYTES_OF_ANSWER if elsewhere else 0)
         return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
 
-    block, least = (
-        (_LARGEST_BLOCK_ELSEWHERE, min(workers, processors() + _SPARE)) if elsewhere else (_LARGEST_BLOCK, workers)
-    )
+    block = _LARGEST_BLOCK_ELSEWHERE if elsewhere else _LARGEST_BLOCK
+    least = min(workers, _FEW) if elsewhere and not limits.threads else workers
     while block > _SMALLEST_BLOCK and resources(least, block).peak_memory_bytes > budget:
         block //= 2
     while workers > 1 and resources(workers, block).peak_memory_bytes > budget:
@@ -141,7 +140,7 @@ def _workers(points: Sequence[Point], inputs: Inputs, limits: Limits, *, solves:
     if solves and any(point.method.runs_on(point.parameters[0]) != "cpu" for point in points):
         return 1  # a GPU takes one matrix after another
     # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers
-    return limits.threads or (processors() if solves else threads_for(inputs.files, spare=_SPARE))
+    return limits.threads or (processors() if solves else threads_for(inputs.files, spare=2))
 
 
 def _kept(tensors: Sequence[TensorPlan], observed: Sequence[Statistic], agents: int) -> int:

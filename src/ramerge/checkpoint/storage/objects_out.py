@@ -68,9 +68,8 @@ class ObjectsOut(Destination):
         said = self._marker() if there.pop(MARKER, None) is not None else None
         if said is not None and (run is None or said.get("run") != run):
             raise OutputError(
-                f"{self.address}: a merge on {said.get('host')} has written there since {said.get('since')}; wait for "
-                "it, or give its stage (--stage) to go on with it; if it has ended, `ramerge clean "
-                f"{self.address}` removes what it left"
+                f"{self.address}: {_who(said)}; wait for it, or give its stage (--stage) to go on with it; if it has "
+                f"ended, `ramerge clean {self.address}` removes what it left"
             )
         if said is not None and said.get("files") is not None:
             return  # what is there is the run's own
@@ -222,6 +221,14 @@ class ObjectsOut(Destination):
             if group:
                 with self._bucket.in_words():
                     self._bucket.obstore.delete(self._bucket.store, group)
+
+
+def _who(said: Mapping[str, Any]) -> str:
+    """What a marker says of the merge that has put it there."""
+    host, since = said.get("host"), said.get("since")
+    if isinstance(host, str) and isinstance(since, str):
+        return f"a merge on {host} has written there since {since}"
+    return f"a merge has written there; its file {MARKER} is damaged and does not say where the merge runs"
 
 
 def _rank(name: str) -> int:
