@@ -34,17 +34,16 @@ _MOST_OPEN = 32
 _REQUESTS = 16
 
 
-def threads_for(files: Iterable[Place], spare: int = 1) -> int:
-    """How many threads keep processors and storages busy: some more than processors, because reads are waited for.
+def threads_for(files: Iterable[Place]) -> int:
+    """How many threads keep processors and storages busy: one more than processors, because reads are waited for.
 
     Requests elsewhere take so long that many must be under way, and threads that wait cost little.
 
     Args:
         files: what is read.
-        spare: how many more than processors, where all files are on this machine.
     """
     elsewhere = any(isinstance(path, Remote) for path in files)
-    return max(processors() + spare, _REQUESTS if elsewhere else 0)
+    return max(processors() + 1, _REQUESTS if elsewhere else 0)
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ramerge.checkpoint.read import threads_for
 from ramerge.checkpoint.storage.place import Remote
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.machine import check_threads, memory, processors
@@ -38,6 +37,8 @@ _LARGEST_BLOCK_ELSEWHERE = 1 << 22
 # Workers that must have room for such blocks. Each asks for a block of all inputs at the same time.
 _FEW = 4
 _SMALLEST_BLOCK = 1 << 12
+# Threads beside those that keep the processors busy, because they wait for disks, or for servers.
+_SPARE = 2
 _DEFAULT_BUFFERS = 150_000_000
 # What several whole matrices may take of the machine's memory if the user sets no limit.
 _SHARE_OF_MEMORY = 0.5
@@ -140,7 +141,7 @@ def _workers(points: Sequence[Point], inputs: Inputs, limits: Limits, *, solves:
     if solves and any(point.method.runs_on(point.parameters[0]) != "cpu" for point in points):
         return 1  # a GPU takes one matrix after another
     # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers
-    return limits.threads or (processors() if solves else threads_for(inputs.files, spare=2))
+    return limits.threads or processors() + (0 if solves else _SPARE)
 
 
 def _kept(tensors: Sequence[TensorPlan], observed: Sequence[Statistic], agents: int) -> int:
