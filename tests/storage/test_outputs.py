@@ -430,6 +430,7 @@ def test_few_files_are_on_the_stage(
         }
         write_checkpoint(stage.parent / name, tensors)
     source = {"method": "ram", "base": str(stage.parent / "base"), "agents": {"code": str(stage.parent / "code")}}
-    kills.merge(source | {"shard_size": "37KB"}, f"s3://{BUCKET}/few", block=1000)
+    kills.merge(source | {"shard_size": "37KB"}, f"s3://{BUCKET}/few", block=200)
     assert len([name for name in s3.files("few") if name.endswith(".safetensors")]) == 10
-    assert 1 <= most[0] <= 6  # with blocks as small as these, workers are ahead of what is known of them
+    # workers are ahead of what is known of their blocks, which are so many that this is no more than a file
+    assert 1 <= most[0] <= 6
