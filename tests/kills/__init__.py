@@ -7,7 +7,7 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,12 +100,15 @@ def counting(calls: list[str], monkeypatch: Any) -> None:
 
 def weights(out: Path) -> dict[str, bytes]:
     """All files of an output but those that tell how it was made, which hold times."""
+    return weights_of(
+        {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    )
+
+
+def weights_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The same of the files of an output by their names."""
     told = ("ramerge.json", "sweep.json", "README.md", "delta.safetensors.index.json")
-    return {
-        path.relative_to(out).as_posix(): path.read_bytes()
-        for path in sorted(out.rglob("*"))
-        if path.is_file() and path.name not in told
-    }
+    return {name: data for name, data in sorted(files.items()) if name.rpartition("/")[2] not in told}
 
 
 def beside(out: Path) -> list[str]:

@@ -1,10 +1,11 @@
 """Kills at random moments: `python -m tests.kills` (`make kills`).
 
-Every round draws an executor, a command, what lies at the output before, and one to three kills with SIGKILL. After
-each kill the output must be what it was or the new one, whole. Then the same command is run once more: it must give the
-bytes of an undisturbed run, leave nothing beside them, and do again at most one block for each worker that was killed.
-With Ray a block is done when it has been handed over, so there it is what tasks did in half a second. What is drawn
-follows from the seed; what the clock does with it, does not.
+Every round draws a kind, a command, what lies at the output before, and one to three kills with SIGKILL. A kind is an
+executor that writes to a folder, or threads that write to a bucket of a real server. After each kill the output must be
+what it was or the new one, whole; in a bucket it may also be what nobody can take for a model. Then the same command is
+run once more: it must give the bytes of an undisturbed run, leave nothing beside them, no open upload either, and do
+again at most one block for each worker that was killed. With Ray a block is done when it has been handed over, so there
+it is what tasks did in half a second. What is drawn follows from the seed; what the clock does with it, does not.
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import obstore
+
 import ramerge
+from ramerge.checkpoint.relay import _local
 from ramerge.checkpoint.stage import hidden_folder
+from ramerge.checkpoint.storage.objects import MARKER
+from ramerge.checkpoint.storage.table import open_destination
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.executor import Elsewhere, Executor, bare
 from ramerge.engine.executors.ray import RayExecutor, connected
@@ -37,7 +43,8 @@ from ramerge.planning import sample
 from ramerge.recipe.document import document_of
 from tests.checkpoints import recipe, write_simple
 from tests.executors.cluster import two_nodes
-from tests.kills import BLOCK, WORKERS, beside, ended, forked, weights
+from tests.kills import BLOCK, WORKERS, beside, ended, forked, weights_of
+from tests.storage import seaweed
 
 _RANKS = 3
 _TIMEOUT = 15.0  # on a busy machine, processes begin late
@@ -53,23 +60,27 @@ class Command:
         recipe: what is different from the usual recipe; None for a model by itself.
         options: of the plan.
         in_one_process: whether ranks and Ray refuse it; then its merging pass begins anew after a kill.
+        only_here: whether it is written on this machine only.
     """
 
     recipe: Mapping[str, Any] | None
     options: Mapping[str, Any] = field(default_factory=dict)
     in_one_process: bool = False
+    only_here: bool = False
 
 
 COMMANDS = {
     "merge, ram+": Command({"method": "ram+"}),
     "merge, ram, several shards": Command({"method": "ram", "shard_size": "2KB", "rounding": "stochastic"}),
     "merge, ties, guessed": Command({"method": "ties"}),
-    "sweep": Command({}, {"vary": {"parameters.r": [0, 0.1, 0.2]}}),
-    "merge as a delta": Command({}, {"as_delta": True}, in_one_process=True),
+    "sweep": Command({}, {"vary": {"parameters.r": [0, 0.1, 0.2]}}, only_here=True),
+    "merge as a delta": Command({}, {"as_delta": True}, in_one_process=True, only_here=True),
     "convert": Command(None, {"dtype": "float32"}),
 }
 # How slow a block is made, so that moments in the middle are as likely as others; and its elements.
-PACE = {"threads": (0.004, BLOCK), "ranks": (0.004, BLOCK), "ray": (0.03, BLOCK)}
+PACE = {"threads": (0.004, BLOCK), "ranks": (0.004, BLOCK), "ray": (0.03, BLOCK), "bucket": (0.01, BLOCK)}
+# How often each kind has its turn.
+SHARES = {"threads": 0.3, "ranks": 0.25, "ray": 0.2, "bucket": 0.25}
 
 
 class Logged:
@@ -92,6 +103,79 @@ class Logged:
         return self._executor.map(worker, logged, blocks, elsewhere)
 
 
+class Place:
+    """An output folder.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.work, self.name = path, hidden_folder(path), str(path)
+
+    def files(self) -> dict[str, bytes]:
+        """What is there."""
+        return {str(each.relative_to(self.path)): each.read_bytes() for each in self.path.rglob("*") if each.is_file()}
+
+    def put(self, files: Mapping[str, bytes]) -> None:
+        """Make it hold files."""
+        self.path.mkdir()
+        for name, data in files.items():
+            (self.path / name).write_bytes(data)
+
+    def clear(self) -> None:
+        """Remove it, and what lies beside it."""
+        for path in (self.path, self.work):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def is_no_model(self, files: Mapping[str, bytes]) -> bool:
+        """Whether a reader is told that no model is there."""
+        return False
+
+    def left(self) -> list[str]:
+        """What lies beside it."""
+        return beside(self.path)
+
+
+class InBucket(Place):
+    """An output in a bucket.
+
+    Args:
+        server: has the bucket.
+        name: of its folder there.
+        stage: where files lie until they are sent.
+    """
+
+    def __init__(self, server: seaweed.Server, name: str, stage: Path) -> None:
+        self._server, self._folder, self._stage = server, name, stage
+        self.name = f"s3://{seaweed.BUCKET}/{name}"
+        self.work = hidden_folder(_local(open_destination(self.name, stage, public=False)))
+
+    def files(self) -> dict[str, bytes]:
+        """See `Place`."""
+        return self._server.files(self._folder)
+
+    def put(self, files: Mapping[str, bytes]) -> None:
+        """See `Place`."""
+        for name, data in files.items():
+            obstore.put(self._server.bucket(), f"{self._folder}/{name}", data)
+
+    def clear(self) -> None:
+        """See `Place`."""
+        obstore.delete(self._server.bucket(), [f"{self._folder}/{name}" for name in self.files()])
+        shutil.rmtree(self._stage, ignore_errors=True)
+
+    def is_no_model(self, files: Mapping[str, bytes]) -> bool:
+        """See `Place`."""
+        return MARKER in files
+
+    def left(self) -> list[str]:
+        """See `Place`."""
+        here = [str(path) for path in self._stage.rglob("*")] if self._stage.exists() else []
+        marker = [MARKER] if MARKER in self.files() else []
+        return [*here, *marker, *(f"an open upload of {name}" for name in self._server.uploads(self._folder))]
+
+
 @dataclass(frozen=True)
 class Job:
     """A command with its folders; plain, because it is given to other processes."""
@@ -101,6 +185,7 @@ class Job:
     executor: str
     out: str
     address: str = ""
+    stage: str | None = None
 
     @property
     def log(self) -> Path:
@@ -114,7 +199,7 @@ class Job:
         source: Any = document_of(str(folder / "base"), "model")
         if command.recipe is not None:
             source = json.loads((folder / "recipe.json").read_text()) | command.recipe
-        plan = ramerge.plan(source, self.out, cache=False, overwrite=True, **command.options)
+        plan = ramerge.plan(source, self.out, cache=False, overwrite=True, stage=self.stage, **command.options)
         seconds, block = PACE[self.executor]
         plan = replace(plan, resources=replace(plan.resources, block_elements=block, workers=WORKERS))
         if self.executor == "ray":
@@ -126,7 +211,7 @@ class Job:
 
     def start(self) -> list[int]:
         """Begin it in other processes. Returns their ids."""
-        if self.executor == "ray":  # a fork would share what this process has of the cluster
+        if self.executor in ("ray", "bucket"):  # a fork would share what this process has of the cluster or of obstore
             words = [sys.executable, "-m", "tests.kills", "--job", json.dumps(vars(self))]
             return [forked(lambda: (self._redirect(), os.execv(words[0], words)))]
         ranks = [Rank(number, _RANKS, _TIMEOUT) for number in range(_RANKS)] if self.executor == "ranks" else [None]
@@ -150,21 +235,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200, help="how many")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="one of threads, ranks, ray")
+    parser.add_argument("--only", choices=SHARES, help="one kind")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     if chosen.job:
         Job(**json.loads(chosen.job)).run()
         return 0
-    shares = {"threads": 0.4, "ranks": 0.35, "ray": 0.25}
-    if chosen.only:
-        shares = {chosen.only: 1.0}
+    shares = {chosen.only: 1.0} if chosen.only else SHARES
     counted, failures, began = Counter[tuple[str, str, str]](), 0, time.monotonic()
     for executor, share in shares.items():
-        with _cluster(executor) as address, tempfile.TemporaryDirectory(prefix="ramerge-kills-") as folder:
+        with tempfile.TemporaryDirectory(prefix="ramerge-kills-") as folder, ExitStack() as stack:
+            address = stack.enter_context(two_nodes()).address if executor == "ray" else ""
+            server = stack.enter_context(_bucket(Path(folder))) if executor == "bucket" else None
             drawn = random.Random(f"{chosen.seed} {executor}")
-            rounds = _Rounds(Path(folder), executor, address, drawn, counted)
+            rounds = _Rounds(Path(folder), executor, address, server, drawn, counted)
             failures += rounds.run(round(chosen.kills * share))
     _print_counts(counted)
     kills = sum(number for (_, _, what), number in counted.items() if what == "kills")
@@ -173,18 +258,27 @@ def main() -> int:
 
 
 @contextmanager
-def _cluster(executor: str) -> Iterator[str]:
-    with ExitStack() as stack:
-        yield stack.enter_context(two_nodes()).address if executor == "ray" else ""
+def _bucket(folder: Path) -> Iterator[seaweed.Server]:
+    """A server that this process and all that it starts find."""
+    (folder / "server").mkdir()
+    with seaweed.running(folder / "server") as server:
+        os.environ.update(server.environment)
+        yield server
 
 
 class _Rounds:
     """All rounds of an executor."""
 
     def __init__(
-        self, folder: Path, executor: str, address: str, drawn: random.Random, counted: Counter[tuple[str, str, str]]
+        self,
+        folder: Path,
+        executor: str,
+        address: str,
+        server: seaweed.Server | None,
+        drawn: random.Random,
+        counted: Counter[tuple[str, str, str]],
     ) -> None:
-        self._folder, self._executor, self._address = folder, executor, address
+        self._folder, self._executor, self._address, self._server = folder, executor, address, server
         self._drawn, self._counted = drawn, counted
         (folder / "recipe.json").write_text(json.dumps(recipe(folder, write_simple(folder))))
         self._whole: dict[str, tuple[dict[str, bytes], int, float]] = {}
@@ -192,8 +286,12 @@ class _Rounds:
     def run(self, kills: int) -> int:
         """So many kills; how many rounds ended wrongly."""
         failures, done, number = 0, 0, 0
-        several = self._executor != "threads"
-        commands = [name for name, command in COMMANDS.items() if not (several and command.in_one_process)]
+        several, elsewhere = self._executor in ("ranks", "ray"), self._server is not None
+        commands = [
+            name
+            for name, command in COMMANDS.items()
+            if not (several and command.in_one_process) and not (elsewhere and command.only_here)
+        ]
         while done < kills:
             command = commands[number % len(commands)]
             before = self._counted[self._executor, command, "kills"]
@@ -212,33 +310,31 @@ class _Rounds:
     def _round(self, command: str, kills: int) -> list[str]:
         self._learn(command)
         wanted, of_all, took = self._whole[command]
-        job = self._job(command, "out")
-        out, old = Path(job.out), self._drawn.random() < 0.4
-        self._clear(out)
+        place = self._place("out")
+        job, old = self._job(command, place), self._drawn.random() < 0.4
+        self._clear(place)
         if old:
-            out.mkdir()
-            for name, data in _OLD.items():
-                (out / name).write_bytes(data)
-        before = _files(out)
+            place.put(_OLD)
+        before = place.files()
         problems: list[str] = []
         killed = workers = 0
         for _ in range(kills):
             early, share = self._drawn.random() < 0.15, self._drawn.random()
-            lost = self._kill(job, took * share, early=early)
+            lost = self._kill(job, place, took * share, early=early)
             killed, workers = killed + bool(lost), workers + lost * WORKERS
-            found = _files(out)
-            if found != before:
+            found = place.files()
+            if found != before and not place.is_no_model(found):
                 of_all *= 2  # the kill came too late, so the next run does everything again
-                if weights(out) != wanted:
-                    problems.append(f"after kill {killed} the output is neither the old nor the new: {_names(out)}")
+                if weights_of(found) != wanted:
+                    problems.append(f"after kill {killed} the output is neither the old nor the new: {_names(found)}")
                 break
         runs = self._finish(job)
         if runs != 1:
             problems.append(f"the next run ended well only the {runs}. time" if runs else "no further run ends well")
-        if weights(out) != wanted:
-            problems.append(f"the bytes are not those of an undisturbed run: {_names(out)}")
-        if beside(out):
-            problems.append(f"left beside it: {', '.join(beside(out))}")
+        if weights_of(found := place.files()) != wanted:
+            problems.append(f"the bytes are not those of an undisturbed run: {_names(found)}")
+        if left := place.left():
+            problems.append(f"left beside it: {', '.join(left)}")
         again = job.log.stat().st_size - of_all
         if again > workers and self._executor != "ray" and not COMMANDS[command].in_one_process:
             problems.append(f"{again} blocks were done again after {killed} kills of {workers} workers in all")
@@ -250,20 +346,26 @@ class _Rounds:
         """The bytes and blocks of an undisturbed run, and its seconds from the first record on."""
         if command in self._whole:
             return
-        job = self._job(command, "whole")
-        self._clear(Path(job.out))
+        place = self._place("whole")
+        job = self._job(command, place)
+        self._clear(place)
         children = job.start()
-        _wait_for_journal(job, children[0])
+        _wait_for_journal(place, children[0])
         began = time.monotonic()
         assert not _failed(children), (self._folder / "said").read_text()
-        self._whole[command] = weights(Path(job.out)), job.log.stat().st_size, time.monotonic() - began
+        self._whole[command] = weights_of(place.files()), job.log.stat().st_size, time.monotonic() - began
 
-    def _job(self, command: str, out: str) -> Job:
-        return Job(str(self._folder), command, self._executor, str(self._folder / out), self._address)
+    def _place(self, name: str) -> Place:
+        if self._server is None:
+            return Place(self._folder / name)
+        return InBucket(self._server, name, self._folder / "stage")
 
-    def _clear(self, out: Path) -> None:
-        for path in (out, hidden_folder(out)):
-            shutil.rmtree(path, ignore_errors=True)
+    def _job(self, command: str, place: Place) -> Job:
+        stage = str(self._folder / "stage") if self._server is not None else None
+        return Job(str(self._folder), command, self._executor, place.name, self._address, stage)
+
+    def _clear(self, place: Place) -> None:
+        place.clear()
         for name in ("log", "said"):
             (self._folder / name).unlink(missing_ok=True)
 
@@ -274,12 +376,12 @@ class _Rounds:
                 return number
         return 0
 
-    def _kill(self, job: Job, seconds: float, *, early: bool) -> int:
+    def _kill(self, job: Job, place: Place, seconds: float, *, early: bool) -> int:
         """Begin the job, and kill it. Returns how many processes were killed, 0 if it was done before."""
-        seen = _journal(job)
+        seen = _journal(place)
         children = job.start()
         if not early:
-            _wait_for_journal(job, children[0], seen)
+            _wait_for_journal(place, children[0], seen)
         time.sleep(seconds)
         doomed = children if self._drawn.random() < 0.5 else [self._drawn.choice(children)]
         for child in doomed:
@@ -294,13 +396,13 @@ def _failed(children: list[int]) -> bool:
     return any(codes)
 
 
-def _journal(job: Job) -> frozenset[Path]:
-    return frozenset((hidden_folder(Path(job.out)) / "journal").glob("[0-9]*"))
+def _journal(place: Place) -> frozenset[Path]:
+    return frozenset((place.work / "journal").glob("[0-9]*"))
 
 
-def _wait_for_journal(job: Job, child: int, seen: frozenset[Path] = frozenset()) -> None:
+def _wait_for_journal(place: Place, child: int, seen: frozenset[Path] = frozenset()) -> None:
     """Until work begins."""
-    while not _journal(job) - seen and _runs(child):
+    while not _journal(place) - seen and _runs(child):
         time.sleep(0.002)
 
 
@@ -308,12 +410,8 @@ def _runs(child: int) -> bool:
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
-def _files(out: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
-
-
-def _names(out: Path) -> str:
-    return ", ".join(sorted(_files(out))) or "nothing"
+def _names(files: Mapping[str, bytes]) -> str:
+    return ", ".join(sorted(files)) or "nothing"
 
 
 def _print_counts(counted: Counter[tuple[str, str, str]]) -> None:
