@@ -111,8 +111,9 @@ def _optimizer(results: Results) -> Claim | None:
         "RL with Adam must be as sparse as RL with SGD: holds if the 95 % interval of the difference in density lies "
         "below 5 points, does not hold if it lies above, otherwise it cannot be told",
         HOLDS if apart.high < 5 else DOES_NOT if apart.low > 5 else OPEN,
-        f"density with Adam less that with SGD, on {', '.join(tasks)}: {signed(apart)} points; the two also differ in "
-        f"{_practice(results, 'rl-adam')} against {_practice(results, 'rl')}, so it is not the optimizer by itself",
+        f"density with Adam less that with SGD, on {', '.join(tasks)}: {signed(apart)} points; steps and first rates "
+        f"differ, too ({_practice(results, 'rl-adam')} with Adam; {_practice(results, 'rl')} with SGD), so the optimizer "
+        "is one of three possible causes",
     )
 
 
@@ -121,7 +122,7 @@ def _practice(results: Results, kind: str) -> str:
     how = results.run["sizes"]["kinds"][kind]
     rates = sorted(set(how["rates"]))
     told = f"{rates[0]:g}" if len(rates) == 1 else f"{rates[0]:g} to {rates[-1]:g}"
-    return f"{how['steps']} steps, first rates {told}"
+    return f"{how['steps']} and {told}"
 
 
 def _tasks_of(results: Results, kind: str) -> list[str]:

@@ -313,12 +313,16 @@ def _real(results: Results) -> str:
     )
     return f"""## On the real agents
 
-The rule was made on tiny agents. Here it is tested on agents of another kind: SmolLM2-135M, trained with GRPO, one task
-each ([What RL did to three agents](results/smollm2.md)). They are merged as they were saved, in bfloat16 and in
-float32. All parameters are the defaults, so nothing was chosen by these scores. Scores are mean rewards in per cent
-over
+The rule was made on tiny agents. Here it is tested on agents of another kind: SmolLM2-135M, trained with GRPO on one
+task each ([Real agents](results/real-agents.md)). {_which(real)} They were saved in bfloat16 and in float32, and are
+merged in each. All parameters are the defaults, so nothing was chosen by these scores. Scores are mean rewards in per
+cent over
 {real.prompts} held-out prompts for each task, the same for all models; half-right replies have part of the reward.
-`python lab/real/compare.py` merges and scores.
+
+```sh
+# needs the agents that `make agents` trains
+python lab/real/compare.py --agents {" ".join(real.agents)} --prompts {real.prompts}
+```
 
 {tables.of_real_models(real)}
 
@@ -328,6 +332,12 @@ over
 
 There is one training of each agent (seed {", ".join(map(str, seeds))}). Intervals are over prompts only. They say how
 well these models can be told apart, and nothing about other trainings, other tasks or larger models."""
+
+
+def _which(real: smollm.Real) -> str:
+    left = [agent["name"] for agent in tables.real_agents() if agent["name"] not in real.agents]
+    told = f"Merged are {' and '.join(f'`{task}`' for task in real.agents)}"
+    return f"{told}; {' and '.join(f'`{task}`' for task in left)} was not measured." if left else f"{told}."
 
 
 _LIMITS = """## What toys cannot show

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lab import statistics
-from lab.results import Results
+from lab.results import BASE, Results
 from lab.statistics import Estimate, Floats
 
 REFERENCE, CANDIDATE = "ram+", "ram+ shared=agree_max"
@@ -35,13 +35,13 @@ class Real:
 
     @property
     def merges(self) -> dict[str, list[str]]:
-        """The merged methods, by the dtype of agents and output."""
+        """The merged methods, by the dtype of agents and output; where what is to be compared is among them."""
         found: dict[str, list[str]] = {}
         for name in self.rewards:
             method, _, dtype = name.partition(", ")
             if dtype:
                 found.setdefault(dtype, []).append(method)
-        return found
+        return {dtype: methods for dtype, methods in found.items() if {REFERENCE, CANDIDATE} <= set(methods)}
 
     def by_task(self, name: str) -> Floats:
         """Mean rewards in per cent, of shape (tasks,)."""
@@ -64,7 +64,7 @@ class Real:
 
 
 def read(results: Results) -> Real | None:
-    """What is kept; None where nothing is."""
+    """What is kept; None where it is not enough for a comparison."""
     stored = results.kept("real")
     if not stored:
         return None
@@ -72,4 +72,5 @@ def read(results: Results) -> Real | None:
         name: np.array([[int(digit) / 4 for digit in by_task[task]] for task in stored["agents"]])
         for name, by_task in stored["models"].items()
     }
-    return Real(stored["agents"], stored["prompts"], rewards)
+    real = Real(stored["agents"], stored["prompts"], rewards)
+    return real if real.merges and rewards.keys() >= {BASE, *real.agents} else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from lab import rules, smollm
@@ -115,10 +115,8 @@ def _rule(results: Results) -> Iterator[str]:
 
 def on_real(real: smollm.Real) -> str:
     """How the candidate does on the real agents, in one sentence."""
-    found: Mapping[str, Estimate] = {
-        dtype: real.difference(f"{smollm.CANDIDATE}, {dtype}", f"{smollm.REFERENCE}, {dtype}")
-        for dtype, methods in real.merges.items()
-        if {smollm.CANDIDATE, smollm.REFERENCE} <= set(methods)
+    found = {
+        dtype: real.difference(f"{smollm.CANDIDATE}, {dtype}", f"{smollm.REFERENCE}, {dtype}") for dtype in real.merges
     }
     told = ", and ".join(f"in {dtype} it {compared(one)} RAM+ ({points(one)})" for dtype, one in found.items())
     return f"On {len(real.agents)} real agents (`{smollm.CANDIDATE}`, one training) {told}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,11 @@ from lab.statistics import Estimate, holm, mean_ranks
 
 REFERENCE = "ram+"
 _REAL = Path(__file__).parents[1] / "docs" / "results" / "smollm2.json"
+
+
+def real_agents() -> list[dict[str, Any]]:
+    """The agents of SmolLM2-135M, as they were analysed."""
+    return list(json.loads(_REAL.read_text(encoding="utf-8"))["model"]["agents"])
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -142,7 +148,6 @@ def _cosines(geometry: Sequence[Mapping[str, Mapping[str, float]]], task: str) -
 
 def of_real() -> str:
     """Figure 8: the agents of SmolLM2-135M, from the analysis in docs/results."""
-    agents = json.loads(_REAL.read_text(encoding="utf-8"))["model"]["agents"]
     return table(
         ("agent", "density", "unique", "length"),
         [
@@ -152,7 +157,7 @@ def of_real() -> str:
                 f"{agent['unique_share']:.1%}",
                 f"{agent['norm']:.3f}",
             )
-            for agent in agents
+            for agent in real_agents()
         ],
     )
 

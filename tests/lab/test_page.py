@@ -10,7 +10,7 @@ from lab.results import Results
 from lab.settings import MAIN
 from lab.statistics import Estimate, nemenyi
 
-from lab import details, page, smollm, summary
+from lab import details, page, smollm, summary, tables
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,8 @@ def kept() -> Results:
 @pytest.fixture
 def real(tmp_path: Path) -> smollm.Real:
     """A candidate that is better than RAM+ in bfloat16, on every second prompt, and the same in float32."""
-    models = {"base": "0" * 40, "ram+, bfloat16": "20" * 20, "ram+ shared=agree_max, bfloat16": "40" * 20}
+    models = dict.fromkeys(("base", "sum", "fact"), "0" * 40)
+    models |= {"ram+, bfloat16": "20" * 20, "ram+ shared=agree_max, bfloat16": "40" * 20}
     models |= {name.replace("bfloat16", "float32"): "4" * 40 for name in models if "," in name}
     stored = {
         "prompts": 40,
@@ -41,6 +42,13 @@ def test_the_real_agents_are_compared_prompt_by_prompt(real: smollm.Real) -> Non
     assert real.mean("ram+ shared=agree_max, bfloat16").value == pytest.approx(50)
     told = summary.on_real(real)
     assert "in bfloat16 it is better than RAM+" in told and "in float32 it is level with RAM+" in told
+
+
+def test_the_page_shows_the_real_agents(real: smollm.Real) -> None:
+    assert "| `ram+ shared=agree_max` | 50.0 | 50.0 |" in tables.of_real_merges(
+        real, "bfloat16", real.merges["bfloat16"]
+    )
+    assert "| agent fact | 0.0 | 0.0 |" in tables.of_real_models(real)
 
 
 def test_nothing_is_said_of_real_agents_without_results(tmp_path: Path) -> None:
