@@ -112,8 +112,8 @@ def _optimizer(results: Results) -> Claim | None:
         "below 5 points, does not hold if it lies above, otherwise it cannot be told",
         HOLDS if apart.high < 5 else DOES_NOT if apart.low > 5 else OPEN,
         f"density with Adam less that with SGD, on {', '.join(tasks)}: {signed(apart)} points; steps and first rates "
-        f"differ, too ({_practice(results, 'rl-adam')} with Adam; {_practice(results, 'rl')} with SGD), so the optimizer "
-        "is one of three possible causes",
+        f"differ, too ({_practice(results, 'rl-adam')} with Adam; {_practice(results, 'rl')} with SGD), so the "
+        "optimizer is one of three possible causes",
     )
 
 
