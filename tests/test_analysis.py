@@ -273,6 +273,8 @@ def test_what_cannot_be_analysed(tmp_path: Path) -> None:
         ramerge.analyze(recipe(tmp_path, [*names, "missing"]))
     with pytest.raises(ramerge.RecipeError, match="0 or more"):
         ramerge.analyze(recipe(tmp_path, names), epsilons=[-1.0])
+    with pytest.raises(ramerge.RecipeError, match="bogus"):
+        ramerge.analyze(recipe(tmp_path, names, "bogus"))
     source = recipe(tmp_path, names, "linear")
     del source["base"]
     with pytest.raises(ramerge.RecipeError, match="base"):

@@ -396,6 +396,11 @@ NAME = "model.layers.0.weight"
         (set_in("companions", "../x", to={"same": False, "digest": ""}), "leads out"),
         (set_in("companions", "x", to={"same": False, "digest": ""}), "is missing"),
         (set_in("shards", "../x", to=[]), "leads out"),
+        (set_in("companions", "./.", to={"same": False, "digest": ""}), "leads out"),
+        (
+            set_in("companions", "model-00001-of-00002.safetensors", to={"same": False, "digest": ""}),
+            "is a shard and a companion",
+        ),
         (set_in("shards", "model-00001-of-00002.safetensors", to=[]), "every tensor once"),
         (set_in("dropped", to=[NAME]), "is there too"),
         (set_in("dropped", to=["y"]), "which the base"),

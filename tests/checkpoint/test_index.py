@@ -8,7 +8,7 @@ from ramerge.checkpoint import open as open_module
 from ramerge.checkpoint.formats import files as files_module
 from ramerge.checkpoint.open import open_checkpoint
 from ramerge.foundation.errors import CheckpointError
-from tests.checkpoints import simple, write_checkpoint, write_safetensors
+from tests.checkpoints import floats, simple, write_checkpoint, write_safetensors
 
 
 def refused(folder: Path, message: str) -> tuple[str, ...]:
@@ -96,6 +96,14 @@ def test_a_tensor_in_two_files(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", simple(0))
     write_safetensors(tmp_path / "b.safetensors", simple(0))
     assert len(refused(tmp_path, "is also in")) == 3
+
+
+def test_many_tensors_in_two_files_are_not_all_named(tmp_path: Path) -> None:
+    tensors = {f"{number}.weight": floats([1.0]) for number in range(300)}
+    for name in "abc":
+        write_safetensors(tmp_path / f"{name}.safetensors", tensors)
+    *named, rest = refused(tmp_path, "is also in|200 more of its tensors")
+    assert len(named) == 100 and "b.safetensors: 200 more" in rest
 
 
 def test_problems_of_all_files_are_listed(tmp_path: Path) -> None:

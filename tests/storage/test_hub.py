@@ -80,6 +80,14 @@ def test_a_merge_reads_by_range_and_downloads_nothing(revision: str, hub: WebSer
     assert cached_files(hub) == []
 
 
+def test_a_name_may_begin_as_outputs_on_the_hub_do(hub: WebServer, tmp_path: Path) -> None:
+    ramerge.merge(recipe(tmp_path, f"hub:{NAME}@{COMMIT}"), tmp_path / "out")
+    assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
+    assert f"tool: {NAME}@{COMMIT}" in (tmp_path / "out/ramerge.yaml").read_text()
+    (problem,) = ramerge.plan(recipe(tmp_path, "hub:me:hush@host/x")).problems
+    assert "must be followed by owner/name" in problem
+
+
 def test_a_plan_reads_headers_only(hub: WebServer, tmp_path: Path) -> None:
     write_checkpoint(hub.folder / NAME, simple(2, moved=0.4, shape=(400, 300)), shards=2)
     write_checkpoint(tmp_path / "base", simple(0, shape=(400, 300)))

@@ -96,6 +96,7 @@ def test_nothing_is_visible_before_the_commit(hub: WebServer, source: dict[str, 
         (lambda state: state.private.update({"me/merged": False}), {}, "is public; pass --public"),
         (lambda state: None, {}, "holds files .README.md.; choose another name or branch, or pass --overwrite"),
         (lambda state: state.private.update({"me/merged": False}), {"public": True}, "holds files"),
+        (lambda state: None, {"public": True, "overwrite": True}, "is private, and --public does not change that"),
     ],
 )
 def test_what_is_refused(
@@ -150,7 +151,9 @@ def test_the_branch_has_moved(hub: WebServer, source: dict[str, Any]) -> None:
         ramerge.merge(source, "hub:me/merged", cache=False)
 
 
-@pytest.mark.parametrize("out", ["hub:merged", "hub:a/b/c", "hub:", "hub:me/m@", "hub:me/m?token=hush"])
+@pytest.mark.parametrize(
+    "out", ["hub:merged", "hub:a/b/c", "hub:", "hub:me/m@", "hub:me/m?token=hush", "hub:me:hush@x/y", "hub:me/m@../x"]
+)
 def test_names_that_cannot_be(out: str, source: dict[str, Any]) -> None:
     with pytest.raises(ramerge.CheckpointError, match="must be hub:owner/name") as caught:
         ramerge.plan(source, out)

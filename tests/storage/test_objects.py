@@ -165,6 +165,8 @@ def test_ranges_of_any_size(s3: Server, tmp_path: Path) -> None:
         ({}, f"s3://{BUCKET}/nothing", "there is nothing under this name"),
         ({}, "s3://", "name a bucket and a folder"),
         ({}, f"s3://{BUCKET}", "name a bucket and a folder"),
+        ({}, f"s3://{BUCKET}/x/../y", "no part that is empty"),
+        ({}, f"s3://{BUCKET}//y", "no part that is empty"),
         ({}, f"s3://{BUCKET}/x?versionId=3", "a query has no meaning here"),
         ({}, f"s3://me:hush@{BUCKET}/x", "must not hold user and password"),
         ({}, "ftp://host/x", "is not a place that is known"),

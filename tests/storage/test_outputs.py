@@ -270,6 +270,7 @@ def test_a_plan_says_what_is_wrong(
     [
         ("s3://bucket", {}, "name a bucket and a folder"),
         ("s3://me:hush@bucket/x", {}, "must not hold user and password"),
+        ("s3://bucket/x//y", {}, "no part that is empty"),
         ("s3://bucket/x?sig=hush", {}, "a query has no meaning here"),
         ("https://host/x?sig=hush", {}, "is not a place that is known .s3://, gs://, az://"),
         ("ftp://host/x", {}, "is not a place that is known"),

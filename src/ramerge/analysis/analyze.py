@@ -217,7 +217,7 @@ def _for_analysis(document: Document) -> tuple[Document, list[str]]:
     given = values.get("parameters")
     epsilon = given.get("epsilon", _USUAL_EPSILON) if isinstance(given, Mapping) else _USUAL_EPSILON
     name = values.get("method", DEFAULT_METHOD)
-    if _is_measured(name):
+    if _is_measured(name) or not isinstance(name, str) or name not in METHODS:  # an unknown one is refused later
         return document, []
     values.pop("preset", None)
     values["method"], values["parameters"] = "ram", {"epsilon": epsilon}

@@ -104,9 +104,9 @@ def header_bytes(path: Place) -> bytes:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-# Headers that were read last, by a digest of all that they follow from.
-_known: dict[tuple[bytes, int, int], Header] = {}
-_MOST_KNOWN = 256
+# Headers that were read last and the sizes of their texts, by a digest of all that they follow from.
+_known: dict[tuple[bytes, int, int], tuple[Header, int]] = {}
+_MOST_KNOWN_BYTES = 32_000_000
 _knowing = threading.Lock()
 
 
@@ -126,13 +126,13 @@ def parse_header(path: Place, text: bytes, data_start: int, file_bytes: int) -> 
     key = hashlib.sha256(text).digest(), data_start, file_bytes
     with _knowing:
         known = _known.pop(key, None)
-    if known is None:
-        known = _parsed(path, text, data_start, file_bytes)
+    header = known[0] if known is not None else _parsed(path, text, data_start, file_bytes)
     with _knowing:
-        _known[key] = known
-        if len(_known) > _MOST_KNOWN:
-            del _known[next(iter(_known))]
-    return known
+        _known[key] = header, len(text)
+        surplus = sum(size for _, size in _known.values()) - _MOST_KNOWN_BYTES
+        while surplus > 0:
+            surplus -= _known.pop(next(iter(_known)))[1]
+    return header
 
 
 def _parsed(path: Place, text: bytes, data_start: int, file_bytes: int) -> Header:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ramerge.checkpoint.storage import hub
 from ramerge.checkpoint.storage.place import Place, Remote
-from ramerge.checkpoint.storage.table import is_remote, open_remote
+from ramerge.checkpoint.storage.table import is_remote, on_hub, open_remote
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 
@@ -86,7 +86,7 @@ def looks_like_path(text: str) -> bool:
 def resolve(text: str, folder: Path) -> Model:
     """Find a model: a folder relative to `folder`, else a hub id `name` or `owner/name`, with `@revision`.
 
-    What begins like `s3://` is elsewhere (`checkpoint.storage`).
+    What begins like `s3://` is elsewhere (`checkpoint.storage`). What begins with `hub:` is a hub id.
 
     If no folder has this name, it may be several such names with a plus between them: a model and its adapters.
 
@@ -136,6 +136,12 @@ def _added(text: str) -> list[str]:
 
 def _elsewhere(text: str, folder: Path) -> Model:
     """A model elsewhere, and what is added to it. A name with a plus in it is taken as it is if there are files."""
+    if (name := on_hub(text)) is not None:
+        if "+" in name:
+            return resolve_all(_added(text), folder)
+        if not _HUB_ID.fullmatch(name):
+            raise CheckpointError("hub: in front of a model must be followed by owner/name or owner/name@revision")
+        return _from_hub(name, folder / name)
     first, *added = _PLUS.split(text)
     if added:
         return resolve_all([first, *added], folder)

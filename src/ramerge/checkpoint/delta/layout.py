@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 import xxhash
@@ -173,7 +174,12 @@ def _check_version(path: Place, metadata: Any) -> None:
 def _problems(index: Index) -> list[str]:
     problems = [text for name, tensor in index.tensors.items() for text in _of_tensor(name, tensor)]
     problems += [f"dropped tensor {quoted(name)} is there too" for name in index.dropped if name in index.tensors]
-    problems += [f"the path {quoted(name)} leads out of its folder" for name in _paths(index) if not _stays(name)]
+    problems += [
+        f"the path {quoted(name)} leads out of its folder, or has useless parts"
+        for name in _paths(index)
+        if not _stays(name)
+    ]
+    problems += [f"{quoted(name)} is a shard and a companion" for name in index.shards.keys() & index.companions.keys()]
     listed = [name for names in index.shards.values() for name in names]
     if index.shards and (len(listed) != len(index.tensors) or set(listed) != index.tensors.keys()):
         problems.append("the shards do not hold every tensor once")
@@ -209,7 +215,8 @@ def _paths(index: Index) -> Iterable[str]:
 
 
 def _stays(name: str) -> bool:
-    return not climbs_out(name) and not is_too_long(name) and name not in (".", "")
+    plain = PurePosixPath(name).as_posix() == name  # so that two names are two files
+    return plain and not climbs_out(name) and not is_too_long(name) and name != "."
 
 
 def _is_digest(text: str) -> bool:

@@ -22,6 +22,7 @@ from ramerge.foundation.text import quoted
 # Enough for a configuration, or an index of 150,000 tensors.
 _LIMITS = Limits(size=32_000_000, signs=1_000_000)
 _MOST_FILES = 10_000
+_MOST_TWICE = 100
 _REQUESTS = 16
 _MINUTES = 30
 
@@ -177,11 +178,14 @@ def open_files(
         if isinstance(found, CheckpointError):
             problems.extend(found.problems)
             continue
+        twice = [tensor.name for tensor in found if tensor.name in tensors]
         problems += [
-            f"{folder / name}: tensor {quoted(tensor.name)} is also in {tensors[tensor.name].path.name}"
-            for tensor in found
-            if tensor.name in tensors
+            f"{folder / name}: tensor {quoted(each)} is also in {tensors[each].path.name}"
+            for each in twice[:_MOST_TWICE]
         ]
+        if len(twice) > _MOST_TWICE:  # further files would take minutes to say the same
+            problems.append(f"{folder / name}: {len(twice) - _MOST_TWICE:,} more of its tensors are in other files too")
+            break
         shards[name] = tuple(tensor.name for tensor in found)
         tensors.update({tensor.name: tensor for tensor in found})
     if listed is not None and not problems:

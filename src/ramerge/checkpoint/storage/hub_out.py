@@ -22,7 +22,7 @@ from ramerge.foundation.text import shown, without_secrets
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, CommitOperationCopy, HfApi, ModelInfo
 
-_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:@([\w.-][\w./-]*))?")
+_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:@(\w[\w.-]*(?:/\w[\w.-]*)*))?")
 _MAIN = "main"
 # What a new repository holds.
 _OF_THE_HUB = (".gitattributes",)
@@ -35,14 +35,16 @@ class HubOut(Destination):
     Args:
         text: `owner/name` or `owner/name@branch`.
         stage: see `Destination`.
-        public: whether everybody may see the repository. If not, it is made private, and a public one is refused.
+        public: whether everybody may see the repository, which is made so. One that is there must be so already.
     """
 
     def __init__(self, text: str, stage: Path, *, public: bool) -> None:
         found = _NAME.fullmatch(text)
         if found is None:
+            written = text.partition("?")[0].rpartition("@")[2]  # a token may stand before the @
             raise CheckpointError(
-                f"hub:{text.partition('?')[0]}: must be hub:owner/name or hub:owner/name@branch, such as hub:me/merged"
+                f"hub:{'…@' if '@' in text else ''}{written}: must be hub:owner/name or hub:owner/name@branch, such as "
+                "hub:me/merged"
             )
         self.name, self._branch = found[1], found[2] or _MAIN
         self.address = self.result = f"hub:{text}"
@@ -66,6 +68,11 @@ class HubOut(Destination):
         if main is not None and not main.private and not self._public:
             raise OutputError(
                 f"{self.address}: is public; pass --public (in Python public=True), or choose another name"
+            )
+        if main is not None and main.private and self._public:
+            raise OutputError(
+                f"{self.address}: is private, and --public does not change that; make it public on the hub, or leave "
+                "out --public (in Python public)"
             )
         if (names := self._files()) and not overwrite:
             raise OutputError(

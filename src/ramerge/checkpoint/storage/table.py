@@ -22,18 +22,22 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
 def _bucket(scheme: str, rest: str, query: str) -> Storage:
-    _refuse_query(scheme, rest, query)
+    _check_bucket(scheme, rest, query)
     return Objects(scheme, rest)
 
 
 def _bucket_out(scheme: str, rest: str, query: str, stage: Path) -> Destination:
-    _refuse_query(scheme, rest, query)
+    _check_bucket(scheme, rest, query)
     return ObjectsOut(scheme, rest, stage)
 
 
-def _refuse_query(scheme: str, rest: str, query: str) -> None:
+def _check_bucket(scheme: str, rest: str, query: str) -> None:
     if query:
         raise CheckpointError(f"{scheme}://{rest}: a query has no meaning here; credentials come from the environment")
+    if rest.strip("/") and not {"", ".", ".."}.isdisjoint(rest.rstrip("/").split("/")):
+        raise CheckpointError(
+            f"{scheme}://{rest}: names of buckets and folders have no part that is empty, `.` or `..`"
+        )
 
 
 def _web(scheme: str, rest: str, query: str) -> Storage:
@@ -55,8 +59,13 @@ _DESTINATIONS: dict[str, Callable[[str, str, str, Path], Destination]] = {
 
 
 def is_remote(text: str) -> bool:
-    """Whether a model's name says that it is elsewhere: it begins like `s3://`."""
-    return _SCHEME.match(text) is not None
+    """Whether a model's name says that it is elsewhere: it begins like `s3://`, or with `hub:`."""
+    return _SCHEME.match(text) is not None or on_hub(text) is not None
+
+
+def on_hub(text: str) -> str | None:
+    """What follows `hub:` in a name that begins so."""
+    return text[len(_HUB) :] if text.lower().startswith(_HUB) else None
 
 
 def open_remote(text: str) -> Remote:
@@ -87,8 +96,8 @@ def open_destination(text: str, stage: Path, *, public: bool) -> Destination:
     Raises:
         CheckpointError: the name is of no kind that is known, holds credentials, or obstore is not installed.
     """
-    if text.lower().startswith(_HUB):
-        return HubOut(text[len(_HUB) :], stage, public=public)
+    if (name := on_hub(text)) is not None:
+        return HubOut(name, stage, public=public)
     scheme, rest, query = _parts(text, _DESTINATIONS)
     if public:
         raise CheckpointError(f"{scheme}://{rest}: --public is of use for the hub only; a bucket has its own rules")
