@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lab import advice, details, rules, smollm, summary, tables
 from lab.advice import ADVICE
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
@@ -280,7 +282,7 @@ def _better_rule(results: Results) -> str:
     if choice.winner == rules.REFERENCE or (total.low <= 0 and total.high >= 0):
         verdict = "So no candidate is better than RAM+ beyond what chance would give."
     elif total.low > 0:
-        verdict = f"So `{choice.winner}` is better than RAM+ on these agents. Is it also on others? See below."
+        verdict = f"So `{choice.winner}` is better than RAM+ on these agents."
     else:
         verdict = f"So `{choice.winner}` did not stand the test: it is worse than RAM+ on the other seeds."
     return f"""## A better rule for shared elements
@@ -299,7 +301,7 @@ mean over settings, intervals over seeds only:
 
 Over all settings `{choice.winner}` differs from RAM+ by {signed(total)} points, and from Task Arithmetic with a
 scale chosen on validation prompts
-by {signed(scaled)}. {verdict}"""
+by {signed(scaled)}. {verdict} The next section tests `{smollm.CANDIDATE}` on other agents."""
 
 
 def _real(results: Results) -> str:
@@ -308,7 +310,7 @@ def _real(results: Results) -> str:
         return "## On the real agents\n\nNot measured yet: `python lab/real/compare.py`."
     seeds = sorted({one["seed"] for one in real.agents.values()})
     parts = "\n\n".join(
-        f"Agents and output in {dtype}:\n\n{tables.of_real_merges(real, dtype, methods)}"
+        f"Agents and output in {dtype}:\n\n{tables.of_real_merges(real, dtype, methods)}{_at_the_top(real, dtype, methods)}"
         for dtype, methods in real.merges.items()
     )
     return f"""## On the real agents
@@ -328,10 +330,17 @@ python lab/real/compare.py --agents {" ".join(real.agents)} --prompts {real.prom
 
 {parts}
 
-{summary.on_real(real)}
+{summary.on_real(real)}. {summary.confirmed(real)} {summary.on_real(real, smollm.SUM, "the sum of the task vectors")}.
 
 There is one training of each agent (seed {", ".join(map(str, seeds))}). Intervals are over prompts only. They say how
 well these models can be told apart, and nothing about other trainings, other tasks or larger models."""
+
+
+def _at_the_top(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
+    """Tasks that all merges have learned, and that tell nothing apart."""
+    least = np.min([real.by_task(f"{method}, {dtype}") for method in methods], axis=0)
+    full = [f"`{task}`" for task, score in zip(real.agents, least, strict=True) if score >= 100 - MARGIN]
+    return f"\n\nAll these merges have learned {' and '.join(full)}, which tells them apart no more." if full else ""
 
 
 def _which(real: smollm.Real) -> str:

@@ -16,7 +16,7 @@ from lab import statistics
 from lab.results import BASE, Results
 from lab.statistics import Estimate, Floats
 
-REFERENCE, CANDIDATE = "ram+", "ram+ shared=agree_max"
+REFERENCE, SUM, CANDIDATE = "ram+", "task_arithmetic", "ram+ shared=agree_max"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Real:
             method, _, dtype = name.partition(", ")
             if dtype:
                 found.setdefault(dtype, []).append(method)
-        return {dtype: methods for dtype, methods in found.items() if {REFERENCE, CANDIDATE} <= set(methods)}
+        return {dtype: methods for dtype, methods in found.items() if {REFERENCE, SUM, CANDIDATE} <= set(methods)}
 
     def by_task(self, name: str) -> Floats:
         """Mean rewards in per cent, of shape (tasks,)."""

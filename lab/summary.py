@@ -109,17 +109,25 @@ def _rule(results: Results) -> Iterator[str]:
         f"mean of {len(choice.settings)} settings)."
     )
     if real is not None:
-        told += f" {on_real(real)}"
+        told += f" On {len(real.agents)} real agents, each trained once, {on_real(real)}. {confirmed(real)}"
     yield told
 
 
-def on_real(real: smollm.Real) -> str:
-    """How the candidate does on the real agents, in one sentence."""
-    found = {
-        dtype: real.difference(f"{smollm.CANDIDATE}, {dtype}", f"{smollm.REFERENCE}, {dtype}") for dtype in real.merges
-    }
-    told = ", and ".join(f"in {dtype} it {compared(one)} RAM+ ({points(one)})" for dtype, one in found.items())
-    return f"On {len(real.agents)} real agents (`{smollm.CANDIDATE}`, one training) {told}."
+def on_real(real: smollm.Real, rival: str = smollm.REFERENCE, words: str = "RAM+") -> str:
+    """How the candidate does against another merge of the real agents."""
+    found = {dtype: real.difference(f"{smollm.CANDIDATE}, {dtype}", f"{rival}, {dtype}") for dtype in real.merges}
+    told = " and ".join(f"{compared(one)} {words} in {dtype} ({points(one)})" for dtype, one in found.items())
+    return f"`{smollm.CANDIDATE}` {told}"
+
+
+def confirmed(real: smollm.Real) -> str:
+    """Whether the candidate is better than RAM+ on the real agents, too."""
+    found = [real.difference(f"{smollm.CANDIDATE}, {dtype}", f"{smollm.REFERENCE}, {dtype}") for dtype in real.merges]
+    if all(better(one) == HOLDS for one in found):
+        return "So the rule is better than RAM+ on these agents, too."
+    if any(better(one) == HOLDS for one in found):
+        return "So the rule is better than RAM+ in one precision only."
+    return "So these agents do not show that the rule is better than RAM+."
 
 
 def _how_sure(main: Measured) -> str:

@@ -23,6 +23,7 @@ def real(tmp_path: Path) -> smollm.Real:
     """A candidate that is better than RAM+ in bfloat16, on every second prompt, and the same in float32."""
     models = dict.fromkeys(("base", "sum", "fact"), "0" * 40)
     models |= {"ram+, bfloat16": "20" * 20, "ram+ shared=agree_max, bfloat16": "40" * 20}
+    models["task_arithmetic, bfloat16"] = "4" * 40
     models |= {name.replace("bfloat16", "float32"): "4" * 40 for name in models if "," in name}
     stored = {
         "prompts": 40,
@@ -36,12 +37,16 @@ def real(tmp_path: Path) -> smollm.Real:
 
 
 def test_the_real_agents_are_compared_prompt_by_prompt(real: smollm.Real) -> None:
-    assert real.merges == {dtype: ["ram+", "ram+ shared=agree_max"] for dtype in ("bfloat16", "float32")}
+    assert real.merges == {
+        dtype: ["ram+", "ram+ shared=agree_max", "task_arithmetic"] for dtype in ("bfloat16", "float32")
+    }
     apart = real.difference("ram+ shared=agree_max, bfloat16", "ram+, bfloat16")
     assert apart.value == pytest.approx(25) and 15 < apart.low < 25 < apart.high < 35
     assert real.mean("ram+ shared=agree_max, bfloat16").value == pytest.approx(50)
+    assert "is worse than the sum in bfloat16" in summary.on_real(real, smollm.SUM, "the sum")
     told = summary.on_real(real)
-    assert "in bfloat16 it is better than RAM+" in told and "in float32 it is level with RAM+" in told
+    assert "is better than RAM+ in bfloat16" in told and "is level with RAM+ in float32" in told
+    assert "in one precision only" in summary.confirmed(real)
 
 
 def test_the_page_shows_the_real_agents(real: smollm.Real) -> None:
