@@ -310,7 +310,8 @@ def _real(results: Results) -> str:
         return "## On the real agents\n\nNot measured yet: `python lab/real/compare.py`."
     seeds = sorted({one["seed"] for one in real.agents.values()})
     parts = "\n\n".join(
-        f"Agents and output in {dtype}:\n\n{tables.of_real_merges(real, dtype, methods)}{_at_the_top(real, dtype, methods)}"
+        f"Agents and output in {dtype}:\n\n{tables.of_real_merges(real, dtype, methods)}\n\n"
+        f"{_at_the_top(real, dtype, methods)}".rstrip()
         for dtype, methods in real.merges.items()
     )
     return f"""## On the real agents
@@ -340,7 +341,7 @@ def _at_the_top(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
     """Tasks that all merges have learned, and that tell nothing apart."""
     least = np.min([real.by_task(f"{method}, {dtype}") for method in methods], axis=0)
     full = [f"`{task}`" for task, score in zip(real.agents, least, strict=True) if score >= 100 - MARGIN]
-    return f"\n\nAll these merges have learned {' and '.join(full)}, which tells them apart no more." if full else ""
+    return f"All these merges have learned {' and '.join(full)}, which tells them apart no more." if full else ""
 
 
 def _which(real: smollm.Real) -> str:
