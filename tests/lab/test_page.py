@@ -13,11 +13,6 @@ from lab.statistics import Estimate, nemenyi
 from lab import details, page, smollm, summary, tables
 
 
-@pytest.fixture(scope="module")
-def kept() -> Results:
-    return Results()
-
-
 @pytest.fixture
 def real(tmp_path: Path) -> smollm.Real:
     """A candidate that is better than RAM+ in bfloat16, on every second prompt, and the same in float32."""
