@@ -65,18 +65,16 @@ KINDS: Mapping[str, Mapping[str, Belongs]] = {
 
 
 def by_kind(results: Results, task: str, model: Model, place: int, seeds: tuple[int, ...]) -> Floats:
-    """Per cent of right answers of each kind of prompts of a task, and of all, means over seeds.
+    """Per cent of right answers of each kind of prompts of a task, and of all, over the prompts of all seeds.
 
     Returns:
-        Of shape (kinds + 1,).
+        Of shape (kinds + 1,); NaN where no prompt is of a kind.
     """
     sizes = results.run["sizes"]
-    found = []
-    for seed, right in zip(seeds, model.right[:, place], strict=True):
-        kinds = _kinds(task, sizes["validation"], sizes["test"], seed)
-        found.append([*(right[kind].mean() for kind in kinds), right.mean()])
-    means: Floats = 100 * np.mean(found, axis=0)
-    return means
+    kinds = np.stack([_kinds(task, sizes["validation"], sizes["test"], seed) for seed in seeds])
+    counts, right = kinds.sum((0, 2)), (kinds & model.right[:, [place]]).sum((0, 2))
+    shares = np.divide(right, counts, out=np.full(len(counts), np.nan), where=counts > 0)
+    return 100 * np.append(shares, model.right[:, place].mean())
 
 
 def kept_gains(results: Results, measured: Measured, methods: Sequence[str]) -> dict[str, float]:
