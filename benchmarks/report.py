@@ -89,8 +89,9 @@ REASONS: dict[str, str] = {
         "drifts by a factor of two between runs"
     ),
     "analysis": (
-        "the kernel takes some 17 ns of a processor for each element of the base with three agents, which two "
-        "processors need 5 s for, and counting for RAM+ comes before it"
+        "76 % of all elements were moved by one of these agents or more, and to take all figures of such an element "
+        "costs some 12 ns of a processor. Counting for RAM+ reads everything once before, and copying it from the page "
+        "cache twice costs nearly as much as the bar allows"
     ),
     "evaluation.math500": (
         "math_verify, lm-eval's own scorer, parses LaTeX with sympy for some 3 ms a sample; every other step together "

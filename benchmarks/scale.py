@@ -1,4 +1,4 @@
-"""Where merging stops scaling: a model of bytes, processor time and the process that collects, with measured constants.
+"""Where merging stops scaling: a formula of bytes, processor time and collecting, with measured constants.
 
 `python -m benchmarks.scale` prints the tables of docs/scale.md; with `--write` it puts them into the page.
 """
@@ -178,27 +178,34 @@ def constants(stored: Stored, plans: Stored) -> Constants:
     return Constants(start, max(planned, 0.0), spread(data["collected"]).median, processor, wall)
 
 
-# --- the model --------------------------------------------------------------------------------------------------------
+# --- the formula ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds: of what is done once, and of three things that happen at the same time."""
+    """Seconds: of what is done once, and of what happens at the same time."""
 
     once: float
     store: float
+    link: float
     processors: float
     collecting: float
 
     @property
     def seconds(self) -> float:
         """In all."""
-        return self.once + max(self.store, self.processors, self.collecting)
+        return self.once + max(self.store, self.link, self.processors, self.collecting)
 
     @property
     def limit(self) -> str:
         """What takes longest."""
-        each = {"store": self.store, "processors": self.processors, "collecting": self.collecting, "once": self.once}
+        each = {
+            "store": self.store,
+            "link": self.link,
+            "processors": self.processors,
+            "collecting": self.collecting,
+            "once": self.once,
+        }
         return max(each, key=lambda name: each[name])
 
 
@@ -209,7 +216,8 @@ def predict(job: str, model: Model, nodes: int, known: Constants, cluster: Clust
     passes = JOBS[job].reads
     return Prediction(
         once=known.start + known.plan * model.models * model.tensors,
-        store=moved / min(nodes * cluster.node, cluster.store),
+        store=moved / cluster.store,
+        link=moved / (nodes * cluster.node),
         processors=known.processor[job] * model.parameters / (nodes * cluster.processors),
         collecting=known.outcome * passes * model.parameters / _BLOCK,
     )
@@ -225,21 +233,23 @@ def render(by_size: Mapping[str, Stored]) -> str:
 
 def _constants(known: Constants, stored: Stored) -> str:
     cores, elements = stored.machine["cores"], stored.data["elements"]
-    rows = []
+    rows, over = [], []
     for name, job in JOBS.items():
         expected = known.start + known.processor[name] * elements / cores
         nanoseconds = f"{known.processor[name] * 1e9:.1f}"
-        rows.append((job.title, nanoseconds, f"{expected:.1f}", known.wall[name].text(1)))
+        over.append(known.wall[name].median / expected)
+        rows.append((job.title, nanoseconds, f"{expected:.1f}", known.wall[name].text(1), f"{over[-1]:.1f}"))
     machine_ = stored.machine
     text = (
         f"Measured on {machine_['cpu']}, {cores} cores, {machine_['memory'] / 1e9:.0f} GB, {stored.state['date']}, "
         f"{stored.runs} runs: {known.start:.1f} s to start and to end, {known.plan * 1e6:.0f} µs of planning for each "
         f"tensor of each model, {known.outcome * 1e6:.0f} µs for each block that another process reports. Processor "
         f"time is for each element of the base, with three agents in bfloat16 and warm caches, reading and writing "
-        f"through the page cache included. The last two columns hold the model against the machine: Qwen2.5-0.5B and "
-        f"three agents, {cores} processors, nothing that waits for a disk."
+        f"through the page cache included. The other columns compare the formula with real runs: Qwen2.5-0.5B and "
+        f"three agents, {cores} processors, nothing that waits for a disk. Real runs took {min(over):.1f} to "
+        f"{max(over):.1f} times what the formula gives."
     )
-    head = ("job", "processor time, ns", "model, s", "measured, s")
+    head = ("job", "processor time, ns", "formula, s", "measured, s", "measured over formula")
     return "\n\n".join([text, table(head, rows)])
 
 
@@ -256,7 +266,7 @@ def tables(known: Constants, stored: Stored, cluster: Cluster = Cluster()) -> st
     text = (
         f"Predicted, for nodes of {cluster.processors} such processors that each reach the store with "
         f"{cluster.node / 1e9:g} GB/s, and a store of {cluster.store / 1e9:g} GB/s for all of them; beside each time "
-        "stands what limits it."
+        "stands what limits it: *link* is the way between the nodes and the store, *store* is the store itself."
     )
     head = ("models", "job", *(f"{nodes} node{'s' if nodes > 1 else ''}" for nodes in NODES))
     return "\n\n".join([_constants(known, stored), text, table(head, rows)])
@@ -284,7 +294,7 @@ def kept() -> str:
     return tables(constants(stored, load(huge.SECTION)[""]), stored)
 
 
-SECTION = Section("scale", "Constants of the model in docs/scale.md", sized=False, measure=measure, render=render)
+SECTION = Section("scale", "Constants of the formula in docs/scale.md", sized=False, measure=measure, render=render)
 
 if __name__ == "__main__":
     print(kept())

@@ -19,6 +19,7 @@ from ramerge.demo.run import AGENTS
 from ramerge.foundation.errors import EvaluationError, PlanError, RecipeError
 from ramerge.recipe.document import Document
 from ramerge.search import run
+from ramerge.search.folder import Folder
 from ramerge.search.report.write import can_render, render
 from ramerge.search.results import SearchResult
 from ramerge.search.run import SearchRequest, search
@@ -185,6 +186,29 @@ def test_results_of_another_search_are_refused(tmp_path: Path, change: dict[str,
     assert said in str(error.value) and "name another folder" in str(error.value)
 
 
+def test_a_search_without_any_score_makes_way_for_another(tmp_path: Path) -> None:
+    def fails(_model: Path, _split: Split) -> Any:
+        raise ScoreFailedError("a mistake")
+
+    with pytest.raises(EvaluationError, match="no point got a score"):
+        found(tmp_path / "out", scorer=Fake(fails, splits=True), trials=2)
+    result = found(tmp_path / "out", scorer=Fake(known, splits=True, about="mended.py:score"), trials=2)
+    assert [point.state for point in result.points] == ["complete", "complete"]
+    assert [point.number for point in result.points] == [1, 2]
+
+
+def test_a_changed_file_of_a_score_is_said_in_words(tmp_path: Path) -> None:
+    changes = (({"digest": "a" * 64}, "its file has changed"), ({"data": {"x": "b" * 64}}, "data: x is new"))
+    for score, wanted in changes:
+        folder = Folder(tmp_path / str(len(wanted)))
+        (folder.root / "trials").mkdir(parents=True)
+        (folder.root / "trials" / "1.json").write_text("{}")
+        folder.check_asked({"score": {"digest": "0" * 64, "data": {}}})
+        with pytest.raises(EvaluationError) as error:
+            folder.check_asked({"score": {"digest": "0" * 64, "data": {}} | score})
+        assert f"another score: {wanted}" in str(error.value) and "aaaa" not in str(error.value)
+
+
 def test_other_recipes_inputs_and_folders_are_refused(tmp_path: Path) -> None:
     shutil.copytree(AGENTS / "add", tmp_path / "add")
     request = SearchRequest(GRID, trials=1, sampler="grid")
@@ -197,7 +221,7 @@ def test_other_recipes_inputs_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="another recipe: dtype: it was null"):
         again(dtype="float32")
     os.utime(tmp_path / "add" / "model.safetensors", ns=(1, 1))
-    with pytest.raises(EvaluationError, match=r"other inputs: .*add.*model\.safetensors: it was"):
+    with pytest.raises(EvaluationError, match=r"other inputs: \S*/add/model\.safetensors has changed"):
         again()
     with pytest.raises(EvaluationError, match="is the folder of a model"):
         found(tmp_path / "add")

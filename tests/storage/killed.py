@@ -18,6 +18,23 @@ from typing import Any
 from tests import kills
 
 PART = 5 << 20  # the least that a store takes
+_UPLOAD = f"""
+import os, sys
+import obstore
+from obstore.store import S3Store
+
+def parts():
+    yield from (b"x" * {PART} for _ in range(3))
+    os._exit(9)
+
+store = S3Store(sys.argv[1], client_options={{"allow_http": True}})
+obstore.put(store, sys.argv[2], parts(), use_multipart=True, chunk_size={PART}, max_concurrency=1)
+"""
+
+
+def leave_upload(bucket: str, key: str) -> None:
+    """Leave an upload open, as another program that is killed does."""
+    assert subprocess.run([sys.executable, "-c", _UPLOAD, bucket, key]).returncode == 9
 
 
 def killed(source: dict[str, Any], out: str, what: str, number: int, **options: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import json
 import os
@@ -16,6 +17,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 BUCKET = "models"
 _USER = {"accessKey": "AKIATESTS", "secretKey": "a-secret-of-tests"}
@@ -40,9 +43,11 @@ class Server:
 
     Attributes:
         port: of its S3 interface, on the loopback.
+        filer: of its files.
     """
 
     port: int
+    filer: int
 
     @property
     def environment(self) -> dict[str, str]:
@@ -84,6 +89,18 @@ class Server:
         keys = [meta["path"] for chunk in obstore.list(bucket, name) for meta in chunk]
         return {key.removeprefix(f"{name}/"): bytes(obstore.get(bucket, key).bytes()) for key in keys}
 
+    def uploads(self, name: str) -> list[str]:
+        """The files of a folder of the bucket of which parts lie there, as the server's own files show it."""
+        address = f"http://127.0.0.1:{self.filer}/buckets/{BUCKET}/.uploads/?limit=10000"
+        try:
+            with urlopen(Request(address, headers={"Accept": "application/json"}), timeout=_SECONDS) as answer:
+                found = json.load(answer)["Entries"] or []
+        except HTTPError as error:
+            assert error.code == 404, "there was no upload yet"
+            return []
+        keys = [base64.b64decode(each["Extended"]["key"]).decode() for each in found]
+        return sorted(key.removeprefix(f"{name}/") for key in keys if key.startswith(f"{name}/"))
+
 
 @contextmanager
 def running(folder: Path) -> Iterator[Server]:
@@ -117,7 +134,7 @@ def running(folder: Path) -> Iterator[Server]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, preexec_fn=_die_with_parent)
     try:
-        server = Server(ports["s3.port"])
+        server = Server(ports["s3.port"], ports["filer.port"])
         _wait(server, process)
         yield server
     finally:

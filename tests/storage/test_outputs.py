@@ -7,11 +7,13 @@ import time
 import warnings
 from pathlib import Path
 from typing import Any
+from urllib.request import Request
 
 import numpy as np
 import pytest
 
 import ramerge
+from ramerge.checkpoint.storage import uploads
 from ramerge.checkpoint.storage.objects import MARKER, Bucket
 from ramerge.checkpoint.storage.objects_out import ObjectsOut
 from ramerge.foundation.errors import OutputWarning, SendError
@@ -19,7 +21,7 @@ from ramerge.foundation.events import Progress
 from tests import kills
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
-from tests.storage.killed import killed
+from tests.storage.killed import killed, leave_upload
 from tests.storage.seaweed import BUCKET, REFUSED, Server
 
 
@@ -84,7 +86,7 @@ MOMENTS = [
     ("sent", 0),
     ("emptied", 1),
     ("put", 1),  # the marker, after the old model was removed
-    ("put", 2),  # the first shard
+    ("put", 3),  # the first shard
     ("put", 6),
     ("removed", 0),  # the marker, when all is there
 ]
@@ -116,18 +118,101 @@ def test_a_killed_merge_goes_on_to_the_same_bytes(
     assert len(sends) >= len([name for name in wanted if name.endswith(".safetensors")]) - len(again)
 
 
-def test_a_kill_within_a_shard(s3: Server, stage: Path, tmp_path: Path) -> None:
-    """Its parts are not visible."""
+@pytest.fixture
+def large(tmp_path: Path) -> dict[str, Any]:
+    """A merge whose weights take several parts of an upload."""
     for seed, name in enumerate(["base", "code"]):
         write_checkpoint(tmp_path / name, simple(seed, moved=0.3 * bool(seed), shape=(1500, 1800)))
-    source = {"method": "ram", "base": str(tmp_path / "base"), "agents": {"code": str(tmp_path / "code")}}
+    return {"method": "ram", "base": str(tmp_path / "base"), "agents": {"code": str(tmp_path / "code")}}
+
+
+def test_a_kill_within_a_shard(s3: Server, large: dict[str, Any], stage: Path, tmp_path: Path) -> None:
+    """Its parts are not visible, and the next run removes them. Uploads of other programs go on."""
     out = f"s3://{BUCKET}/within"
-    assert killed(source, out, "part", 2, block=1 << 19)
+    leave_upload(BUCKET, "within/others.bin")
+    assert killed(large, out, "part", 2, block=1 << 19)
     assert set(s3.files("within")) == {MARKER}
+    assert s3.uploads("within") == ["model.safetensors", "others.bin"]
     with pytest.warns(OutputWarning, match="continuing"):
-        kills.merge(source, out, block=1 << 19)
-    kills.merge(source, tmp_path / "here", block=1 << 19)
+        kills.merge(large, out, block=1 << 19)
+    assert s3.uploads("within") == ["others.bin"]
+    kills.merge(large, tmp_path / "here", block=1 << 19)
     assert found(s3, "within") == kills.weights(tmp_path / "here")
+
+
+def test_clean_removes_what_the_run_has_sent(s3: Server, large: dict[str, Any], stage: Path, tmp_path: Path) -> None:
+    """On any machine. Files that another program has put there meanwhile stay, and so do its uploads."""
+    import obstore
+
+    out = f"s3://{BUCKET}/clean"
+    assert killed(large | {"shard_size": "6MB"}, out, "part", 3, block=1 << 19)
+    assert len(s3.files("clean")) == 2  # the marker, and the first shard
+    assert len(s3.uploads("clean")) == 1
+    leave_upload(BUCKET, "clean/others.bin")
+    obstore.put(s3.bucket(), "clean/notes", b"mine")
+    (said,) = ramerge.clean(out, stage=tmp_path / "other")
+    assert said == f"{out}: 1 files of a stopped merge removed, and the parts of an upload that was broken off"
+    assert s3.files("clean") == {"notes": b"mine"}
+    assert s3.uploads("clean") == ["others.bin"]
+
+
+def test_parts_that_may_not_be_removed(
+    s3: Server, large: dict[str, Any], stage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = f"s3://{BUCKET}/parts"
+    assert killed(large, out, "part", 2, block=1 << 19)
+
+    def denied(request: Request, place: str) -> bytes:
+        raise SendError(f"{place}: the server says 403 AccessDenied")
+
+    monkeypatch.setattr(uploads, "_answer", denied)
+    with pytest.warns(OutputWarning) as caught:
+        kills.merge(large, out, block=1 << 19)
+    said = (
+        f"{out}/model.safetensors: the server says 403 AccessDenied; so parts of an upload that was broken off may be"
+    )
+    assert [str(each.message)[: len(said)] for each in caught if "parts" in str(each.message)[len(out) :]] == [said]
+    assert set(s3.files("parts")) >= {"model.safetensors", "config.json"}
+
+
+@pytest.mark.parametrize("key", ["uploads/model.safetensors", "uploads/a b+c~/ü&x=%41.bin"])
+@pytest.mark.parametrize("virtual", [False, True])
+def test_uploads_are_aborted(key: str, virtual: bool, s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_upload(BUCKET, key)
+    leave_upload(BUCKET, key)
+    leave_upload(BUCKET, f"{key}.other")
+    if virtual:
+        monkeypatch.setenv("AWS_ENDPOINT", f"{s3.environment['AWS_ENDPOINT']}/{BUCKET}")
+        monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
+    open_ones = uploads.Uploads(BUCKET, "")
+    folder, _, name = key.partition("/")
+    assert open_ones.abort(key) == 2 and s3.uploads(folder) == [f"{name}.other"]
+    assert open_ones.abort(f"{key}.other") == 1 and s3.uploads(folder) == []
+    assert open_ones.abort(key) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "the server says 403 SignatureDoesNotMatch"),
+        ({"AWS_ENDPOINT": "http://127.0.0.1:9"}, "the server cannot be reached, or breaks off its answers"),
+        (
+            {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"},
+            "requests for its uploads cannot be signed with these settings",
+        ),
+        ({"AWS_ENDPOINT": "not an address"}, "the server cannot do what is asked"),
+    ],
+)
+def test_uploads_that_cannot_be_listed(
+    settings: dict[str, str], said: str, s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "_PAUSES", (0.01, None))
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SendError, match=f"^s3://{BUCKET}/x/y: {said}") as caught:
+        uploads.Uploads(BUCKET, "check").abort("x/y")
+    text = f"{caught.value} {caught.value.__cause__}"
+    assert not any(secret in text for secret in ("wrong", "a-secret-of-tests", "AKIATESTS", "Signature="))
 
 
 def test_another_recipe_begins_anew(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
@@ -159,6 +244,17 @@ def test_other_machines_and_clean(s3: Server, source: dict[str, Any], stage: Pat
     assert "3 files of a stopped merge removed" in said.stdout and "ramerge-partial: removed" in said.stdout
     assert s3.files("others") == {} and left(stage) == []
     assert "nothing is left" in command("clean", out).stdout
+
+
+@pytest.mark.parametrize("marker", [b"", b"{", b"[]", b'{"run": 1}'])
+def test_a_damaged_marker_is_named(marker: bytes, s3: Server, source: dict[str, Any]) -> None:
+    import obstore
+
+    out = f"s3://{BUCKET}/damaged"
+    obstore.put(s3.bucket(), f"damaged/{MARKER}", marker)
+    (problem,) = ramerge.plan(source, out).problems
+    assert f"its file {MARKER} is damaged" in problem and f"`ramerge clean {out}`" in problem and "None" not in problem
+    assert ramerge.clean(out) == [f"{out}: released"] and ramerge.plan(source, out).problems == ()
 
 
 def test_a_model_is_replaced_when_its_weights_are_sent(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
@@ -239,7 +335,7 @@ def test_a_server_that_fails_in_the_middle(
     )
     with pytest.MonkeyPatch.context() as patch:
         failing(patch, **settings)
-        with pytest.raises(ramerge.OutputError, match=rf"{out}/model-\S+: {said}.* of the work is kept") as caught:
+        with pytest.raises(ramerge.OutputError, match=rf"{out}/\S+: {said}.* of the work is kept") as caught:
             kills.merge(source, out)
     assert not any(secret in str(caught.value) for secret in ("expired:", "a-secret-of-tests", "AKIATESTS"))
     name = out.rpartition("/")[2]
@@ -277,10 +373,15 @@ def test_a_plan_says_what_is_wrong(
         ("s3://bucket/x", {"public": True}, "--public is of use for the hub only"),
         ("out", {"public": True}, "--public: is of use for outputs elsewhere only"),
         ("out", {"stage": "here"}, "--stage: is of use for outputs elsewhere only"),
+        ("s3:/bucket/x?hush", {}, "s3:/bucket/x.* has one slash after s3: and needs two: s3://bucket/x"),
+        (Path("s3://bucket/x"), {}, "needs two: s3://bucket/x .in Python as a string"),
+        ("s3://bucket/x", {"stage": ""}, "--stage: is empty; name a folder"),
+        ("s3://bucket/x", {"stage": "/dev/null"}, "--stage /dev/null: /dev/null is no folder"),
+        ("s3://bucket/x", {"stage": "/dev/null/here"}, "--stage /dev/null/here: /dev/null is no folder"),
     ],
 )
 def test_outputs_that_cannot_be(
-    out: str, options: dict[str, Any], said: str, s3: Server, source: dict[str, Any]
+    out: str | Path, options: dict[str, Any], said: str, s3: Server, source: dict[str, Any]
 ) -> None:
     with pytest.raises(ramerge.InputError, match=said) as caught:
         ramerge.plan(source, out, **options)

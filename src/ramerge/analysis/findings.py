@@ -172,7 +172,7 @@ def _sparsity(figures: _Figures) -> Finding:
     hidden = [agent.name for agent in figures.agents if agent.changed < 0.05 * figures.model.elements]
     more = (
         f" {_names(hidden)} changed under 5 % of all values; steps smaller than half a last place of the stored format "
-        "left no trace in the files."
+        "left no trace in the files. If the trainer has kept wider weights, merge those."
         if hidden
         else ""
     )

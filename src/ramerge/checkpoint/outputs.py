@@ -34,13 +34,28 @@ def out_of(path: str | Path, stage: str | Path | None = None, *, public: bool = 
     """
     text = os.fspath(path)
     if is_destination(text):
-        staged = path_of(stage, "a stage") if stage is not None else store.folder("outputs")
+        staged = _stage_of(stage) if stage is not None else store.folder("outputs")
         if staged is None:
             raise RecipeError(f"{text}: there is no home folder for files until they are sent; give one (--stage)")
         return open_destination(text, staged, public=public)
     if stage is not None or public:
         raise RecipeError(f"{'--stage' if stage is not None else '--public'}: is of use for outputs elsewhere only")
     return path_of(path)
+
+
+def _stage_of(stage: str | Path) -> Path:
+    """The folder that `--stage` names, which may not be there yet.
+
+    Raises:
+        RecipeError: it cannot be a folder.
+    """
+    if not os.fspath(stage):
+        raise RecipeError("--stage: is empty; name a folder for files until they are sent")
+    folder = path_of(stage, "a stage")
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise RecipeError(f"--stage {stage}: {there} is no folder; name a folder for files until they are sent")
+    return folder
 
 
 def path_of(path: str | Path, what: str = "an output folder") -> Path:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from ramerge.checkpoint.arena import Arena
 from ramerge.checkpoint.identity import FileIdentity, Identity, has_changed, identity_of, is_another, is_same_elsewhere
 from ramerge.checkpoint.storage.place import Place, Remote
-from ramerge.checkpoint.tensor import Tensor
+from ramerge.checkpoint.tensor import Stored, Tensor
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.machine import processors
@@ -32,17 +34,16 @@ _MOST_OPEN = 32
 _REQUESTS = 16
 
 
-def threads_for(files: Iterable[Place], spare: int = 1) -> int:
-    """How many threads keep processors and storages busy: some more than processors, because reads are waited for.
+def threads_for(files: Iterable[Place]) -> int:
+    """How many threads keep processors and storages busy: one more than processors, because reads are waited for.
 
     Requests elsewhere take so long that many must be under way, and threads that wait cost little.
 
     Args:
         files: what is read.
-        spare: how many more than processors, where all files are on this machine.
     """
     elsewhere = any(isinstance(path, Remote) for path in files)
-    return max(processors() + spare, _REQUESTS if elsewhere else 0)
+    return max(processors() + 1, _REQUESTS if elsewhere else 0)
 
 
 @dataclass
@@ -51,6 +52,14 @@ class _File:
 
     descriptor: int
     users: int = 0
+
+
+class Wanted(NamedTuple):
+    """An array (uint8, contiguous) to fill with a file's bytes from byte `position` on."""
+
+    path: Place
+    position: int
+    out: NDArray[np.uint8]
 
 
 class Files:
@@ -82,6 +91,8 @@ class Files:
 
     def close(self) -> None:
         """Close all files. No thread may be reading."""
+        if "_requests" in vars(self):
+            self._requests.shutdown()
         for file in self._files.values():
             os.close(file.descriptor)
         self._files = {}
@@ -109,6 +120,26 @@ class Files:
                     self._freed.notify()
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+
+    def fill_all(self, wanted: Sequence[Wanted]) -> None:
+        """Fill arrays. What is elsewhere is asked for at the same time, with few requests for all threads together.
+
+        Raises:
+            CheckpointError: as for `fill`.
+        """
+        elsewhere = [each for each in wanted if isinstance(each.path, Remote)]
+        asked = [self._requests.submit(self.fill, *each) for each in elsewhere[1:]]
+        try:
+            for each in (*elsewhere[:1], *(each for each in wanted if isinstance(each.path, Path))):
+                self.fill(*each)
+        finally:
+            wait(asked)  # until then they write into the arrays
+        for request in asked:
+            request.result()
+
+    @cached_property
+    def _requests(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(_REQUESTS, thread_name_prefix="ramerge-request")
 
     def _open(self, path: Path) -> None:
         """Open a file. If the process may not open more files, only close another one."""
@@ -183,6 +214,24 @@ class Reader:
         self.arena.clear()
         self._start, self._stop, self._held, self._digests = start, stop, {}, {}
 
+    def blocks(self, tensors: Sequence[Tensor]) -> list[NDArray[np.uint8]]:
+        """The blocks of tensors, as `block` gives them. Those that are stored elsewhere are asked for together.
+
+        Raises:
+            CheckpointError: as for `block`.
+        """
+        asked: dict[int, NDArray[np.uint8]] = {}
+        wanted = []
+        for tensor in tensors:
+            origin, key = tensor.origin, id(tensor)
+            if isinstance(origin, Stored) and isinstance(origin.path, Remote) and key not in {*self._held, *asked}:
+                asked[key] = self._room(tensor)
+                position = self._start * itemsize(tensor.dtype)
+                wanted.append(Wanted(origin.path, origin.offset + position, asked[key][: self._nbytes(tensor)]))
+        self.files.fill_all(wanted)
+        self._held |= asked
+        return [self.block(tensor) for tensor in tensors]
+
     def block(self, tensor: Tensor) -> NDArray[np.uint8]:
         """The block of a tensor, uint8, with zeros up to a multiple of 4 bytes; read once and held until `begin`.
 
@@ -190,12 +239,20 @@ class Reader:
             CheckpointError: a file ends early, cannot be read, or has changed.
         """
         if id(tensor) not in self._held:
-            size = (self._stop - self._start) * itemsize(tensor.dtype)
-            part = self.arena.take(size + -size % 4)
-            part[size:] = 0
-            self.read(tensor, self._start, self._stop, part[:size])
+            part = self._room(tensor)
+            self.read(tensor, self._start, self._stop, part[: self._nbytes(tensor)])
             self._held[id(tensor)] = part
         return self._held[id(tensor)]
+
+    def _nbytes(self, tensor: Tensor) -> int:
+        return (self._stop - self._start) * itemsize(tensor.dtype)
+
+    def _room(self, tensor: Tensor) -> NDArray[np.uint8]:
+        """Memory for the block of a tensor, with zeros up to a multiple of 4 bytes."""
+        size = self._nbytes(tensor)
+        part = self.arena.take(size + -size % 4)
+        part[size:] = 0
+        return part
 
     def read(self, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> None:
         """Fill `out` (uint8, contiguous) with elements `start:stop`; copied where the block in memory holds them.

@@ -68,7 +68,7 @@ def problems_of(
     """
     stage, local = destination.stage, _local(destination)
     folder = next(each for each in (stage, *stage.parents) if each.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(folder, os.W_OK | os.X_OK):
         return [f"{stage}: no permission to write there; choose another folder for files until they are sent (--stage)"]
     problems = destination.problems(inputs, _Sent(hidden_folder(local) / _SENT).run, overwrite=overwrite)
     free, needed = free_bytes(local), min(size, _FILES * largest)

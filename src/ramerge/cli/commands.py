@@ -26,6 +26,7 @@ from ramerge.cli.options import (
     METHOD,
     PAGES,
     RECIPE,
+    REPLACE,
     ROUNDING,
     SENDING,
     SHARD_SIZE,
@@ -34,7 +35,7 @@ from ramerge.cli.options import (
 )
 from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.options import DEBUG, OUT, OVERWRITE, as_json
+from ramerge.foundation.options import DEBUG, OUT, as_json
 from ramerge.foundation.terminal import fail, say, warn
 
 if TYPE_CHECKING:
@@ -113,8 +114,8 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
 def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **flags: Any) -> None:
     """Show what a merge would read, write and need, and everything that would make it fail.
 
-    The folder of a single model of any format may be given in place of a recipe. Reads headers only. Models from the
-    hub that are not in the cache are downloaded first.
+    The folder of a single model of any format may be given in place of a recipe. Reads headers only. Without the
+    extra `remote`, models of the hub that are not in its cache are downloaded first.
     """
     from ramerge.api import plan as make
     from ramerge.cli.flags import read_inputs
@@ -146,7 +147,7 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **f
     ROUNDING,
     SHARD_SIZE,
     *LIMITS,
-    OVERWRITE,
+    REPLACE,
     *SENDING,
     FRESH,
     *EXECUTOR,
@@ -335,7 +336,7 @@ def demo(out: Path | None) -> None:
 @click.command(short_help="Remove what stopped runs have left.")
 @click.argument("outs", metavar="OUT...", nargs=-1, required=True)
 @options(STAGE, DEBUG)
-def clean(outs: tuple[str, ...], stage: Path | None) -> None:
+def clean(outs: tuple[str, ...], stage: str | None) -> None:
     """Remove what stopped merges to OUT have left beside it. OUT itself stays as it is.
 
     A merge that was stopped leaves a hidden folder, with which the same command goes on later. If OUT is elsewhere, the

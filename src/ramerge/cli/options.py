@@ -9,7 +9,7 @@ import click
 
 from ramerge.cli import completion as complete
 from ramerge.foundation.completion import files, folders, named_folders
-from ramerge.foundation.options import DEBUG, OVERWRITE, Decorator, as_json
+from ramerge.foundation.options import DEBUG, Decorator, as_json
 
 AGENTS: tuple[Decorator, ...] = (
     click.option("--base", metavar="MODEL", shell_complete=folders, help="Folder or hub id of the base model."),
@@ -115,9 +115,13 @@ SHARD_SIZE: Decorator = click.option(
 STAGE: Decorator = click.option(
     "--stage",
     metavar="FOLDER",
-    type=click.Path(path_type=Path),
     shell_complete=folders,
     help="Of an OUT elsewhere: where files lie until they are sent; default: in the user's cache folder.",
+)
+REPLACE: Decorator = click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace OUT and all that is in it, at the end; in a bucket, as soon as the first new file is ready.",
 )
 SENDING: tuple[Decorator, ...] = (
     STAGE,
@@ -148,7 +152,7 @@ RECIPE: tuple[Decorator, ...] = (
     ROUNDING,
     SHARD_SIZE,
     *MACHINE,
-    OVERWRITE,
+    REPLACE,
     as_json("the result"),
 )
 

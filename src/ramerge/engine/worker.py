@@ -300,7 +300,7 @@ class Worker:
             CheckpointError: an input cannot be read.
         """
         self._reader.begin(block.start, block.stop)
-        return [self._reader.block(source.tensor) for source in tensor.sources]
+        return self._reader.blocks([source.tensor for source in tensor.sources])
 
     @staticmethod
     def _wrong(tensor: TensorPlan, piece: Piece) -> tuple[int, ...]:

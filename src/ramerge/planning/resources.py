@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ramerge.checkpoint.read import threads_for
 from ramerge.checkpoint.storage.place import Remote
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.machine import check_threads, memory, processors
@@ -18,7 +17,7 @@ from ramerge.recipe.points import Point
 
 # Resident memory of the process without buffers: Python, NumPy, numba, the compilation of kernels, which grows with the
 # number of agents, and the plan's memory for each tensor of each input. Measured; tests compare peaks with plans.
-_BASELINE_BYTES = 215_000_000
+_BASELINE_BYTES = 230_000_000
 _BYTES_PER_AGENT = 6_000_000
 _BYTES_PER_TENSOR = 700
 # The compilation of kernels that decode quantised weights, and write them.
@@ -27,13 +26,19 @@ _BYTES_OF_CODES = 50_000_000
 # Parts of a file that is sent, and the library that sends it.
 _BYTES_OF_SENDING = 80_000_000
 
-# The answer to a request, before it is copied into the buffer, by elements of a block.
-_BYTES_PER_ANSWERED = 4
+# What a worker holds of the answer to a request, before it is copied into the buffer.
+_BYTES_OF_ANSWER = 4_000_000
 
 # With blocks of this many elements, the buffers of all workers stay in the last level of cache. Smaller blocks cost
 # more in calls than they gain. Larger blocks do not fit.
 _LARGEST_BLOCK = 1 << 19
+# A block of an input elsewhere is a request, which costs servers and clients more than the caches save.
+_LARGEST_BLOCK_ELSEWHERE = 1 << 22
+# Workers that must have room for such blocks. Each asks for a block of all inputs at the same time.
+_FEW = 4
 _SMALLEST_BLOCK = 1 << 12
+# Threads beside those that keep the processors busy, because they wait for disks, or for servers.
+_SPARE = 2
 _DEFAULT_BUFFERS = 150_000_000
 # What several whole matrices may take of the machine's memory if the user sets no limit.
 _SHARE_OF_MEMORY = 0.5
@@ -82,7 +87,8 @@ def cut(
 ) -> Resources:
     """The largest blocks, then the most workers, that fit the memory.
 
-    Without a limit, the budget for buffers is so small that a laptop does not notice it.
+    Without a limit, the budget for buffers is so small that a laptop does not notice it. Where inputs are elsewhere,
+    few workers with large blocks are better than many with small ones.
 
     Args:
         points: the merges.
@@ -114,12 +120,12 @@ def cut(
 
     def resources(workers: int, block: int) -> Resources:
         buffer = max((tensor.buffer_bytes(block) for tensor in kinds), default=0)
-        answer = block * _BYTES_PER_ANSWERED if elsewhere else 0
-        each = buffer + scratch + partials + answer
+        each = buffer + scratch + partials + (_BYTES_OF_ANSWER if elsewhere else 0)
         return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
 
-    block = _LARGEST_BLOCK
-    while block > _SMALLEST_BLOCK and resources(workers, block).peak_memory_bytes > budget:
+    block = _LARGEST_BLOCK_ELSEWHERE if elsewhere else _LARGEST_BLOCK
+    least = min(workers, _FEW) if elsewhere and not limits.threads else workers
+    while block > _SMALLEST_BLOCK and resources(least, block).peak_memory_bytes > budget:
         block //= 2
     while workers > 1 and resources(workers, block).peak_memory_bytes > budget:
         workers -= 1
@@ -135,7 +141,7 @@ def _workers(points: Sequence[Point], inputs: Inputs, limits: Limits, *, solves:
     if solves and any(point.method.runs_on(point.parameters[0]) != "cpu" for point in points):
         return 1  # a GPU takes one matrix after another
     # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers
-    return limits.threads or (processors() if solves else threads_for(inputs.files, spare=2))
+    return limits.threads or processors() + (0 if solves else _SPARE)
 
 
 def _kept(tensors: Sequence[TensorPlan], observed: Sequence[Statistic], agents: int) -> int:

@@ -84,6 +84,9 @@ def search(recipe: Path, out: Path, quiet: bool, as_json: bool, html: bool, **op
     The recipe says what is merged; --vary or --space says which of its values vary. A search that was stopped goes on
     where it was when the same command is given again.
 
+    A score function gets the folder of a merged model, and returns {name: number} or {name: [a number for each item]};
+    the guide "Search" (docs/guides/search.md) says more.
+
     \b
     ramerge search recipe.yaml OUT --vary parameters.r=0,0.1,0.2 --score my_scores.py:score
     ramerge search recipe.yaml OUT --space space.yaml --trials 50 --score my_scores:score

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -34,6 +35,7 @@ from ramerge.search.scores import Measure, Scores, of_items
 
 _FILE = Limits(size=1 << 28, signs=1 << 26)
 _SCORES, _TEST = "scores", "test"
+_WORDS = {"digest": "its file"}
 
 
 @dataclass(frozen=True)
@@ -69,25 +71,37 @@ class Folder:
     def check_asked(self, asked: Mapping[str, Any]) -> None:
         """Note what the search is made of, or hold it against what is noted.
 
+        A search without any score is no reason to refuse another one: it is forgotten.
+
         Raises:
-            EvaluationError: results of another search are here; says what differs.
+            EvaluationError: scores of another search are here; says what differs.
         """
         path = self.root / "asked.json"
         if path.exists():
             before = _read(path)
             problems = [
-                f"{self.root}: holds a search with {_named(name)}: {_difference(before.get(name), asked.get(name))}"
-                for name in {**before, **asked}
-                if before.get(name) != asked.get(name)
+                f"{self.root}: holds a search with {_named(name)}: {_difference(name, before.get(name), asked[name])}"
+                for name in asked
+                if before.get(name) != asked[name]
             ]
-            if problems:
+            if not problems:
+                return
+            if self._has_scores():
                 raise EvaluationError([*problems, f"{self.root}: name another folder, or remove this one"])
-        else:
-            write_file(path, dumped(asked))
+            shutil.rmtree(self._trials, ignore_errors=True)
+            self.journal.unlink(missing_ok=True)
+        write_file(path, dumped(asked))
+
+    @property
+    def _trials(self) -> Path:
+        return self.root / "trials"
+
+    def _has_scores(self) -> bool:
+        return any(self._trials.glob("*.json"))
 
     def keep(self, number: int, scores: Scores, kind: str = _SCORES) -> None:
         """Keep the scores of a trial, item by item; with `test`, those on items kept apart."""
-        path = self.root / "trials" / f"{number}.json"
+        path = self._trials / f"{number}.json"
         before = _read(path) if kind == _TEST and path.exists() else {}
         values = {
             name: measure.value if measure.items is None else {"items": measure.items.tolist()}
@@ -97,7 +111,7 @@ class Folder:
 
     def scores(self, number: int, kind: str = _SCORES) -> dict[str, Measure] | None:
         """The scores of a trial; None where there are none."""
-        path = self.root / "trials" / f"{number}.json"
+        path = self._trials / f"{number}.json"
         values = _read(path).get(kind) if path.exists() else None
         if values is None:
             return None
@@ -152,14 +166,21 @@ def _read(path: Path) -> dict[str, Any]:
         raise EvaluationError(f"{path}: {error}") from error
 
 
-def _difference(before: Any, now: Any) -> str:
-    """Where two plain values differ first."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in {**before, **now}:
-            if before.get(key) != now.get(key):
-                inner = _difference(before.get(key), now.get(key))
-                return f"{key}: {inner}"
-    return f"it was {_value(before)}, and is {_value(now)}"
+def _difference(part: str, before: Any, now: Any) -> str:
+    """Where two plain values differ first, in words: digests, and sizes and times of inputs, say nothing to readers."""
+    keys = []
+    while isinstance(before, dict) and isinstance(now, dict):
+        key = next(key for key in {**before, **now} if before.get(key) != now.get(key))
+        keys.append(_WORDS.get(key, key))
+        before, now = before.get(key), now.get(key)
+    where = ": ".join(keys)
+    if part == "inputs" or _is_digest(before) or _is_digest(now):
+        return f"{where} {'is new' if before is None else 'is not used any more' if now is None else 'has changed'}"
+    return f"{where}{': ' if where else ''}it was {_value(before)}, and is {_value(now)}"
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
 
 
 def _named(part: str) -> str:

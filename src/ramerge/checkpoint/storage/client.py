@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = "RAMERGE_RETRY_SECONDS"
 _RETRY_SECONDS = 120.0
+# Bytes of an answer that are in memory before they are where they belong.
+_CHUNK = 1 << 20
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -146,10 +148,13 @@ def fill(
             if "html" in str(answer.attributes.get("Content-Type", "")):
                 raise CheckpointError(f"{place}: the answer is a web page; is a proxy or a login in the way?")
             raise CheckpointError(has_changed(place))
-        data = np.frombuffer(answer.bytes(), np.uint8)
-    if data.size != out.size:
-        raise CheckpointError(f"{place}: the server sent {data.size:,} bytes instead of {out.size:,}; run this again")
-    out[:] = data
+        sent = 0
+        for chunk in answer.stream(_CHUNK):
+            data = np.frombuffer(chunk, np.uint8)[: out.size - sent]
+            out[sent : sent + data.size] = data
+            sent += len(chunk)
+    if sent != out.size:
+        raise CheckpointError(f"{place}: the server sent {sent:,} bytes instead of {out.size:,}; run this again")
 
 
 def has_changed(place: str) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ramerge.checkpoint.storage import client
 from ramerge.checkpoint.storage.storage import Storage, Version
+from ramerge.checkpoint.storage.uploads import Uploads
 from ramerge.foundation.errors import CheckpointError, RamergeError
 
 # No model has as many. A bucket that is named without a folder may.
@@ -52,7 +53,8 @@ class Bucket:
         if not bucket or not folder:
             raise CheckpointError(f"{self.address}: name a bucket and a folder in it, such as {scheme}://bucket/model")
         self.obstore = client.library(self.address, what)
-        self._access, self._kind = _ACCESS[scheme], kind
+        self._access, self._kind, self._folder = _ACCESS[scheme], kind, folder
+        self._uploads = Uploads(bucket, self._access) if scheme == "s3" else None
         from obstore import store
 
         made = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
@@ -80,6 +82,14 @@ class Bucket:
         """See `client.in_words`."""
         place = self.place(key) if key else self.address
         return client.in_words(place, self._access, absent=absent, kind=self._kind)
+
+    def abort(self, key: str) -> int:
+        """Abort multipart uploads of a file that are open, where this can be done: on S3. Gives their number.
+
+        Raises:
+            SendError: the server does not allow it.
+        """
+        return self._uploads.abort(f"{self._folder}/{key}") if self._uploads is not None else 0
 
     def fill(self, key: str, version: Version, position: int, out: NDArray[np.uint8]) -> None:
         """See `client.fill`."""

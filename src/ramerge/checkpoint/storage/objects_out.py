@@ -4,15 +4,16 @@ Shards are sent as multipart uploads, so each of them appears complete or not at
 last: its other files, then `config.json`, then the index. Until then a file `.ramerge-partial` says whose the folder
 is. No other run writes there, and nobody reads a model from there.
 
-obstore can neither list nor abort the multipart uploads of a process that was killed. Their parts are not visible, but
-they are paid for until a rule of the bucket removes them (docs/guides/remote.md).
+The marker also names each file before it is sent. So what a killed run has left is known, in every process and on every
+machine: these files, and open uploads of those of them that are not there.
 """
 
 from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from ramerge.checkpoint.storage.destination import Destination, Goes
 from ramerge.checkpoint.storage.objects import MARKER, Bucket
 from ramerge.checkpoint.storage.place import Place, Remote
-from ramerge.foundation.errors import OutputError, SendError
+from ramerge.foundation.errors import OutputError, OutputWarning, SendError
 from ramerge.foundation.version import __version__
 
 _WHAT = "writing there"
@@ -28,6 +29,7 @@ _WHAT = "writing there"
 _PART = 8 << 20
 _MOST_PARTS = 9_000
 _PARTS_AT_ONCE = 4
+_LARGEST_MARKER = 32 << 20
 _RECORDS = ("ramerge.json", "delta.safetensors.index.json")
 
 
@@ -45,6 +47,7 @@ class ObjectsOut(Destination):
         self.address = self.result = self._bucket.address
         self.name = self.address.rpartition("/")[2]
         self.stage = stage
+        self._said = dict[str, Any]()
 
     def problems(self, inputs: Sequence[Place], run: str | None, *, overwrite: bool) -> list[str]:
         """See `Destination`."""
@@ -65,11 +68,10 @@ class ObjectsOut(Destination):
         said = self._marker() if there.pop(MARKER, None) is not None else None
         if said is not None and (run is None or said.get("run") != run):
             raise OutputError(
-                f"{self.address}: a merge on {said.get('host')} has written there since {said.get('since')}; wait for "
-                "it, or give its stage (--stage) to go on with it; if it has ended, `ramerge clean "
-                f"{self.address}` removes what it left"
+                f"{self.address}: {_who(said)}; wait for it, or give its stage (--stage) to go on with it; if it has "
+                f"ended, `ramerge clean {self.address}` removes what it left"
             )
-        if said is not None and said.get("cleared") is True:
+        if said is not None and said.get("files") is not None:
             return  # what is there is the run's own
         if there and not overwrite:
             raise OutputError(
@@ -91,15 +93,22 @@ class ObjectsOut(Destination):
     def claim(self, run: str, *, overwrite: bool) -> None:
         """See `Destination`."""
         self._refuse(run, overwrite=overwrite)
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        said = {"ramerge": __version__, "run": run, "host": socket.gethostname(), "since": now, "files": None}
         try:
-            self._mark(run, cleared=False, mode="create")
+            self._mark(said, mode="create")
         except FileExistsError:
             if self._marker().get("run") != run:
                 raise OutputError(f"{self.address}: another merge has just begun to write there") from None
 
-    def _mark(self, run: str, *, cleared: bool, mode: Any = "overwrite") -> None:
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        said = {"ramerge": __version__, "run": run, "host": socket.gethostname(), "since": now, "cleared": cleared}
+    def _mark(self, said: Mapping[str, Any], mode: Any = "overwrite") -> None:
+        """Put the marker.
+
+        Args:
+            said: the run; who it is and since when; and the files that it has sent or sends now, None if the folder
+                still holds what it held before.
+            mode: `create` if there may be no marker.
+        """
         from obstore.exceptions import AlreadyExistsError
 
         with self._bucket.in_words(MARKER):
@@ -110,6 +119,11 @@ class ObjectsOut(Destination):
                 pass
         raise FileExistsError
 
+    def _name(self, files: Iterable[str]) -> None:
+        """Name files in the marker before they are sent."""
+        self._said["files"] = sorted({*self._said["files"], *files})
+        self._mark(self._said)
+
     def _marker(self) -> dict[str, Any]:
         """What the marker says; nothing if there is none, or if it cannot be understood."""
         with self._bucket.in_words(MARKER):
@@ -118,7 +132,7 @@ class ObjectsOut(Destination):
             except FileNotFoundError:
                 return {}
         try:
-            said = json.loads(text[:10_000])
+            said = json.loads(text[:_LARGEST_MARKER])
         except ValueError:
             return {}
         return said if isinstance(said, dict) else {}
@@ -133,13 +147,33 @@ class ObjectsOut(Destination):
     def clear(self, run: str, sent: Collection[str]) -> None:
         """See `Destination`."""
         there = self._bucket.list()
-        if self._marker().get("run") != run:
+        said = self._marker()
+        if said.get("run") != run:
             raise OutputError(f"{self.address}: another program has removed {MARKER} there; is it writing there, too?")
-        self._delete([key for key in there if key != MARKER and key not in sent])
-        self._mark(run, cleared=True)
+        named = _files(said)
+        for problem in self._abort(each for each in named or () if each not in there)[1]:
+            warnings.warn(problem, OutputWarning, stacklevel=2)
+        own = there if named is None else named
+        self._delete([key for key in there if key in own and key != MARKER and key not in sent])
+        self._said = {**said, "files": named or []}
+        self._name(sent)
+
+    def _abort(self, names: Iterable[str]) -> tuple[int, list[str]]:
+        """Abort open uploads of files. Gives their number, and what hinders it, in words."""
+        number = 0
+        try:
+            for name in names:
+                number += self._bucket.abort(name)
+        except SendError as error:
+            return number, [
+                f"{error}; so parts of an upload that was broken off may be left; let a rule of the bucket remove them "
+                "(docs/guides/remote.md)"
+            ]
+        return number, []
 
     def send(self, name: str, path: Path, goes: Goes) -> str:
         """See `Destination`."""
+        self._name([name])
         size = path.stat().st_size
         part = max(_PART, -(-size // _MOST_PARTS))
         with self._bucket.in_words(name), path.open("rb") as file:
@@ -157,6 +191,7 @@ class ObjectsOut(Destination):
         """See `Destination`."""
         if not self.holds(sent):
             raise OutputError(f"{self.address}: another program has changed or removed what was sent there")
+        self._name(files)
         for name in sorted(files, key=lambda name: (_rank(name), name)):
             with self._bucket.in_words(name):
                 self._bucket.obstore.put(self._bucket.store, name, files[name], chunk_size=_PART)
@@ -170,12 +205,14 @@ class ObjectsOut(Destination):
         said = self._marker()
         if run is not None and said.get("run") != run:
             return []
-        left = [key for key in there if key != MARKER] if said.get("cleared") else []
+        named = _files(said) or []
+        aborted, problems = self._abort(each for each in named if each not in there)
+        left = [each for each in named if each in there]
         self._delete(left)
         self._delete([MARKER])
-        return [
-            f"{self.address}: {len(left)} files of a stopped merge removed" if left else f"{self.address}: released"
-        ]
+        done = f"{len(left)} files of a stopped merge removed" if left or aborted else "released"
+        parts = ", and the parts of an upload that was broken off" if aborted else ""
+        return [f"{self.address}: {done}{parts}", *problems]
 
     def _delete(self, keys: Sequence[str]) -> None:
         """Remove files, what makes a model of them first."""
@@ -186,9 +223,23 @@ class ObjectsOut(Destination):
                     self._bucket.obstore.delete(self._bucket.store, group)
 
 
+def _who(said: Mapping[str, Any]) -> str:
+    """What a marker says of the merge that has put it there."""
+    host, since = said.get("host"), said.get("since")
+    if isinstance(host, str) and isinstance(since, str):
+        return f"a merge on {host} has written there since {since}"
+    return f"a merge has written there; its file {MARKER} is damaged and does not say where the merge runs"
+
+
 def _rank(name: str) -> int:
     """The order in which small files are put; those that make a folder a model come last."""
     return 2 if name.endswith(".index.json") else int(name.endswith("config.json"))
+
+
+def _files(said: Mapping[str, Any]) -> list[str] | None:
+    """The files that a marker names."""
+    files = said.get("files")
+    return [str(each) for each in files] if isinstance(files, list) else None
 
 
 def _receipt(nbytes: int, tag: str) -> str:

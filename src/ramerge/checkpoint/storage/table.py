@@ -19,6 +19,7 @@ from ramerge.foundation.text import without_secrets
 _HUB = "hub:"
 _OUT = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]+:/+|{_HUB}", re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_ONE_SLASH = re.compile(r"(s3|gs|az|https?):/(?!/)(.*)", re.DOTALL | re.IGNORECASE)
 
 
 def _bucket(scheme: str, rest: str, query: str) -> Storage:
@@ -59,8 +60,8 @@ _DESTINATIONS: dict[str, Callable[[str, str, str, Path], Destination]] = {
 
 
 def is_remote(text: str) -> bool:
-    """Whether a model's name says that it is elsewhere: it begins like `s3://`, or with `hub:`."""
-    return _SCHEME.match(text) is not None or on_hub(text) is not None
+    """Whether a model's name says that it is elsewhere: it begins like `s3://` (or `s3:/`, by mistake) or `hub:`."""
+    return (_SCHEME.match(text) or _ONE_SLASH.match(text)) is not None or on_hub(text) is not None
 
 
 def on_hub(text: str) -> str | None:
@@ -108,8 +109,14 @@ def _parts(text: str, known: Collection[str]) -> tuple[str, str, str]:
     """Scheme, name and query.
 
     Raises:
-        CheckpointError: the scheme is not known, or the name holds credentials.
+        CheckpointError: the scheme is not known, a slash is missing, or the name holds credentials.
     """
+    if (short := _ONE_SLASH.fullmatch(text)) is not None:
+        meant = without_secrets(f"{short[1].lower()}://{short[2]}")
+        raise CheckpointError(
+            f"{without_secrets(text)}: has one slash after {short[1]}: and needs two: {meant} (in Python as a string: "
+            "a Path keeps only one)"
+        )
     found = _SCHEME.fullmatch(text)
     scheme, rest, query = "", text, ""
     if found is not None:
