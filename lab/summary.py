@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from lab import rules, smollm
 from lab.claims import DOES_NOT, HOLDS, LEVEL, better
@@ -13,24 +12,14 @@ from lab.settings import MAIN
 from lab.statistics import Estimate, holm
 
 
-class Said(NamedTuple):
-    """How a comparison is put, by its verdict."""
-
-    better: str
-    level: str
-    worse: str
-    unknown: str
-
-
-_THAN = Said("is better than", "is level with", "is worse than", "cannot be told from")
-
-
-def compared(difference: Estimate, said: Said = _THAN) -> str:
+def compared(difference: Estimate) -> str:
     """A comparison by the rule for differences, in words."""
     verdict = better(difference)
+    if verdict == HOLDS:
+        return "is better than"
     if verdict == DOES_NOT:
-        return said.worse if difference.high < 0 else said.level
-    return said.better if verdict == HOLDS else said.unknown
+        return "is worse than" if difference.high < 0 else "is level with"
+    return "cannot be told from"
 
 
 def points(difference: Estimate) -> str:
