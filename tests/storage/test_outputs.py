@@ -151,7 +151,7 @@ def test_clean_removes_what_the_run_has_sent(s3: Server, large: dict[str, Any], 
     leave_upload(BUCKET, "clean/others.bin")
     obstore.put(s3.bucket(), "clean/notes", b"mine")
     (said,) = ramerge.clean(out, stage=tmp_path / "other")
-    assert said == f"{out}: 1 files of a stopped merge removed, and the parts of an upload that was broken off"
+    assert said == f"{out}: files of a stopped merge removed: 1, and the parts of an upload that was broken off"
     assert s3.files("clean") == {"notes": b"mine"}
     assert s3.uploads("clean") == ["others.bin"]
 
@@ -241,7 +241,7 @@ def test_other_machines_and_clean(s3: Server, source: dict[str, Any], stage: Pat
         r"others: a merge on \S+ has written there since .*--stage.*`ramerge clean s3://models/others`", problem
     )
     said = command("clean", out)
-    assert "3 files of a stopped merge removed" in said.stdout and "ramerge-partial: removed" in said.stdout
+    assert "files of a stopped merge removed: 3" in said.stdout and "ramerge-partial: removed" in said.stdout
     assert s3.files("others") == {} and left(stage) == []
     assert "nothing is left" in command("clean", out).stdout
 
@@ -430,6 +430,7 @@ def test_few_files_are_on_the_stage(
         }
         write_checkpoint(stage.parent / name, tensors)
     source = {"method": "ram", "base": str(stage.parent / "base"), "agents": {"code": str(stage.parent / "code")}}
-    kills.merge(source | {"shard_size": "37KB"}, f"s3://{BUCKET}/few", block=1000)
+    kills.merge(source | {"shard_size": "37KB"}, f"s3://{BUCKET}/few", block=200)
     assert len([name for name in s3.files("few") if name.endswith(".safetensors")]) == 10
-    assert 1 <= most[0] <= 6  # with blocks as small as these, workers are ahead of what is known of them
+    # workers are ahead of what is known of their blocks, which are so many that this is no more than a file
+    assert 1 <= most[0] <= 6

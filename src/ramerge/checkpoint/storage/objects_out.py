@@ -210,7 +210,7 @@ class ObjectsOut(Destination):
         left = [each for each in named if each in there]
         self._delete(left)
         self._delete([MARKER])
-        done = f"{len(left)} files of a stopped merge removed" if left or aborted else "released"
+        done = f"files of a stopped merge removed: {len(left)}" if left or aborted else "released"
         parts = ", and the parts of an upload that was broken off" if aborted else ""
         return [f"{self.address}: {done}{parts}", *problems]
 
