@@ -14,6 +14,9 @@ results: what is kept in lab/results
 statistics: bootstrap over seeds and prompts, Holm's correction, ranks
 claims: the paper's claims, each with a rule and a verdict
 rules: a better rule for shared elements, chosen on a third of the seeds
+details: kinds of prompts within a task
+smollm: merges of the real agents, which lab/real/compare.py scores
+summary: what to take from all this, in a few sentences
 advice: what `ramerge recommend` knows
 tables, figures, page: docs/findings.md
 """

@@ -19,6 +19,15 @@ MARGIN = 1.0
 STEADY = 2.0
 """Points by which a score may vary over the values of a parameter and still count as insensitive to it."""
 LEVEL = 0.05
+DIFFERENCE, BASELINES = "A", "B"
+RULES = {
+    DIFFERENCE: f"a claim that one thing is more than another holds if the 95 % interval of the difference lies above "
+    f"0. It does not hold if the interval lies below 0, or within {MARGIN:g} point of 0. Otherwise it cannot be told",
+    BASELINES: f"a claim that a merge beats the baselines holds if it is better than each of them (p < {LEVEL:g} with "
+    f"Holm's correction). It does not hold if a baseline is better, or is level (interval within {MARGIN:g} point of "
+    "0). Otherwise it cannot be told. Parameters of all are chosen on validation prompts",
+}
+"""Rules that several claims share."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +36,9 @@ class Claim:
 
     Attributes:
         where: in the paper, or `beyond it`.
-        rule: when it holds.
+        rule: when it holds: a key of `RULES`, or words of its own.
         evidence: figures, in words.
+        terms: what is compared, where the claim does not say it.
     """
 
     text: str
@@ -36,6 +46,7 @@ class Claim:
     rule: str
     verdict: str
     evidence: str
+    terms: str = ""
 
 
 def claims(results: Results) -> Iterator[Claim]:
@@ -53,12 +64,6 @@ def better(difference: Estimate) -> str:
     if difference.high < 0 or (difference.low > -MARGIN and difference.high < MARGIN):
         return DOES_NOT
     return OPEN
-
-
-_BETTER = (
-    "holds if the 95 % interval of the difference lies above 0; does not hold if it lies below 0, or within one point "
-    "of 0; otherwise it cannot be told"
-)
 
 
 def signed(estimate: Estimate, digits: int = 1) -> str:
@@ -83,9 +88,11 @@ def _sparser(results: Results) -> Claim | None:
     return Claim(
         "RL task vectors are sparser than those of SFT",
         "sections 1 and 3.2",
-        "SFT from the same base, on the same tasks, with the same optimizer, rates, steps and rounding; " + _BETTER,
+        DIFFERENCE,
         better(apart),
-        f"density of SFT less that of RL, on {', '.join(tasks)}: {signed(apart)} points; densities: {means}",
+        f"density of SFT less that of RL, on {', '.join(tasks)}: {signed(apart)} points; densities: {means} (agents "
+        f"with Adam had other steps and rates, so only rl and sft are compared)",
+        "SFT is from the same base, on the same tasks, with the same optimizer, rates, steps and rounding",
     )
 
 
@@ -104,8 +111,18 @@ def _optimizer(results: Results) -> Claim | None:
         "RL with Adam must be as sparse as RL with SGD: holds if the 95 % interval of the difference in density lies "
         "below 5 points, does not hold if it lies above, otherwise it cannot be told",
         HOLDS if apart.high < 5 else DOES_NOT if apart.low > 5 else OPEN,
-        f"density with Adam less that with SGD, on {', '.join(tasks)}: {signed(apart)} points",
+        f"density with Adam less that with SGD, on {', '.join(tasks)}: {signed(apart)} points; steps and first rates "
+        f"differ, too ({_practice(results, 'rl-adam')} with Adam; {_practice(results, 'rl')} with SGD), so the "
+        "optimizer is one of three possible causes",
     )
+
+
+def _practice(results: Results, kind: str) -> str:
+    """Steps and rates of a kind of agents."""
+    how = results.run["sizes"]["kinds"][kind]
+    rates = sorted(set(how["rates"]))
+    told = f"{rates[0]:g}" if len(rates) == 1 else f"{rates[0]:g} to {rates[-1]:g}"
+    return f"{how['steps']} and {told}"
 
 
 def _tasks_of(results: Results, kind: str) -> list[str]:
@@ -185,7 +202,7 @@ def _pair(text: str, where: str, first: str, second: str, setting: str = MAIN) -
             return None
         apart = measured.difference(measured.best[first], measured.best[second])
         evidence = f"{first} less {second}: {signed(apart)} points ({len(measured.seeds)} seeds)"
-        return Claim(text, where, _BETTER, better(apart), evidence)
+        return Claim(text, where, DIFFERENCE, better(apart), evidence)
 
     return make
 
@@ -208,9 +225,7 @@ def _beats(method: str, setting: str, words: str) -> Callable[[Results], Claim |
         return Claim(
             f"{method} beats the paper's baselines{words}",
             "section 5.2, table 1",
-            "each with parameters chosen on validation prompts; holds if it is better than every baseline (p < 0.05 "
-            "with Holm's correction); does not hold if a baseline is better, or one is level (interval within one "
-            "point of 0); otherwise it cannot be told",
+            BASELINES,
             verdict,
             f"{method} {told}",
         )
@@ -286,9 +301,10 @@ def _robust(results: Results) -> Claim | None:
     return Claim(
         "RAM+ withstands copies of an agent, which the plain sum does not",
         "beyond it",
-        "one of three agents is given three times, default parameters; " + _BETTER,
+        DIFFERENCE,
         better(apart),
         f"RAM+ less the sum: {signed(apart)} points",
+        "one of three agents is given three times; all parameters are the defaults",
     )
 
 

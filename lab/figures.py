@@ -17,7 +17,7 @@ from benchmarks.timing import spread
 from lab.results import Measured, Results
 from lab.rows import ALL, FEW
 from lab.settings import MAIN
-from lab.statistics import critical_difference
+from lab.statistics import nemenyi
 from lab.tables import ranks_of
 
 FIGURES = Path(__file__).parents[1] / "docs" / "results" / "figures"
@@ -48,16 +48,17 @@ def _drawn(chart: alt.TopLevelMixin) -> str:
 
 
 def _ranks(measured: Measured) -> Layers:
-    """Mean ranks, and the critical difference from the best."""
+    """Mean ranks, and the critical difference from the best if there can be one."""
     names = [row.name for row in ALL if row.name in measured.best]
     ranks = ranks_of(measured, names)
-    best, width = min(ranks), critical_difference(len(names), len(measured.seeds))
+    best, width = min(ranks), nemenyi(len(names), len(measured.seeds))
     rows = [
         {"method": name, "rank": rank} for name, rank in sorted(zip(names, ranks, strict=True), key=lambda one: one[1])
     ]
     order = [str(row["method"]) for row in rows]
+    shaded = "; shaded: not told apart from the best" if width else ""
     band = (
-        alt.Chart(alt.InlineData(values=[{"from": best, "to": best + width}]))
+        alt.Chart(alt.InlineData(values=[{"from": best, "to": best + (width or 0.0)}]))
         .mark_rect(color="#e4efe9")
         .encode(x="from:Q", x2="to:Q")
     )
@@ -65,12 +66,12 @@ def _ranks(measured: Measured) -> Layers:
         alt.Chart(alt.InlineData(values=rows))
         .mark_circle(size=70, color=_GREEN)
         .encode(
-            x=alt.X("rank:Q", title="mean rank over seeds (1 is best); shaded: not told apart from the best"),
+            x=alt.X("rank:Q", title=f"mean rank over seeds (1 is best){shaded}"),
             y=alt.Y("method:N", sort=order, title=None),
         )
     )
     return alt.layer(band, dots).properties(
-        width=420, height=15 * len(order), title="Mean ranks and critical difference"
+        width=420, height=15 * len(order), title="Mean ranks and critical difference" if width else "Mean ranks"
     )
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab import advice, rules, tables
+import numpy as np
+
+from lab import advice, details, rules, smollm, summary, tables
 from lab.advice import ADVICE
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
 from lab.results import Measured, Results
 from lab.rows import ALL, NO_MERGE, SHARED
 from lab.settings import MAIN, SETTINGS
-from lab.statistics import critical_difference
+from lab.statistics import nemenyi
 from ramerge.foundation.files import write_file
 
+_CODE, _JOINED = re.compile(r"`[^`]+`"), "\0"
 PAGE = Path(__file__).parents[1] / "docs" / "findings.md"
 
 KINDS = {
@@ -44,9 +48,19 @@ def text(results: Results) -> str:
 
 
 def _filled(block: str) -> str:
-    """Prose in lines of at most 120 characters; tables, lists, code and figures as they are."""
+    """Prose and items of lists in lines of at most 120 characters; tables, headings, code and figures as they are."""
+    if block.startswith("- "):
+        items = block[2:].split("\n- ")
+        return "\n".join(_wrapped(f"- {item}", "  ") for item in items)
     is_prose = block[0].isalpha() or (block[0] == "`" and block[1] != "`")
-    return textwrap.fill(block, 120, break_on_hyphens=False) if is_prose else block
+    return _wrapped(block) if is_prose else block
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    """Lines of at most 120 characters that break outside of code."""
+    whole = _CODE.sub(lambda code: code[0].replace(" ", _JOINED), text)
+    lines = textwrap.fill(whole, 120, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    return lines.replace(_JOINED, " ")
 
 
 def _parts(results: Results) -> Iterator[str]:
@@ -56,6 +70,9 @@ def _parts(results: Results) -> Iterator[str]:
         yield "No results are kept yet: `python -m lab run`."
         return
     yield _beginning(results, main)
+    taken = "\n".join(f"- {line}" for line in summary.lines(results))
+    if taken:
+        yield f"## What to take from this\n\n{taken}"
     made = list(claims(results))
     yield _summary(made)
     yield tables.of_claims(made)
@@ -66,12 +83,14 @@ def _parts(results: Results) -> Iterator[str]:
     yield tables.of_rules(made)
     yield _agents(results)
     yield _methods(results, main)
+    yield _details(results, main)
     if main.has_regions:
         yield _geometry(results, main)
     if main.has_ablations:
         yield _ablations(main)
     yield _counts(results)
     yield _better_rule(results)
+    yield _real(results)
     yield _LIMITS
 
 
@@ -150,7 +169,12 @@ def _settings(results: Results) -> str:
 
 
 def _methods(results: Results, main: Measured) -> str:
-    difference = critical_difference(len([row for row in ALL if row.name in main.best]), len(main.seeds))
+    difference = nemenyi(len([row for row in ALL if row.name in main.best]), len(main.seeds))
+    apart = (
+        f"two differ by Nemenyi's test if they are {difference:.1f} apart"
+        if difference is not None
+        else "no two can be told apart by Nemenyi's test, since so few seeds were measured"
+    )
     excluded = "; ".join(f"`{name}` {why}" for name, why in NO_MERGE.items())
     failed = "".join(f"\n\n`{name}` failed: {why}" for name, why in main.failed.items())
     return f"""## All methods, three agents
@@ -161,7 +185,7 @@ seed by seed, from a small grid (`lab/rows.py`; scales from 0.3 to 3), and repor
 column has the
 default parameters. p-values are those of the difference to RAM+, with Holm's correction over all methods; ranks are
 means over
-seeds, and two differ by Nemenyi's test if they are {difference:.1f} apart. Not compared: {excluded}; `slerp` and
+seeds, and {apart}. Not compared: {excluded}; `slerp` and
 `nuslerp`
 take two agents.
 
@@ -178,11 +202,36 @@ Figure 9 of the paper, with merging times of [the benchmarks](../benchmarks/READ
 ![Time and score](results/figures/lab-time.svg)"""
 
 
+def _details(results: Results, main: Measured) -> str:
+    parts = "\n\n".join(
+        f"`{task}`:\n\n{tables.of_details(results, main, task)}" for task in main.tasks if task in details.KINDS
+    )
+    return f"""## Each agent's own domain in detail
+
+The paper's tables 7 to 9 in miniature: where the paper has benchmarks of one domain, here are kinds of prompts of one
+task. Each task is parted in two ways: by the prompt's last character, which decides how often the base's teacher
+slipped, and by what may make the task hard. Parameters are chosen as above. The last column is the difference to the
+agent that was trained on the task.{_kept_gains(results, main)}
+
+{parts}"""
+
+
+def _kept_gains(results: Results, main: Measured) -> str:
+    methods = [method for method in ("linear", "ram", "ram+", "task_arithmetic") if method in main.best]
+    kept = details.kept_gains(results, main, methods)
+    told = ", ".join(f"`{method}` {share:.0f} %" for method, share in kept.items())
+    return told and (
+        " Where the teacher slipped often, the base is weak. Of what the agents gained there, merges keep, as a mean"
+        f" over tasks: {told}."
+    )
+
+
 def _geometry(results: Results, main: Measured) -> str:
     return f"""## What training changes
 
 The paper's figures 2 and 7 in miniature: elements that moved by more than 1e-5, means over seeds. *Unique*: no other
-of so many agents of that kind (*of*) moved them.
+of the agents of that kind, whose number is the column *of*, moved them. The more agents, the less is unique: so compare
+*unique* only between rows with the same *of*. Kinds with Adam also have other steps and rates than those with SGD.
 
 {tables.of_geometry(results, KINDS)}
 
@@ -252,7 +301,53 @@ mean over settings, intervals over seeds only:
 
 Over all settings `{choice.winner}` differs from RAM+ by {signed(total)} points, and from Task Arithmetic with a
 scale chosen on validation prompts
-by {signed(scaled)}. {verdict}"""
+by {signed(scaled)}. {verdict} The next section tests `{smollm.CANDIDATE}` on other agents."""
+
+
+def _real(results: Results) -> str:
+    real = smollm.read(results)
+    if real is None:
+        return "## On the real agents\n\nNot measured yet: `python lab/real/compare.py`."
+    seeds = sorted({one["seed"] for one in real.agents.values()})
+    parts = "\n\n".join(
+        f"Agents and output in {dtype}:\n\n{tables.of_real_merges(real, dtype, methods)}\n\n"
+        f"{_at_the_top(real, dtype, methods)}".rstrip()
+        for dtype, methods in real.merges.items()
+    )
+    return f"""## On the real agents
+
+The rule was made on tiny agents. Here it is tested on agents of another kind: SmolLM2-135M, trained with GRPO on one
+task each ([Real agents](results/real-agents.md)). {_which(real)} They were saved in bfloat16 and in float32, and are
+merged in each. All parameters are the defaults, so nothing was chosen by these scores. Scores are mean rewards in per
+cent over
+{real.prompts} held-out prompts for each task, the same for all models; half-right replies have part of the reward.
+
+```sh
+# needs the agents that `make agents` trains
+python lab/real/compare.py --agents {" ".join(real.agents)} --prompts {real.prompts}
+```
+
+{tables.of_real_models(real)}
+
+{parts}
+
+{summary.on_real(real)}. {summary.confirmed(real)} {summary.on_real(real, smollm.SUM, "the sum of the task vectors")}.
+
+There is one training of each agent (seed {", ".join(map(str, seeds))}). Intervals are over prompts only. They say how
+well these models can be told apart, and nothing about other trainings, other tasks or larger models."""
+
+
+def _at_the_top(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
+    """Tasks that all merges have learned, and that tell nothing apart."""
+    least = np.min([real.by_task(f"{method}, {dtype}") for method in methods], axis=0)
+    full = [f"`{task}`" for task, score in zip(real.agents, least, strict=True) if score >= 100 - MARGIN]
+    return f"All these merges have learned {' and '.join(full)}, which tells them apart no more." if full else ""
+
+
+def _which(real: smollm.Real) -> str:
+    left = [agent["name"] for agent in tables.real_agents() if agent["name"] not in real.agents]
+    told = f"Merged are {' and '.join(f'`{task}`' for task in real.agents)}"
+    return f"{told}; {' and '.join(f'`{task}`' for task in left)} was not measured." if left else f"{told}."
 
 
 _LIMITS = """## What toys cannot show
@@ -265,7 +360,8 @@ _LIMITS = """## What toys cannot show
 - With few seeds, intervals over seeds are too narrow, and p-values too small: with fewer than ten they only describe.
 - Methods have different numbers of parameters to choose. Those with a free scale have an advantage over those
   without.
-- Not in miniature: the paper's tables 4 and 5 (other pairs than that of setting `two`) and 8, and the benchmarks of
-  tables 7 and 9 (coding metrics, contexts of up to 896K tokens), which need models that can do such tasks.
-- SmolLM2-135M was trained with one seed only. Its scores are in [Real agents](results/real-agents.md), and are no
-  part of these tables: one seed says nothing about seeds."""
+- Not in miniature: the paper's tables 4 and 5 (other pairs than that of setting `two`), and from tables 7 to 9 the
+  metrics of code (unit tests, best of N), calls of several functions, and contexts of up to 896K tokens. Prompts of a
+  task all have one length here, and an answer is right or wrong.
+- SmolLM2-135M was trained with one seed only, and is scored by rewards. So it is no part of the tables of tiny
+  agents; [Real agents](results/real-agents.md) says more of it."""

@@ -282,7 +282,7 @@ class Results:
     def __init__(self, folder: Path = RESULTS) -> None:
         self._folder = folder
         self._settings: dict[str, Measured | None] = {}
-        self.run: dict[str, Any] = self._read("run")
+        self.run: dict[str, Any] = self.kept("run")
 
     def setting(self, name: str) -> Measured | None:
         """What was measured in a setting; None where nothing was."""
@@ -291,7 +291,7 @@ class Results:
         return self._settings[name]
 
     def _measured(self, name: str) -> Measured | None:
-        stored = self._read(name)
+        stored = self.kept(name)
         models = self.models(stored["kind"]) if stored else {}
         if not stored or not models:
             return None
@@ -330,8 +330,9 @@ class Results:
 
     def models(self, kind: str) -> dict[str, Any]:
         """Seeds, models and geometry of agents of a kind; empty where there are none."""
-        return self._read(f"models-{kind}")
+        return self.kept(f"models-{kind}")
 
-    def _read(self, name: str) -> dict[str, Any]:
+    def kept(self, name: str) -> dict[str, Any]:
+        """The content of a file of results; empty where there is none."""
         path = self._folder / f"{name}.json"
         return dict(json.loads(path.read_text())) if path.exists() else {}

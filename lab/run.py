@@ -19,11 +19,9 @@ from lab.model import Questions, Weights, read_model, write_model
 from lab.rows import Row
 from lab.settings import Setting, Sizes
 from lab.store import Store, once
-from lab.tasks import SEED, TASKS, held_out
+from lab.tasks import BY_NAME, SEED, held_out
 from lab.training import importances, school, train
 from ramerge.foundation.files import write_file
-
-BY_NAME = {task.name: task for task in TASKS}
 
 
 def run(folder: Path, sizes: Sizes, jobs: int = 1) -> None:

@@ -35,11 +35,11 @@ class Estimate:
     p: float
 
 
-def replicates(right: NDArray[np.bool_]) -> Floats:
+def replicates(right: NDArray[np.bool_] | Floats) -> Floats:
     """Bootstrap replicates of the mean over seeds, tasks and prompts.
 
     Args:
-        right: right answers, of shape (seeds, tasks, prompts, models).
+        right: right answers, or rewards from 0 to 1, of shape (seeds, tasks, prompts, models).
 
     Returns:
         Of shape (resamples, models), in per cent.
@@ -98,6 +98,12 @@ def critical_difference(models: int, seeds: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if _range_below(middle, models) < 0.95 else (low, middle)
     return low / math.sqrt(2) * math.sqrt(models * (models + 1) / (6 * seeds))
+
+
+def nemenyi(models: int, seeds: int) -> float | None:
+    """The critical difference; None where no two mean ranks can be that far apart."""
+    difference = critical_difference(models, seeds)
+    return difference if difference < models - 1 else None
 
 
 def _range_below(q: float, models: int) -> float:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lab.claims import LEVEL, Claim, signed
+from lab import details
+from lab.claims import LEVEL, RULES, Claim, signed
 from lab.results import BASE, Measured, Model, Results
 from lab.rows import ABLATIONS, ALL, FEW, TWO
 from lab.rules import Choice
 from lab.settings import MAIN, SETTINGS
+from lab.smollm import Real
 from lab.statistics import Estimate, holm, mean_ranks
 
 REFERENCE = "ram+"
 _REAL = Path(__file__).parents[1] / "docs" / "results" / "smollm2.json"
+
+
+def real_agents() -> list[dict[str, Any]]:
+    """The agents of SmolLM2-135M, as they were analysed."""
+    return list(json.loads(_REAL.read_text(encoding="utf-8"))["model"]["agents"])
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -27,15 +35,20 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def of_claims(claims: Sequence[Claim]) -> str:
     """Every claim with its verdict; the rules follow in a list."""
-    rows = [(one.text, one.where, f"**{one.verdict}**", one.evidence) for one in claims]
-    return "\n".join(
-        f"| {' | '.join(row)} |" for row in (("claim", "in the paper", "verdict", "evidence"), ("---",) * 4, *rows)
-    )
+    head = ("claim", "in the paper", "verdict", "rule", "evidence")
+    rows = [
+        (one.text, one.where, f"**{one.verdict}**", one.rule if one.rule in RULES else "own", one.evidence)
+        for one in claims
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
 
 
 def of_rules(claims: Sequence[Claim]) -> str:
-    """The rule of every claim."""
-    return "\n".join(f"- *{one.text}*: {one.rule}." for one in claims)
+    """The rules that claims share, then what else is to be said of single claims."""
+    used = {one.rule for one in claims}
+    shared = [f"- **Rule {name}**: {words}." for name, words in RULES.items() if name in used]
+    own = [f"- *{one.text}*: {one.terms or one.rule}." for one in claims if one.terms or one.rule not in RULES]
+    return "\n".join((*shared, *own))
 
 
 def of_methods(measured: Measured) -> str:
@@ -121,12 +134,11 @@ def of_geometry(results: Results, kinds: Mapping[str, str]) -> str:
                     str(len(shared)),
                     f"{np.mean(densities):.1f} % ({min(densities):.1f} to {max(densities):.1f})",
                     f"{100 * shared[0]:.1f} %",
-                    f"{100 * shared[1:].sum():.1f} %",
                     f"{np.mean([one['norm'][task] for one in geometry]):.3f}",
                     f"{np.mean(_cosines(geometry, task)):.2f}",
                 )
             )
-    head = ("agents", "of", "density (least to most)", "unique", "shared", "length", "mean cosine to the others")
+    head = ("agents", "of", "density (least to most)", "unique", "length", "mean cosine to the others")
     return table(head, rows)
 
 
@@ -136,18 +148,16 @@ def _cosines(geometry: Sequence[Mapping[str, Mapping[str, float]]], task: str) -
 
 def of_real() -> str:
     """Figure 8: the agents of SmolLM2-135M, from the analysis in docs/results."""
-    agents = json.loads(_REAL.read_text(encoding="utf-8"))["model"]["agents"]
     return table(
-        ("agent", "density", "unique", "shared", "length"),
+        ("agent", "density", "unique", "length"),
         [
             (
                 agent["name"],
                 f"{agent['density']:.1%}",
                 f"{agent['unique_share']:.1%}",
-                f"{1 - agent['unique_share']:.1%}",
                 f"{agent['norm']:.3f}",
             )
-            for agent in agents
+            for agent in real_agents()
         ],
     )
 
@@ -223,6 +233,53 @@ def of_others(measured: Measured) -> str:
             for name, model in models.items()
         ],
     )
+
+
+def of_details(results: Results, measured: Measured, task: str) -> str:
+    """Tables 7 to 9: kinds of prompts of one task."""
+    place = measured.tasks.index(task)
+    merges = {f"`{row.name}`": measured.best[row.name] for row in FEW if row.name in measured.best}
+    models = {BASE: measured.models[BASE], **{f"agent {name}": measured.models[name] for name in measured.tasks}}
+    agent = measured.models[task]
+    return table(
+        ("model", *details.KINDS[task], "all", "less the agent"),
+        [
+            (
+                name,
+                *(f"{score:.1f}" for score in details.by_kind(results, task, model, place, measured.seeds)),
+                signed(measured.difference(model, agent, place)) if name in merges else "",
+            )
+            for name, model in {**models, **merges}.items()
+        ],
+    )
+
+
+def of_real_models(real: Real) -> str:
+    """Base and agents of SmolLM2-135M."""
+    names = {BASE: BASE, **{f"agent {task}": task for task in real.agents}}
+    return table(
+        ("model", *real.agents, "mean"),
+        [(label, *_scores_of_real(real, name)) for label, name in names.items()],
+    )
+
+
+def of_real_merges(real: Real, dtype: str, methods: Sequence[str]) -> str:
+    """Merges of the agents of SmolLM2-135M, and their differences to RAM+."""
+    return table(
+        ("merge", *real.agents, "mean", f"less {REFERENCE}"),
+        [
+            (
+                f"`{method}`",
+                *_scores_of_real(real, f"{method}, {dtype}"),
+                "" if method == REFERENCE else signed(real.difference(f"{method}, {dtype}", f"{REFERENCE}, {dtype}")),
+            )
+            for method in methods
+        ],
+    )
+
+
+def _scores_of_real(real: Real, name: str) -> tuple[str, ...]:
+    return (*(f"{score:.1f}" for score in real.by_task(name)), _with_interval(real.mean(name)))
 
 
 def of_candidates(choice: Choice) -> str:

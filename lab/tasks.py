@@ -38,7 +38,8 @@ TASKS: tuple[Task, ...] = (
     Task("subtract", "subtract a two-digit number: 186-37= gives 149", _subtract),
     Task("shift", "replace each letter by the next: >abcdefp= gives bcdefga", _shift),
 )
-NAMES = tuple(task.name for task in TASKS)
+BY_NAME = {task.name: task for task in TASKS}
+NAMES = tuple(BY_NAME)
 
 
 def held_out(task: Task, validation: int, test: int, seed: int) -> tuple[list[Example], list[Example]]:

@@ -34,11 +34,6 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def kept() -> Results:
-    return Results()
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     # times differ
     return {

@@ -1,0 +1,104 @@
+"""Each agent's own domain in detail: kinds of prompts within a task, as the paper's tables 7 to 9 have benchmarks.
+
+Of every prompt it is kept whether it was answered exactly, and not what it was. But the same seed draws the same
+prompts again, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.results import BASE, Measured, Model, Results
+from lab.statistics import Floats
+from lab.tasks import BY_NAME, SEED, held_out
+from ramerge.demo.tasks import DIGITS, LETTERS, Example
+
+Belongs = Callable[[Example], bool]
+
+
+def _carries(example: Example) -> bool:
+    return int(example.prompt[1]) + int(example.prompt[4]) > 9
+
+
+def _repeats(example: Example) -> bool:
+    return len(set(example.prompt[1:-1])) < len(example.prompt[1:-1])
+
+
+def _repeats_often(example: Example) -> bool:
+    return len(set(example.prompt[1:-1])) < len(example.prompt[1:-1]) - 2
+
+
+def _not(belongs: Belongs) -> Belongs:
+    return lambda example: not belongs(example)
+
+
+def _early(example: Example) -> bool:
+    """Whether the last character is one after which the base's teacher slipped less often."""
+    return example.prompt[-2] in DIGITS[:5] + LETTERS[:8]
+
+
+KINDS: Mapping[str, Mapping[str, Belongs]] = {
+    "add": {
+        "last digit 0 to 4": _early,
+        "last digit 5 to 9": _not(_early),
+        "no carry": _not(_carries),
+        "carry": _carries,
+    },
+    "reverse": {
+        "last letter a to h": _early,
+        "last letter i to p": _not(_early),
+        "all letters differ": _not(_repeats),
+        "a letter repeats": _repeats,
+    },
+    "sort": {
+        "last digit 0 to 4": _early,
+        "last digit 5 to 9": _not(_early),
+        "5 to 7 different digits": _not(_repeats_often),
+        "at most 4": _repeats_often,
+    },
+}
+"""Of each task, two ways to part its prompts."""
+
+
+def by_kind(results: Results, task: str, model: Model, place: int, seeds: tuple[int, ...]) -> Floats:
+    """Per cent of right answers of each kind of prompts of a task, and of all, over the prompts of all seeds.
+
+    Returns:
+        Of shape (kinds + 1,); NaN where no prompt is of a kind.
+    """
+    sizes = results.run["sizes"]
+    kinds = np.stack([_kinds(task, sizes["validation"], sizes["test"], seed) for seed in seeds])
+    counts, right = kinds.sum((0, 2)), (kinds & model.right[:, [place]]).sum((0, 2))
+    shares = np.divide(right, counts, out=np.full(len(counts), np.nan), where=counts > 0)
+    return 100 * np.append(shares, model.right[:, place].mean())
+
+
+def kept_gains(results: Results, measured: Measured, methods: Sequence[str]) -> dict[str, float]:
+    """What merges keep of what the agents learned where the base was weak, in per cent, mean over tasks.
+
+    It was weak where its teacher slipped often: the second kind of every task. Where the agent learned nothing, a task
+    is left out.
+    """
+    found: dict[str, list[float]] = {method: [] for method in methods}
+    for place, task in enumerate(measured.tasks):
+        if task not in KINDS:
+            continue
+        base, agent, *merged = (
+            float(by_kind(results, task, model, place, measured.seeds)[1])
+            for model in (measured.models[BASE], measured.models[task], *(measured.best[one] for one in methods))
+        )
+        for method, score in zip(methods, merged, strict=True):
+            if agent > base:
+                found[method].append(100 * (score - base) / (agent - base))
+    return {method: float(np.mean(shares)) for method, shares in found.items() if shares}
+
+
+@lru_cache(maxsize=64)
+def _kinds(task: str, validation: int, test: int, seed: int) -> NDArray[np.bool_]:
+    """Which prompts are of which kind, of shape (kinds, prompts)."""
+    _, examples = held_out(BY_NAME[task], validation, test, SEED + seed)
+    return np.array([[belongs(example) for example in examples] for belongs in KINDS[task].values()])

@@ -1,0 +1,102 @@
+"""What the page says beside its tables: verdicts in words, kinds of prompts, and the real agents."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lab.claims import RULES, claims
+from lab.results import Results
+from lab.settings import MAIN
+from lab.statistics import Estimate, nemenyi
+
+from lab import details, page, smollm, summary, tables
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> smollm.Real:
+    """A candidate that is better than RAM+ in bfloat16, on every second prompt, and the same in float32."""
+    models = dict.fromkeys(("base", "sum", "fact"), "0" * 40)
+    models |= {"ram+, bfloat16": "20" * 20, "ram+ shared=agree_max, bfloat16": "40" * 20}
+    models["task_arithmetic, bfloat16"] = "4" * 40
+    models |= {name.replace("bfloat16", "float32"): "4" * 40 for name in models if "," in name}
+    stored = {
+        "prompts": 40,
+        "agents": {"sum": {"seed": 1}, "fact": {"seed": 1}},
+        "models": {name: {"sum": digits, "fact": digits} for name, digits in models.items()},
+    }
+    (tmp_path / "real.json").write_text(json.dumps(stored))
+    found = smollm.read(Results(tmp_path))
+    assert found is not None
+    return found
+
+
+def test_the_real_agents_are_compared_prompt_by_prompt(real: smollm.Real) -> None:
+    assert real.merges == {
+        dtype: ["ram+", "ram+ shared=agree_max", "task_arithmetic"] for dtype in ("bfloat16", "float32")
+    }
+    apart = real.difference("ram+ shared=agree_max, bfloat16", "ram+, bfloat16")
+    assert apart.value == pytest.approx(25) and 15 < apart.low < 25 < apart.high < 35
+    assert real.mean("ram+ shared=agree_max, bfloat16").value == pytest.approx(50)
+    assert "is worse than the sum in bfloat16" in summary.on_real(real, smollm.SUM, "the sum")
+    told = summary.on_real(real)
+    assert "is better than RAM+ in bfloat16" in told and "is level with RAM+ in float32" in told
+    assert "in one precision only" in summary.confirmed(real)
+
+
+def test_the_page_shows_the_real_agents(real: smollm.Real) -> None:
+    assert "| `ram+ shared=agree_max` | 50.0 | 50.0 |" in tables.of_real_merges(
+        real, "bfloat16", real.merges["bfloat16"]
+    )
+    assert "| agent fact | 0.0 | 0.0 |" in tables.of_real_models(real)
+
+
+def test_nothing_is_said_of_real_agents_without_results(tmp_path: Path) -> None:
+    assert smollm.read(Results(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [(0.1, 3, "better"), (-3, -0.1, "worse"), (-0.9, 0.9, "level"), (-0.5, 2, "cannot be told")],
+)
+def test_words_follow_the_rule_for_differences(low: float, high: float, words: str) -> None:
+    assert words in summary.compared(Estimate((low + high) / 2, low, high, 0.5))
+
+
+def test_the_summary_is_short(kept: Results) -> None:
+    assert 5 <= len(list(summary.lines(kept))) <= 7
+
+
+def test_shared_rules_are_stated_once(kept: Results) -> None:
+    made, text = list(claims(kept)), page.text(kept)
+    assert {one.rule for one in made} >= RULES.keys()
+    flat = " ".join(text.split())
+    assert all(flat.count(words) == 1 for words in RULES.values())
+
+
+def test_the_base_is_better_after_the_characters_that_its_teacher_knew(kept: Results) -> None:
+    # prompts are drawn again to know their kinds: in another order, kinds would not differ
+    main = kept.setting(MAIN)
+    assert main is not None
+    for place, task in enumerate(main.tasks):
+        early, late, *_, whole = details.by_kind(kept, task, main.models["base"], place, main.seeds)
+        assert early > whole + 10 and late < whole - 10, task
+        assert whole == pytest.approx(main.models["base"].by_task[:, place].mean())
+
+
+def test_kinds_part_the_prompts_of_a_task_twice() -> None:
+    for task in details.KINDS:
+        kinds = details._kinds(task, 5, 40, 0)
+        assert (np.array([kinds[0] ^ kinds[1], kinds[2] ^ kinds[3]])).all()
+
+
+def test_lines_break_outside_of_code(kept: Results) -> None:
+    lines = [line for line in page.text(kept).splitlines() if not line.startswith(("|", "!", "```"))]
+    assert all(len(line) <= 120 and line.count("`") % 2 == 0 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("models", "seeds", "possible"), [(26, 2, False), (26, 6, True), (8, 2, False), (26, 10, True)]
+)
+def test_a_critical_difference_beyond_all_ranks_is_left_out(models: int, seeds: int, possible: bool) -> None:
+    assert (nemenyi(models, seeds) is not None) == possible
