@@ -447,6 +447,7 @@ ONE = ["analyze", "--base", "base", "--agent", "code=code"]
             ["/dev/null: cannot be written: it is not a regular file; choose another path"],
         ),
         ([*ONE, "--csv", "base/model.safetensors"], 1, ["base/model.safetensors: cannot be written: File exists"]),
+        ([*ONE, "--csv", "base/tables"], 2, ["base/tables: is inside a model that is read; choose another place"]),
         (
             ["report", "nowhere"],
             2,

@@ -26,6 +26,15 @@ def test_sizes_are_those_of_the_files(tmp_path: Path) -> None:
     assert record.bytes_written == made.bytes_written == (tmp_path / "out/model.safetensors").stat().st_size
 
 
+def test_agents_that_are_coarser_than_the_base(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", simple(0, "F32"))
+    for name, dtype in (("a", "BF16"), ("b", "F32")):
+        write_checkpoint(tmp_path / name, simple(1, dtype))
+    (note,) = [note for note in plan(recipe(tmp_path, ["a", "b"])).notes if "rounding by itself" in note]
+    assert note.startswith("the base is float32, and a is bfloat16: ") and "--dtype bfloat16" in note
+    assert not any("rounding by itself" in note for note in plan(recipe(tmp_path, ["b"])).notes)
+
+
 def test_every_problem_of_every_input_at_once(tmp_path: Path) -> None:
     names = write_simple(tmp_path, {"a": 0.1, "b": 0.1, "c": 0.1, "d": 0.1})
     (tmp_path / "a" / "model.safetensors").unlink()

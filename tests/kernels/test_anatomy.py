@@ -49,6 +49,16 @@ def test_many_elements_are_counted_as_few_are(share: float) -> None:
     assert [int(sets[[mask for mask in range(8) if mask >> t & 1]].sum()) for t in range(3)] == moved
 
 
+def test_sums_are_those_of_what_is_finite() -> None:
+    words = models(0.3)
+    finite = counted(words, [0, ELEMENTS])[1][2]
+    words[1][70_000] = 0x7FC0
+    words[2][70_001] = 0xFF80
+    flagged, (_, _, sums) = counted(words, [0, ELEMENTS])
+    assert flagged
+    np.testing.assert_allclose(sums, finite, rtol=1e-3, atol=1)
+
+
 @pytest.mark.parametrize("place", [0, 40_000, ELEMENTS - 1])
 @pytest.mark.parametrize("model", [0, 2])
 def test_what_is_not_finite_is_found_where_nobody_moved_it_too(place: int, model: int) -> None:

@@ -160,6 +160,11 @@ def test_names_that_cannot_be(out: str, source: dict[str, Any]) -> None:
     assert "hush" not in str(caught.value)
 
 
+def test_a_wrong_branch_is_shown(source: dict[str, Any]) -> None:
+    with pytest.raises(ramerge.CheckpointError, match=r"hub:me/m@\.\./x: must be"):
+        ramerge.plan(source, "hub:me/m@../x")
+
+
 def test_the_command_says_the_commit(hub: WebServer, source: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     flags = [f"--agent={name}={folder}" for name, folder in source["agents"].items()]
     monkeypatch.setenv("HF_ENDPOINT", hub.url)

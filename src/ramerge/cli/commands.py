@@ -7,6 +7,7 @@ The engine is imported inside the functions, because importing numba and pydanti
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ from ramerge.foundation.terminal import fail, say, warn
 if TYPE_CHECKING:
     from ramerge.analysis.results import Analysis
     from ramerge.foundation.events import Listener
+    from ramerge.recipe.document import Document
 
 
 @click.command(short_help="Merge agents into a checkpoint.")
@@ -193,7 +195,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
     from ramerge.foundation.screen import shown, stage
 
     document = read_recipe(paths, flags)
-    _check_pages(flags)
+    _check_pages(flags, _models(document))
     asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
     leads = _leads(flags)
     with shown(stage, quiet=quiet or not leads) as listen:
@@ -255,8 +257,16 @@ def report(out: Path, quiet: bool, **flags: Any) -> None:
         say([*summary(analysis), str(chosen["html"])])
 
 
-def _check_pages(flags: dict[str, Any]) -> None:
-    """Refuse what could not be written, before the inputs are read."""
+def _models(document: Document) -> list[Path]:
+    """Folders of models on this machine that a recipe names; other names lead nowhere here."""
+    agents = document.values.get("agents")
+    values = [document.values.get("base"), *(agents.values() if isinstance(agents, Mapping) else ())]
+    texts = [value.get("model") if isinstance(value, Mapping) else value for value in values]
+    return [folder for text in texts if isinstance(text, str) and (folder := document.folder / text).is_dir()]
+
+
+def _check_pages(flags: dict[str, Any], models: Sequence[Path] = ()) -> None:
+    """Refuse what could not be written, before the inputs are read, and what would be written into a model."""
     from ramerge.foundation.files import check_file, check_folder
 
     for key, check in (
@@ -267,6 +277,9 @@ def _check_pages(flags: dict[str, Any]) -> None:
     ):
         if flags[key] is not None:
             check(flags[key])
+            for model in models:
+                if flags[key].resolve().is_relative_to(model.resolve()):
+                    raise RecipeError(f"{flags[key]}: is inside a model that is read; choose another place")
     if flags["html"] is not None and flags["html"] == flags["json_file"]:
         raise RecipeError(f"--html and --json: both name {flags['html']}")
     if flags["html"] is not None or flags["figures"] is not None:

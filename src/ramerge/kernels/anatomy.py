@@ -120,7 +120,7 @@ def survey(
             `others`, and those that only it did.
         counts: int64, as `Layout.counts` lays it out.
         sums: float64, as `Layout.sums` lays it out. Chunks of 1,024 changed elements are added in float32 (of float64
-            inputs in float64), in an order of the processor's choice.
+            inputs in float64), in an order of the processor's choice. What is not finite adds nothing.
 
     Returns:
         True if an input or a task vector is not finite.
@@ -228,6 +228,10 @@ def survey({inputs}, merged, {gathered}, {epsilons}, others, numbers, marks, joi
                 counts[np.uint64({agree}) + s * N + t] += agree
                 counts[np.uint64({agree}) + t * N + s] += agree
         unit = 1.0
+        if top >= np.{bits}({infinity}):  # sums are those of what is finite
+            for k in range(np.uint64(numbers.size)):
+                numbers[k] = numbers[k] if abs(numbers[k]) < np.inf else ZERO
+            top = np.{bits}(0)
         {scale}
         for s in range(N):
             a, m = s * CHUNK, (N + s) * CHUNK

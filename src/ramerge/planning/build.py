@@ -75,6 +75,7 @@ def make_plan(
     if as_delta:
         checks.check_delta(points, inputs, findings, in_memory=in_memory)
         contents = replace(contents, below=inputs.opened_base)
+    checks.note_coarse_agents(contents.tensors, points, findings)
     resources = cut(points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed, sends=not here)
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
     resources = replace(resources, solving_seconds=took)

@@ -10,7 +10,7 @@ from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.storage.destination import Destination
 from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.write import Shard
-from ramerge.foundation.dtypes import full_name
+from ramerge.foundation.dtypes import full_name, itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, one_line
 from ramerge.planning.findings import Findings, listed
@@ -195,6 +195,29 @@ def note_deltas(deltas: Sequence[str], bytes_read: int, in_full: int, findings: 
         findings.notes.append(
             f"with deltas {bytes_read:,} bytes are read, {share} of the {in_full:,} of whole checkpoints"
         )
+
+
+def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point], findings: Findings) -> None:
+    """Say which agents are stored more coarsely than the base: their rounding looks like training."""
+    coarse = {
+        source.owner: (full_name(tensor.base.dtype), full_name(source.tensor.dtype))
+        for tensor in tensors
+        if tensor.merged and tensor.base.is_float
+        for source in tensor.sources
+        if source.owner != "base" and not source.is_importance and _is_coarser(source.tensor.dtype, tensor.base.dtype)
+    }
+    if coarse and points[0].uses_base:
+        (wide, narrow), names = next(iter(coarse.values())), listed(list(coarse))
+        findings.notes.append(
+            f"the base is {wide}, and {names} {'is' if len(coarse) == 1 else 'are'} {narrow}: rounding by itself makes "
+            f"most elements differ, and counts as moved. Give the base in {narrow} (ramerge convert BASE OUT --dtype "
+            f"{narrow}), or agents in {wide}"
+        )
+
+
+def _is_coarser(dtype: str, other: str) -> bool:
+    """Whether a dtype cannot hold most numbers of another."""
+    return itemsize(dtype) < itemsize(other) or (dtype, other) == ("BF16", "F16")
 
 
 def check_elsewhere(out: Destination, points: Sequence[Point], findings: Findings, *, as_delta: bool) -> None:

@@ -41,10 +41,12 @@ class HubOut(Destination):
     def __init__(self, text: str, stage: Path, *, public: bool) -> None:
         found = _NAME.fullmatch(text)
         if found is None:
-            written = text.partition("?")[0].rpartition("@")[2]  # a token may stand before the @
+            name, at, branch = text.partition("?")[0].partition("@")
+            if at and ":" in name:  # it may be a token
+                name = "…"
             raise CheckpointError(
-                f"hub:{'…@' if '@' in text else ''}{written}: must be hub:owner/name or hub:owner/name@branch, such as "
-                "hub:me/merged"
+                f"hub:{name}{at}{branch}: must be hub:owner/name or hub:owner/name@branch, such as hub:me/merged; a "
+                "branch is one or more names with a slash between them"
             )
         self.name, self._branch = found[1], found[2] or _MAIN
         self.address = self.result = f"hub:{text}"
