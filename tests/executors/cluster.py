@@ -28,6 +28,7 @@ def two_nodes() -> Iterator[Any]:
     """The cluster. What Ray says is not shown, and nothing is sent to its makers."""
     pytest.importorskip("ray", reason="Ray has no wheel for this Python")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_TQDM_PATCH_PRINT"] = "0"  # else Ray replaces print in this process, for all tests that follow
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     from ray.cluster_utils import Cluster
 
