@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ramerge.kernels import anatomy
+from ramerge.kernels import anatomy, native
 from ramerge.kernels.formats import Words, uniform
 
 ELEMENTS = 100_002  # several segments, the last one not full, and a last chunk of one part of a word
@@ -47,6 +47,15 @@ def test_many_elements_are_counted_as_few_are(share: float) -> None:
     moved = [int((np.abs(agent - base) > np.float32(1e-5)).sum()) for agent in agents]
     sets = whole[0][anatomy.slices(LAYOUT.counts)["masks"]]
     assert [int(sets[[mask for mask in range(8) if mask >> t & 1]].sum()) for t in range(3)] == moved
+
+
+def test_processors_that_do_not_compress_vectors_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = models(0.1)
+    _, wanted = counted(words, [0, ELEMENTS])
+    monkeypatch.setattr(native, "expands", lambda: False)
+    monkeypatch.setattr(anatomy, "_survey", anatomy._survey.__wrapped__)  # not what is kept for this processor
+    _, found = counted(words, [0, ELEMENTS])
+    assert all((one == other).all() for one, other in zip(found, wanted, strict=True))
 
 
 def test_sums_are_those_of_what_is_finite() -> None:
