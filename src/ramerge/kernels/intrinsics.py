@@ -499,6 +499,13 @@ def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
 INTRINSICS["not_zero"] = intrinsic(_not_zero)
 
 
+def _store_compressed(builder: Any, vector: Any, place: Any, bits: Any) -> None:
+    """Store those elements of a vector of 64 integers whose bits are set, one after the other, from `place` on."""
+    kind = ir.FunctionType(ir.VoidType(), [vector.type, place.type, bits.type])
+    name = f"llvm.masked.compressstore.v64i{vector.type.element.width}"
+    builder.call(builder.module.declare_intrinsic(name, (), kind), [vector, place, bits])
+
+
 def _compared(_typing: Any, base: Any, other: Any, values: Any, place: Any) -> Any:
     """As `differing`, and stores the xors of the words that differ: `compared(base, other, values, place)`.
 
@@ -507,7 +514,7 @@ def _compared(_typing: Any, base: Any, other: Any, values: Any, place: Any) -> A
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lane, bits = ir.IntType(base.dtype.bitwidth), ir.VectorType(ir.IntType(1), 64)
+        lane = ir.IntType(base.dtype.bitwidth)
         word = ir.VectorType(lane, 64)
         start, first = (builder.extract_value(arguments[3], index) for index in range(2))
 
@@ -516,13 +523,8 @@ def _compared(_typing: Any, base: Any, other: Any, values: Any, place: Any) -> A
             return builder.bitcast(builder.gep(array.data, [at]), kind.as_pointer())
 
         old, new = (builder.load(pointer(index, start, word), align=base.dtype.bitwidth // 8) for index in range(2))
-        compress = builder.module.declare_intrinsic(
-            f"llvm.masked.compressstore.v64i{base.dtype.bitwidth}",
-            (),
-            ir.FunctionType(ir.VoidType(), [word, lane.as_pointer(), bits]),
-        )
         differs = builder.icmp_unsigned("!=", old, new)
-        builder.call(compress, [builder.xor(old, new), pointer(2, first, lane), differs])
+        _store_compressed(builder, builder.xor(old, new), pointer(2, first, lane), differs)
         return builder.bitcast(differs, I64)
 
     return types.uint64(base, other, values, place), generate
@@ -539,16 +541,11 @@ def _compressed(_typing: Any, source: Any, target: Any, place: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lane, bits = ir.IntType(source.dtype.bitwidth), ir.VectorType(ir.IntType(1), 64)
         start, first, mask = (builder.extract_value(arguments[2], index) for index in range(3))
         vector = _loaded_64(context, builder, signature.args[0], arguments[0], start)
         stored = context.make_array(signature.args[1])(context, builder, arguments[1]).data
-        compress = builder.module.declare_intrinsic(
-            f"llvm.masked.compressstore.v64i{lane.width}",
-            (),
-            ir.FunctionType(ir.VoidType(), [vector.type, lane.as_pointer(), bits]),
-        )
-        builder.call(compress, [vector, builder.gep(stored, [first]), builder.bitcast(mask, bits)])
+        bits = builder.bitcast(mask, ir.VectorType(ir.IntType(1), 64))
+        _store_compressed(builder, vector, builder.gep(stored, [first]), bits)
         return mask
 
     return types.uint64(source, target, place), generate
