@@ -6,6 +6,8 @@ PEERS := .venv-peers
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 export OMP_WAIT_POLICY := passive
+# Tests start hundreds of processes. Where nothing compiled may be kept, each of them compiles 300 modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test thorough peers browser sandbox lint docs format fuzz faults kills bench lab lab-quick agents real isolate scores clean
 
