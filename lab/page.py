@@ -121,8 +121,7 @@ def _summary(made: Sequence[Claim]) -> str:
     return f"""## The claims, one by one
 
 Of {len(made)} claims {count[HOLDS]} hold on these agents, {count[DOES_NOT]} do not, and of {count[OPEN]} these
-agents cannot tell.
-A difference of less than {MARGIN:g} point counts as none."""
+agents cannot tell. The rules of these verdicts stand below the table."""
 
 
 def _agents(results: Results) -> str:
