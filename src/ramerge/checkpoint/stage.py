@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from ramerge.checkpoint.outputs import is_replaceable
 from ramerge.checkpoint.storage.place import Place
-from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, StoppedError
+from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, StoppedError, reason
 from ramerge.foundation.files import hidden_beside, is_at, lock, write_all
 from ramerge.foundation.signals import Guard, held
 
@@ -426,7 +426,7 @@ class Output:
                 self.notices.append(str(error))
             except OSError as error:
                 self.notices.append(
-                    f"{self._work}: is left over and cannot be removed: {error.strerror}; "
+                    f"{self._work}: is left over and cannot be removed: {reason(error)}; "
                     f"the next run to {self.named} removes it"
                 )
             finally:
@@ -540,8 +540,7 @@ def _reason(error: OSError, out: Path) -> str:
         with suppress(OSError, StopIteration):
             folder = next(each for each in out.parents if each.exists())
             return f"the disk is full ({shutil.disk_usage(folder).free:,} bytes free)"
-    text = error.strerror or str(error)
-    return f"{text}: {error.filename}" if error.filename else text
+    return reason(error, f": {error.filename}" if error.filename else "")
 
 
 def _at(path: Path) -> Identity | None:
