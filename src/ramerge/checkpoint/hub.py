@@ -221,7 +221,7 @@ def _unknown(text: str, path: Path, error: Exception) -> str:
     if isinstance(error, OfflineModeIsEnabled):
         return (
             f"{text}: there is no folder {path}, the hub's cache does not have this model, and the hub is not asked "
-            "because HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set; check the path, unset the variable, or download the model "
-            "first (hf download)"
+            "because HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set; check the path, unset the variable, or download "
+            "the model first (hf download)"
         )
     return f"{text}: there is no folder {path}, and the hub cannot provide it: {hub.said(error)}"
