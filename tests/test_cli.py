@@ -393,6 +393,38 @@ def test_an_analysis_in_every_form(tmp_path: Path) -> None:
     assert ramerge("analyze", write_recipe(tmp_path, names), "--quiet").stdout == ""
 
 
+def test_an_analysis_on_standard_output(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    done = ramerge("analyze", *flags(tmp_path, names), "--json", "-", "--csv", tmp_path / "csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["schema"] == "ramerge.analysis/1"
+    assert (tmp_path / "csv/agents.csv").is_file() and not (tmp_path / "-").exists()
+
+
+def test_a_file_that_may_be_meant_as_the_output(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    for command in ("plan", "merge"):
+        done = ramerge(command, *flags(tmp_path, names), "notes.txt", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "notes.txt: was read as the recipe, because it is a file; if it is meant as OUT, give" in done.stderr
+    assert "meant as OUT" not in ramerge("merge", "notes.txt", cwd=tmp_path).stderr
+    done = ramerge("plan", *flags(tmp_path, names), "s3://bucket/out?versionId=1", cwd=tmp_path)
+    assert done.returncode == 2 and "a query has no meaning here" in done.stderr and "--agent s3" not in done.stderr
+
+
+def test_limits_are_shown_as_they_are(tmp_path: Path) -> None:
+    done = ramerge("plan", *flags(tmp_path, write_simple(tmp_path)), "--max-memory", "1KB")
+    assert done.returncode == 2 and "error: --max-memory: 1,000 bytes are too little; give at least" in done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "fp8", "int8"])
+def test_an_unknown_dtype_is_answered_with_all_that_are_known(dtype: str, tmp_path: Path) -> None:
+    done = ramerge("plan", *flags(tmp_path, write_simple(tmp_path)), "--dtype", dtype)
+    said = f"error: --dtype: unknown value '{dtype}'; known: bfloat16, float16, float32, float64, widest, like base"
+    assert done.stderr.splitlines() == [said]
+
+
 def test_a_report_of_a_finished_merge(tmp_path: Path) -> None:
     pytest.importorskip("altair")
     names = write_simple(tmp_path)
@@ -408,6 +440,7 @@ def test_a_report_of_a_finished_merge(tmp_path: Path) -> None:
     assert f"{names[0]} is not what was merged" in ramerge("report", tmp_path / "out").stdout
 
 
+IN_THE_WAY = "File exists; a file has the name of a folder that is needed; choose another path"
 ONE = ["analyze", "--base", "base", "--agent", "code=code"]
 
 
@@ -431,10 +464,18 @@ ONE = ["analyze", "--base", "base", "--agent", "code=code"]
         ),
         ([*ONE, "--epsilons", "-1"], 2, ["epsilons: -1.0 must be a number, 0 or more"]),
         ([*ONE, "--html", "x", "--json", "x"], 2, ["--html and --json: both name x"]),
+        ([*ONE, "--csv", "x", "--json", "./x"], 2, ["--json and --csv: both name x"]),
+        ([*ONE, "--html", "-", "--json", "-"], 2, ["--html and --json: both name -"]),
+        (
+            [*ONE, "--figures", "x/y", "--json", "x"],
+            2,
+            ["--figures x/y: needs the folder x, which another option makes a file"],
+        ),
+        ([*ONE, "--csv", "-"], 1, ["-: standard output takes one text, not a folder of files; name a folder"]),
         (
             [*ONE, "--json", "base/model.safetensors/x"],
             1,
-            ["base/model.safetensors/x: cannot be written: File exists"],
+            [f"base/model.safetensors/x: cannot be written: {IN_THE_WAY}"],
         ),
         (
             [*ONE, "--json", "base/config.json"],
@@ -446,7 +487,7 @@ ONE = ["analyze", "--base", "base", "--agent", "code=code"]
             1,
             ["/dev/null: cannot be written: it is not a regular file; choose another path"],
         ),
-        ([*ONE, "--csv", "base/model.safetensors"], 1, ["base/model.safetensors: cannot be written: File exists"]),
+        ([*ONE, "--csv", "base/model.safetensors"], 1, [f"base/model.safetensors: cannot be written: {IN_THE_WAY}"]),
         ([*ONE, "--csv", "base/tables"], 2, ["base/tables: is inside a model that is read; choose another place"]),
         (
             ["report", "nowhere"],

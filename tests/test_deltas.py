@@ -15,6 +15,7 @@ from ramerge.checkpoint.delta.layout import INDEX
 from ramerge.checkpoint.delta.write import DeltaWriter
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError, OutputError, PlanError, RecipeError, WeightsError
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.commands import ramerge as command
@@ -206,6 +207,35 @@ def test_the_commands(tmp_path: Path) -> None:
     assert said.returncode == 2 and "model.layers.0.weight" in said.stderr and not (tmp_path / "other").exists()
     said = command("merge", "--base", tmp_path / "base", "--agent", f"a={tmp_path / 'd'}", "--as-delta", tmp_path / "m")
     assert said.returncode == 2 and "extra" in said.stderr  # as from the agent itself
+
+
+@pytest.mark.parametrize(("dtype", "wide"), [("F32", "float32"), ("F16", "float32"), ("F64", "float64")])
+def test_another_dtype_is_warned_of(dtype: str, wide: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", {**simple(0), "ids": Stored("I64", np.arange(3))})
+    write_checkpoint(tmp_path / "a", {**simple(1, dtype, moved=0.1), "ids": Stored("I32", np.arange(3, dtype="i4"))})
+    said = command("delta", tmp_path / "base", tmp_path / "a", tmp_path / "d", "--quiet")
+    assert said.returncode == 0
+    (line,) = said.stderr.splitlines()
+    nbytes = sum(tensor.bits.nbytes for tensor in simple(1, dtype).values())
+    assert line.startswith(f"warning: 3 of 4 tensors have another dtype than the base's ({full_name(dtype)} instead of")
+    assert f"stored whole: {nbytes:,} bytes" in line and f"--dtype {wide}`" in line
+    for name in ("base", "a"):
+        ramerge.convert(tmp_path / name, tmp_path / f"wide {name}", dtype=wide)
+    record = ramerge.delta(tmp_path / "wide base", tmp_path / "wide a", tmp_path / "other")
+    assert not record.warnings and record.changed == 3
+
+
+def test_cards_name_no_folders_of_this_machine(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", simple(0))
+    write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
+    ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d")
+    text = (tmp_path / "d/README.md").read_text()
+    assert "# A delta on base" in text and str(tmp_path) not in text
+    ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "packed", as_delta=True)
+    assert "# packed" in (tmp_path / "packed/README.md").read_text()
+    ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "model")
+    text = (tmp_path / "model/README.md").read_text()
+    assert "# A merged model" in text and 'from_pretrained("MODEL")' in text and "packed" not in text
 
 
 def test_arguments_are_checked(tmp_path: Path) -> None:

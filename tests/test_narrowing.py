@@ -35,7 +35,7 @@ def test_what_bfloat16_would_lose(dtype: str, of_base: str, tmp_path: Path) -> N
     assert (figures["changed"], figures["changed_lost"]) == (changed.sum(), (changed & gone).sum())
     wide = tau.astype(np.float64)
     assert figures["norm_lost_share"] == pytest.approx(np.linalg.norm(wide[gone]) / np.linalg.norm(wide), rel=1e-6)
-    assert "Converting the float32 agents" in found.findings[-1].text
+    assert "Converting wide to bfloat16" in found.findings[-1].text
 
 
 def test_nothing_is_said_of_agents_in_bfloat16(tmp_path: Path) -> None:

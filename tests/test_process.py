@@ -1,5 +1,6 @@
 """The process as whoever started it sees it: signals, streams, limits, the folder it stands in."""
 
+import errno
 import os
 import resource
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ramerge.foundation.errors import reason
 from tests.checkpoints import simple, write_checkpoint, write_simple
 
 RAMERGE = [sys.executable, "-m", "ramerge"]
@@ -140,9 +142,37 @@ def test_few_files_are_open_however_many_shards_and_threads(tmp_path: Path) -> N
 
 
 def test_files_that_cannot_be_opened_for_their_number() -> None:
-    from ramerge.foundation.errors import reason
-
     assert "ulimit -n" in reason(OSError(24, "Too many open files"))
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EACCES, "change the permissions of the file or of its folder"),
+        (errno.EEXIST, "a file has the name of a folder"),
+        (errno.ENOTDIR, "a part of the path is a file"),
+        (errno.EISDIR, "a folder has this name"),
+        (errno.EIO, ""),
+    ],
+)
+def test_errors_of_the_system_say_what_to_do(number: int, advice: str) -> None:
+    said = os.strerror(number)
+    found = reason(OSError(number, said, "x"), where=" at x")
+    assert found.startswith(f"{said} at x; {advice}") if advice else found == f"{said} at x"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan", "file/recipe.yaml"), "file/recipe.yaml: cannot be read: Not a directory; a part of the path is a"),
+        (("apply", "file/base", "d", "out"), "'file/base': is neither a path nor a hub id: Not a directory; a part of"),
+        (("analyze", *AGENTS.split(), "--csv", "file/x"), "file/x: cannot be written: Not a directory; a part of the"),
+    ],
+)
+def test_paths_through_files(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = shell(f"ramerge {' '.join(words)}", tmp_path)
+    assert done.returncode in (1, 2) and said in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the address space cannot be limited")

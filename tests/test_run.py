@@ -11,6 +11,7 @@ import pytest
 
 import ramerge
 from ramerge.checkpoint import write
+from ramerge.methods.table import METHODS
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.reference import Stored
 
@@ -37,6 +38,33 @@ def test_non_finite_weights_are_named_with_tensor_agent_and_count(method: str, t
     ramerge.merge(recipe(tmp_path, names, method, allow={"non_finite": True}), tmp_path / "out")
     found = read_checkpoint(tmp_path / "out")["model.layers.1.weight"].numbers(np.float32)
     assert np.isinf(found.reshape(-1)[600])
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.needs_importance])
+def test_allowed_non_finite_weights_spoil_no_others(method: str, tmp_path: Path) -> None:
+    name, place = "model.layers.1.weight", 5
+    names = write_simple(tmp_path)[: METHODS[method].most]
+    write_checkpoint(tmp_path / names[-1], with_value(simple(2, moved=0.4), name, place, np.nan))
+    merged = recipe(tmp_path, names, method, allow={"non_finite": True})
+    try:
+        ramerge.merge(merged, tmp_path / "out")
+    except ramerge.WeightsError as error:
+        (problem,) = error.problems
+        assert f"{names[-1]}: tensor {name!r} holds 1 NaN or Inf" in problem
+        assert f"{method} computes each element of this tensor from others" in problem
+        ramerge.merge({**merged, "rules": [{"match": name, "take": names[-1]}]}, tmp_path / "out")
+    found = {name: tensor.numbers(np.float32).reshape(-1) for name, tensor in read_checkpoint(tmp_path / "out").items()}
+    assert np.isfinite(np.delete(found.pop(name), place)).all()
+    assert all(np.isfinite(tensor).all() for tensor in found.values())
+
+
+def test_methods_that_spoil_others_are_refused_in_sweeps(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    write_checkpoint(tmp_path / "tool", with_value(simple(2, moved=0.4), "model.layers.1.weight", 5, np.inf))
+    swept = recipe(tmp_path, names, "breadcrumbs", allow={"non_finite": True}, parameters={"density": 0.5})
+    with pytest.raises(ramerge.WeightsError, match="breadcrumbs computes each element"):
+        ramerge.sweep(swept, tmp_path / "out", vary={"parameters.rescale": [False, True]})
+    ramerge.sweep(swept, tmp_path / "out", vary={"parameters.rescale": [False]})
 
 
 def test_non_finite_in_the_base(tmp_path: Path) -> None:

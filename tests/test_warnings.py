@@ -11,8 +11,9 @@ import ramerge
 from ramerge.demo.run import AGENTS
 from ramerge.foundation.errors import InputError
 from ramerge.foundation.text import markdown
-from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
+from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.families import BASE, FAMILIES, trained, write_family
+from tests.reference import Stored
 from tests.test_cli import ramerge as command
 
 LAX = {"allow": {"missing_tensors": True, "extra_tensors": True}}
@@ -114,6 +115,20 @@ def test_suspect_agents_are_named(kind: str, dtype: str, tmp_path: Path) -> None
     else:
         (warning,) = found
         assert SUSPECT[kind].format(tmp_path) in warning
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+@pytest.mark.parametrize("kind", ["dense", "foreign", "of another base, dense", "swapped, dense"])
+def test_numbers_that_are_not_finite_are_left_out(kind: str, bad: float, tmp_path: Path) -> None:
+    names = write_family(tmp_path, kind)
+    for name in ("base", *names):
+        tensors = {key: Stored(one.dtype, one.bits.copy()) for key, one in read_checkpoint(tmp_path / name).items()}
+        for tensor in tensors.values():
+            tensor.bits.reshape(-1)[::50] = floats([bad]).bits[0]
+        write_checkpoint(tmp_path / name, tensors)
+    source = recipe(tmp_path, names, "ram", dtype="float32", allow={"non_finite": True})
+    found = _suspicions(ramerge.merge(source, tmp_path / "out"))
+    assert len(found) == (kind in SUSPECT) and all(SUSPECT[kind].format(tmp_path) in text for text in found)
 
 
 @pytest.mark.parametrize("size", [1e-5, 1e-4])

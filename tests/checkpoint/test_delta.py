@@ -386,7 +386,8 @@ NAME = "model.layers.0.weight"
         (set_in("tensors", NAME, "shape", to=[-1, -640]), "cannot have shape"),
         (set_in("tensors", NAME, "shape", to=[16, 40]), "is that another model"),
         (set_in("tensors", NAME, "moved", to=641), "cannot have 641"),
-        (set_in("tensors", NAME, "kind", to="whole"), "lack 'whole:"),
+        (set_in("tensors", NAME, "kind", to="whole"), "is stored whole, and says that"),
+        (lambda index: index["tensors"][NAME].update(kind="whole", moved=640), "lack 'whole:"),
         (set_in("tensors", NAME, "kind", to="odd"), "kind"),
         (set_in("tensors", NAME, "result", to=""), "has no digest"),
         (set_in("tensors", "x", to=None), "get the delta again"),
@@ -412,6 +413,18 @@ def test_an_index_that_lies(models: Path, change: Callable[[dict[str, Any]], Non
     change(index)
     (delta / INDEX).write_text(json.dumps(signed(index)))
     assert said in refused(models, delta)
+
+
+def test_an_index_that_lies_about_how_much_moved(models: Path) -> None:
+    """Only who reads all of a tensor notices it."""
+    delta = write_delta(models / "delta", models / "base", models / "v1")
+    index = json.loads((delta / INDEX).read_text())
+    moved = index["tensors"][NAME]["moved"]
+    index["tensors"][NAME]["moved"] = moved - 1
+    (delta / INDEX).write_text(json.dumps(signed(index)))
+    with pytest.raises(CheckpointError, match=rf"{NAME}' has {moved} elements that moved, but .* says {moved - 1};"):
+        apply(models / "back", models / "base", delta)
+    assert not (models / "back").exists()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ramerge.checkpoint.header import MAX_HEADER_BYTES, encode_header, read_header
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import AGAIN, CheckpointError
 
 
 def entry(begin: int = 0, end: int = 8, dtype: object = "F32", shape: object = (2,)) -> dict[str, object]:
@@ -102,15 +102,17 @@ def test_refused(header: object, data: int, message: str, tmp_path: Path) -> Non
     with pytest.raises(CheckpointError, match=message) as raised:
         read_header(path)
     assert all(problem.startswith(str(path)) for problem in raised.value.problems)
+    if {"truncated", "overlaps", "belong to no tensor"} & {message, message.removeprefix("at the end ")}:
+        assert raised.value.problems[0].endswith(AGAIN)
 
 
 def test_length_beyond_the_limit_or_the_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="exceeds the limit"):
         read_header(write(tmp_path / "a", {}, length=MAX_HEADER_BYTES + 1))
-    with pytest.raises(CheckpointError, match="truncated"):
+    with pytest.raises(CheckpointError, match=f"truncated: .*; {AGAIN}"):
         read_header(write(tmp_path / "b", {}, length=1000))
     (tmp_path / "c").write_bytes(b"abc")
-    with pytest.raises(CheckpointError, match="too short"):
+    with pytest.raises(CheckpointError, match=f"too short for a safetensors file; {AGAIN}"):
         read_header(tmp_path / "c")
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_header(tmp_path / "absent")

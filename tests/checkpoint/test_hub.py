@@ -56,6 +56,13 @@ def test_a_hub_model_as_base_gives_its_companions(hub: Path, tmp_path: Path) -> 
     assert (tmp_path / "out/config.json").is_file() and not (tmp_path / "out/config.json").is_symlink()
 
 
+@pytest.mark.parametrize("name", ["org/absent", "hub:org/absent"])
+def test_what_keeps_the_hub_from_being_asked_is_said(name: str, hub: Path, tmp_path: Path) -> None:
+    write_simple(tmp_path)
+    (problem,) = ramerge.plan({"base": name, "agents": {"code": str(tmp_path / "code")}}).problems
+    assert "the hub is not asked because HF_HUB_OFFLINE or" in problem and "unset the variable" in problem
+
+
 @pytest.mark.parametrize("name", ["org/absent", "org/tool@v9"])
 def test_an_id_that_is_not_there(name: str, hub: Path, tmp_path: Path) -> None:
     write_simple(tmp_path)

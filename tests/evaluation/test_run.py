@@ -570,6 +570,11 @@ def test_a_table_does_not_replace_results(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert "is a file of the results" in done.stderr
     assert len(lines(tmp_path)) == 20
+    words = ["table", str(tmp_path), "--out", "-"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ramerge.cli.main", *words], capture_output=True, text=True, timeout=600, cwd=tmp_path
+    )
+    assert "Model" in done.stdout and not (tmp_path / "-").exists()
 
 
 def test_the_key_is_never_written_down(tmp_path: Path) -> None:

@@ -233,6 +233,23 @@ def test_what_was_sent_is_gone(s3: Server, source: dict[str, Any], tmp_path: Pat
     assert found(s3, "gone") == expected(source, tmp_path / "here")
 
 
+def test_clean_that_is_denied_leaves_nothing_of_its_own(
+    s3: Server, large: dict[str, Any], stage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, other = f"s3://{BUCKET}/denied", stage.parent / "other"
+    assert killed(large | {"shard_size": "6MB"}, out, "part", 3, block=1 << 19)
+    kept = left(stage)
+    with monkeypatch.context() as wrong:
+        wrong.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        for folder in (other, stage):
+            with pytest.raises(SendError, match="AWS_SECRET_ACCESS_KEY"):
+                ramerge.clean(out, stage=folder)
+    assert not other.exists()
+    assert left(stage) == [name for name in kept if name != "lock"] != []
+    assert ramerge.clean(out, stage=stage)
+    assert left(stage) == []
+
+
 def test_other_machines_and_clean(s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path) -> None:
     out = f"s3://{BUCKET}/others"
     assert killed(source, out, "sent", 2)

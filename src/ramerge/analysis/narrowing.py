@@ -1,4 +1,4 @@
-"""What storing float32 agents in bfloat16 would lose, as converters of training checkpoints do."""
+"""What storing float32 and float64 agents in bfloat16 would lose, as converters of training checkpoints do."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def narrowed(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict[
 
 
 def finding_of(figures: Mapping[str, Mapping[str, float]], threshold: str) -> list[Finding]:
-    """A sentence on what conversion to bfloat16 would lose; nothing without float32 agents.
+    """A sentence on what conversion to bfloat16 would lose; nothing without wider agents.
 
     Args:
         figures: of `narrowed`.
@@ -98,7 +98,7 @@ def finding_of(figures: Mapping[str, Mapping[str, float]], threshold: str) -> li
     text = "loses up to" if worst > 0.01 else "loses hardly anything:"
     return [
         Finding(
-            f"Converting the float32 agents to bfloat16 before merging {text} {worst:.1%} of the elements that "
+            f"Converting {', '.join(figures)} to bfloat16 before merging {text} {worst:.1%} of the elements that "
             "training changed.",
             "Back at the base's value in bfloat16: of all changed elements "
             f"{each('changed_lost_share')}; of those that moved by more than {threshold} {each('moved_lost_share')}; "

@@ -53,7 +53,7 @@ class Analysis:
         narrowing: for each agent in float32 or float64: what storing it in bfloat16 would lose, as
             `analysis.narrowing.narrowed` has it.
         model, layers, roles, tensors: the same figures of the whole and of its parts.
-        findings: three sentences, and a fourth about float32 agents.
+        findings: three sentences, and a fourth about float32 and float64 agents.
         notes: what the plan noted.
         warnings: what probably is not what was wanted.
         recipe: what was analysed, as plain values.

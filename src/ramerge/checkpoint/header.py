@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.dtypes import BITS
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import AGAIN, CheckpointError, reason
 from ramerge.foundation.jsontext import Limits, Pairs, parse
 from ramerge.foundation.text import quoted
 
@@ -69,23 +69,23 @@ def read_header(path: Place) -> Header:
             file.seek(0)
             prefix = file.read(8)
             if len(prefix) < 8:
-                raise CheckpointError(f"{path}: {size} bytes is too short for a safetensors file")
+                raise CheckpointError(f"{path}: {size} bytes is too short for a safetensors file; {AGAIN}")
             if prefix == _LFS_POINTER[:8] and file.read(len(_LFS_POINTER) - 8) == _LFS_POINTER[8:]:
                 raise CheckpointError(f"{path}: is a Git LFS pointer, not the weights; get them with `git lfs pull`")
             length = int.from_bytes(prefix, "little")
             if length > MAX_HEADER_BYTES:
                 raise CheckpointError(
                     f"{path}: header length {length:,} exceeds the limit of {MAX_HEADER_BYTES:,} bytes; "
-                    "this is not a safetensors file, or it is damaged"
+                    f"this is not a safetensors file, or it is damaged: {AGAIN}"
                 )
             if 8 + length > size:
                 raise CheckpointError(
                     f"{path}: truncated: the header takes {8 + length:,} bytes, but the file has only {size:,}; "
-                    "download it again"
+                    + AGAIN
                 )
             text = file.read(length)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
     return parse_header(path, text, 8 + length, size)
 
 
@@ -101,7 +101,7 @@ def header_bytes(path: Place) -> bytes:
         with path.open("rb") as file:
             return file.read(start)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
 
 
 # Headers that were read last and the sizes of their texts, by a digest of all that they follow from.
@@ -154,7 +154,7 @@ def _parsed(path: Place, text: bytes, data_start: int, file_bytes: int) -> Heade
             break
     entries.sort(key=attrgetter("begin", "end"))
     if not problems:
-        problems = [f"{path}: {problem}" for problem in _layout_problems(entries, data_start, file_bytes)]
+        problems = [f"{path}: {problem}; {AGAIN}" for problem in _layout_problems(entries, data_start, file_bytes)]
     if problems:
         raise CheckpointError(problems)
     return Header(tuple(entries), metadata or {}, file_bytes)
@@ -173,10 +173,10 @@ def _load_json(path: Place, text: bytes) -> dict[str, Any]:
         )
     except ValueError as error:
         raise CheckpointError(
-            f"{path}: the header {error}; this is not a safetensors file, or it is damaged"
+            f"{path}: the header {error}; this is not a safetensors file, or it is damaged: {AGAIN}"
         ) from error
     if not isinstance(document, dict):
-        raise CheckpointError(f"{path}: the header is a JSON {type(document).__name__}, not an object")
+        raise CheckpointError(f"{path}: the header is a JSON {type(document).__name__}, not an object; {AGAIN}")
     if duplicates:
         raise CheckpointError(f"{path}: the header names {quoted(name)} more than once" for name in duplicates)
     return document
@@ -249,7 +249,7 @@ def _layout_problems(entries: Sequence[Entry], data_start: int, file_bytes: int)
         position, before = max(position, entry.end), entry
     if position > file_bytes:
         missing = position - file_bytes
-        problems.append(f"truncated: tensors run {missing:,} bytes past the file's end; download it again")
+        problems.append(f"truncated: tensors run {missing:,} bytes past the file's end")
     elif position < file_bytes:
         problems.append(f"{file_bytes - position:,} bytes at the end belong to no tensor")
     return problems

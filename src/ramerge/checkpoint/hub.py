@@ -17,7 +17,7 @@ from pathlib import Path
 from ramerge.checkpoint.storage import hub
 from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.storage.table import is_remote, on_hub, open_remote
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.text import quoted
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
@@ -108,7 +108,8 @@ def resolve(text: str, folder: Path) -> Model:
     except FileNotFoundError:
         pass
     except (ValueError, RuntimeError, OSError) as error:
-        raise CheckpointError(f"{quoted(text)}: is neither a path nor a hub id: {error}") from error
+        said = reason(error) if isinstance(error, OSError) else error
+        raise CheckpointError(f"{quoted(text)}: is neither a path nor a hub id: {said}") from error
     if "+" in text and not path.exists():
         return resolve_all(_added(text), folder)
     if path.exists() or looks_like_path(text) or ("@" not in text and text.count("/") != 1):
@@ -219,7 +220,8 @@ def _unknown(text: str, path: Path, error: Exception) -> str:
 
     if isinstance(error, OfflineModeIsEnabled):
         return (
-            f"{text}: there is no folder {path}, and the hub's cache does not have this model (offline, only the "
-            "cache is used); check the path, or download the model while online (hf download)"
+            f"{text}: there is no folder {path}, the hub's cache does not have this model, and the hub is not asked "
+            "because HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set; check the path, unset the variable, or download "
+            "the model first (hf download)"
         )
     return f"{text}: there is no folder {path}, and the hub cannot provide it: {hub.said(error)}"

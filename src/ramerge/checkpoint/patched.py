@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ramerge.checkpoint.arena import room
 from ramerge.checkpoint.delta.codec import BLOCK, COLUMNS, DamagedError, Row, blocks_of, decode, most_stored
-from ramerge.checkpoint.read import Reader
+from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.tensor import Origin, Stored, Tensor
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
@@ -78,6 +78,12 @@ class Patched(Origin):
                     whole = reader.arena.take((last - first) * width)
                     self._read_block(reader, tensor, number, row, whole)
                     place[:] = whole[(low - first) * width : (high - first) * width]
+
+    def moved(self, files: Files) -> int:
+        """How many elements differ from the base's, by the table. Reads nothing else."""
+        table = np.empty(self.table.nbytes, np.uint8)
+        files.fill(self.table.path, self.table.offset, table)
+        return int(table.view(np.uint64).reshape(-1, COLUMNS)[:, Row._fields.index("moved")].sum())
 
     def _rows(self, reader: Reader, tensor: Tensor, first: int, last: int) -> Iterator[tuple[int, Row]]:
         """What the delta says of the blocks from `first` up to `last`, with their numbers."""

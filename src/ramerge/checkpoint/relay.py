@@ -229,8 +229,11 @@ class _Elsewhere(Output):
     def discard(self) -> list[str]:
         """See `stage.discard`."""
         self._cleans, there = True, os.path.lexists(self._work)
-        self._out.parent.mkdir(parents=True, exist_ok=True)
-        here = super().discard()
+        self._make()
+        try:
+            here = super().discard()
+        finally:
+            self._unmake()
         return [*(here if there else []), *self._removed]
 
     def fate(self) -> str:

@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from ramerge.checkpoint.outputs import is_replaceable
 from ramerge.checkpoint.storage.place import Place
-from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, StoppedError
+from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, StoppedError, reason
 from ramerge.foundation.files import hidden_beside, is_at, lock, write_all
 from ramerge.foundation.signals import Guard, held
 
@@ -311,8 +311,7 @@ class Output:
     def open(self, overwrite: bool, keeper: Keeper | None) -> Stage:
         """The folder to build in. First repairs what a killed run left."""
         self._keeper = keeper
-        self._made = [folder for folder in self._out.parents if not folder.exists()]
-        self._out.parent.mkdir(parents=True, exist_ok=True)
+        self._make()
         with held():  # a folder without its lock would not be removed
             self._lock = self._own()
         _remove_tree(self._work / "ranks")  # of an earlier run; ranks of this one wait for a new one
@@ -427,11 +426,20 @@ class Output:
                 self.notices.append(str(error))
             except OSError as error:
                 self.notices.append(
-                    f"{self._work}: is left over and cannot be removed: {error.strerror}; "
+                    f"{self._work}: is left over and cannot be removed: {reason(error)}; "
                     f"the next run to {self.named} removes it"
                 )
             finally:
                 os.close(self._lock)
+        self._unmake()
+
+    def _make(self) -> None:
+        """Make the folder in which OUT will be."""
+        self._made = [folder for folder in self._out.parents if not folder.exists()]
+        self._out.parent.mkdir(parents=True, exist_ok=True)
+
+    def _unmake(self) -> None:
+        """Remove the folders that were made for OUT, if nothing is there."""
         with suppress(OSError):
             if _at(self._out) is None:
                 for folder in self._made:
@@ -452,9 +460,11 @@ class Output:
             left = [name for name in ("new", "journal", "ranks") if os.path.lexists(self._work / name)]
             _remove_tree(self._work / "ranks")
             back = self.settle()
-            self._leave()
         finally:
-            os.close(self._lock)
+            try:
+                self._leave()
+            finally:
+                os.close(self._lock)
         found = [f"{self._out}: has been moved back from {self._old}"] if back else []
         return [*found, f"{self._work}: removed"] if left or not found else found
 
@@ -530,8 +540,7 @@ def _reason(error: OSError, out: Path) -> str:
         with suppress(OSError, StopIteration):
             folder = next(each for each in out.parents if each.exists())
             return f"the disk is full ({shutil.disk_usage(folder).free:,} bytes free)"
-    text = error.strerror or str(error)
-    return f"{text}: {error.filename}" if error.filename else text
+    return reason(error, f": {error.filename}" if error.filename else "")
 
 
 def _at(path: Path) -> Identity | None:

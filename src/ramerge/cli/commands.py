@@ -206,7 +206,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
             return
         _write_pages(analysis, None, "\n".join(document.text) or None, flags, listen)
     warn(analysis.warnings)
-    if not quiet:
+    if not quiet and not _prints(flags):
         say(summary(analysis))
 
 
@@ -253,7 +253,7 @@ def report(out: Path, quiet: bool, **flags: Any) -> None:
         analysis = with_differences(run(recipe, on_progress=listen, **limits), record)
         _write_pages(analysis, record.as_dict(), recipe.read_text(encoding="utf-8"), chosen, listen)
     warn(analysis.warnings)
-    if not quiet:
+    if not quiet and not _prints(chosen):
         say([*summary(analysis), str(chosen["html"])])
 
 
@@ -267,25 +267,26 @@ def _models(document: Document) -> list[Path]:
 
 def _check_pages(flags: dict[str, Any], models: Sequence[Path] = ()) -> None:
     """Refuse what could not be written, before the inputs are read, and what would be written into a model."""
-    from ramerge.foundation.files import check_file, check_folder
+    from ramerge.foundation.files import STANDARD_OUTPUT, check_outputs
 
-    for key, check in (
-        ("html", check_file),
-        ("json_file", check_file),
-        ("csv", check_folder),
-        ("figures", check_folder),
-    ):
-        if flags[key] is not None:
-            check(flags[key])
-            for model in models:
-                if flags[key].resolve().is_relative_to(model.resolve()):
-                    raise RecipeError(f"{flags[key]}: is inside a model that is read; choose another place")
-    if flags["html"] is not None and flags["html"] == flags["json_file"]:
-        raise RecipeError(f"--html and --json: both name {flags['html']}")
+    texts, tables = {"--html": "html", "--json": "json_file"}, {"--csv": "csv", "--figures": "figures"}
+    named = [{flag: flags[key] for flag, key in some.items() if flags[key] is not None} for some in (texts, tables)]
+    check_outputs(*named)
+    for path in (path for some in named for path in some.values()):
+        for model in models:
+            if path != STANDARD_OUTPUT and path.resolve().is_relative_to(model.resolve()):
+                raise RecipeError(f"{path}: is inside a model that is read; choose another place")
     if flags["html"] is not None or flags["figures"] is not None:
         from ramerge.analysis.report.write import require_extra
 
         require_extra()
+
+
+def _prints(flags: dict[str, Any]) -> bool:
+    """Whether a page or numbers take the place of lines for people."""
+    from ramerge.foundation.files import STANDARD_OUTPUT
+
+    return STANDARD_OUTPUT in (flags["html"], flags["json_file"])
 
 
 def _write_pages(
@@ -293,10 +294,10 @@ def _write_pages(
 ) -> None:
     """Write the files that the flags ask for."""
     from ramerge.analysis.tables import write_csv
-    from ramerge.foundation.files import write_file
+    from ramerge.foundation.files import write_text
 
     if flags["json_file"] is not None:
-        write_file(flags["json_file"], analysis.to_json())
+        write_text(flags["json_file"], analysis.to_json())
     if flags["csv"] is not None:
         write_csv(analysis.tables(), flags["csv"])
     if flags["html"] is not None or flags["figures"] is not None:
@@ -304,7 +305,7 @@ def _write_pages(
 
         values = analysis.as_dict()
         if flags["html"] is not None:
-            write_file(flags["html"], render(values, record, recipe, listen))
+            write_text(flags["html"], render(values, record, recipe, listen))
         if flags["figures"] is not None:
             write_figures(values, flags["figures"], listen)
 

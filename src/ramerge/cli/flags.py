@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramerge.checkpoint.storage.table import is_remote
+from ramerge.checkpoint.storage.table import is_destination, is_remote
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import unknown
 from ramerge.foundation.yamltext import parse_scalar
 from ramerge.recipe.document import Document, document_of, read_document
 from ramerge.recipe.words import pairs
+
+_YAML = (".yaml", ".yml")
 
 
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
@@ -74,7 +76,7 @@ def read_inputs(
     Raises:
         RecipeError: the words make no sense together, or the recipe cannot be read.
     """
-    if forgotten := [path for path in paths if "=" in path and not Path(path).exists()]:
+    if forgotten := [path for path in paths if "=" in path and not is_destination(path) and not Path(path).exists()]:
         raise RecipeError(
             f"{path}: is neither a recipe nor a folder; did you mean --agent {path}?" for path in forgotten
         )
@@ -84,13 +86,24 @@ def read_inputs(
     if or_model and paths and not options["agents"] and _is_model(paths[0]):
         document, rest = _read(paths[0], options), paths[1:]
     elif len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
-        document, rest = read_document(Path(paths[0])), paths[1:]
+        document, rest = _read_document(paths[0], may_be_out=by_flags and len(paths) == 1), paths[1:]
     elif by_flags:
         document, rest = Document({}), paths
     else:
         raise RecipeError("give a recipe's path, or --base and --agent")
     _apply(document, options)
     return document, rest[0] if rest else None
+
+
+def _read_document(path: str, *, may_be_out: bool) -> Document:
+    """The recipe in a file. With flags, the user may have meant the output folder."""
+    try:
+        return read_document(Path(path))
+    except RecipeError as error:
+        if not may_be_out or path.endswith(_YAML):
+            raise
+        text = f"{path}: was read as the recipe, because it is a file; if it is meant as OUT, give a folder"
+        raise RecipeError([*error.problems, text]) from error
 
 
 def read_ray_init(executor: str, address: str | None, texts: Iterable[str]) -> dict[str, Any]:
@@ -122,7 +135,7 @@ def _is_model(path: str) -> bool:
 
 
 def _is_recipe(path: str) -> bool:
-    return path.endswith((".yaml", ".yml")) or Path(path).is_file()
+    return path.endswith(_YAML) or Path(path).is_file()
 
 
 def _apply(document: Document, options: Mapping[str, Any]) -> None:

@@ -158,9 +158,13 @@ RECIPE: tuple[Decorator, ...] = (
 
 
 PAGES: tuple[Decorator, ...] = (
-    click.option("--html", type=click.Path(path_type=Path), help="Write a page with all figures to a file."),
+    click.option(
+        "--html", type=click.Path(path_type=Path), help="Write a page with all figures to a file; -: print it."
+    ),
     click.option("--figures", type=click.Path(path_type=Path), help="Write the figures to a folder, PNG and SVG."),
-    click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all numbers to a JSON file."),
+    click.option(
+        "--json", "json_file", type=click.Path(path_type=Path), help="Write all numbers to a JSON file; -: print them."
+    ),
     click.option("--csv", type=click.Path(path_type=Path), help="Write all numbers to a folder, as tables."),
 )
 

@@ -11,25 +11,27 @@ if TYPE_CHECKING:
     from ramerge.deltas.run import DeltaRecord
 
 
-def card(record: DeltaRecord, hub_id: str | None) -> str:
+def card(record: DeltaRecord, hub_id: str | None, folder: str) -> str:
     """What the delta is, what it saves, and how to get the model.
 
     Args:
         record: of the delta.
         hub_id: of the base, if it comes from the hub.
+        folder: the name of the base's folder, without the folders that it is in.
     """
+    base = markdown(hub_id or folder)
     # JSON is YAML, and a library for YAML takes longer to load than a small delta to make
     front = {**({"base_model": [hub_id]} if hub_id else {}), "tags": ["ramerge", "delta"]}
     return f"""---
 {"".join(f"{key}: {dumped(value, indent=None).strip()}" + chr(10) for key, value in front.items())}---
 
-# A delta on {markdown(record.base)}
+# A delta on {base}
 
 This folder holds what a model has changed of its base, and nothing else: {record.moved:,} of {record.elements:,}
 parameters. It takes {record.delta_bytes / 1e6:,.1f} MB, where the model takes {record.agent_bytes / 1e6:,.1f} MB
 ({share(record)}).
 
-This gives the model, equal to the byte, if BASE is the folder or hub id of {markdown(record.base)}:
+This gives the model, equal to the byte, if BASE is the folder or hub id of {base}:
 
 ```sh
 ramerge apply BASE THIS_FOLDER MODEL

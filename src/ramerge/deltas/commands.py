@@ -9,7 +9,7 @@ import click
 
 from ramerge.foundation.completion import folders
 from ramerge.foundation.options import DEBUG, OUT, OVERWRITE, QUIET, as_json
-from ramerge.foundation.terminal import say
+from ramerge.foundation.terminal import say, warn
 
 if TYPE_CHECKING:
     from ramerge.deltas.run import DeltaRecord
@@ -49,6 +49,7 @@ def delta(base: str, agent: str, out: Path, quiet: bool, as_json: bool, **option
 
     with shown(stage, quiet=quiet or as_json) as listen:
         record = run(base, agent, out, on_progress=listen, **options)
+    warn(record.warnings)
     _tell(record, f"{out}: a delta of", quiet=quiet, as_json=as_json)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -21,6 +21,7 @@ from ramerge.checkpoint.stage import staged
 from ramerge.checkpoint.storage.place import Place
 from ramerge.deltas.card import card
 from ramerge.deltas.make import write_delta
+from ramerge.foundation.dtypes import full_name, widest
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.jsontext import dumped
@@ -47,6 +48,7 @@ class DeltaRecord:
         delta_bytes: bytes of the delta's files; of several deltas, together.
         digest: of the agent: xxh3-128, in hexadecimal, as docs/reference/delta-format.md defines it.
         seconds: how long it took.
+        warnings: what is probably not what the user wants.
     """
 
     base: str
@@ -61,6 +63,7 @@ class DeltaRecord:
     delta_bytes: int
     digest: str
     seconds: float
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """As JSON."""
@@ -122,8 +125,9 @@ def delta(
             listen=on_progress or silence,
             allow_outside_links=allow_outside_links,
         )
-        record = _record(str(base), str(agent), index, opened, size, _bytes_of(stage.folder), began)
-        stage.write("README.md", card(record, below.hub_id))
+        made = _record(str(base), str(agent), index, opened, size, _bytes_of(stage.folder), began)
+        record = replace(made, warnings=tuple(_retyped(opened_base, opened)))
+        stage.write("README.md", card(record, below.hub_id, below.folder.resolve().name))
     return record
 
 
@@ -172,6 +176,22 @@ def apply(
         index = write_agent(opened, stage, workers=threads, listen=on_progress or silence)
     stored = sum(map(_bytes_of, folders))
     return _record(str(base), str(folder), index, opened, size, stored, began)
+
+
+def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
+    """A warning about tensors that are stored whole because base and agent have them in different dtypes."""
+    pairs = [(base.tensors[name], tensor) for name, tensor in agent.tensors.items() if name in base.tensors]
+    others = [(old, new) for old, new in pairs if old.dtype != new.dtype and old.is_float and new.is_float]
+    if not others:
+        return
+    dtypes = {(full_name(new.dtype), full_name(old.dtype)) for old, new in others}
+    said = ", ".join(f"{new} instead of {old}" for new, old in sorted(dtypes))
+    wide = full_name(widest(tensor.dtype for pair in others for tensor in pair))
+    yield (
+        f"{len(others):,} of {len(agent.tensors):,} tensors have another dtype than the base's ({said}), so they are "
+        f"stored whole: {sum(new.nbytes for _, new in others):,} bytes; a delta of models that are both in {wide} is "
+        f"smaller, and converting to it changes no value (`ramerge convert MODEL OUT --dtype {wide}`)"
+    )
 
 
 def _find(model: str | Path) -> Model:

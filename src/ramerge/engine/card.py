@@ -42,8 +42,10 @@ def model_card(plan: Plan, point: Point, record: Record, *, is_delta: bool = Fal
     yaml = YAML()
     yaml.dump(front, stream)
     inputs = ", ".join(f"{markdown(name)} {dtype}" for name, dtype in record.input_dtypes.items())
-    name = point.name or (plan.out.name if plan.out else "merged")
-    literal = dumped(name).strip()
+    name = literal = point.name or (plan.out.name if plan.out else "merged")
+    if plan.below is not None and not is_delta:
+        name, literal = "A merged model", "MODEL"  # whoever applies the delta names the folder
+    literal = dumped(literal).strip()
     return f"""---
 {stream.getvalue()}---
 

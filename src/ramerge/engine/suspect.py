@@ -85,8 +85,10 @@ class _Sample:
         equal: shape (N + 1, N + 1): whether all values are equal.
         for_agent: shape (N + 1, N + 1): values of model j that equal those of another model k, and not the base's.
         for_base: shape (N + 1, N + 1): values of model j that equal the base's, and not those of model k.
-        dots: shape (N + 1, N + 1): scalar products of task vectors; the base's is 0.
-        correlations: of each agent's weights with the base's, the median over matrices; 1 without matrices.
+        dots: shape (N + 1, N + 1): scalar products of task vectors, of elements that are finite in all models; the
+            base's is 0.
+        correlations: of each agent's weights with the base's, likewise, the median over matrices; 1 without
+            matrices.
     """
 
     equal: NDArray[np.bool_]
@@ -106,11 +108,12 @@ class _Sample:
             still = (values == values[0]).astype(np.float32)  # counts up to 2^24 are exact, and products are fast
             unmoved += (still @ still.T).astype(np.int64)
             same += np.array([[np.count_nonzero(left == right) for right in values] for left in values])
-            tau = (values - values[0]).astype(np.float64)
-            dots += tau @ tau.T
             total += values.shape[1]
-            if len(tensor.base.shape) > 1 and values[0].min() < values[0].max():
-                correlations.append(np.nan_to_num(np.corrcoef(values)[0, 1:]))
+            finite = values[:, np.isfinite(values).all(axis=0)]  # one NaN would decide products and correlations
+            tau = (finite - finite[:1]).astype(np.float64)
+            dots += tau @ tau.T
+            if len(tensor.base.shape) > 1 and finite.size and finite[0].min() < finite[0].max():
+                correlations.append(np.nan_to_num(np.corrcoef(finite)[0, 1:]))
         return _Sample(
             equal=same == total,
             for_agent=(same - unmoved) * ~np.eye(models, dtype=bool),

@@ -12,7 +12,7 @@ from ramerge.checkpoint.tensor import Tensor
 from ramerge.engine.worker import Known, Outcome
 from ramerge.foundation.errors import WeightsError
 from ramerge.methods.base import Counted, Counts
-from ramerge.planning.model import Block, Plan
+from ramerge.planning.model import Block, Plan, TensorPlan
 
 
 class Statistics:
@@ -120,7 +120,7 @@ class Refusals:
                 problems.append(
                     f"{what} importances that are negative, NaN or Inf; they must be squared gradients or similar"
                     if source.is_importance
-                    else f"{what} NaN or Inf; {_why(source.tensor)} (allow.non_finite: true computes with them)"
+                    else f"{what} NaN or Inf; {_why(source.tensor)} ({_allowed(tensor)})"
                 )
         return problems
 
@@ -141,6 +141,17 @@ class Refusals:
                 "base's; tensors that are not floating point cannot be merged and must be equal"
             )
         return problems
+
+
+def _allowed(tensor: TensorPlan) -> str:
+    """What `allow` does about numbers that are not finite."""
+    if not tensor.together:
+        return "allow.non_finite: true computes with them"
+    which = f"{' and '.join(tensor.together)} compute{'s' * (len(tensor.together) == 1)}"
+    return (
+        f"allow.non_finite: true does not help: {which} each element of this tensor from others, which would be lost "
+        "too; a rule with `keep: base`, or with `take` and an agent, leaves the tensor as it is"
+    )
 
 
 def _why(tensor: Tensor) -> str:

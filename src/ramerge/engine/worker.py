@@ -149,14 +149,14 @@ class Worker:
             before = known[after, tensor.part(after.scope)] if after is not None else None
             flagged |= statistic.count(piece, before, counted[statistic])
         # a difference may overflow although both sides are finite; only the result then shows whether it matters
-        return self._wrong(tensor, piece) if flagged and not self._plan.recipe.allow.non_finite else ()
+        return self._wrong(tensor, piece) if flagged and not self._lenient(tensor) else ()
 
     def observe(self, block: Block, statistics: Sequence[Statistic], known: Known, task: Task) -> Outcome:
         """Merge the block for the first point without writing it, and count inputs and result."""
         tensor = self._plan.tensors[block.tensor]
         piece = self._piece(tensor, block)
         rounding = blank(self._plan)
-        self._merge(0, piece, task, None, rounding[0])
+        self._merge(0, tensor, piece, task, None, rounding[0])
         counted: dict[Counted, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
         wrong = self._count(tensor, piece, statistics, counted, known)
         return Outcome(block, piece.elements, share_of(tensor, block), counted, rounding, _total([wrong]))
@@ -167,7 +167,7 @@ class Worker:
         if tensor.action == "compare":
             return self._compare(tensor, block, sink)
         piece, read = self._piece(tensor, block), share_of(tensor, block)
-        lenient = self._plan.recipe.allow.non_finite
+        lenient = self._lenient(tensor)
         if tensor.action == "copy":
             flagged = piece.copy()
             self._write(tensor, block, piece, range(len(self._plan.points)), sink)
@@ -182,7 +182,7 @@ class Worker:
                 counts = None
                 if task.on_the_way is not None and task.on_the_way not in counted:
                     counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
-                flagged |= self._merge(index, piece, task, counts, rounding[index])
+                flagged |= self._merge(index, tensor, piece, task, counts, rounding[index])
                 self._write(tensor, block, piece, (index,), sink)
         found = self._wrong(tensor, piece) if flagged else None
         return Outcome(block, piece.elements, read, counted, rounding, found)
@@ -205,9 +205,15 @@ class Worker:
 
         return told_of_work(tell) if stated else nullcontext()
 
-    def _merge(self, point: int, piece: Piece, task: Task, counts: Counts | None, rounding: Counts) -> bool:
+    def _lenient(self, tensor: TensorPlan) -> bool:
+        """Whether NaN and Inf of a tensor are computed with."""
+        return self._plan.recipe.allow.non_finite and not tensor.together
+
+    def _merge(
+        self, point: int, tensor: TensorPlan, piece: Piece, task: Task, counts: Counts | None, rounding: Counts
+    ) -> bool:
         """Merge a piece for a point; True if something is not finite."""
-        merged, lenient = self._plan.points[point], self._plan.recipe.allow.non_finite
+        merged, lenient = self._plan.points[point], self._lenient(tensor)
         piece.has_base, piece.counts = merged.uses_base, rounding if merged.uses_base else None
         flagged = merged.method.merge(piece, task.prepared, counts, lenient)
         for sample in piece.unrounded():

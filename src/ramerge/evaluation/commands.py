@@ -287,8 +287,9 @@ def table_command(results: Path, form: str, out: Path | None, **options: Any) ->
     from ramerge.evaluation.tables.build import build
     from ramerge.evaluation.tables.compare import compare
     from ramerge.evaluation.tables.render import render
-    from ramerge.foundation.files import write_file
+    from ramerge.foundation.files import STANDARD_OUTPUT, write_file
 
+    out = None if out == STANDARD_OUTPUT else out
     if out is not None:
         _check_out(out, results)
     models, pair = read(results), options.pop("compare")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.evaluation import bounds
-from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.errors import EvaluationError, reason
 from ramerge.foundation.jsontext import parse
 from ramerge.foundation.text import is_unicode, shown
 
@@ -118,7 +118,7 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise EvaluationError(f"{path}: is not UTF-8 (byte {error.start:,})") from error
     except OSError as error:
-        raise EvaluationError(f"{path}: {error.strerror or error}") from error
+        raise EvaluationError(f"{path}: {reason(error)}") from error
 
 
 def _parsed(path: Path) -> Iterator[tuple[str, Any]]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.evaluation import bounds, samples
-from ramerge.foundation.errors import EvaluationError, OutputError
+from ramerge.foundation.errors import EvaluationError, OutputError, reason
 from ramerge.foundation.files import write_file
 from ramerge.foundation.jsontext import check
 from ramerge.foundation.text import clean, shown
@@ -64,7 +64,7 @@ class TaskFile:
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, start)  # nothing may come to stand behind half a line
-            raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from error
+            raise OutputError(f"{self.path}: cannot be written: {reason(error)}") from error
         line = self.done[sample["key"]] = _line(sample)
         return line
 
@@ -139,7 +139,7 @@ def model_folder(root: Path, about: Mapping[str, Any]) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise OutputError(f"{folder}: cannot be written: {error.strerror}") from error
+        raise OutputError(f"{folder}: cannot be written: {reason(error)}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -226,7 +226,7 @@ def task_file(folder: Path, suite: str, task: str) -> Iterator[TaskFile]:
         path.parent.mkdir(exist_ok=True)
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+        raise OutputError(f"{path}: cannot be written: {reason(error)}") from error
     try:
         os.ftruncate(descriptor, _whole_lines(path))
         yield TaskFile(path, _done(path), descriptor)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ramerge.evaluation import bounds
 from ramerge.evaluation.data import read_records, refuse
-from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.foundation.errors import EndpointError, EvaluationError, reason
 from ramerge.foundation.text import shown
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def bm25(path: Path) -> BM25:
     try:
         state = path.stat()
     except OSError as error:
-        raise EvaluationError(f"{path}: {error.strerror or error}") from error
+        raise EvaluationError(f"{path}: {reason(error)}") from error
     return _bm25(path, state.st_mtime_ns, state.st_size)
 
 

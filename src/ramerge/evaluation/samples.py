@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ramerge.evaluation import bootstrap, bounds
 from ramerge.evaluation.data import refuse
-from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.errors import EvaluationError, reason
 from ramerge.foundation.text import shown
 
 TaskName = tuple[str, str]
@@ -206,7 +206,7 @@ def lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                     if line.endswith(b"\n"):
                         raise EvaluationError(f"{path}, line {number}: {error}") from error
     except OSError as error:
-        raise EvaluationError(f"{path}: {error.strerror or error}") from error
+        raise EvaluationError(f"{path}: {reason(error)}") from error
 
 
 def checked(written: Lines) -> Iterator[Mapping[str, Any]]:
@@ -234,7 +234,7 @@ def read_description(path: Path) -> dict[str, Any]:
             raise EvaluationError(f"{path}: has more than {MOST_BYTES:,} bytes")
         description = bounds.read_json(text, bounds.RESULT)
     except OSError as error:
-        raise EvaluationError(f"{path}: {error.strerror or error}") from error
+        raise EvaluationError(f"{path}: {reason(error)}") from error
     except ValueError as error:
         raise EvaluationError(f"{path}: {error}") from error
     if problems := [f"{path}: {problem}" for problem in _description_problems(description)]:

@@ -29,7 +29,11 @@ from typing import Any, ClassVar
 
 from ramerge.foundation.text import message
 
+AGAIN = "copy or download it again"
+"""What to do about a file that is damaged."""
+
 __all__ = [
+    "AGAIN",
     "CheckpointError",
     "ContinueNote",
     "EndpointError",
@@ -102,12 +106,27 @@ class ContinueNote(OutputWarning):
     """Work of an earlier run that was stopped is continued."""
 
 
-def reason(error: OSError) -> str:
-    """The operating system's message, and what to do about it if the message does not say so."""
-    said = error.strerror or str(error)
-    if error.errno == errno.EMFILE:
-        return f"{said}; raise the limit of open files (ulimit -n)"
-    return said
+# What to do about errors of the operating system whose messages do not say so.
+_ADVICE = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EACCES: "change the permissions of the file or of its folder, or choose another place",
+    errno.EPERM: "change the permissions of the file or of its folder, or choose another place",
+    errno.EROFS: "choose a place that can be written to",
+    errno.EEXIST: "a file has the name of a folder that is needed; choose another path",
+    errno.ENOTDIR: "a part of the path is a file, not a folder; choose another path",
+    errno.EISDIR: "a folder has this name; choose another path",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "links lead in a circle, or are not followed here; name the file itself",
+    errno.ENOSPC: "free some disk, or choose another place",
+    errno.EDQUOT: "free some of your share of the disk, or choose another place",
+}
+
+
+def reason(error: OSError, where: str = "") -> str:
+    """The operating system's message, `where`, and what to do about it if the message does not say so."""
+    said = f"{error.strerror or error}{where}"
+    advice = _ADVICE.get(error.errno) if error.errno is not None else None
+    return f"{said}; {advice}" if advice else said
 
 
 class InputError(RamergeError):

@@ -10,11 +10,17 @@ import errno
 import fcntl
 import hashlib
 import os
+import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from itertools import combinations
 from pathlib import Path
 
-from ramerge.foundation.errors import OutputError, StoppedError
+from ramerge.foundation.errors import OutputError, RecipeError, StoppedError, reason
 from ramerge.foundation.signals import held
+
+STANDARD_OUTPUT = Path("-")
+"""What names standard output in place of a file."""
 
 _LONGEST_NAME = 255
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -46,6 +52,20 @@ def write_file(path: Path, content: str | bytes) -> None:
         except OSError as error:
             raise _failed(path, partial, error) from error
         StoppedError.finished[str(path)] = None
+
+
+def write_text(path: Path, text: str) -> None:
+    """`write_file`, or for `-` print a text on standard output.
+
+    Raises:
+        OutputError: as for `write_file`.
+        OSError: standard output cannot be written.
+    """
+    if path == STANDARD_OUTPUT:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        write_file(path, text)
 
 
 def hidden_beside(path: Path, ending: str) -> Path:
@@ -97,6 +117,30 @@ def write_all(descriptor: int, view: memoryview, offset: int) -> None:
         view, offset = view[done:], offset + done
 
 
+def check_outputs(files: Mapping[str, Path], folders: Mapping[str, Path]) -> None:
+    """Check outputs before there is anything to write: each by itself, and each beside the others.
+
+    Args:
+        files: flags to what `write_text` shall write.
+        folders: flags to folders; several may share one.
+
+    Raises:
+        RecipeError: two name the same, or one needs a folder where another makes a file.
+        OutputError: as for `check_file` and `check_folder`.
+    """
+    for path in files.values():
+        if path != STANDARD_OUTPUT:
+            check_file(path)
+    for path in folders.values():
+        check_folder(path)
+    for (one, first), (other, second) in combinations({**files, **folders}.items(), 2):
+        if first.resolve() == second.resolve() and not (one in folders and other in folders):
+            raise RecipeError(f"{one} and {other}: both name {first}")
+        for flag, inner, outer in ((one, first, second), (other, second, first)):
+            if outer in files.values() and outer.resolve() in inner.resolve().parents:
+                raise RecipeError(f"{flag} {inner}: needs the folder {outer}, which another option makes a file")
+
+
 def check_file(path: Path) -> None:
     """Refuse a path that cannot or should not be written, before there is anything to write. Leaves no file behind.
 
@@ -112,6 +156,8 @@ def check_file(path: Path) -> None:
 
 def check_folder(path: Path) -> None:
     """Refuse a folder in which no file can be written, as `check_file` does for a file."""
+    if path == STANDARD_OUTPUT:
+        raise OutputError("-: standard output takes one text, not a folder of files; name a folder")
     _check_beside(path / "file", path)
 
 
@@ -137,4 +183,4 @@ def _check_beside(file: Path, named: Path) -> None:
 
 def _failed(path: Path, partial: Path, error: OSError) -> OutputError:
     left = f"; {partial} is left over; the next write of this file removes it" if os.path.lexists(partial) else ""
-    return OutputError(f"{path}: cannot be written: {error.strerror}{left}")
+    return OutputError(f"{path}: cannot be written: {reason(error)}{left}")

@@ -29,6 +29,8 @@ _ADDRESS = re.compile(_SCHEME, re.IGNORECASE)
 _HOST = re.compile(rf"({_SCHEME})([^/\s'\"]*@[^/\s'\"]*)", re.IGNORECASE)
 _QUERY = re.compile(r"(\?|(?<=\S)#)[^\s'\"]+")
 _PLUS = re.compile("[-_ ]?plus")
+# How alike two names must be for a guess; `float8` and `float64` are 0.77.
+_NEAR, _VERY_NEAR = 0.6, 0.8
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
 
 
@@ -138,11 +140,19 @@ def csv_cell(value: Any) -> Any:
     return f"'{shown}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else shown
 
 
-def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """`unknown key 'agnets'; did you mean 'agents'?`, or the list of known names."""
+def unknown(what: str, name: str, known: Sequence[str], *, few: bool = False) -> str:
+    """`unknown key 'agnets'; did you mean 'agents'?`, or the list of known names.
+
+    Args:
+        what: what the name should be of.
+        name: the name.
+        known: all that are known.
+        few: whether they are so few that they are always listed; then only a name that is very near is guessed.
+    """
     lowered = {candidate.lower(): candidate for candidate in known}
     spelled = _PLUS.sub("+", name.lower()[:200])
-    near = get_close_matches(spelled, lowered, n=1)
+    near = get_close_matches(spelled, lowered, n=1, cutoff=_VERY_NEAR if few else _NEAR)
     listed = brief(", ".join(known), 1000) or "none"
-    hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known: {listed}"
-    return f"unknown {what} {quoted(name)}; {hint}"
+    hints = [f"did you mean {lowered[near[0]]!r}?"] if near else []
+    hints += [f"known: {listed}"] if few or not near else []
+    return f"unknown {what} {quoted(name)}; {' '.join(hints)}"

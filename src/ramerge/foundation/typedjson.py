@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.errors import RecipeError, reason
 from ramerge.foundation.jsontext import Limits, read
 from ramerge.foundation.text import quoted
 
@@ -38,7 +38,7 @@ def read_model(path: Path, kind: type[T], limits: Limits, what: str, unfold: Cal
     try:
         return to_model(unfold(read(path, limits, constants=False)), kind)
     except OSError as error:
-        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
+        raise RecipeError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:
         raise RecipeError(f"{path}: is not a valid {what}: {error}") from error
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ramerge.foundation.errors import InputError
+from ramerge.foundation.errors import InputError, reason
 from ramerge.foundation.jsontext import Limits, parse
 
 # Of a line: more text than any model takes.
@@ -91,7 +91,7 @@ def _items(path: Path, examples: int, sampled: bool) -> Iterator[Example | str]:
                 item = _example(number, line, sampled)
                 yield f"{path}: line {number}: {item}" if isinstance(item, str) else item
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        raise InputError(f"{path}: cannot be read: {reason(error)}") from error
 
 
 def _example(number: int, line: bytes, sampled: bool) -> Example | str:

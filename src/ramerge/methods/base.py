@@ -142,6 +142,8 @@ class Counted(ABC):
     after: Statistic | None = None
     # sums of floats run over so many elements that follow one another, and blocks begin at multiples of it
     chunk: ClassVar[int] = 1
+    # whether one number that is not finite makes the result useless for all that it is counted over
+    spoiled: ClassVar[bool] = False
 
     @abstractmethod
     def blank(self, agents: int) -> Counts:
@@ -356,3 +358,7 @@ class Method:
     def elementwise(self) -> bool:
         """Whether every element is merged by itself, in any block."""
         return self.unit is _elementwise
+
+    def together(self, layer: Layer, parameters: Any, agents: Agents) -> bool:
+        """Whether each element of a tensor depends on others of it, so that one NaN or Inf would spoil them all."""
+        return self.unit(layer, parameters) > 1 or any(each.spoiled for each in self.statistics(parameters, agents))

@@ -85,6 +85,7 @@ class Kept(Values):
 class Magnitudes(Sums):
     """The sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
 
+    spoiled = True
     after: Ranked = field(kw_only=True)
     agents: int = field(kw_only=True)
 

@@ -171,6 +171,7 @@ class Magnitudes(Sums):
     agents: int = field(kw_only=True)
     dropping: Dropping | None = None
     chunk = 1  # rows are summed, of which blocks hold whole ones
+    spoiled = True
 
     def terms(self, agents: int) -> Sequence[tuple[int, int]]:
         """Of all, and of what is kept."""

@@ -38,6 +38,7 @@ _LEAST_SQUARE = 2.0**-260
 class Gram(Sums):
     """The Gram matrix of a tensor: float64, shape (agents, agents)."""
 
+    spoiled = True
     agents: int = field(kw_only=True)
 
     def terms(self, agents: int) -> Sequence[tuple[int, int]]:

@@ -127,6 +127,7 @@ def _plans(
             chunk=chunks[number] if action == "merge" else 1,
             quantised=output.quantised,
             seed=recipe.seed if action == "merge" else None,
+            together=_together(piece, points, number) if action == "merge" and recipe.allow.non_finite else (),
         )
 
 
@@ -212,6 +213,13 @@ def _unit(tensor: Tensor, points: Sequence[Point], rule: int) -> int:
         return 1
     layer = Layer(tensor.name, tensor.shape)
     return math.lcm(*(max(point.method.unit(layer, point.parameters[rule]), 1) for point in points))
+
+
+def _together(tensor: Tensor, points: Sequence[Point], rule: int) -> tuple[str, ...]:
+    """The methods, each once, that compute a tensor's elements from one another."""
+    layer, agents = Layer(tensor.name, tensor.shape), tuple(points[0].recipe.agents)
+    together = (point.method for point in points if point.method.together(layer, point.parameters[rule], agents))
+    return tuple(dict.fromkeys(method.name for method in together))
 
 
 def _entry(tensor: Tensor, dtype: str) -> Entry:

@@ -87,6 +87,8 @@ class TensorPlan:
         chunk: blocks begin at multiples of so many elements too, for statistics that add floats.
         quantised: the base's codes and scales if the result is stored like them.
         seed: of the coins that round the method's result; None to round to nearest.
+        together: the methods that compute its elements from one another, if NaN and Inf are allowed elsewhere: here
+            they are not.
     """
 
     base: Tensor
@@ -99,6 +101,7 @@ class TensorPlan:
     chunk: int = 1
     quantised: Scaled | None = None
     seed: int | None = None
+    together: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -132,7 +132,7 @@ def cut(
     made = resources(workers, block)
     if limits.memory and made.peak_memory_bytes > limits.memory:
         needed = _megabytes(made.peak_memory_bytes)
-        findings.problem(f"--max-memory {_megabytes(limits.memory)}: is too little; give at least {needed}")
+        findings.problem(f"--max-memory: {limits.memory:,} bytes are too little; give at least {needed}")
     return made
 
 

@@ -16,7 +16,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.errors import RecipeError, reason
 from ramerge.foundation.jsontext import nesting
 from ramerge.foundation.text import brief, is_unicode, one_line, quoted, unknown
 
@@ -136,7 +136,7 @@ def read_document(path: Path, form: str = "a recipe is a mapping with the keys m
             "anew with `ramerge convert`"
         ) from error
     except OSError as error:
-        raise RecipeError(f"{path}: cannot be read: {error.strerror}{_near_file(path)}") from error
+        raise RecipeError(f"{path}: cannot be read: {reason(error)}{_near_file(path)}") from error
     try:
         _check_length(path, data)
         text = data.decode("utf-8")

@@ -193,7 +193,8 @@ class Allow(_Strict):
         missing_tensors: agents may lack tensors; the base's tensor is used instead.
         extra_tensors: agents may have tensors that the base lacks; these are dropped.
         different_shapes: agents' tensors may have other shapes; the base's tensor is used instead.
-        non_finite: the weights may hold NaN and Inf; they follow the rules of IEEE arithmetic.
+        non_finite: the weights may hold NaN and Inf; they follow the rules of IEEE arithmetic. Not where a method
+            computes elements of a tensor from one another, all of which they would spoil.
         outside_links: files of a checkpoint may be links to files outside of it.
         vocabulary: `common`: embeddings may have different numbers of rows. Rows that all models have are merged, and
             rows that only some have come from these.

@@ -50,7 +50,7 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
     if kind == "value_error":
         return str(item["ctx"]["error"])
     if kind == "literal_error" and isinstance(value, str):
-        return unknown("value", value, re.findall(r"'([^']*)'", item["ctx"]["expected"]))
+        return unknown("value", value, re.findall(r"'([^']*)'", item["ctx"]["expected"]), few=True)
     if kind in _FORMS:
         return f"must be {_FORMS[kind]}, not {quoted(value)}"
     if kind in ("too_short", "string_too_short"):

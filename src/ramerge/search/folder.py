@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from ramerge.foundation.errors import EvaluationError, OutputError
+from ramerge.foundation.errors import EvaluationError, OutputError, reason
 from ramerge.foundation.files import lock, write_file
 from ramerge.foundation.jsontext import Limits, dumped, read
 from ramerge.foundation.text import brief
@@ -150,7 +150,7 @@ def search_folder(out: Path) -> Iterator[Folder]:
     except BlockingIOError as error:
         raise EvaluationError(f"{out}: another search runs there") from error
     except OSError as error:
-        raise OutputError(f"{out}: cannot be written: {error.strerror}") from error
+        raise OutputError(f"{out}: cannot be written: {reason(error)}") from error
     try:
         yield Folder(out)
     finally:
@@ -161,7 +161,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return read(path, _FILE)
     except OSError as error:
-        raise EvaluationError(f"{path}: {error.strerror or error}") from error
+        raise EvaluationError(f"{path}: {reason(error)}") from error
     except ValueError as error:
         raise EvaluationError(f"{path}: {error}") from error
 

@@ -8,7 +8,7 @@ from itertools import islice
 
 from ramerge.checkpoint.arena import Arena, room
 from ramerge.checkpoint.delta.codec import BLOCK, blocks_of, digest
-from ramerge.checkpoint.delta.layout import INDEX, Index, read_index
+from ramerge.checkpoint.delta.layout import INDEX, DeltaTensor, Index, read_index
 from ramerge.checkpoint.delta.progress import told
 from ramerge.checkpoint.delta.write import TensorDigest, digest_of_file
 from ramerge.checkpoint.formats.delta import stored_header
@@ -16,6 +16,7 @@ from ramerge.checkpoint.formats.safetensors import ONE_FILE
 from ramerge.checkpoint.header import parse_header
 from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.patched import Patched
 from ramerge.checkpoint.read import Files, Reader, threads_for
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.storage.place import Place
@@ -70,17 +71,27 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, 
                 for block in told(islice(digests, blocks_of(tensor.elements)), tensor, done, total, listen):
                     found.add(block)
                 done += tensor.nbytes
-                if found.text != index.tensors[tensor.name].result:
-                    raise CheckpointError(
-                        f"{agent.directory}: tensor {quoted(tensor.name)} does not become what the delta says; it is "
-                        "damaged, get it again"
-                    )
+                _check(agent, tensor, index.tensors[tensor.name], found.text, files)
             writer.finish()
         finally:
             writer.close()
     _copy_companions(agent, index, stage)
     check_unchanged(agent.files)
     return index
+
+
+def _check(agent: Checkpoint, tensor: Tensor, said: DeltaTensor, digest: str, files: Files) -> None:
+    """Hold a tensor that was written against the index."""
+    if digest != said.result:
+        raise CheckpointError(
+            f"{agent.directory}: tensor {quoted(tensor.name)} does not become what the delta says; it is damaged, get "
+            "it again"
+        )
+    if isinstance(tensor.origin, Patched) and (moved := tensor.origin.moved(files)) != said.moved:
+        raise CheckpointError(
+            f"{agent.directory}: tensor {quoted(tensor.name)} has {moved:,} elements that moved, but the delta's index "
+            f"says {said.moved:,}; it is damaged, get it again"
+        )
 
 
 class _Worker:

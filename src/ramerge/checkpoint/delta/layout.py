@@ -30,7 +30,7 @@ from ramerge.checkpoint.delta.codec import BLOCK
 from ramerge.checkpoint.paths import climbs_out, is_too_long
 from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.dtypes import BITS
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.jsontext import Limits, dumped, read
 from ramerge.foundation.text import quoted
 from ramerge.foundation.typedjson import to_model
@@ -146,7 +146,7 @@ def read_index(path: Place) -> Index:
     try:
         values = read(path, _LIMITS, constants=False)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from error
     _check_version(path, values.get("metadata"))
@@ -195,6 +195,8 @@ def _of_tensor(name: str, tensor: DeltaTensor) -> Iterable[str]:
         yield f"tensor {quoted(name)} cannot have shape {quoted(list(tensor.shape))}"
     elif not 0 <= tensor.moved <= _elements(tensor.shape) or (tensor.kind == "same" and tensor.moved):
         yield f"tensor {quoted(name)} cannot have {tensor.moved:,} elements that moved"
+    elif tensor.kind == "whole" and tensor.moved != _elements(tensor.shape):
+        yield f"tensor {quoted(name)} is stored whole, and says that {tensor.moved:,} elements moved, not all"
     if not _is_digest(tensor.result) or (tensor.kind != "whole" and not _is_digest(tensor.base)):
         yield f"tensor {quoted(name)} has no digest"
 

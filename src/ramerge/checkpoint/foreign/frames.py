@@ -15,7 +15,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.read import Files
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import AGAIN, CheckpointError
 
 Bytes = NDArray[np.uint8]
 
@@ -56,7 +56,7 @@ class Frame:
         try:
             size = zstandard.get_frame_parameters(head.tobytes()).content_size
         except zstandard.ZstdError as error:
-            raise self.wrong("is not compressed with zstd, or damaged") from error
+            raise self.wrong(f"is not compressed with zstd, or damaged; {AGAIN}") from error
         return None if size == zstandard.CONTENTSIZE_UNKNOWN else int(size)
 
     def stream(self, files: Files) -> Stream:
@@ -104,10 +104,10 @@ class Stream:
             while view:
                 got = self._reader.readinto(view)
                 if got == 0:
-                    raise self._frame.wrong("is truncated: its compressed data end early")
+                    raise self._frame.wrong(f"is truncated: its compressed data end early; {AGAIN}")
                 view, self.position = view[got:], self.position + got
         except zstandard.ZstdError as error:
-            raise self._frame.wrong(f"is damaged: {error}") from error
+            raise self._frame.wrong(f"is damaged: {error}; {AGAIN}") from error
 
     def take(self, count: int, dtype: str) -> NDArray[np.int64]:
         """The next numbers, as int64; `dtype` is that in which they are stored."""
@@ -131,6 +131,6 @@ class Stream:
         try:
             more = self._reader.read(1)
         except zstandard.ZstdError as error:
-            raise self._frame.wrong(f"is damaged: {error}") from error
+            raise self._frame.wrong(f"is damaged: {error}; {AGAIN}") from error
         if more:
             raise self._frame.wrong("holds more than it may: its compressed data go on after the last element")

@@ -33,7 +33,7 @@ from ramerge.checkpoint.read import Files
 from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import FROM_FULL_NAME, TORCH_NAMES, itemsize
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import AGAIN, CheckpointError
 from ramerge.foundation.jsontext import Limits, parse
 from ramerge.foundation.text import quoted
 
@@ -145,7 +145,7 @@ def _check_manifest(link: _Delta, files: Files) -> None:
             files.fill(path, begin, part)
             digest.update(part.data)
         if digest.hexdigest() != wanted:
-            raise CheckpointError(f"{path}: is damaged: it does not have the sha256 that {_METADATA} says")
+            raise CheckpointError(f"{path}: is damaged: it does not have the sha256 that {_METADATA} says; {AGAIN}")
 
 
 def _scatter(frame: Frame, sparse: _Sparse, streams: list[Stream]) -> Scatter:

@@ -28,7 +28,7 @@ from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.patched import Patched
 from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Stored, Tensor
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.text import quoted
 
 NAME = "delta"
@@ -126,7 +126,7 @@ def stored_header(folder: Place, index: Index, file: str) -> bytes:
             opened.seek(found.offset)
             data = opened.read(found.nbytes)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
     length = 8 + int.from_bytes(data[:8], "little")
     if len(data) < 8 or not length <= len(data) < length + 8:
         raise CheckpointError(f"{path}: {quoted(name)} is not the beginning of a safetensors file")

@@ -14,7 +14,7 @@ from ramerge.checkpoint.identity import Identity, identify
 from ramerge.checkpoint.paths import climbs_out, is_too_long, leads_outside, linked_out
 from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.tensor import Tensor
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import AGAIN, CheckpointError, reason
 from ramerge.foundation.jsontext import Limits, read
 from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
@@ -36,9 +36,9 @@ def read_json(path: Place) -> dict[str, Any]:
     try:
         return read(path, _LIMITS)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise CheckpointError(f"{path}: {error}; correct it, or {AGAIN}") from error
 
 
 def read_config(folder: Place) -> dict[str, Any]:

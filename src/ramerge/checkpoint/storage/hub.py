@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ramerge.checkpoint.storage import client
 from ramerge.checkpoint.storage.storage import Storage, Version
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.text import shown
 
 if TYPE_CHECKING:
@@ -210,6 +210,6 @@ def _fill_from(path: Path, position: int, out: NDArray[np.uint8]) -> None:
             file.seek(position)
             got = file.readinto(out.data)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
     if got < out.size:
         raise CheckpointError(f"{path}: ends early; remove it from the hub's cache")

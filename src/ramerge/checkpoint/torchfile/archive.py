@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from ramerge.foundation.errors import CheckpointError, reason
+from ramerge.foundation.errors import AGAIN, CheckpointError, reason
 from ramerge.foundation.text import quoted
 
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -91,7 +91,7 @@ class Window:
 
 def broken(path: Path, what: str) -> CheckpointError:
     """The error about a file that no program writes as it is."""
-    return CheckpointError(f"{path}: is damaged or no file of torch.save: {what}; copy or download it again")
+    return CheckpointError(f"{path}: is damaged or no file of torch.save: {what}; {AGAIN}")
 
 
 @contextmanager
@@ -259,5 +259,5 @@ def _no_archive(file: Window) -> CheckpointError:
             f"{file.path}"
         )
     if head.startswith(b"PK"):
-        return CheckpointError(f"{file.path}: truncated: the end of the archive is missing; copy or download it again")
+        return CheckpointError(f"{file.path}: truncated: the end of the archive is missing; {AGAIN}")
     return CheckpointError(f"{file.path}: is not a file of torch.save")

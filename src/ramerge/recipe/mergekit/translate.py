@@ -367,7 +367,7 @@ class _Translation:
             return None
         name = full_dtype(value) if isinstance(value, str) else shown(value)
         if not isinstance(value, str) or name not in _DTYPES:
-            self.problem((key,), unknown("dtype", name, list(_DTYPES)))
+            self.problem((key,), unknown("dtype", name, _DTYPES, few=True))
             return None
         return name
 
