@@ -79,6 +79,16 @@ def test_sweeps_analyses_and_relative_names(connected: Any, tmp_path: Path, monk
     assert here.tables() == there.tables()
 
 
+def test_a_process_that_ends_does_no_task() -> None:
+    script = """
+import atexit
+from ramerge.engine.executors.ray import run_share
+atexit.register(lambda: print("done", list(run_share({"NumPy": "0"}, (), (), 1, "."))))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
+
+
 def test_nodes_read_buckets_with_credentials_of_their_own(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

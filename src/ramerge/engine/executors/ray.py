@@ -336,6 +336,7 @@ def run_share(
         threads: worker threads.
         folder: relative names are meant from here.
     """
+    _leave_if_ending()
     try:
         _check_versions(versions)
         with _inside(Path(folder)):
@@ -345,7 +346,17 @@ def run_share(
                     settle()
                     yield _packed(results)
     except Exception as error:
+        _leave_if_ending()
         yield _packed([], _of_node(error))
+
+
+def _leave_if_ending() -> None:
+    """Ray may run a task that waited in a process whose interpreter is ending, where no thread pool works any more.
+
+    The process goes at once then. For the process that began, the task is lost, and others do its blocks.
+    """
+    if not threading.main_thread().is_alive():
+        os._exit(1)
 
 
 @dataclass(frozen=True)
