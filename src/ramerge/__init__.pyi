@@ -1,7 +1,8 @@
 from .analysis.results import Analysis, frames
 from .analysis.run import analyze
 from .api import clean, convert, merge, plan, sweep
-from .deltas.run import DeltaRecord, apply, delta
+from .deltas.record import DeltaRecord
+from .deltas.run import apply, delta
 from .engine.record import AgentStatistics, Record
 from .engine.sinks import MergedTensor
 from .evaluation.endpoint import EndpointAccess

@@ -3,5 +3,6 @@
 run       the functions that users call
 commands  the same on the command line
 card      the page of a delta
+record    what is known of one that was written or applied
 make      what an agent has changed of its base, into a folder
 """

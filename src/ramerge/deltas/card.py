@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ramerge.deltas.record import DeltaRecord
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.text import markdown
-
-if TYPE_CHECKING:
-    from ramerge.deltas.run import DeltaRecord
 
 
 def card(record: DeltaRecord, hub_id: str | None, folder: str) -> str:

@@ -12,7 +12,7 @@ from ramerge.foundation.options import DEBUG, OUT, OVERWRITE, QUIET, as_json
 from ramerge.foundation.terminal import say, warn
 
 if TYPE_CHECKING:
-    from ramerge.deltas.run import DeltaRecord
+    from ramerge.deltas.record import DeltaRecord
 
 _THREADS = click.option("--threads", type=int, metavar="N", help="Worker threads; default: processors and one more.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -21,53 +21,14 @@ from ramerge.checkpoint.stage import staged
 from ramerge.checkpoint.storage.place import Place
 from ramerge.deltas.card import card
 from ramerge.deltas.make import write_delta
+from ramerge.deltas.record import DeltaRecord
 from ramerge.foundation.dtypes import full_name, widest
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
-from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.machine import check_threads
 from ramerge.foundation.text import without_secrets
 
 COMPRESSIONS = get_args(Compression)
-
-
-@dataclass(frozen=True)
-class DeltaRecord:
-    """What was written.
-
-    Attributes:
-        base: the model that the delta changes, as it was named.
-        agent: the model that it gives: as it was named, or of `apply` the folder that was written.
-        tensors: the agent's tensors.
-        changed: those of which elements differ from the base's.
-        whole: those that the base lacks, or has in another dtype or shape; they are stored as they are.
-        dropped: tensors that only the base has.
-        moved: elements that differ.
-        elements: all elements of the agent.
-        agent_bytes: bytes of the agent's tensors.
-        delta_bytes: bytes of the delta's files; of several deltas, together.
-        digest: of the agent: xxh3-128, in hexadecimal, as docs/reference/delta-format.md defines it.
-        seconds: how long it took.
-        warnings: what is probably not what the user wants.
-    """
-
-    base: str
-    agent: str
-    tensors: int
-    changed: int
-    whole: int
-    dropped: int
-    moved: int
-    elements: int
-    agent_bytes: int
-    delta_bytes: int
-    digest: str
-    seconds: float
-    warnings: tuple[str, ...] = ()
-
-    def to_json(self) -> str:
-        """As JSON."""
-        return dumped(asdict(self), indent=2) + "\n"
 
 
 def delta(
