@@ -50,8 +50,7 @@ class Prefixes:
     def add(self, block: Block) -> None:
         """A block is done."""
         reached, apart = self._reached[block.tensor], self._apart.setdefault(block.tensor, {})
-        if block.start < reached or block.start in apart:
-            raise AssertionError(f"a block that may have been sent was done again: {block}")
+        assert block.start >= reached and block.start not in apart, "what was done again may have been sent"
         apart[block.start] = block.stop
         while reached in apart:
             reached = apart.pop(reached)
