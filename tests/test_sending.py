@@ -30,14 +30,26 @@ from ramerge.planning.model import Block, Plan
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.kills import weights, weights_of
 from tests.test_quantised import family
+from tests.test_vocabulary import write as write_rows
 
 _SECONDS = 60
 _WORKERS = 4
+
+
+def rows_apart(folder: Path) -> dict[str, Any]:
+    """Models of which rows of a tensor are planned apart."""
+    write_rows(folder / "base", 0, 12)
+    write_rows(folder / "a", 1, 10)
+    write_rows(folder / "b", 2, 14, ["<x>", "<y>", "<z>", "<u>", "<v>"])
+    return recipe(folder, ["a", "b"], allow={"vocabulary": "common"})
+
+
 SOURCES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "one file": lambda folder: recipe(folder, write_simple(folder)),
     "shards": lambda folder: recipe(folder, write_simple(folder), shard_size="2KB"),
     "float32": lambda folder: recipe(folder, write_simple(folder), dtype="float32", rounding="nearest"),
     "stochastic": lambda folder: recipe(folder, write_simple(folder), rounding="stochastic"),
+    "rows apart": rows_apart,
     "codes and scales": lambda folder: family(folder, "fp8 blocks") | {"dtype": "like base"},
 }
 
@@ -268,7 +280,7 @@ def test_an_error_of_the_place_ends_the_merge(shard_size: str, fails_at: int, tm
 
 
 def test_blocks_that_are_needed_next_never_wait(tmp_path: Path) -> None:
-    """Nothing is sent until each worker that is not in the first shard has had all the time to run ahead."""
+    """The first block is late, and the other workers run ahead as far as they may. Yet all comes to an end."""
     source = recipe(tmp_path, write_simple(tmp_path), method="ram", shard_size="1KB")
     held = threading.Event()
 

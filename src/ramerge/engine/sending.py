@@ -92,7 +92,8 @@ class Relayed(Shards):
         self._final = Prefixes(plan)
         self._order = self._final.order
         self._sizes = {shard.name: shard.file_bytes for shard in plan.shards}
-        self._sent = self._asked = 0  # shards, and bytes of the next one
+        self._sent = 0  # shards
+        self._asked = self._taken = 0  # bytes of the next one
         self._changed = threading.Condition()
         self._ends = self._stopped = False
         self._failure: BaseException | None = None
@@ -141,12 +142,16 @@ class Relayed(Shards):
         with self._changed:
             self._ends = True
             self._changed.notify_all()
-        total = sum(self._sizes.values())
         while self._sender.is_alive():
             self._sender.join(0.1)  # signals come in between
-            listen(Progress("sending", sum(self._sizes[shard] for shard in self._order[: self._sent]), total))
+            listen(self._progress())
         self._raise()
         return super().finish()
+
+    def _progress(self) -> Progress:
+        with self._changed:
+            done = sum(self._sizes[shard] for shard in self._order[: self._sent]) + self._taken
+        return Progress("sending", done, sum(self._sizes.values()))
 
     def close(self) -> None:
         """Stop sending, and close the files."""
@@ -159,6 +164,8 @@ class Relayed(Shards):
     def _reaches(self, shard: str, stop: int) -> None:
         """See `Reaches`."""
         with self._changed:
+            if stop > self._asked:  # what was asked for before has been taken
+                self._asked, self._taken = stop, self._asked
             while self._limit(shard) < stop and not self._stopped:
                 self._changed.wait()
             if self._stopped:
@@ -175,6 +182,7 @@ class Relayed(Shards):
                 self._stage.send(shard, partial(self._reaches, shard))
                 with self._changed:
                     self._sent += 1
+                    self._asked = self._taken = 0
                     self._changed.notify_all()
         except BaseException as failure:
             with self._changed:
