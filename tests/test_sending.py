@@ -255,9 +255,21 @@ def test_weights_that_are_refused_are_not_completed(tmp_path: Path) -> None:
     values = np.zeros((40, 16))
     values[-1, -1] = np.nan
     write_checkpoint(tmp_path / "code", tensors | {name: floats(values, "BF16")})
-    out = Told(tmp_path / "stage")
+    asked = threading.Event()
+
+    class Patient:
+        """All is merged, and there is time to send it, before the pass ends and its weights are looked at."""
+
+        def map(self, worker: Any, work: Any, blocks: Any, elsewhere: Elsewhere = bare) -> Any:
+            yield from ThreadExecutor(_WORKERS).map(worker, work, blocks, elsewhere)
+            assert asked.wait(_SECONDS)
+            threading.Event().wait(0.2)
+
+    plan = planned(source, Told(tmp_path / "stage"))
+    (size,) = (shard.file_bytes for shard in plan.shards)
+    out = Told(tmp_path / "stage", before=lambda number: asked.set() if number == -(-size // 96) - 1 else None)
     with pytest.raises(ramerge.WeightsError, match=name):
-        execute(planned(source, out), ThreadExecutor(_WORKERS))
+        execute(replace(plan, out=out), Patient())
     assert out.ended == ["broken off"], "what the place held before is still there"
     assert out.visible == {}
     assert not (tmp_path / "stage").exists()
