@@ -105,12 +105,14 @@ def simple(
     return {f"model.layers.{layer}.weight": floats(values, dtype) for layer, values in enumerate(base + change)}
 
 
-def write_simple(folder: Path, agents: Mapping[str, float] | None = None, dtype: str = "BF16") -> list[str]:
+def write_simple(
+    folder: Path, agents: Mapping[str, float] | None = None, dtype: str = "BF16", shape: tuple[int, ...] = (40, 16)
+) -> list[str]:
     """A base and agents under `folder`; agents are names with the share of elements that they move."""
     agents = agents or {"code": 0.05, "tool": 0.4, "memory": 0.5}
-    write_checkpoint(folder / "base", simple(0, dtype))
+    write_checkpoint(folder / "base", simple(0, dtype, shape=shape))
     for place, (name, moved) in enumerate(agents.items(), 1):
-        write_checkpoint(folder / name, simple(place, dtype, moved=moved))
+        write_checkpoint(folder / name, simple(place, dtype, moved=moved, shape=shape))
     return list(agents)
 
 

@@ -32,6 +32,7 @@ import obstore
 import ramerge
 from ramerge.checkpoint.relay import _local
 from ramerge.checkpoint.stage import hidden_folder
+from ramerge.checkpoint.storage import objects_out
 from ramerge.checkpoint.storage.objects import MARKER
 from ramerge.checkpoint.storage.table import open_destination
 from ramerge.engine.execute import execute
@@ -45,6 +46,7 @@ from tests.checkpoints import recipe, write_simple
 from tests.executors.cluster import two_nodes
 from tests.kills import BLOCK, WORKERS, beside, ended, forked, weights_of
 from tests.storage import seaweed
+from tests.storage.killed import PART
 
 _RANKS = 3
 _TIMEOUT = 15.0  # on a busy machine, processes begin late
@@ -61,12 +63,14 @@ class Command:
         options: of the plan.
         in_one_process: whether ranks and Ray refuse it; then its merging pass begins anew after a kill.
         only_here: whether it is written on this machine only.
+        large: whether its weights take several parts of an upload, begun while they are merged; only in a bucket.
     """
 
     recipe: Mapping[str, Any] | None
     options: Mapping[str, Any] = field(default_factory=dict)
     in_one_process: bool = False
     only_here: bool = False
+    large: bool = False
 
 
 COMMANDS = {
@@ -76,7 +80,10 @@ COMMANDS = {
     "sweep": Command({}, {"vary": {"parameters.r": [0, 0.1, 0.2]}}, only_here=True),
     "merge as a delta": Command({}, {"as_delta": True}, in_one_process=True, only_here=True),
     "convert": Command(None, {"dtype": "float32"}),
+    "merge, ram+, in parts": Command({"method": "ram+"}, large=True),
 }
+_LARGE = (1500, 1800)  # three such tensors are four parts of the least size
+_LARGE_BLOCK = 1 << 18
 # How slow a block is made, so that moments in the middle are as likely as others; and its elements.
 PACE = {"threads": (0.004, BLOCK), "ranks": (0.004, BLOCK), "ray": (0.03, BLOCK), "bucket": (0.01, BLOCK)}
 # How often each kind has its turn.
@@ -198,9 +205,13 @@ class Job:
         command, folder = COMMANDS[self.command], Path(self.folder)
         source: Any = document_of(str(folder / "base"), "model")
         if command.recipe is not None:
-            source = json.loads((folder / "recipe.json").read_text()) | command.recipe
+            source = (
+                json.loads((folder / ("large" if command.large else "") / "recipe.json").read_text()) | command.recipe
+            )
         plan = ramerge.plan(source, self.out, cache=False, overwrite=True, stage=self.stage, **command.options)
         seconds, block = PACE[self.executor]
+        block = _LARGE_BLOCK if command.large else block
+        objects_out._PART = PART
         plan = replace(plan, resources=replace(plan.resources, block_elements=block, workers=WORKERS))
         if self.executor == "ray":
             with connected({"address": self.address}) as ray:
@@ -281,6 +292,9 @@ class _Rounds:
         self._folder, self._executor, self._address, self._server = folder, executor, address, server
         self._drawn, self._counted = drawn, counted
         (folder / "recipe.json").write_text(json.dumps(recipe(folder, write_simple(folder))))
+        if server is not None:
+            large = folder / "large"
+            (large / "recipe.json").write_text(json.dumps(recipe(large, write_simple(large, shape=_LARGE))))
         self._whole: dict[str, tuple[dict[str, bytes], int, float]] = {}
 
     def run(self, kills: int) -> int:
@@ -291,6 +305,7 @@ class _Rounds:
             name
             for name, command in COMMANDS.items()
             if not (several and command.in_one_process) and not (elsewhere and command.only_here)
+            if elsewhere or not command.large
         ]
         while done < kills:
             command = commands[number % len(commands)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.request import Request
@@ -13,11 +15,13 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.checkpoint.storage import uploads
+from ramerge.checkpoint.storage import objects_out, uploads
 from ramerge.checkpoint.storage.objects import MARKER, Bucket
 from ramerge.checkpoint.storage.objects_out import ObjectsOut
+from ramerge.engine.worker import Worker
 from ramerge.foundation.errors import OutputWarning, SendError
 from ramerge.foundation.events import Progress
+from ramerge.planning.model import Block
 from tests import kills
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
@@ -316,6 +320,64 @@ def test_weights_that_cannot_be_merged_leave_nothing(s3: Server, source: dict[st
     with pytest.raises(ramerge.WeightsError):
         ramerge.merge(source | {"method": "ties"}, f"s3://{BUCKET}/wrong", cache=False)
     assert s3.files("wrong") == {} and left(stage) == []
+
+
+def test_a_refused_merge_leaves_the_old_model(s3: Server, large: dict[str, Any], stage: Path) -> None:
+    """Although much of the new one's only file had been sent."""
+    out = f"s3://{BUCKET}/refused-late"
+    kills.merge(large, out, block=1 << 19)
+    before = s3.files("refused-late")
+    tensors = simple(1, moved=0.3, shape=(1500, 1800))
+    values = np.zeros((1500, 1800))
+    values[-1, -1] = np.nan
+    write_checkpoint(Path(large["agents"]["code"]), tensors | {sorted(tensors)[-1]: floats(values, "BF16")})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(objects_out, "_PART", 5 << 20)
+        waits_for_parts(patch, 2)
+        with pytest.raises(ramerge.WeightsError):
+            kills.merge(large, out, block=1 << 19, overwrite=True)
+    assert s3.files("refused-late") == before and s3.uploads("refused-late") == [] and left(stage) == []
+
+
+def waits_for_parts(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The last blocks are merged when so many parts have been given to the library that sends them."""
+    pieces, merge, sent = objects_out._pieces, Worker.merge, threading.Semaphore(0)
+
+    def told(*arguments: Any) -> Iterator[bytes]:
+        for piece in pieces(*arguments):
+            yield piece
+            sent.release()
+
+    def late(worker: Worker, block: Block, *arguments: Any) -> Any:
+        if block.tensor == 2 and block.stop == 1500 * 1800:
+            assert all(sent.acquire(timeout=60) for _ in range(number)), "nothing is sent before all is merged"
+        return merge(worker, block, *arguments)
+
+    monkeypatch.setattr(objects_out, "_pieces", told)
+    monkeypatch.setattr(Worker, "merge", late)
+
+
+@pytest.mark.parametrize("ends", ["continues", "clean"])
+def test_a_kill_while_a_shard_is_sent_and_merged(
+    ends: str, s3: Server, large: dict[str, Any], stage: Path, tmp_path: Path
+) -> None:
+    """The old model is there until the new one's file is ready, although an upload of the same name is open."""
+    name = f"both-{ends}"
+    out = s3.put(Path(large["base"]), name)
+    before = s3.files(name)
+    assert killed(large, out, "part", 0, block=1 << 17, overwrite=True)
+    assert {key: data for key, data in s3.files(name).items() if key != MARKER} == before
+    assert s3.uploads(name) == ["model.safetensors"]
+    if ends == "clean":
+        (said,) = ramerge.clean(out, stage=tmp_path / "other")
+        assert said.endswith("removed: 0, and the parts of an upload that was broken off")
+        assert s3.files(name) == before
+    else:
+        with pytest.warns(OutputWarning, match="continuing"):
+            kills.merge(large, out, block=1 << 17, overwrite=True)
+        kills.merge(large, tmp_path / "here", block=1 << 17)
+        assert found(s3, name) == kills.weights(tmp_path / "here")
+    assert s3.uploads(name) == []
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:

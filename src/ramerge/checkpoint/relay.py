@@ -22,12 +22,12 @@ from pathlib import Path
 
 from ramerge.checkpoint.outputs import free_bytes
 from ramerge.checkpoint.stage import Keeper, Output, Stage, built, discarded, hidden_folder
-from ramerge.checkpoint.storage.destination import Destination, Goes
+from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.checkpoint.storage.place import Place
 
 _SENT = "sent"
-# How many files are on the stage, about: two that are made, one that waits, one that is sent.
-_FILES = 4
+# How many files are on the stage, about: one that is sent, and two more that are made.
+_FILES = 3
 
 
 @contextmanager
@@ -102,17 +102,31 @@ class Relay(Stage):
         self._destination, self._sent = destination, sent
         self._cleared = False
 
-    def send(self, name: str, goes: Goes) -> None:
-        """Send a file whose bytes are complete, unless that was done, and empty it here.
+    def send(self, name: str, reaches: Reaches) -> None:
+        """Send a file, unless that was done, and empty it here.
+
+        What the place held before is removed when the first file is ready, and not earlier: until then the merge may
+        still be refused.
+
+        Args:
+            name: the file.
+            reaches: see `Destination.send`.
 
         Raises:
             OutputError: it cannot be sent.
         """
         path = self.folder / name
-        if name not in self._sent.files:
-            self.clear()
-            self._sent.add(name, self._destination.send(name, path, goes))
         size = path.stat().st_size
+
+        def reaches_and_clears(stop: int) -> None:
+            reaches(stop)
+            if stop == size:
+                self.clear()
+
+        if name in self._sent.files:
+            reaches(size)
+        else:
+            self._sent.add(name, self._destination.send(name, path, reaches_and_clears))
         os.truncate(path, 0)
         os.truncate(path, size)
 

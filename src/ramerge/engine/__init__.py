@@ -2,7 +2,7 @@
 
 execute                  all steps in order
 worker, tally            the work on one block; sums over blocks
-sinks, beside            outputs of merged bytes; files beside the weights
+sinks, sending, beside   outputs of merged bytes, here and elsewhere; files beside the weights
 record, card             what a merge did, for programs and for people
 suspect, warn            warnings about weights
 chosen                   the executor that the user chose

@@ -10,17 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.relay import Relay
 from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.write import Shard, Writer
 from ramerge.foundation.dtypes import torch_dtypes
-from ramerge.foundation.events import Listener, Progress, silence
+from ramerge.foundation.events import Listener, silence
 from ramerge.planning.model import Block, Plan
 
 _SLOTS = 2
-# Complete files that wait until they are sent, besides the one that is being sent.
-_WAITING = 1
-_PARTING_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -107,115 +103,6 @@ def all_shards(plan: Plan) -> list[Shard]:
         for point in range(len(plan.points))
         for shard in plan.shards
     ]
-
-
-class Relayed(Shards):
-    """Shards that a thread sends elsewhere, one after another, when all of their blocks are done.
-
-    Workers wait while complete ones wait, so the stage holds few. Those that are complete need no worker any more, so
-    this comes to an end. A model of one file is sent when all is found to be right.
-    """
-
-    def __init__(self, plan: Plan, stage: Relay, before_sync: Callable[[], Callable[[], None]] | None = None) -> None:
-        """See `Shards`."""
-        super().__init__(plan, stage, before_sync)
-        self._stage = stage
-        self._shards = [tuple({part.shard: None for part in tensor.parts}) for tensor in plan.tensors]
-        self._missing = dict.fromkeys((shard.name for shard in plan.shards), 0)  # elements
-        for tensor, shards in zip(plan.tensors, self._shards, strict=True):
-            for shard in shards:
-                self._missing[shard] += tensor.base.elements
-        self._bytes = {shard.name: shard.file_bytes for shard in plan.shards}
-        self._unsent = dict.fromkeys(self._missing)
-        self._queue: list[str] = []
-        self._changed = threading.Condition()
-        self._ends = self._stopped = False
-        self._failure: BaseException | None = None
-        self._sender = threading.Thread(target=self._send, name="ramerge-send", daemon=True)
-        self._sender.start()
-
-    def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
-        """See `Sink.write`."""
-        with self._changed:
-            while len(self._queue) > _WAITING and not self._stopped and self._failure is None:
-                self._changed.wait()
-            self._raise()
-            if self._stopped:
-                raise RuntimeError("the pass has ended")
-        super().write(point, tensor, part, start, data)
-
-    def advance(self, block: Block) -> None:
-        """Send files that are complete now.
-
-        Raises:
-            SendError: an earlier one cannot be sent.
-        """
-        for shard in self._shards[block.tensor]:
-            self._missing[shard] -= block.stop - block.start
-            if not self._missing[shard] and len(self._missing) > 1:
-                self._give(shard)
-        self._raise()
-
-    def _give(self, shard: str) -> None:
-        with self._changed:
-            del self._unsent[shard]
-            self._queue.append(shard)
-            self._changed.notify_all()
-
-    def _raise(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def finish(self, listen: Listener = silence) -> int:
-        """Wait until everything is sent. Returns bytes of the files.
-
-        Args:
-            listen: gets the progress.
-
-        Raises:
-            OutputError: it cannot be sent.
-            OSError: the disk fails.
-        """
-        for shard in list(self._unsent):
-            self._give(shard)
-        with self._changed:
-            self._ends = True
-            self._changed.notify_all()
-        while self._sender.is_alive():
-            self._sender.join(0.1)  # signals come in between
-            left = sum(self._bytes[shard] for shard in list(self._queue))
-            listen(Progress("sending", self._plan.bytes_written - left, self._plan.bytes_written))
-        self._raise()
-        return super().finish()
-
-    def close(self) -> None:
-        """Stop sending, and close the files."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-        self._sender.join(_PARTING_SECONDS)
-        super().close()
-
-    def _goes(self) -> bool:
-        return not self._stopped
-
-    def _send(self) -> None:
-        try:
-            while True:
-                with self._changed:
-                    while not self._queue and not self._ends and not self._stopped:
-                        self._changed.wait()
-                    if self._stopped or not self._queue:
-                        return
-                    shard = self._queue[0]
-                self._stage.send(shard, self._goes)
-                with self._changed:
-                    self._queue.pop(0)
-                    self._changed.notify_all()
-        except BaseException as failure:
-            with self._changed:
-                self._failure = failure
-                self._changed.notify_all()
 
 
 class Whole:

@@ -11,7 +11,8 @@ from ramerge.checkpoint.stage import Stage, gathered, hidden_folder, staged
 from ramerge.engine.facts import facts_of
 from ramerge.engine.journal import Journal
 from ramerge.engine.ranks import Rank, Team
-from ramerge.engine.sinks import Relayed, Shards, all_shards
+from ramerge.engine.sending import Relayed
+from ramerge.engine.sinks import Shards, all_shards
 from ramerge.foundation.errors import PlanError
 from ramerge.planning.model import Plan
 

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from ramerge.checkpoint.storage.place import Place
 
-Goes = Callable[[], bool]
-"""Whether sending goes on. If not, what is under way is broken off."""
+Reaches = Callable[[int], None]
+"""Waits until so many of a file's first bytes are final. Raises `SendError` if they will never be: then what is under
+way is broken off."""
 
 
 class Destination(ABC):
     """A folder elsewhere that will hold a model.
 
-    Weights are sent one file after another, while others are still made. Before `commit` nobody sees a model there, and
+    Weights are sent one file after another, while they are still made. Before `commit` nobody sees a model there, and
     afterwards it is complete. All of this is done by one run, which has an id of its own, so that a later run knows
     what it has left.
 
@@ -72,8 +73,15 @@ class Destination(ABC):
         """
 
     @abstractmethod
-    def send(self, name: str, path: Path, goes: Goes) -> str:
+    def send(self, name: str, path: Path, reaches: Reaches) -> str:
         """Send a large file. Gives what tells later whether it is there as it was sent.
+
+        It is not visible before all of its bytes are final.
+
+        Args:
+            name: the file.
+            path: where it lies here. It has its size already, and is filled while it is sent.
+            reaches: how far it is final. Bytes behind that must not be read.
 
         Raises:
             SendError: as for `holds`; or sending does not go on.

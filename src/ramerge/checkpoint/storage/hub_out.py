@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramerge.checkpoint.storage import hub
-from ramerge.checkpoint.storage.destination import Destination, Goes
+from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.errors import CheckpointError, OutputError, RamergeError, SendError
 from ramerge.foundation.text import shown, without_secrets
@@ -113,10 +113,14 @@ class HubOut(Destination):
     def clear(self, run: str, sent: Collection[str]) -> None:
         """See `Destination`. The commit removes old files."""
 
-    def send(self, name: str, path: Path, goes: Goes) -> str:
-        """See `Destination`. What is under way is not broken off: nothing of it is visible."""
+    def send(self, name: str, path: Path, reaches: Reaches) -> str:
+        """See `Destination`. The hub wants a file's digest first, so all of it is waited for.
+
+        What is under way is not broken off: nothing of it is visible.
+        """
         from huggingface_hub import CommitOperationAdd
 
+        reaches(path.stat().st_size)
         addition = CommitOperationAdd(name, path)
         with self._in_words(name), _silently():
             _api().preupload_lfs_files(self.name, [addition], revision=self._branch, free_memory=False)

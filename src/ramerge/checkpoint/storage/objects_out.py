@@ -1,24 +1,28 @@
 """A model that is sent to a bucket.
 
-Shards are sent as multipart uploads, so each of them appears complete or not at all. What makes a folder a model comes
-last: its other files, then `config.json`, then the index. Until then a file `.ramerge-partial` says whose the folder
-is. No other run writes there, and nobody reads a model from there.
+Shards are sent as multipart uploads while they are made, and each of them appears complete or not at all. What makes a
+folder a model comes last: its other files, then `config.json`, then the index. Until then a file `.ramerge-partial`
+says whose the folder is. No other run writes there, and nobody reads a model from there.
 
 The marker also names each file before it is sent. So what a killed run has left is known, in every process and on every
-machine: these files, and open uploads of those of them that are not there.
+machine: these files, and uploads that are open.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import socket
+import threading
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ramerge.checkpoint.storage.destination import Destination, Goes
+from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.checkpoint.storage.objects import MARKER, Bucket
 from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.foundation.errors import OutputError, OutputWarning, SendError
@@ -98,15 +102,21 @@ class ObjectsOut(Destination):
         try:
             self._mark(said, mode="create")
         except FileExistsError:
-            if self._marker().get("run") != run:
+            said = self._marker()
+            if said.get("run") != run:
                 raise OutputError(f"{self.address}: another merge has just begun to write there") from None
+        problems = self._abort(said)[1]
+        for problem in problems:
+            warnings.warn(problem, OutputWarning, stacklevel=2)
+        unknown = _names(said, "uploads") if problems else None
+        self._said = {**said, "files": _names(said, "files"), "uploads": unknown or []}
 
     def _mark(self, said: Mapping[str, Any], mode: Any = "overwrite") -> None:
         """Put the marker.
 
         Args:
-            said: the run; who it is and since when; and the files that it has sent or sends now, None if the folder
-                still holds what it held before.
+            said: the run; who it is and since when; the files that it has sent or sends now, None if the folder still
+                holds what it held before; and those of them whose uploads may be open.
             mode: `create` if there may be no marker.
         """
         from obstore.exceptions import AlreadyExistsError
@@ -119,9 +129,11 @@ class ObjectsOut(Destination):
                 pass
         raise FileExistsError
 
-    def _name(self, files: Iterable[str]) -> None:
-        """Name files in the marker before they are sent."""
-        self._said["files"] = sorted({*self._said["files"], *files})
+    def _name(self, *, files: Iterable[str] = (), uploads: Iterable[str] = ()) -> None:
+        """Name files in the marker before they are sent, or before what the folder held is removed."""
+        self._said["uploads"] = sorted({*self._said["uploads"], *uploads})
+        if self._said["files"] is not None:
+            self._said["files"] = sorted({*self._said["files"], *self._said["uploads"], *files})
         self._mark(self._said)
 
     def _marker(self) -> dict[str, Any]:
@@ -147,22 +159,19 @@ class ObjectsOut(Destination):
     def clear(self, run: str, sent: Collection[str]) -> None:
         """See `Destination`."""
         there = self._bucket.list()
-        said = self._marker()
-        if said.get("run") != run:
+        if self._marker().get("run") != run:
             raise OutputError(f"{self.address}: another program has removed {MARKER} there; is it writing there, too?")
-        named = _files(said)
-        for problem in self._abort(each for each in named or () if each not in there)[1]:
-            warnings.warn(problem, OutputWarning, stacklevel=2)
+        named = self._said["files"]
         own = there if named is None else named
         self._delete([key for key in there if key in own and key != MARKER and key not in sent])
-        self._said = {**said, "files": named or []}
-        self._name(sent)
+        self._said["files"] = named or []
+        self._name(files=sent)
 
-    def _abort(self, names: Iterable[str]) -> tuple[int, list[str]]:
-        """Abort open uploads of files. Gives their number, and what hinders it, in words."""
+    def _abort(self, said: Mapping[str, Any]) -> tuple[int, list[str]]:
+        """Abort open uploads that a marker names. Gives their number, and what hinders it, in words."""
         number = 0
         try:
-            for name in names:
+            for name in _names(said, "uploads") or ():
                 number += self._bucket.abort(name)
         except SendError as error:
             return number, [
@@ -171,27 +180,29 @@ class ObjectsOut(Destination):
             ]
         return number, []
 
-    def send(self, name: str, path: Path, goes: Goes) -> str:
-        """See `Destination`."""
-        self._name([name])
+    def send(self, name: str, path: Path, reaches: Reaches) -> str:
+        """See `Destination`. The upload begins with the first part, and is completed after the last one."""
         size = path.stat().st_size
         part = max(_PART, -(-size // _MOST_PARTS))
-        with self._bucket.in_words(name), path.open("rb") as file:
+        reaches(min(part, size))
+        self._name(uploads=[name])
+        with self._bucket.in_words(name):
             said = self._bucket.obstore.put(
                 self._bucket.store,
                 name,
-                _pieces(file, part, goes, self.address),
+                _pieces(path, part, reaches),
                 use_multipart=True,
                 chunk_size=part,
                 max_concurrency=_PARTS_AT_ONCE,
             )
+        self._said["uploads"].remove(name)
         return _receipt(size, (said["e_tag"] or "").strip('"'))
 
     def commit(self, run: str, files: Mapping[str, Path], sent: Mapping[str, str]) -> None:
         """See `Destination`."""
         if not self.holds(sent):
             raise OutputError(f"{self.address}: another program has changed or removed what was sent there")
-        self._name(files)
+        self._name(files=files)
         for name in sorted(files, key=lambda name: (_rank(name), name)):
             with self._bucket.in_words(name):
                 self._bucket.obstore.put(self._bucket.store, name, files[name], chunk_size=_PART)
@@ -205,9 +216,8 @@ class ObjectsOut(Destination):
         said = self._marker()
         if run is not None and said.get("run") != run:
             return []
-        named = _files(said) or []
-        aborted, problems = self._abort(each for each in named if each not in there)
-        left = [each for each in named if each in there]
+        aborted, problems = self._abort(said)
+        left = [each for each in _names(said, "files") or () if each in there]
         self._delete(left)
         self._delete([MARKER])
         done = f"files of a stopped merge removed: {len(left)}" if left or aborted else "released"
@@ -236,21 +246,41 @@ def _rank(name: str) -> int:
     return 2 if name.endswith(".index.json") else int(name.endswith("config.json"))
 
 
-def _files(said: Mapping[str, Any]) -> list[str] | None:
+def _names(said: Mapping[str, Any], what: str) -> list[str] | None:
     """The files that a marker names."""
-    files = said.get("files")
-    return [str(each) for each in files] if isinstance(files, list) else None
+    names = said.get(what)
+    return [str(each) for each in names] if isinstance(names, list) else None
 
 
 def _receipt(nbytes: int, tag: str) -> str:
     return f"{nbytes} {tag}"
 
 
-def _pieces(file: Any, size: int, goes: Goes, address: str) -> Iterator[bytes]:
-    while piece := file.read(size):
-        if not goes():
-            raise SendError(f"{address}: sending was broken off")
-        yield piece
+def _pieces(path: Path, size: int, reaches: Reaches) -> Iterator[bytes]:
+    """The parts of a file, each as soon as it is final."""
+    with path.open("rb", buffering=0) as file:  # a buffer would hold what was read ahead, and is not final
+        end = os.fstat(file.fileno()).st_size
+        for start in range(0, end, size):
+            _beside(partial(reaches, min(start + size, end)))
+            yield file.read(size)
+
+
+def _beside(function: Callable[[], None]) -> None:
+    """Call a function in another thread: obstore takes parts within a request, where its own thread can make no other.
+
+    It is a thread that an ending process does not wait for.
+    """
+    done = Future[None]()
+
+    def run() -> None:
+        try:
+            function()
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="ramerge-part", daemon=True).start()
+    done.result()
 
 
 def _overlap(one: str, other: str) -> bool:
