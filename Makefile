@@ -63,6 +63,7 @@ fuzz: $(VENV)/.dev  ## give mutated inputs of all kinds to what reads them; FUZZ
 
 bench: $(VENV)/.dev  ## measure at 0.5B, and write benchmarks/README.md; BENCH=--large adds the tables at 1.5B
 	$(BIN)/python -m benchmarks --write $(BENCH)
+	$(BIN)/python -m docs.tables
 
 # Every command that writes, with an error, a short read or write, a kill or a signal at any of its calls on files. A run is
 # drawn from its seed, and ends with a table; FAULTS="--faults 20000 --seed 7" takes hours.

@@ -25,12 +25,14 @@ from markdown_it import MarkdownIt
 from ruamel.yaml import YAML
 
 import ramerge
+from docs import tables
 from ramerge.analysis.parts import AgentPart, Pair
 from ramerge.analysis.results import Analysis
 from ramerge.cli.main import cli
 from ramerge.demo import run as demo
 from ramerge.engine.record import AgentStatistics, Record
 from ramerge.importance.record import FisherRecord
+from ramerge.methods.table import METHODS
 from ramerge.recipe.document import read_document
 from ramerge.search.results import SearchResult, TriedPoint
 from ramerge.search.spacefile import file_space
@@ -294,3 +296,25 @@ def test_predicted_times_follow_from_what_was_measured() -> None:
 
     text = (ROOT / scale.PAGE).read_text(encoding="utf-8")
     assert text == scale.page(text, scale.kept()), "run `python -m benchmarks.scale --write`"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=name_of)
+def test_tables_are_what_the_code_and_the_measurements_say(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text == tables.page(text), "run `python -m docs.tables`"
+
+
+def test_every_method_has_a_page_with_its_facts() -> None:
+    for name in METHODS:
+        text = (DOCS / "methods" / tables.page_of(name)).read_text(encoding="utf-8")
+        assert f"<!-- method {name}: python -m docs.tables -->" in text
+    index = (DOCS / "methods" / "index.md").read_text(encoding="utf-8")
+    assert {"methods", "costs"} <= {*re.findall(r"<!-- (\w+): python -m docs\.tables -->", index)}
+
+
+def test_a_table_is_written_between_its_comments_and_nothing_else_changes() -> None:
+    text = "before\n<!-- method ties: python -m docs.tables -->\n{}<!-- end -->\nafter\n"
+    stale, now = text.format("\nstale\n\n"), tables.page(text.format(""))
+    assert "| `density` | `0.2` |" in now and "stale" not in now
+    assert tables.page(stale) == now == tables.page(now)
+    assert now.startswith("before\n<!--") and now.endswith("\n\n<!-- end -->\nafter\n")

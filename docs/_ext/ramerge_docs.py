@@ -1,9 +1,8 @@
-"""What the site takes from the code, so that it cannot go stale: methods, public names; and a check of all links."""
+"""What the site takes from docstrings, so that it cannot go stale; and a check of all links."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -13,9 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from benchmarks import methods as measured
-from benchmarks.report import SMALL, load
-from benchmarks.timing import ratios, spread
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
@@ -24,99 +20,7 @@ from sphinx.errors import SphinxError
 from sphinx.util.docutils import SphinxDirective
 
 import ramerge
-from ramerge.methods.table import METHODS, describe, reads_in_words
-
-# --- methods --------------------------------------------------------------------------------------------------------
-
-
-class MethodDirective(SphinxDirective):
-    """`{method-facts} ram+`: a method as `ramerge methods` shows it."""
-
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        """Nodes of a few tables."""
-        return self.parse_text_to_nodes(_method_text(describe(METHODS[self.arguments[0]])))
-
-
-def _method_text(method: Mapping[str, Any]) -> str:
-    reads = f"{reads_in_words(method)} of all inputs, with default parameters"
-    facts = [("Formula", _code(method["formula"])), ("Source", _linked(method["source"])), ("Reads", reads)]
-    if method["differs"]:
-        facts.append(("mergekit", method["differs"]))
-    parts = ["\n".join(f"- **{name}:** {text}" for name, text in facts)]
-    if method["parameters"]:
-        rows = [_parameter_row(name, field) for name, field in method["parameters"].items()]
-        parts.append(_table(("parameter", "default", "values", "meaning"), rows))
-    if method["presets"]:
-        rows = [
-            (f"`{name}`", ", ".join(f"`{key}` = `{value}`" for key, value in values.items()))
-            for name, values in method["presets"].items()
-        ]
-        parts.append(_table(("preset", "parameters"), rows))
-    return "\n\n".join(parts)
-
-
-def _parameter_row(name: str, field: Mapping[str, Any]) -> tuple[str, ...]:
-    default = field["default"] if isinstance(field["default"], str) else json.dumps(field["default"])
-    only = "".join(f"Only with `{key}: {value}`: " for key, value in field["only"].items())
-    return f"`{name}`", f"`{default}`", _cell(field["range"]), only + _cell(field["description"])
-
-
-class MethodsTableDirective(SphinxDirective):
-    """`{methods-table}`: all methods, each with a link to its page."""
-
-    def run(self) -> list[nodes.Node]:
-        """Nodes of one table."""
-        rows = [
-            (
-                f"[`{name}`]({page_of(name)})",
-                _cell(method.title),
-                _code(method.formula),
-                reads_in_words(describe(method)),
-            )
-            for name, method in METHODS.items()
-        ]
-        return self.parse_text_to_nodes(_table(("method", "title", "merged task vector", "reads"), rows))
-
-
-class MethodsCostDirective(SphinxDirective):
-    """`{methods-cost}`: time over a file copy, and memory, as they were measured."""
-
-    def run(self) -> list[nodes.Node]:
-        """Nodes of one table."""
-        taken = load(measured.SECTION)[SMALL].data["taken"]
-        rows = [(f"`{name}`", *_cost(taken, name)) for name in METHODS if name in taken]
-        return self.parse_text_to_nodes(_table(("method", "over the copy", "peak memory, MB"), rows))
-
-
-def _cost(taken: Mapping[str, Any], name: str) -> tuple[str, str]:
-    floor = taken.get(f"floor of {name}", taken["floor"])
-    over = ratios([one["seconds"] for one in taken[name]], [one["seconds"] for one in floor])
-    return over.text(), spread([one["peak"] / 1e6 for one in taken[name]]).text(0)
-
-
-def page_of(method: str) -> str:
-    """The file of a method's page."""
-    return f"{method.replace('+s', '-plus-s').replace('+', '-plus').replace('_', '-')}.md"
-
-
-def _code(text: str) -> str:
-    return f"`{_cell(text.replace('`', ''))}`"
-
-
-def _linked(text: str) -> str:
-    return re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    rule = tuple("---" for _ in head)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
-
+from docs.tables import kind_of, names_of
 
 # --- public names ---------------------------------------------------------------------------------------------------
 
@@ -128,25 +32,14 @@ class PublicNamesDirective(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Nodes that autodoc makes."""
-        text = "\n".join(_autodoc(name) for name in _names(self.arguments[0]))
+        text = "\n".join(_autodoc(name) for name in names_of(self.arguments[0]))
         return self.parse_text_to_nodes(f"````{{eval-rst}}\n{text}\n````")
 
 
-def _names(kind: str) -> list[str]:
-    return [name for name in ramerge.__all__ if not name.startswith("_") and _kind(name) == kind]
-
-
-def _kind(name: str) -> str:
-    value = getattr(ramerge, name)
-    if not inspect.isclass(value):
-        return "functions"
-    return "errors" if issubclass(value, BaseException) else "classes"
-
-
 def _autodoc(name: str) -> str:
-    if _kind(name) == "functions":
+    if kind_of(name) == "functions":
         return f".. autofunction:: ramerge.{name}\n"
-    if _kind(name) == "errors":
+    if kind_of(name) == "errors":
         return f".. autoexception:: ramerge.{name}\n   :no-index-entry:\n   :show-inheritance:\n"
     methods = ", ".join(_methods(getattr(ramerge, name)))
     # `()`: the signature is not asked for, which autodoc cannot give for typed dictionaries
@@ -289,9 +182,6 @@ def _leads_somewhere(path: Path, link: str, pages: Mapping[Path, _Page]) -> bool
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls."""
-    app.add_directive("method-facts", MethodDirective)
-    app.add_directive("methods-table", MethodsTableDirective)
-    app.add_directive("methods-cost", MethodsCostDirective)
     app.add_directive("public-names", PublicNamesDirective)
     app.connect("autodoc-process-signature", without_fields)
     app.connect("autodoc-process-docstring", escape_docstring, priority=400)

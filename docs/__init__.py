@@ -1,0 +1,1 @@
+"""The documentation: pages, and the code that makes parts of them."""

@@ -1,0 +1,163 @@
+"""Tables of pages that follow from the code and from measurements: `python -m docs.tables` writes them into the pages.
+
+They stand between two comments, of which the first names the table: `<!-- method ram+: python -m docs.tables -->`. So
+they can be read in a checkout as well as on the site, and a test holds them to what they are made from.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import methods as measured
+from benchmarks.report import SMALL, load
+from benchmarks.timing import ratios, spread
+
+import ramerge
+from ramerge.cli.main import cli
+from ramerge.methods.table import METHODS, describe, reads_in_words
+
+DOCS = Path(__file__).parent
+_TABLE = re.compile(r"(<!-- (\w+) ?(\S*): python -m docs\.tables -->\n).*?(<!-- end -->\n)", re.DOTALL)
+
+
+def page(text: str) -> str:
+    """Return a page with its tables as they are now.
+
+    Raises:
+        KeyError: a comment names a table that there is none of, or a method that there is none of.
+    """
+    return _TABLE.sub(lambda found: f"{found[1]}\n{_TABLES[found[2]](found[3])}\n\n{found[4]}", text)
+
+
+def write() -> None:
+    """Write the tables of all pages, and say which have changed."""
+    for path in sorted(DOCS.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if (now := page(text)) != text:
+            path.write_text(now, encoding="utf-8")
+            print(path.relative_to(DOCS.parent))
+
+
+# --- methods --------------------------------------------------------------------------------------------------------
+
+
+def _method(name: str) -> str:
+    """A method as `ramerge methods NAME` shows it."""
+    method = describe(METHODS[name])
+    reads = f"{reads_in_words(method)} of all inputs, with default parameters"
+    facts = [("Formula", _code(method["formula"])), ("Source", _linked(method["source"])), ("Reads", reads)]
+    if method["differs"]:
+        facts.append(("mergekit", method["differs"]))
+    parts = ["\n".join(f"- **{name}:** {text}" for name, text in facts)]
+    if method["parameters"]:
+        rows = [_parameter_row(name, field) for name, field in method["parameters"].items()]
+        parts.append(_table(("parameter", "default", "values", "meaning"), rows))
+    if method["presets"]:
+        presets = [
+            (f"`{name}`", ", ".join(f"`{key}` = `{value}`" for key, value in values.items()))
+            for name, values in method["presets"].items()
+        ]
+        parts.append(_table(("preset", "parameters"), presets))
+    return "\n\n".join(parts)
+
+
+def _parameter_row(name: str, field: Mapping[str, Any]) -> tuple[str, ...]:
+    default = field["default"] if isinstance(field["default"], str) else json.dumps(field["default"])
+    only = "".join(f"Only with `{key}: {value}`: " for key, value in field["only"].items())
+    return f"`{name}`", f"`{default}`", _cell(field["range"]), only + _cell(field["description"])
+
+
+def _methods(_nothing: str) -> str:
+    """All methods, each with a link to its page."""
+    rows = [
+        (f"[`{name}`]({page_of(name)})", _cell(method.title), _code(method.formula), reads_in_words(describe(method)))
+        for name, method in METHODS.items()
+    ]
+    return _table(("method", "title", "merged task vector", "reads"), rows)
+
+
+def _costs(_nothing: str) -> str:
+    """Time over a file copy, and memory, as they were measured."""
+    taken = load(measured.SECTION)[SMALL].data["taken"]
+    rows = [(f"`{name}`", *_cost(taken, name)) for name in METHODS if name in taken]
+    return _table(("method", "over the copy", "peak memory, MB"), rows)
+
+
+def _cost(taken: Mapping[str, Any], name: str) -> tuple[str, str]:
+    floor = taken.get(f"floor of {name}", taken["floor"])
+    over = ratios([one["seconds"] for one in taken[name]], [one["seconds"] for one in floor])
+    return over.text(), spread([one["peak"] / 1e6 for one in taken[name]]).text(0)
+
+
+def page_of(method: str) -> str:
+    """The file of a method's page."""
+    return f"{method.replace('+s', '-plus-s').replace('+', '-plus').replace('_', '-')}.md"
+
+
+# --- commands and public names --------------------------------------------------------------------------------------
+
+
+def _commands(_nothing: str) -> str:
+    """The commands, as `ramerge --help` lists them."""
+    rows = [(f"`ramerge {name}`", _cell(cli.commands[name].short_help or "")) for name in sorted(cli.commands)]
+    return _table(("command", "what it does"), rows)
+
+
+def _names(kind: str) -> str:
+    """Public names of a kind, each with the first sentence of its docstring."""
+    rows = [(f"`{name}`", _cell(_first_line(getattr(ramerge, name)))) for name in names_of(kind)]
+    return _table(("name", "what it is"), rows)
+
+
+def _first_line(value: object) -> str:
+    return (inspect.getdoc(value) or "").partition("\n")[0]
+
+
+def names_of(kind: str) -> list[str]:
+    """Public names of the package that are `functions`, `classes` or `errors`."""
+    return [name for name in ramerge.__all__ if not name.startswith("_") and kind_of(name) == kind]
+
+
+def kind_of(name: str) -> str:
+    """What a public name is."""
+    value = getattr(ramerge, name)
+    if not inspect.isclass(value):
+        return "functions"
+    return "errors" if issubclass(value, BaseException) else "classes"
+
+
+# --- Markdown -------------------------------------------------------------------------------------------------------
+
+
+def _code(text: str) -> str:
+    return f"`{_cell(text.replace('`', ''))}`"
+
+
+def _linked(text: str) -> str:
+    return re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    rule = tuple("---" for _ in head)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
+
+
+_TABLES: Mapping[str, Callable[[str], str]] = {
+    "method": _method,
+    "methods": _methods,
+    "costs": _costs,
+    "commands": _commands,
+    "names": _names,
+}
+
+if __name__ == "__main__":
+    write()
