@@ -21,11 +21,11 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from docs import tables
 from markdown_it import MarkdownIt
 from ruamel.yaml import YAML
 
 import ramerge
-from docs import tables
 from ramerge.analysis.parts import AgentPart, Pair
 from ramerge.analysis.results import Analysis
 from ramerge.cli.main import cli

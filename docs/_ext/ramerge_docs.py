@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
+from docs.tables import kind_of, names_of
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
@@ -20,7 +21,6 @@ from sphinx.errors import SphinxError
 from sphinx.util.docutils import SphinxDirective
 
 import ramerge
-from docs.tables import kind_of, names_of
 
 # --- public names ---------------------------------------------------------------------------------------------------
 
