@@ -1,10 +1,15 @@
 """The agents that ship with the package: they merge, load in transformers, and do what the demo says."""
 
+import re
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import ramerge
+from ramerge.cli.main import cli
 from ramerge.demo import run as demo
 from ramerge.demo.tasks import TASKS, prompts, reward
 from ramerge.foundation.extras import install
@@ -69,3 +74,30 @@ def test_the_demo_prints_statistics_and_keeps_what_it_is_asked_to(
     for words in ("density", "lambda", "add", "reverse", "sort", install("torch")):
         assert words in text
     assert (tmp_path / "kept/ram+/model.safetensors").is_file()
+
+
+def test_the_models_can_be_copied_and_nothing_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["demo", "--models", "here"])
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in Path("here").iterdir()} == {"base", "coder", "tool", "memory"}
+    for name, model in demo.NAMES.items():
+        copied, own = Path("here", name), demo.AGENTS / model
+        assert {path.name: path.read_bytes() for path in copied.iterdir()} == {
+            path.name: path.read_bytes() for path in own.iterdir()
+        }
+    _, change, merge = re.split("next: cd | && ", result.output.strip())
+    monkeypatch.chdir(change)
+    assert CliRunner().invoke(cli, shlex.split(merge)[1:]).exit_code == 0  # what is printed can be typed
+
+    Path("tool/config.json").write_text("changed")
+    shutil.rmtree("base")
+    with pytest.raises(ramerge.PlanError, match="tool: exists; remove it, or choose another folder"):
+        demo.copy_models(Path(), print)
+    assert Path("tool/config.json").read_text() == "changed" and not Path("base").exists()
+
+
+def test_copying_and_merging_are_two_things(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["demo", "--models", str(tmp_path / "a"), "--out", str(tmp_path / "b")])
+    assert result.exit_code == 2 and "leave out --out" in result.output
+    assert not list(tmp_path.iterdir())

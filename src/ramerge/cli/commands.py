@@ -339,12 +339,28 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
     type=click.Path(path_type=Path),
     help="Keep the merged checkpoints in this folder, as ram and ram+; these two are replaced if they are there.",
 )
+@click.option(
+    "--models",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    shell_complete=folders,
+    help="Only copy the tiny models to this folder, as base, coder (adds), tool (reverses) and memory (sorts).",
+)
 @DEBUG
-def demo(out: Path | None) -> None:
+def demo(out: Path | None, models: Path | None) -> None:
     """Merge three tiny RL-trained agents that come with the package, and score the result."""
-    from ramerge.demo.run import run
+    from ramerge.demo.run import copy_models, run
 
-    run(out, lambda text: say(text.split("\n")))
+    if out is not None and models is not None:
+        raise click.UsageError("--models only copies the models; leave out --out")
+
+    def tell(text: str) -> None:
+        say(text.split("\n"))
+
+    if models is not None:
+        copy_models(models, tell)
+    else:
+        run(out, tell)
 
 
 @click.command(short_help="Remove what stopped runs have left.")

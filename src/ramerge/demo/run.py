@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -12,11 +15,15 @@ from pathlib import Path
 from ramerge.api import merge
 from ramerge.demo.tasks import TASKS
 from ramerge.engine.record import Record
+from ramerge.foundation.errors import PlanError
 from ramerge.foundation.events import Progress
 from ramerge.foundation.extras import install
 
 AGENTS = Path(__file__).with_name("agents")
 METHODS = ("ram", "ram+")
+NAMES = {"base": "base", "coder": "add", "tool": "reverse", "memory": "sort"}
+"""What the documentation calls the models that come with the package."""
+FIRST_MERGE = "ramerge merge --base ./base --agent code=./coder --agent tool=./tool --agent memory=./memory MERGED"
 
 Print = Callable[[str], None]
 
@@ -50,6 +57,29 @@ def run(out: Path | None, say: Print) -> None:
             else "`ramerge demo --out FOLDER` keeps the merged checkpoints."
         )
         say(f"\n{kept}")
+
+
+def copy_models(folder: Path, say: Print) -> None:
+    """Copy the base and the agents to a folder, under the names of the documentation, and print the next command.
+
+    Args:
+        folder: gets the folders `base`, `coder`, `tool` and `memory`, each of which appears complete or not at all.
+        say: prints a line.
+
+    Raises:
+        PlanError: one of them exists; nothing was copied.
+        OSError: a file cannot be written.
+    """
+    if there := [folder / name for name in NAMES if os.path.lexists(folder / name)]:
+        raise PlanError([f"{path}: exists; remove it, or choose another folder" for path in there])
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".ramerge-demo-", dir=folder) as hidden:
+        for name, model in NAMES.items():
+            shutil.copytree(AGENTS / model, Path(hidden, name)).rename(folder / name)
+    for name, model in NAMES.items():
+        say(f"{folder / name}: " + next((task.description for task in TASKS if task.name == model), "the base model"))
+    into = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
+    say(f"next: {into}{FIRST_MERGE}")
 
 
 class _Compiling:
