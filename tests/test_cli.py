@@ -136,6 +136,7 @@ USAGE = """Usage: ramerge merge [OPTIONS] [RECIPE] [OUT]
 Try 'ramerge merge --help' for help.
 
 """
+NO_AGENTS = "none are given; add --agent NAME=MODEL for each, or `agents: {NAME: MODEL}` to a recipe"
 TWO = ["--base", "./b", "--agent", "x=./1"]
 
 
@@ -153,6 +154,7 @@ TWO = ["--base", "./b", "--agent", "x=./1"]
             ["--base", "b", "--agent", "x=1", "--agent", "x=2", "out"],
             "error: --agent: the agent 'x' is given twice",
         ),
+        (["--base", "b", "out"], f"error: agents: {NO_AGENTS}"),
         (TWO, "error: no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT"),
         ([*TWO, "--set", "r", "out"], "error: --set r: must be KEY=VALUE, such as --set parameters.r=0.05"),
         ([*TWO, "--set", "base.deep=1", "out"], "error: --set base.deep=1: base is not a mapping"),

@@ -71,6 +71,20 @@ def test_an_id_that_is_not_there(name: str, hub: Path, tmp_path: Path) -> None:
     assert f"{name}: there is no folder" in plan.problems[0] and "cache" in plan.problems[0]
 
 
+@pytest.mark.filterwarnings("ignore")  # huggingface_hub says that it asks again
+def test_a_hub_that_cannot_be_reached_comes_with_a_next_step(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    for name in ("ENDPOINT", "_HF_DEFAULT_ENDPOINT"):
+        monkeypatch.setattr(constants, name, "http://127.0.0.1:9")  # nobody listens there
+    problem, _no_agent = ramerge.plan({"base": "org/absent", "agents": {"code": str(tmp_path)}}).problems
+    assert "the hub cannot provide it" in problem and "refused" in problem
+    assert problem.endswith("; check the path and the network, or download the model first (hf download)")
+
+
 def test_a_folder_goes_before_an_id(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_simple(tmp_path)
     write_checkpoint(tmp_path / "org" / "tool", simple(3, moved=0.1))

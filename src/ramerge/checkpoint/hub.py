@@ -224,4 +224,6 @@ def _unknown(text: str, path: Path, error: Exception) -> str:
             "because HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set; check the path, unset the variable, or download "
             "the model first (hf download)"
         )
-    return f"{text}: there is no folder {path}, and the hub cannot provide it: {hub.said(error)}"
+    unanswered = getattr(error, "response", None) is None and not isinstance(error, ValueError)
+    advice = "; check the path and the network, or download the model first (hf download)" if unanswered else ""
+    return f"{text}: there is no folder {path}, and the hub cannot provide it: {hub.said(error)}{advice}"

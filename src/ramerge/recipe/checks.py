@@ -126,7 +126,8 @@ def _agent_problems(document: Document) -> list[str]:
     weighted = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get("importance")}
     for name in agents:
         if method is not None and method.needs_importance and name not in weighted:
-            text = f"has no importance, but {method.name} needs it; `ramerge fisher` estimates it"
+            text = f"has no importance, but {method.name} needs it; `ramerge fisher --model MODEL --data FILE FOLDER`"
+            text += f" estimates it; then pass --importance {name}=FOLDER"
             problems.append(document.where(("agents", name), text))
         elif method is not None and not method.needs_importance and name in weighted:
             text = f"{method.name} does not use importances; remove it"

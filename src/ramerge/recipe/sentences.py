@@ -20,6 +20,10 @@ _FORMS = {
     "bool_type": "true or false",
 }
 
+_MISSING = {
+    ("agents",): "none are given; add --agent NAME=MODEL for each, or `agents: {NAME: MODEL}` to a recipe",
+}
+
 
 def describe(
     error: ValidationError,
@@ -46,7 +50,7 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
     if kind == "extra_forbidden":
         return unknown("key", str(item["loc"][-1]), _known_keys(model, item["loc"][:-1]))
     if kind == "missing":
-        return "is missing"
+        return _MISSING.get(item["loc"], "is missing")
     if kind == "value_error":
         return str(item["ctx"]["error"])
     if kind == "literal_error" and isinstance(value, str):
