@@ -40,6 +40,22 @@ def test_non_finite_weights_are_named_with_tensor_agent_and_count(method: str, t
     assert np.isinf(found.reshape(-1)[600])
 
 
+def test_an_agent_of_which_most_is_bad_is_one_problem(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    bad = simple(2, moved=0.4)
+    for place, name in enumerate(bad):
+        for element in range(place + 1):
+            bad = with_value(bad, name, element, np.nan)
+    write_checkpoint(tmp_path / "tool", bad)
+    write_checkpoint(tmp_path / "memory", with_value(simple(3, moved=0.5), "model.layers.2.weight", 0, np.inf))
+    with pytest.raises(ramerge.WeightsError) as raised:
+        ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
+    most, one = sorted(raised.value.problems, key=lambda problem: ": memory: " in problem)
+    named = ", ".join(f"'model.layers.{layer}.weight' ({layer + 1})" for layer in range(3))
+    assert f": tool: 3 of 3 tensors hold NaN or Inf: {named}; the training diverged" in most
+    assert ": memory: tensor 'model.layers.2.weight' holds 1 NaN or Inf; " in one
+
+
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.needs_importance])
 def test_allowed_non_finite_weights_spoil_no_others(method: str, tmp_path: Path) -> None:
     name, place = "model.layers.1.weight", 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,10 @@ from ramerge.checkpoint.tensor import Tensor
 from ramerge.engine.worker import Known, Outcome
 from ramerge.foundation.errors import WeightsError
 from ramerge.methods.base import Counted, Counts
+from ramerge.planning.findings import listed
 from ramerge.planning.model import Block, Plan, TensorPlan
+
+_BAD_IMPORTANCES = "importances that are negative, NaN or Inf"
 
 
 class Statistics:
@@ -102,27 +105,29 @@ class Refusals:
         """Raise for everything that cannot be merged.
 
         Raises:
-            WeightsError: NaN, Inf, negative importances, overflow, or integers that differ; lists all such tensors.
+            WeightsError: NaN, Inf, negative importances, overflow, or integers that differ.
         """
         problems = [*self._bad_values(), *self._bad_results(), *self._differences()]
         if problems:
             raise WeightsError(problems)
 
-    def _bad_values(self) -> list[str]:
-        problems = []
+    def _bad_values(self) -> Iterator[str]:
+        """A sentence for each model and reason: where a training diverged, most tensors are bad."""
+        groups: dict[tuple[str, str, str], list[tuple[Tensor, int]]] = {}
         for index, counts in sorted(self._wrong.items()):
             tensor, seen = self._plan.tensors[index], set()
             for source, count in zip(tensor.sources, counts, strict=True):
                 if not count or id(source.tensor) in seen:
                     continue
                 seen.add(id(source.tensor))
-                what = f"{source.tensor.place}: {source.owner}: tensor {source.tensor.name!r} holds {count:,}"
-                problems.append(
-                    f"{what} importances that are negative, NaN or Inf; they must be squared gradients or similar"
+                what, why = (
+                    (_BAD_IMPORTANCES, "they must be squared gradients or similar")
                     if source.is_importance
-                    else f"{what} NaN or Inf; {_why(source.tensor)} ({_allowed(tensor)})"
+                    else ("NaN or Inf", f"{_why(source.tensor)} ({_allowed(tensor)})")
                 )
-        return problems
+                groups.setdefault((source.owner, what, why), []).append((source.tensor, int(count)))
+        for (owner, what, why), found in groups.items():
+            yield f"{found[0][0].place}: {owner}: {_counted(found, what, len(self._plan.tensors))}; {why}"
 
     def _bad_results(self) -> list[str]:
         tensors = [self._plan.tensors[index] for index in sorted(self._overflows - self._wrong.keys())]
@@ -141,6 +146,14 @@ class Refusals:
                 "base's; tensors that are not floating point cannot be merged and must be equal"
             )
         return problems
+
+
+def _counted(found: Sequence[tuple[Tensor, int]], what: str, tensors: int) -> str:
+    """How much of what some tensors of a model hold."""
+    if len(found) == 1:
+        return f"tensor {found[0][0].name!r} holds {found[0][1]:,} {what}"
+    named = listed([f"{tensor.name!r} ({count:,})" for tensor, count in found])
+    return f"{len(found):,} of {tensors:,} tensors hold {what}: {named}"
 
 
 def _allowed(tensor: TensorPlan) -> str:
