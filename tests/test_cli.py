@@ -329,8 +329,11 @@ def test_a_sweep_prints_its_points(tmp_path: Path) -> None:
     vary = ["--vary", "parameters.r=0,0.1", "--vary", "parameters.alpha=1,2"]
     done = ramerge("sweep", *flags(tmp_path, names), *vary, tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    head, *rows, last = done.stdout.splitlines()
-    assert head.split() == ["r", "alpha", *[word for name in names for word in ("lambda", name)]]
+    head, *rows, last, following = done.stdout.splitlines()
+    assert head.split() == ["r", "alpha", *[word for name in names for word in ("lambda", name)], "folder"]
+    assert all(Path(row.split()[-1], "model.safetensors").is_file() for row in rows)
+    assert len({row.split()[-1] for row in rows}) == 4
+    assert following.startswith("next: `ramerge eval --model NAME=FOLDER")
     assert [row.split()[:2] for row in rows] == [["0", "1"], ["0", "2"], ["0.1", "1"], ["0.1", "2"]]
     assert "4 checkpoints" in last
     printed = json.loads(ramerge("sweep", *flags(tmp_path, names), *vary, tmp_path / "two", "--json").stdout)

@@ -47,24 +47,32 @@ def _dtypes(inputs: Mapping[str, str], output: str) -> str:
 
 
 def points(records: Sequence[Record], out: Path) -> list[str]:
-    """The points of a sweep: what varies, and what the method reports of every agent."""
+    """The points of a sweep: what varies, what the method reports of every agent, and where each checkpoint is."""
     from ramerge.engine.card import figure
     from ramerge.foundation.terminal import table
     from ramerge.methods.table import METHODS
+    from ramerge.recipe.points import folders_of
 
     columns = METHODS[records[0].method].columns
     varied = [key.removeprefix("parameters.") for key in records[0].point]
     shown = columns[-1:]  # the figure that parameters change: lambda, or the kept share
     agents = [f"{column.title} {agent.name}" for agent in records[0].statistics for column in shown]
+    folders = [str(out / name) for name in folders_of([record.point for record in records])]
+    width = max(map(len, folders))  # texts stand at the left
     rows = [
         [
             *[str(value) for value in record.point.values()],
             *[figure(agent, column) for agent in record.statistics for column in shown],
+            folder.ljust(width),
         ]
-        for record in records
+        for record, folder in zip(records, folders, strict=True)
     ]
-    lines = table([*varied, *agents], rows)
-    return [*lines, f"{out}: {len(records)} checkpoints in {records[0].seconds:.1f} s"]
+    lines = [line.rstrip() for line in table([*varied, *agents, "folder".ljust(width)], rows)]
+    return [
+        *lines,
+        f"{out}: {len(records)} checkpoints in {records[0].seconds:.1f} s",
+        "next: `ramerge eval --model NAME=FOLDER ...` scores them; `ramerge search` merges and scores point by point",
+    ]
 
 
 def plan(made: Plan) -> list[str]:

@@ -68,7 +68,7 @@ def make_points(document: Document, vary: Mapping[str, Sequence[Any]] | None = N
     points: list[Point] = []
     problems: list[str] = []
     combinations = [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
-    for name, varied in zip(_names(combinations), combinations, strict=True):
+    for name, varied in zip(folders_of(combinations), combinations, strict=True):
         try:
             points.append(_point(name, varied, check(document.with_values(varied, "--vary "))))
         except RecipeError as error:
@@ -110,7 +110,7 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
         raise RecipeError(problems)
 
 
-def _names(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
+def folders_of(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names of folders, such as `r=0.1,alpha=2`; if such names would be too long or equal, `point-1` and so on."""
     names = [
         re.sub(
