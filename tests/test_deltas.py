@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 import ramerge
 from ramerge.checkpoint.delta.layout import INDEX
@@ -121,6 +122,9 @@ def test_what_was_saved_is_said(tmp_path: Path) -> None:
     assert record.bytes_written == pytest.approx(size, rel=0.1)
     (note,) = (note for note in record.notes if "delta" in note)
     assert f"{record.bytes_written:,} bytes" in note and "ramerge apply" in note
+    applied = ramerge.apply(tmp_path / "base", tmp_path / "out", tmp_path / "model")
+    assert applied.delta_bytes == record.bytes_written
+    assert f"of the {applied.agent_bytes:,} of the model" in note
     assert "ramerge apply BASE" in (tmp_path / "out/README.md").read_text()
     again = ramerge.merge(recipe(tmp_path, ["a", "b"]), tmp_path / "out", as_delta=True, overwrite=True)
     assert again.bytes_written == record.bytes_written
@@ -189,12 +193,16 @@ def test_the_commands(tmp_path: Path) -> None:
     assert said.returncode == 0, said.stderr
     made = json.loads(said.stdout)
     assert (made["tensors"], made["changed"], made["whole"]) == (4, 3, 1)
+    with safe_open(tmp_path / "d/delta-00001.safetensors", "numpy") as file:
+        stored = {name: file.get_tensor(name).nbytes for name in file.keys()}  # noqa: SIM118
     assert made["delta_bytes"] == sum(
-        p.stat().st_size for p in (tmp_path / "d").rglob("*") if p.name != "README.md" and p.is_file()
+        size for name, size in stored.items() if name.startswith(("blocks:", "data:", "whole:"))
     )
     assert "ramerge apply BASE" in (tmp_path / "d/README.md").read_text()
     said = command("apply", tmp_path / "base", tmp_path / "d", tmp_path / "back")
     assert said.returncode == 0 and "3 of 4 tensors changed" in said.stdout
+    assert f"made from {made['delta_bytes']:,} bytes for a model of {made['agent_bytes']:,}: " in said.stdout
+    assert "writing: " in said.stderr and "comparing" not in said.stderr
     assert files(tmp_path / "back") == files(tmp_path / "a")
     refused = command("apply", tmp_path / "base", tmp_path / "a", tmp_path / "other")
     assert refused.returncode == 2 and "is no delta" in refused.stderr

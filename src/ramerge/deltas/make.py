@@ -76,7 +76,7 @@ def write_delta(
         for name, tensor in agent.tensors.items():
             blocks: Iterator[Any] = islice(results, blocks_of(tensor.elements))
             take = writer.changed if pairs[name] is not None else writer.whole
-            take(name, tensor.dtype, tensor.shape, told(blocks, tensor, done, total, listen))
+            take(name, tensor.dtype, tensor.shape, told("comparing", blocks, tensor, done, total, listen))
             done += tensor.nbytes
         for tensor in alone:
             found = TensorDigest()

@@ -21,7 +21,8 @@ class DeltaRecord:
         moved: elements that differ.
         elements: all elements of the agent.
         agent_bytes: bytes of the agent's tensors.
-        delta_bytes: bytes of the delta's files; of several deltas, together.
+        delta_bytes: bytes of the delta's changes and whole tensors, without headers, index and other files; of several
+            deltas, together.
         digest: of the agent: xxh3-128, in hexadecimal, as docs/reference/delta-format.md defines it.
         seconds: how long it took.
         warnings: what is probably not what the user wants.

@@ -11,14 +11,12 @@ from typing import get_args
 
 from ramerge.checkpoint.delta.apply import write_agent
 from ramerge.checkpoint.delta.codec import Compression
-from ramerge.checkpoint.delta.layout import Index
+from ramerge.checkpoint.delta.layout import Index, size_of
 from ramerge.checkpoint.hub import Model, resolve
-from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_stacked
 from ramerge.checkpoint.outputs import path_of, problems_of
 from ramerge.checkpoint.stage import staged
-from ramerge.checkpoint.storage.place import Place
 from ramerge.deltas.card import card
 from ramerge.deltas.make import write_delta
 from ramerge.deltas.record import DeltaRecord
@@ -86,7 +84,7 @@ def delta(
             listen=on_progress or silence,
             allow_outside_links=allow_outside_links,
         )
-        made = _record(str(base), str(agent), index, opened, size, _bytes_of(stage.folder), began)
+        made = _record(str(base), str(agent), index, opened, size, size_of(stage.folder), began)
         record = replace(made, warnings=tuple(_retyped(opened_base, opened)))
         stage.write("README.md", card(record, below.hub_id, below.folder.resolve().name))
     return record
@@ -135,7 +133,7 @@ def apply(
         raise PlanError(problems)
     with staged(folder, overwrite=overwrite) as stage:
         index = write_agent(opened, stage, workers=threads, listen=on_progress or silence)
-    stored = sum(map(_bytes_of, folders))
+    stored = sum(map(size_of, folders))
     return _record(str(base), str(folder), index, opened, size, stored, began)
 
 
@@ -157,11 +155,6 @@ def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
 
 def _find(model: str | Path) -> Model:
     return resolve(os.fspath(model), Path.cwd())
-
-
-def _bytes_of(folder: Place) -> int:
-    found: Iterator[Place] = folder.rglob("*")
-    return sum(identity.nbytes for identity in identify(path for path in found if path.is_file()).values())
 
 
 def _record(

@@ -88,10 +88,11 @@ def _saved(plan: Plan, bytes_written: int) -> list[str]:
     """What a delta saves."""
     if plan.below is None:
         return []
-    share = bytes_written / plan.bytes_written
+    whole = sum(tensor.bytes_written for tensor in plan.tensors)
+    share = bytes_written / whole if whole else 0.0
     return [
         f"written as a delta on {plan.below.directory}: {bytes_written:,} bytes, {share:.1%} of the "
-        f"{plan.bytes_written:,} of the model; ramerge apply gives the model"
+        f"{whole:,} of the model; ramerge apply gives the model"
     ]
 
 

@@ -87,7 +87,7 @@ tokenizer = AutoTokenizer.from_pretrained({literal})
 
 def _unpacking(plan: Plan, record: Record) -> str:
     """What a delta saves, and how to get the model."""
-    size, of = record.bytes_written / 1e6, plan.bytes_written / 1e6
+    size, of = record.bytes_written / 1e6, sum(tensor.bytes_written for tensor in plan.tensors) / 1e6
     return f"""This folder is a delta: it holds what the model has changed of its base. It takes
 {size:,.1f} MB, where the model takes {of:,.1f} MB. This gives the model, if BASE is the folder or hub id of the base:
 

@@ -68,7 +68,7 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, 
             total, done = sum(tensor.nbytes for tensor in agent.tensors.values()), 0
             for tensor in _in_order(agent, shards):
                 found = TensorDigest()
-                for block in told(islice(digests, blocks_of(tensor.elements)), tensor, done, total, listen):
+                for block in told("writing", islice(digests, blocks_of(tensor.elements)), tensor, done, total, listen):
                     found.add(block)
                 done += tensor.nbytes
                 _check(agent, tensor, index.tensors[tensor.name], found.text, files)

@@ -27,6 +27,7 @@ from typing import Any, Literal
 import xxhash
 
 from ramerge.checkpoint.delta.codec import BLOCK
+from ramerge.checkpoint.header import read_header
 from ramerge.checkpoint.paths import climbs_out, is_too_long
 from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.dtypes import BITS
@@ -38,6 +39,7 @@ from ramerge.foundation.typedjson import to_model
 INDEX = "delta.safetensors.index.json"
 COMPANIONS = "companions"
 BLOCKS, DATA, WHOLE, HEADER, PADDING = "blocks:", "data:", "whole:", "header:", "padding:"
+CHANGES = (BLOCKS, DATA, WHOLE)
 FORMAT = "ramerge-delta"
 VERSION = 1
 
@@ -159,6 +161,17 @@ def read_index(path: Place) -> Index:
     if index.metadata.index != digest_of_index(values):
         raise CheckpointError(f"{path}: is damaged: its text has another digest than it says; get the delta again")
     return index
+
+
+def size_of(folder: Place) -> int:
+    """Bytes of changes and whole tensors of a delta; its headers, index and other files do not count.
+
+    Raises:
+        CheckpointError: a file cannot be read, or is damaged.
+    """
+    names = sorted({*read_index(folder / INDEX).weight_map.values()})
+    entries = (entry for name in names for entry in read_header(folder / name).entries)
+    return sum(entry.end - entry.begin for entry in entries if entry.name.startswith(CHANGES))
 
 
 def _check_version(path: Place, metadata: Any) -> None:

@@ -13,9 +13,11 @@ from ramerge.foundation.events import Listener, Progress
 Result = TypeVar("Result")
 
 
-def told(results: Iterable[Result], tensor: Tensor, done: int, total: int, listen: Listener) -> Iterator[Result]:
+def told(
+    stage: str, results: Iterable[Result], tensor: Tensor, done: int, total: int, listen: Listener
+) -> Iterator[Result]:
     """Results of a tensor's blocks; `listen` hears of each, after `done` of `total` bytes of the tensors before it."""
-    listen(Progress("comparing", done, total))
+    listen(Progress(stage, done, total))
     for number, result in enumerate(results, 1):
         yield result
-        listen(Progress("comparing", done + min(number * BLOCK * itemsize(tensor.dtype), tensor.nbytes), total))
+        listen(Progress(stage, done + min(number * BLOCK * itemsize(tensor.dtype), tensor.nbytes), total))

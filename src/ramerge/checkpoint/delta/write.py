@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ramerge.checkpoint.delta.codec import BLOCK, COLUMNS, Encoded, digest, digest_of_blocks
 from ramerge.checkpoint.delta.layout import (
     BLOCKS,
+    CHANGES,
     COMPANIONS,
     DATA,
     FORMAT,
@@ -150,7 +151,7 @@ class DeltaWriter:
 
     @property
     def written(self) -> int:
-        """Bytes of tensors so far."""
+        """Bytes of changes and whole tensors so far: what `layout.size_of` says of the finished delta."""
         return self._files.written
 
     def finish(self) -> Index:
@@ -241,11 +242,12 @@ class _DataFiles:
         view = memoryview(data).cast("B")
         write_all(self._descriptor, view, 8 + self._room + self._position)
         self._position += view.nbytes
-        self.written += view.nbytes
 
     def _add(self, name: str, dtype: str, shape: Sequence[int], begin: int) -> None:
         self._header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, self._position]}
         self._length += len(json.dumps({name: self._header[name]}))
+        if name.startswith(CHANGES):
+            self.written += self._position - begin
         self._weight_map[name] = self._name
 
     def _begin(self, needed: int) -> None:
