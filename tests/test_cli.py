@@ -324,6 +324,29 @@ def test_odd_settings_are_no_tracebacks(setting: str, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr and "defect" not in done.stderr
 
 
+def test_a_report_below_warnings_ends_with_their_number(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    swapped = [
+        "--base",
+        tmp_path / "code",
+        "--agent",
+        f"code={tmp_path / 'base'}",
+        "--agent",
+        f"tool={tmp_path / 'tool'}",
+    ]
+    last = "1 warning, see above (--strict makes it an error)"
+    for words in (["merge", *swapped, tmp_path / "out"], ["analyze", *swapped]):
+        done = ramerge(*words)
+        assert done.stderr.count("warning: ") == 1 and done.stdout.splitlines()[-1] == last, done.stderr
+    assert "see above" not in ramerge("analyze", *flags(tmp_path, names)).stdout
+    twice = [*swapped, "--agent", f"other={tmp_path / 'tool'}"]
+    done = ramerge("analyze", *twice)
+    assert (
+        done.stdout.splitlines()[-1]
+        == f"{done.stderr.count('warning: ')} warnings, see above (--strict makes them errors)"
+    )
+
+
 def test_a_sweep_prints_its_points(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     vary = ["--vary", "parameters.r=0,0.1", "--vary", "parameters.alpha=1,2"]

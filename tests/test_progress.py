@@ -100,6 +100,19 @@ def test_kernels_that_are_compiled_are_a_stage(tmp_path: Path, monkeypatch: pyte
     assert {event.stage for event in events} == {"merging"}
 
 
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_kernels_never_look_finished(
+    stream: Callable[[], io.StringIO], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = [(0.0, Progress("compiling kernels", done, max(1, done), "kernels")) for done in (0, 1, 1, 2)]
+    text = heard(stream(), clock, events, monkeypatch)
+    title = "compiling kernels (first run only, up to 40 s)"
+    if stream is Terminal:
+        assert title in text and "2 done" in text and " of " not in text
+    else:
+        assert text.splitlines() == [f"{title}: 1 done", f"{title}: 2 done"]
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     "method", ["tsvm", "iso_c", "iso_cts", "swudi", "aswudi", "resmerge", "psa", "knots", "wudi", "adam"]

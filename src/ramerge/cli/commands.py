@@ -37,7 +37,7 @@ from ramerge.cli.options import (
 from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.options import DEBUG, OUT, as_json
-from ramerge.foundation.terminal import fail, say, warn
+from ramerge.foundation.terminal import fail, reminder, say, warn
 
 if TYPE_CHECKING:
     from ramerge.analysis.results import Analysis
@@ -74,7 +74,7 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        say(texts.summary(record, getattr(made.out, "result", out)))
+        say([*texts.summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
 
 
 @click.command(short_help="Merge with many parameters at once.")
@@ -103,11 +103,12 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
         records = run(document, out, vary=read_varied(vary), on_progress=listen, **_machine(flags), **_carrying(flags))
     if not leads:
         return
-    warn(warning for record in records for warning in record.warnings)
+    warnings = [warning for record in records for warning in record.warnings]
+    warn(warnings)
     if as_json:
         click.echo(dumped([record.as_dict() for record in records]), nl=False)
     elif not quiet:
-        say(texts.points(records, Path(out)))
+        say([*texts.points(records, Path(out)), *reminder(warnings)])
 
 
 @click.command(short_help="Show what a merge would do, and what would make it fail.")
@@ -176,7 +177,7 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, **flags: Any) -> N
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        say(texts.summary(record, getattr(made.out, "result", out)))
+        say([*texts.summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
 
 
 @click.command(short_help="Show what RL changed in the agents.")
@@ -207,7 +208,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
         _write_pages(analysis, None, "\n".join(document.text) or None, flags, listen)
     warn(analysis.warnings)
     if not quiet and not _prints(flags):
-        say(summary(analysis))
+        say([*summary(analysis), *reminder(analysis.warnings)])
 
 
 @click.command(short_help="Say which merge to try first.")

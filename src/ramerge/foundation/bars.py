@@ -13,8 +13,11 @@ _WIDEST_BAR = 40
 
 
 @contextmanager
-def live() -> Iterator[Callable[[str, int, int, str], None]]:
-    """A function that shows a bar, given its title, what is done, the total, and text; until the `with` block ends."""
+def live() -> Iterator[Callable[[str, int, int | None, str], None]]:
+    """A function that shows a bar, given its title, what is done, the total (None: not known), and text.
+
+    The bars stay until the `with` block ends.
+    """
     tasks: dict[str, TaskID] = {}
     with Progress(
         TextColumn("{task.description}", markup=False, table_column=Column(justify="right")),
@@ -25,7 +28,7 @@ def live() -> Iterator[Callable[[str, int, int, str], None]]:
         console=Console(stderr=True),
     ) as bars:
 
-        def show(title: str, done: int, total: int, figures: str) -> None:
+        def show(title: str, done: int, total: int | None, figures: str) -> None:
             if title not in tasks:
                 tasks[title] = bars.add_task(title, total=total, figures=figures)
             bars.update(tasks[title], completed=done, total=total, figures=figures)

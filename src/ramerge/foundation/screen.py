@@ -26,7 +26,8 @@ class Bar:
 
     Attributes:
         title: events with the same title belong to one bar.
-        done, total: how much is done, in `unit`.
+        done: how much is done, in `unit`.
+        total: of how much; None if that is not known.
         unit: `bytes`, or the name of what is counted; empty if the title says it.
         notes: further figures.
         is_under_way: whether the measurement of rates has begun, at the latest with this event.
@@ -34,7 +35,7 @@ class Bar:
 
     title: str
     done: int
-    total: int
+    total: int | None
     unit: str = ""
     notes: tuple[str, ...] = ()
     is_under_way: bool = True
@@ -42,8 +43,9 @@ class Bar:
 
 def stage(event: Progress) -> Bar:
     """The bar of a stage. Its rate is measured from the first block on, because kernels may be compiled before it."""
-    title = f"{event.stage} (once; kept for later runs)" if event.unit == "kernels" else event.stage
-    return Bar(title, event.done, event.total, event.unit, is_under_way=event.done > 0)
+    if event.unit == "kernels":  # one is asked for after another, so nobody knows how many there will be
+        return Bar(f"{event.stage} (first run only, up to 40 s)", event.done, None, is_under_way=False)
+    return Bar(event.stage, event.done, event.total, event.unit, is_under_way=event.done > 0)
 
 
 @contextmanager
@@ -82,11 +84,14 @@ class _Figures:
         if bar.is_under_way:
             self._paces.setdefault(bar.title, Pace(bar.done))
         pace = self._paces.get(bar.title, Pace(bar.done))
-        parts = [_amount(bar), _speed(pace.rate(bar.done), bar.unit), *bar.notes, pace.left(bar.done, bar.total)]
+        left = pace.left(bar.done, bar.total) if bar.total is not None else ""
+        parts = [_amount(bar), _speed(pace.rate(bar.done), bar.unit), *bar.notes, left]
         return ", ".join(filter(None, parts))
 
 
 def _amount(bar: Bar) -> str:
+    if bar.total is None:
+        return f"{bar.done:,} done"
     if bar.unit == "bytes":
         return f"{decimal(bar.done)} of {decimal(bar.total)}"
     return f"{bar.done:,} of {bar.total:,} {bar.unit}".rstrip()
@@ -101,17 +106,19 @@ def _speed(rate: float | None, unit: str) -> str:
 
 
 class _Lines:
-    """A line when a bar is full, and one every 30 seconds before that."""
+    """A line when a bar is full, and one every 30 seconds before that. A bar without a total has one for each thing."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
         self._figures = _Figures()
+        self._counted: dict[str, int] = {}
 
     def __call__(self, bar: Bar) -> None:
         now, figures = time.monotonic(), self._figures(bar)
-        if bar.done < bar.total and now - self._last < _SECONDS_BETWEEN_LINES:
+        unfinished = bar.done < (bar.total if bar.total is not None else self._counted.get(bar.title, 0) + 1)
+        if unfinished and now - self._last < _SECONDS_BETWEEN_LINES:
             return
-        self._last = now
+        self._last, self._counted[bar.title] = now, bar.done
         # standard error may be closed, which is no reason to stop
         with suppress(OSError):
             print(f"{bar.title}: {figures}", file=sys.stderr, flush=True)

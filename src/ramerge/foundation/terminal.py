@@ -30,6 +30,15 @@ def warn(warnings: Iterable[str]) -> None:
         complain("warning", warning)
 
 
+def reminder(warnings: Iterable[str]) -> list[str]:
+    """The last line of a report that stands below warnings; none without warnings."""
+    count = len({*warnings})
+    if not count:
+        return []
+    what = "it an error" if count == 1 else "them errors"
+    return [f"{count} warning{'s' * (count > 1)}, see above (--strict makes {what})"]
+
+
 def fail(problems: Sequence[str], code: int) -> int:
     """Print problems as errors, and return the exit code."""
     more = [f"and {len(problems) - _MOST_PROBLEMS:,} more"] if len(problems) > _MOST_PROBLEMS else []
