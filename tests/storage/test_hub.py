@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.filesize import decimal
 
 import ramerge
 from ramerge.checkpoint.hub import resolve
+from ramerge.foundation.errors import DownloadNote
 from tests.checkpoints import simple, write_checkpoint, write_simple
 from tests.storage.hub import COMMIT, NAME, TOKEN, standing_in
 from tests.storage.web import WebServer
@@ -144,7 +147,10 @@ def test_a_hub_that_cannot_be_reached(hub: WebServer, tmp_path: Path) -> None:
 def test_without_obstore_it_is_downloaded(hub: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ramerge.checkpoint.hub.find_spec", lambda _name: None)
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
-    planned = ramerge.plan(recipe(tmp_path))
+    size = sum(path.stat().st_size for path in (hub.folder / NAME).iterdir() if path.suffix != ".png")
+    said = re.escape(f"{NAME}: downloads {decimal(size)} into the hub's cache; without a download, by range: pip ")
+    with pytest.warns(DownloadNote, match=said):
+        planned = ramerge.plan(recipe(tmp_path))
     assert planned.problems == () and "model-00001-of-00002.safetensors" in str(planned.files)
     ramerge.merge(recipe(tmp_path), tmp_path / "out")
     assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -17,7 +18,8 @@ from pathlib import Path
 from ramerge.checkpoint.storage import hub
 from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.storage.table import is_remote, on_hub, open_remote
-from ramerge.foundation.errors import CheckpointError, reason
+from ramerge.foundation.errors import CheckpointError, DownloadNote, reason
+from ramerge.foundation.extras import install
 from ramerge.foundation.text import quoted
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
@@ -171,8 +173,17 @@ def _from_hub(text: str, path: Path) -> Model:
     if len(cached) == len(files) and (whole := _in_cache(name, commit)) is not None:
         return Model(text, whole, name, revision or commit)
     if find_spec("obstore") is None:
+        _announce(text, sum(version.nbytes for key, version in files.items() if key not in cached))
         return Model(text, _downloaded(name, commit), name, revision or commit)
     return Model(text, Remote(hub.Hub(name, commit, files, cached)), name, revision or commit)
+
+
+def _announce(text: str, size: int) -> None:
+    """Say before a download how large it is, and how to do without."""
+    from rich.filesize import decimal
+
+    note = f"{text}: downloads {decimal(size)} into the hub's cache; without a download, by range: {install('remote')}"
+    warnings.warn(note, DownloadNote, stacklevel=2)
 
 
 def on_this_machine(model: Model) -> Path:

@@ -21,7 +21,7 @@ import click
 from ramerge.cli import commands
 from ramerge.deltas import commands as deltas
 from ramerge.evaluation import commands as evaluation
-from ramerge.foundation.errors import ContinueNote, OutputWarning, RamergeError, StoppedError, reason
+from ramerge.foundation.errors import ContinueNote, DownloadNote, OutputWarning, RamergeError, StoppedError, reason
 from ramerge.foundation.machine import check_limits
 from ramerge.foundation.options import Session
 from ramerge.foundation.process import fill_streams, handle, ignore, stopped
@@ -100,7 +100,7 @@ def _choose_warnings(session: Session) -> None:
 
     def chosen(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         with suppress(OSError):  # nobody may be listening any more
-            if issubclass(category, ContinueNote):
+            if issubclass(category, ContinueNote | DownloadNote):
                 complain("note", str(message))
             elif issubclass(category, OutputWarning):
                 warn([str(message)])

@@ -15,7 +15,8 @@
 
     StoppedError                 not an Exception: a signal asked the process to end; exit code 128 + signal number
     OutputWarning                a warning: something else was found or left beside an output that was written
-    └── ContinueNote             no fault: work of an earlier run is continued
+    ├── ContinueNote             no fault: work of an earlier run is continued
+    └── DownloadNote             no fault: a model is downloaded before anything else happens
 
 Every error of the first tree carries a tuple of problems. All known problems are reported at once.
 """
@@ -36,6 +37,7 @@ __all__ = [
     "AGAIN",
     "CheckpointError",
     "ContinueNote",
+    "DownloadNote",
     "EndpointError",
     "EvaluationError",
     "InputError",
@@ -104,6 +106,10 @@ class OutputWarning(UserWarning):
 
 class ContinueNote(OutputWarning):
     """Work of an earlier run that was stopped is continued."""
+
+
+class DownloadNote(OutputWarning):
+    """A model of the hub is downloaded whole, because it cannot be read by range here."""
 
 
 # What to do about errors of the operating system whose messages do not say so.

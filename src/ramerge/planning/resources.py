@@ -132,7 +132,8 @@ def cut(
     made = resources(workers, block)
     if limits.memory and made.peak_memory_bytes > limits.memory:
         needed = _megabytes(made.peak_memory_bytes)
-        findings.problem(f"--max-memory: {limits.memory:,} bytes are too little; give at least {needed}")
+        given = f"--max-memory: {limits.memory:,} bytes are too little"
+        findings.problem(f"{given}; give at least {needed}, which includes what compiling takes in a first run")
     return made
 
 
