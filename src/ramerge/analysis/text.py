@@ -8,6 +8,7 @@ from rich.filesize import decimal
 
 from ramerge.analysis.parts import AgentPart
 from ramerge.analysis.results import Analysis
+from ramerge.engine.card import effective_means, erased_means
 from ramerge.foundation.terminal import table
 
 
@@ -33,7 +34,7 @@ def _figures(agent: AgentPart, analysis: Analysis) -> dict[str, str]:
     """One agent's figures, by the heading of their column."""
     figures = {
         "agent": agent.name,
-        "moved": f"{agent.density:.1%}",
+        "density": f"{agent.density:.1%}",
         "changed": f"{agent.changed_share:.1%}",
         "unique": f"{agent.unique_share:.1%}",
         "rho": f"{agent.rho:.3f}",
@@ -51,10 +52,9 @@ def _figures(agent: AgentPart, analysis: Analysis) -> dict[str, str]:
 
 
 def _effective(rounded: Mapping[str, float | None]) -> str:
-    """Effective lambda with its error, beside the nominal one; nothing where no element says it."""
-    values = [rounded.get(key) for key in ("effective_lambda", "effective_error", "nominal_lambda")]
-    effective, error, nominal = (f"{value:.3f}" if value is not None else "-" for value in values)
-    return f"{effective} ± {error} of {nominal}" if None not in values else "-"
+    """Effective lambda beside the nominal one; nothing where no element says it."""
+    values = [rounded.get(key) for key in ("effective_lambda", "nominal_lambda")]
+    return "-" if None in values else " of ".join(f"{value:.3f}" for value in values)
 
 
 def _threshold(analysis: Analysis) -> str:
@@ -67,15 +67,14 @@ def _threshold(analysis: Analysis) -> str:
 def _meanings(analysis: Analysis) -> list[str]:
     """What each column means."""
     texts = [
-        f"moved: |agent - base| > {_threshold(analysis)}",
-        "changed: differs at all",
-        "unique: of the moved, by no other agent",
+        f"density: share of the elements that training moved: |agent - base| > {_threshold(analysis)}",
+        "changed: share that differs at all",
+        "unique: of the moved elements, share that no other agent moved",
         f"kept: part of the agent's update that lies in the merge, stored in {analysis.dtype}",
     ]
     if analysis.rounding:
         texts += [
-            f"erased: of what {analysis.method} changes of the agent, share that rounding puts back to the base",
-            f"effective: where no other agent moved an element, part of the update that {analysis.method} leaves in "
-            "the output, of what it is before rounding (in a sample)",
+            f"erased: {erased_means(f'a {analysis.method} merge', analysis.dtype)}",
+            f"effective: {effective_means()}",
         ]
     return texts

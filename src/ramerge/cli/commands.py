@@ -182,7 +182,7 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, **flags: Any) -> N
 
 @click.command(short_help="Show what RL changed in the agents.")
 @options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), METHOD, *AGENTS, DTYPE, ROUNDING)
-@click.option("--epsilons", metavar="E,E,...", help="Thresholds of `moved` to compare; default: 1e-4,1e-5,1e-6,0.")
+@click.option("--epsilons", metavar="E,E,...", help="Thresholds of the density to compare; default: 1e-4,1e-5,1e-6,0.")
 @options(*PAGES, *MACHINE, *EXECUTOR, MEET)
 def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: Any) -> None:
     """Show what RL changed: sparsity, overlap and angles of the agents, and how much of them merges would keep.

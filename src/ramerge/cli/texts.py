@@ -101,13 +101,13 @@ def plan(made: Plan) -> list[str]:
             *([("rounding", f"stochastic, seed {made.recipe.seed}")] if made.recipe.seed is not None else []),
             ("tensors", f"{values['tensors']:,} ({dtypes}), {values['parameters_count']:,} parameters"),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
-            ("companions", brief(", ".join(values["companions"]), 500) or "none"),
+            ("other files", brief(", ".join(values["companions"]), 500) or "none"),
             (
                 "read",
-                f"{values['bytes_read']:,} bytes in {_many(values['passes'], 'pass', 'es')}"
+                f"{_bytes(values['bytes_read'])} in {_many(values['passes'], 'pass', 'es')}"
                 + (" and a sample" if made.guessed else ""),
             ),
-            ("write", f"{values['bytes_written']:,} bytes" + (" at most, as a delta" if made.below else "")),
+            ("write", _bytes(values["bytes_written"]) + (" at most, as a delta" if made.below else "")),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
             ("runs on", values["runs_on"]),
             *(
@@ -115,7 +115,7 @@ def plan(made: Plan) -> list[str]:
                 if values["solving_seconds"]
                 else []
             ),
-            ("peak memory", f"{values['peak_memory_bytes']:,} bytes at most, {_many(values['workers'], 'thread')}"),
+            ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {_many(values['workers'], 'thread')}"),
         ]
     if made.disk_free is not None:
         rows += [("output", str(made.out)), ("free disk", _bytes(made.disk_free))]

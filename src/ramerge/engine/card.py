@@ -127,17 +127,22 @@ def columns_of(record: Record) -> tuple[Column, ...]:
 
 
 def _rounding(dtype: str) -> list[Column]:
-    """What rounding to a dtype did."""
-    erased = f"of the elements that it changed in the merge, share that rounding to {dtype} put back to the base"
-    grown = "share that rounding moved further from the base; this and what follows is measured on a sample"
-    nominal = "factor on unique updates before rounding"
+    """What rounding to a dtype did; the record has more figures of it."""
     return [
-        Column("erased_share", "erased", ".1%", erased),
-        Column("grown_share", "grown", ".1%", grown),
-        Column("nominal_lambda", "nominal", ".3f", nominal, none="-"),
-        Column("effective_lambda", "effective", ".3f", "the same after rounding", none="-"),
-        Column("effective_error", "error", ".3f", "± of effective, by chance", none="-"),
+        Column("erased_share", "erased", ".1%", erased_means("the merge", dtype)),
+        Column("effective_lambda", "effective", ".3f", effective_means(), none="-", of="nominal_lambda"),
     ]
+
+
+def erased_means(merge: str, dtype: str) -> str:
+    """What the figure `erased` of an agent is."""
+    changed = f"of the elements that the agent moved and {merge} changes"
+    return f"{changed}, share that rounding to {dtype} puts back to the base"
+
+
+def effective_means() -> str:
+    """What the figure `effective` of an agent is."""
+    return "factor on updates of elements that no other agent moved: after rounding, of before; from a sample"
 
 
 def _table(record: Record) -> str:
@@ -160,8 +165,8 @@ def meanings(columns: Sequence[Column], record: Record) -> list[str]:
 
 def figure(agent: AgentStatistics, column: Column) -> str:
     """One figure of an agent, in its column's format."""
-    value = agent.values[column.key]
-    return column.none if value is None else format(value, column.format)
+    values = [agent.values[key] for key in (column.key, column.of) if key]
+    return column.none if None in values else " of ".join(format(value, column.format) for value in values)
 
 
 def _base_models(plan: Plan) -> list[str]:

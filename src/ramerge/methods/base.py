@@ -196,7 +196,7 @@ Results = Mapping[Statistic, Any]
 class Column:
     """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means.
 
-    One that is `optional` is shown where it is reported.
+    One that is `optional` is shown where it is reported. `of` is the key of a further figure that stands behind it.
     """
 
     key: str
@@ -205,6 +205,7 @@ class Column:
     meaning: str
     none: str = "by part"
     optional: bool = False
+    of: str = ""
 
 
 @dataclass(frozen=True)

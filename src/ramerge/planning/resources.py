@@ -132,8 +132,8 @@ def cut(
     made = resources(workers, block)
     if limits.memory and made.peak_memory_bytes > limits.memory:
         needed = _megabytes(made.peak_memory_bytes)
-        given = f"--max-memory: {limits.memory:,} bytes are too little"
-        findings.problem(f"{given}; give at least {needed}, which includes what compiling takes in a first run")
+        given = f"--max-memory: {limits.memory:,} bytes are too little (compiling in a first run counts, too)"
+        findings.problem(f"{given}; give at least {needed}")
     return made
 
 
