@@ -15,20 +15,12 @@ from lab.advice import ADVICE
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
 from lab.results import Measured, Results
 from lab.rows import ALL, NO_MERGE, SHARED
-from lab.settings import MAIN, SETTINGS
+from lab.settings import KINDS, MAIN, SETTINGS
 from lab.statistics import nemenyi
 from ramerge.foundation.files import write_file
 
 _CODE, _JOINED = re.compile(r"`[^`]+`"), "\0"
 PAGE = Path(__file__).parents[1] / "docs" / "findings.md"
-
-KINDS = {
-    "rl": "RL, SGD, bfloat16 steps",
-    "rl-float32": "RL, SGD, float32 steps",
-    "sft": "SFT, SGD, bfloat16 steps",
-    "rl-adam": "RL, Adam, bfloat16 steps",
-    "sft-adam": "SFT, Adam, bfloat16 steps",
-}
 
 
 def write(results: Results) -> None:
@@ -91,6 +83,7 @@ def _parts(results: Results) -> Iterator[str]:
     yield _counts(results)
     yield _better_rule(results)
     yield _real(results)
+    yield _advice(results)
     yield _LIMITS
 
 
@@ -334,6 +327,45 @@ python lab/real/compare.py --agents {" ".join(real.agents)} --prompts {real.prom
 
 There is one training of each agent (seed {", ".join(map(str, seeds))}). Intervals are over prompts only. They say how
 well these models can be told apart, and nothing about other trainings, other tasks or larger models."""
+
+
+def _advice(results: Results) -> str:
+    choices = dict(advice.choices(results))
+    if not choices:
+        return "## What recommend says\n\nNot measured yet."
+    return f"""## What recommend says
+
+`ramerge recommend` names a candidate with fixed parameters for each of four situations. If the cosine of two agents is
+above 0.9, they are *copies*; if the mean density is 0.5 or more, the agents are *dense*; two others are a *pair*, and
+more are *sparse*. The candidates are the methods of the paper's table 1 and WUDI with default parameters, and those of
+the section on shared elements, each once. In a situation the settings with the most candidates count, and the
+candidates that were measured in all of them.
+
+The rule: if a candidate is within {advice.MARGIN:g} point of the best both on the tiny and on the real agents of that
+precision, it is taken. Otherwise the best on the tiny agents is, of which there are more trainings.
+{_turned(choices)}
+
+{tables.of_advice(choices)}
+
+In the column *wrong*: how often the advice, chosen without one seed, is more than {advice.MARGIN:g} point below the
+best on that seed. The last column is the difference to the best other merge of the real agents. They are two, also
+beside situations of more, and each was trained once, so it is little evidence. Where the advice was not measured on
+them, its method with default parameters stands for it.
+
+All candidates, means over all seeds:
+
+{tables.of_all_candidates(results)}"""
+
+
+def _turned(choices: Mapping[str, advice.Choice]) -> str:
+    """In which situations the real agents have changed the advice, and where no candidate is good on both."""
+    told = []
+    for name, choice in choices.items():
+        if choice.real is None:
+            continue
+        good = advice.good_on_both(choice.names, choice.mean, advice.real_means(choice.real, choice.dtype))
+        told.append(f"*{name}*: {', '.join(f'`{advice.label(one)}`' for one in good) or 'none'}")
+    return f"Good on both are: {'; '.join(told)}." if told else ""
 
 
 def _at_the_top(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:

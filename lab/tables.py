@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from lab import details
+from lab import details, smollm
+from lab.advice import CANDIDATES, MARGIN, label, real_means
+from lab.advice import Choice as Advised
 from lab.claims import LEVEL, RULES, Claim, signed
 from lab.results import BASE, Measured, Model, Results
 from lab.rows import ABLATIONS, ALL, FEW, TWO
@@ -289,6 +291,59 @@ def of_candidates(choice: Choice) -> str:
         for name, scores in sorted(choice.scores.items(), key=lambda item: -float(np.mean(item[1])))
     ]
     return table(("candidate", *choice.settings, "mean"), rows)
+
+
+def of_advice(choices: Mapping[str, Advised]) -> str:
+    """What `ramerge recommend` says in each situation, and what it is chosen by."""
+    rows = []
+    for situation, choice in choices.items():
+        means = dict(zip(choice.names, choice.mean.tolist(), strict=True))
+        best = max(means, key=lambda name: means[name])
+        wrong = f"{sum(regret > MARGIN for regret in choice.regrets)} of {len(choice.regrets)}"
+        apart = choice.difference
+        own = "" if choice.on_real == choice.name else f" (measured as `{choice.on_real}`)"
+        rows.append(
+            (
+                situation,
+                f"`{label(choice.name)}`",
+                ", ".join(f"`{one.name}`" for one in choice.settings),
+                str(len(choice.names)),
+                f"{means[choice.name]:.1f}",
+                f"{means[REFERENCE]:.1f}",
+                f"{means[best]:.1f} (`{label(best)}`)",
+                wrong,
+                f"{signed(apart)} to `{label(choice.rival)}`, {choice.dtype}{own}" if apart is not None else "",
+            )
+        )
+    head = (
+        "situation",
+        "advice",
+        "tiny agents of",
+        "candidates",
+        "advice, mean",
+        f"{REFERENCE}, mean",
+        "best, mean",
+        "wrong",
+        "advice on the real agents",
+    )
+    return table(head, rows)
+
+
+def of_all_candidates(results: Results) -> str:
+    """Every candidate for advice with default or fixed parameters, on tiny agents over all seeds, and on real ones."""
+    tiny = [one for setting in SETTINGS if (one := results.setting(setting.name)) is not None]
+    real = smollm.read(results)
+    dtypes = list(real.merges) if real is not None else []
+    known = {dtype: real_means(real, dtype) for dtype in dtypes}
+    rows = []
+    for name in CANDIDATES:
+        scores = [f"{one.default[name].mean:.1f}" if name in one.default else "" for one in tiny]
+        rows.append((f"`{label(name)}`", *scores, *(_shown(known[dtype].get(name)) for dtype in dtypes)))
+    return table(("candidate", *(one.name for one in tiny), *(f"real, {dtype}" for dtype in dtypes)), rows)
+
+
+def _shown(score: float | None) -> str:
+    return "" if score is None else f"{score:.1f}"
 
 
 def of_choice(choice: Choice) -> str:

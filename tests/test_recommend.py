@@ -24,7 +24,8 @@ SHIPPED = [
 
 
 def test_situations() -> None:
-    assert recommend.situation([0.2, 0.3], [0.1]) == recommend.SPARSE
+    assert recommend.situation([0.2, 0.3], [0.1]) == recommend.PAIR
+    assert recommend.situation([0.2, 0.3, 0.1], [0.1]) == recommend.SPARSE
     assert recommend.situation([0.9, 0.3], [0.1]) == recommend.DENSE
     assert recommend.situation([0.2, 0.3, 0.2], [0.1, 0.99, 0.1]) == recommend.COPIES
     assert recommend.situation([0.2], []) == recommend.SPARSE
@@ -63,8 +64,49 @@ def test_dense_agents_are_dense(analysis: ramerge.Analysis) -> None:
 def test_near_the_limit_it_says_so(analysis: ramerge.Analysis) -> None:
     agents = tuple(replace(agent, density=0.45) for agent in analysis.model.agents)
     found = recommend.recommend(replace(analysis, model=replace(analysis.model, agents=agents)))
-    if found.evidence:
-        assert any("near the limit" in text for text in found.unknown)
+    assert any("near the limit" in text for text in found.unknown)
+
+
+def known_of(situation: str) -> dict:
+    path = Path(recommend.__file__).with_name("advice.json")
+    return json.loads(path.read_text(encoding="utf-8"))["situations"][situation]
+
+
+def test_kinds_of_agents_are_told_apart(analysis: ramerge.Analysis) -> None:
+    found, known = recommend.recommend(analysis), known_of(recommend.DENSE)
+    assert len(known["settings"]) > 1
+    for one, text in zip(known["settings"], found.evidence, strict=False):
+        assert one["kind"] in text and f"this {one['mean']:.1f} %, RAM+ {one['ram+']:.1f} %" in text
+
+
+def test_real_agents_that_contradict_the_advice_are_shown() -> None:
+    told = " ".join(CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).output.split())
+    real = known_of(recommend.SPARSE)["real"]
+    assert real["speaks"] == "against" and real["same"]
+    assert "against it: on 2 real agents (SmolLM2-135M, RL, agents and output in bfloat16) this scored" in told
+    assert f"{real['rival']} {real['scores'][real['rival']]:.1f} %" in told and "little evidence" in told
+    assert 'tables: docs/findings.md, "What recommend says" and "On the real agents"' in told
+
+
+def test_what_was_not_measured_on_real_agents_is_said(analysis: ramerge.Analysis) -> None:
+    found = recommend.recommend(analysis)
+    assert found.real is not None and not known_of(recommend.DENSE)["real"]["same"]
+    assert "task_arithmetic with its defaults scored" in found.real[1] and "was not measured there" in found.real[1]
+
+
+def test_sections_that_are_named_are_on_the_page() -> None:
+    page = (Path(__file__).parents[1] / recommend.PAGE).read_text(encoding="utf-8")
+    named = recommend._SECTIONS.split('"')[1::2]
+    assert len(named) == 2 and all(f"\n## {name}\n" in page for name in named)
+
+
+def test_agents_that_point_the_same_way_were_not_measured(analysis: ramerge.Analysis) -> None:
+    def unknown(cosine: float) -> str:
+        pairs = tuple(replace(pair, cosine=cosine) for pair in analysis.model.pairs)
+        found = recommend.recommend(replace(analysis, model=replace(analysis.model, pairs=pairs)))
+        return " ".join(found.unknown)
+
+    assert "a cosine of 0.50" in unknown(0.5) and "cosine" not in unknown(0.05)
 
 
 def test_copies_are_found(analysis: ramerge.Analysis) -> None:

@@ -10,7 +10,7 @@ from lab.results import Results
 from lab.settings import MAIN
 from lab.statistics import Estimate, nemenyi
 
-from lab import details, page, smollm, summary, tables
+from lab import advice, details, page, smollm, summary, tables
 
 
 @pytest.fixture
@@ -61,6 +61,32 @@ def test_nothing_is_said_of_real_agents_without_results(tmp_path: Path) -> None:
 )
 def test_words_follow_the_rule_for_differences(low: float, high: float, words: str) -> None:
     assert words in summary.compared(Estimate((low + high) / 2, low, high, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("real", "chosen"),
+    [
+        ({}, "first"),
+        ({"first": 80.0, "second": 80.9}, "first"),  # both are near the best
+        ({"first": 80.0, "second": 81.1}, "second"),
+        ({"first": 80.0, "third": 85.0}, "first"),  # none is near the best of both
+        ({"second": 80.0}, "second"),
+    ],
+)
+def test_real_agents_turn_the_advice_only_to_what_is_good_on_both(real: dict[str, float], chosen: str) -> None:
+    tiny = np.array([70.0, 69.2, 60.0])
+    assert advice.chosen_of(("first", "second", "third"), tiny, real) == chosen
+
+
+def test_candidates_are_each_once_and_advice_is_one_of_them(kept: Results) -> None:
+    kinds = {(row.method, str(row.fixed)) for row in advice.CANDIDATES.values()}
+    assert len(kinds) == len(advice.CANDIDATES)
+    assert not {"ram shared=mean", "ram+ shared=mean", "sum x 1"} & advice.CANDIDATES.keys()
+    known = dict(advice.choices(kept))
+    assert {"copies", "dense", "pair", "sparse"} == known.keys()
+    assert all(len(one.names) == one.scores.shape[1] and one.name in one.names for one in known.values())
+    assert [one.name for one in known["sparse"].settings] == ["three", "five"]  # four has fewer candidates
+    assert known["sparse"].real is not None and known["copies"].real is None
 
 
 def test_the_summary_is_short(kept: Results) -> None:
