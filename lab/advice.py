@@ -1,4 +1,4 @@
-"""What `ramerge recommend` knows: for each situation a method with fixed parameters, and what speaks for and against it.
+"""What `ramerge recommend` knows: for each situation a method with fixed parameters, and what speaks for or against.
 
 The tiny agents decide, because they were trained ten times; the real agents, each trained once, may turn the choice
 only to a candidate that is good on both. So the rule is: if a candidate is within one point of the best on the tiny

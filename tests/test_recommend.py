@@ -1,6 +1,7 @@
 """What `ramerge recommend` says: for the shipped agents, copies, dense agents, and without evidence."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import ramerge
 from ramerge.analysis import recommend
 from ramerge.cli.main import cli
 from ramerge.demo.run import AGENTS
+from ramerge.engine.warn import AboutMethod
+from ramerge.methods.moved import ORDERED
 from ramerge.methods.table import METHODS
 from tests.checkpoints import recipe, write_checkpoint
 from tests.reference import encode
@@ -130,3 +133,47 @@ def test_without_evidence_it_says_that_it_does_not_know(
     found = recommend.recommend(analysis)
     assert found.method == "ram+" and not found.evidence
     assert "no measurements" in found.unknown[0]
+
+
+@pytest.fixture
+def rounded(tmp_path: Path) -> list[str]:
+    """Flags for float32 agents that moved everything, by less than half a step of bfloat16, and an output in that."""
+    generator = np.random.default_rng(1)
+    base = generator.uniform(1, 2, (64, 64))
+    for name in ("base", "x", "y"):
+        moved = generator.normal(0, 1e-3, base.shape) if name != "base" else 0
+        write_checkpoint(tmp_path / name, {"w": encode(base + moved, "F32")})
+    return [
+        *("--base", str(tmp_path / "base"), "--dtype", "bfloat16", "--no-cache"),
+        *(word for name in ("x", "y") for word in ("--agent", f"{name}={tmp_path / name}")),
+    ]
+
+
+def test_warnings_about_another_method_than_the_advised_one_are_left_out(rounded: list[str]) -> None:
+    told = CliRunner().invoke(cli, ["recommend", *rounded])
+    assert told.exit_code == 0 and "try first: --method task_arithmetic" in told.stdout, told.output
+    assert "warning:" not in told.stderr and "--rounding stochastic" in told.stdout
+    of_ram = CliRunner().invoke(cli, ["analyze", *rounded]).stderr
+    assert "warning: rounding to bfloat16 erases" in of_ram and "warning: epsilon = 1e-05" in of_ram
+
+
+def test_warnings_about_the_advised_method_or_the_inputs_stay(analysis: ramerge.Analysis) -> None:
+    warned = replace(analysis, warnings=(AboutMethod("of ram+"), "of the inputs"))
+    assert recommend.warnings_for(warned, analysis.method) == warned.warnings
+    assert recommend.warnings_for(warned, "ties") == ("of the inputs",)
+
+
+def test_all_warnings_about_float32_agents_point_to_one_list(rounded: list[str]) -> None:
+    page, section = re.fullmatch(r'(\S+), "(.+)", says what to do, in order', ORDERED).groups()
+    text = (Path(__file__).parents[1] / page).read_text(encoding="utf-8")
+    assert f"\n## {section}\n" in text
+    for command, pointers in (("plan", 2), ("analyze", 2), ("recommend", 1)):
+        told = CliRunner().invoke(cli, [command, *rounded])
+        assert " ".join(told.output.split()).count(ORDERED) == pointers, told.output
+    # what the list names first is what is advised
+    dense = known_of(recommend.DENSE)
+    flags = [
+        f"--method {dense['method']}",
+        *(f"--set parameters.{one}" for one in recommend._assigned(dense["parameters"])),
+    ]
+    assert " ".join(flags) in text

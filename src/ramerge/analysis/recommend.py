@@ -15,8 +15,10 @@ from importlib.resources import files
 from typing import Any
 
 from ramerge.analysis.results import Analysis
+from ramerge.engine.warn import AboutMethod
 from ramerge.foundation.errors import PlanError
 from ramerge.foundation.jsontext import dumped
+from ramerge.methods.moved import ORDERED
 
 COPIES, DENSE, PAIR, SPARSE = "copies", "dense", "pair", "sparse"
 PAGE = "docs/findings.md"
@@ -131,7 +133,12 @@ def _rounding(analysis: Analysis) -> tuple[str | None, list[str]]:
     if not erased or max(erased) < _ERASED_FROM:
         return None, []
     lost = f"rounding to {analysis.dtype} would erase up to {max(erased):.0%} of an agent's updates"
-    return "stochastic", [f"in a {analysis.method} merge, {lost}: round stochastically, or write float32"]
+    return "stochastic", [f"in a {analysis.method} merge, {lost}: round stochastically, or write float32 ({ORDERED})"]
+
+
+def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
+    """The warnings of an analysis that concern a method; those about another method do not help who is to leave it."""
+    return tuple(text for text in analysis.warnings if method == analysis.method or not isinstance(text, AboutMethod))
 
 
 def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> tuple[str, ...]:
@@ -190,7 +197,7 @@ def _unknown(
         yield f"a mean density of {mean:.0%} is near the limit of {_DENSE_FROM:.0%} between sparse and dense"
     cosine = max(pair.cosine for pair in analysis.model.pairs)
     if found != COPIES and cosine > _UNALIKE:
-        yield f"two of the agents have a cosine of {cosine:.2f}; measured were only agents with cosines near 0, and copies"
+        yield f"two agents have a cosine of {cosine:.2f}; only agents with cosines near 0, and copies, were measured"
     measured = sorted({one["agents"] for one in known["settings"]})
     if len(analysis.model.agents) not in measured:
         counts = " and ".join(map(str, measured))
