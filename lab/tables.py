@@ -12,7 +12,7 @@ import numpy as np
 from lab import details, smollm
 from lab.advice import CANDIDATES, MARGIN, label, real_means
 from lab.advice import Choice as Advised
-from lab.claims import LEVEL, RULES, Claim, signed
+from lab.claims import LEVEL, RULES, Claim, beyond, signed
 from lab.results import BASE, Measured, Model, Results
 from lab.rows import ABLATIONS, ALL, FEW, TWO
 from lab.rules import Choice
@@ -79,7 +79,7 @@ def of_methods(measured: Measured) -> str:
                 f"{measured.default[name].mean:.1f}",
             )
         )
-    head = ("model", *measured.tasks, "mean", f"less {REFERENCE}", "p (Holm)", "mean rank", "with defaults")
+    head = ("model", *measured.tasks, "mean", f"difference to {REFERENCE}", "p (Holm)", "mean rank", "with defaults")
     return table(head, rows)
 
 
@@ -184,7 +184,7 @@ def of_ablation(measured: Measured, what: str) -> str:
     own = next(row.name for row in rows if row.fixed == {what: {"r": 0.1, "alpha": 2.0, "epsilon": 1e-5}[what]})
     against = measured.against({row.name: measured.default[row.name] for row in rows}, measured.default[own])
     return table(
-        (what, *measured.tasks, "mean", "less the paper's value"),
+        (what, *measured.tasks, "mean", "difference to the paper's value"),
         [
             (
                 row.name.partition("=")[2],
@@ -222,15 +222,14 @@ def of_others(measured: Measured) -> str:
     """Table 3: tasks that no agent was trained on."""
     names = [row.name for row in FEW if row.name in measured.best]
     models = {"base": measured.models[BASE]} | {f"`{name}`": measured.best[name] for name in names}
-    base = measured.models[BASE].others
     return table(
-        ("model", *measured.others, "mean", "less the base"),
+        ("model", *measured.others, "mean", "difference to the base"),
         [
             (
                 name,
                 *(f"{value:.1f}" for value in model.others.mean(0)),
                 f"{model.others.mean():.1f}",
-                "" if name == "base" else f"{(model.others - base).mean():+.1f}",
+                "" if name == "base" else signed(beyond(measured, model)),
             )
             for name, model in models.items()
         ],
@@ -244,7 +243,7 @@ def of_details(results: Results, measured: Measured, task: str) -> str:
     models = {BASE: measured.models[BASE], **{f"agent {name}": measured.models[name] for name in measured.tasks}}
     agent = measured.models[task]
     return table(
-        ("model", *details.KINDS[task], "all", "less the agent"),
+        ("model", *details.KINDS[task], "all", "difference to the agent"),
         [
             (
                 name,
@@ -268,7 +267,7 @@ def of_real_models(real: Real) -> str:
 def of_real_merges(real: Real, dtype: str, methods: Sequence[str]) -> str:
     """Merges of the agents of SmolLM2-135M, and their differences to RAM+."""
     return table(
-        ("merge", *real.agents, "mean", f"less {REFERENCE}"),
+        ("merge", *real.agents, "mean", f"difference to {REFERENCE}"),
         [
             (
                 f"`{method}`",
@@ -349,4 +348,4 @@ def _shown(score: float | None) -> str:
 def of_choice(choice: Choice) -> str:
     """The winner on the other seeds."""
     rows = [(name, signed(choice.against[name]), signed(choice.scaled[name])) for name in choice.against]
-    return table(("setting", "winner less RAM+", "winner less the scaled sum"), rows)
+    return table(("setting", "winner minus RAM+", "winner minus the scaled sum"), rows)
