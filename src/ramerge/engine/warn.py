@@ -115,7 +115,7 @@ def _erased(plan: Plan, rounding: Counts) -> list[str]:
 
     Coins erase updates too, but give as much to others.
     """
-    found = []
+    found: list[str] = []
     shares = {name: lost["erased_share"] for name, lost in zip(plan.agents, effects(rounding), strict=True)}
     much = [f"{share:.0%} of {name}" for name, share in shares.items() if share > _MUCH]
     keep = f"the line `dtype: {plan.exact_dtype}` in the recipe, or the flag `--dtype {plan.exact_dtype}`, keeps it"
