@@ -242,4 +242,4 @@ def _kept_of_real(choice: Choice) -> dict[str, Any] | None:
 
 
 def _rounded(value: float | np.floating[Any]) -> float:
-    return round(float(value), 4)
+    return round(float(value), 8)  # as many that one digit after the point is the same here and on the page

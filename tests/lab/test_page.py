@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab.claims import RULES, claims
+from lab.claims import RULES, claims, signed
 from lab.results import Results
 from lab.rows import ALL
 from lab.settings import MAIN
@@ -95,6 +95,16 @@ def test_candidates_are_each_once_and_advice_is_one_of_them(kept: Results) -> No
     assert all(len(one.names) == one.scores.shape[1] and one.name in one.names for one in known.values())
     assert [one.name for one in known["sparse"].settings] == ["three", "five"]  # four has fewer candidates
     assert known["sparse"].real is not None and known["copies"].real is None
+
+
+def test_advice_has_the_figures_of_the_page(kept: Results) -> None:
+    known = json.loads(advice.text(kept))["situations"]
+    for name, choice in advice.choices(kept):
+        apart = choice.difference
+        assert (apart is None) == (known[name]["real"] is None)
+        if apart is not None:
+            value, low, high = known[name]["real"]["difference"]
+            assert f"{value:+.1f} ({low:+.1f} to {high:+.1f})" == signed(apart)
 
 
 def test_the_summary_is_short(kept: Results) -> None:
