@@ -69,3 +69,13 @@ def test_the_demo_prints_statistics_and_keeps_what_it_is_asked_to(
     for words in ("density", "lambda", "add", "reverse", "sort", install("torch")):
         assert words in text
     assert (tmp_path / "kept/ram+/model.safetensors").is_file()
+
+
+def test_the_demo_says_how_sure_its_scores_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    scoring = pytest.importorskip("ramerge.demo.scoring", exc_type=ImportError)
+    lines: list[str] = []
+    monkeypatch.setattr(scoring, "score", lambda _folder: {task.name: 0.5 for task in TASKS})
+    demo._say_scores({"base": Path("base")}, lines.append)
+    printed = "200 prompts a task; one standard error is up to 3.5 points"
+    assert scoring.EXAMPLES == 200 and printed in lines
+    assert f"\n{printed}\n" in (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
