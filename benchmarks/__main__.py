@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks import (
     analysis,
+    buckets,
     cluster,
     delta_merges,
     deltas,
@@ -55,6 +56,7 @@ SECTIONS = (
     startup.SECTION,
     huge.SECTION,
     cluster.SECTION,
+    buckets.SECTION,
     scale.SECTION,
     machine_code.SECTION,
     evaluation.SECTION,

@@ -13,14 +13,14 @@ from benchmarks.checkpoints import Family
 METHODS = ("ram", "ram+", "task_arithmetic", "linear", "fisher", "ties", "dare", "dare_ties")
 
 
-# No progress, and no counts of earlier runs.
-_ANEW = ("--quiet", "--no-cache")
+ANEW = ("--quiet", "--no-cache")
+"""No progress, and no counts of earlier runs."""
 
 
 def command(method: str, files: Family, out: Path, settings: Sequence[str] = ()) -> list[str]:
     """`ramerge merge` without progress, over what may stand at `out`; settings are such as `parameters.r=0.2`."""
     options = [text for setting in settings for text in ("--set", setting)]
-    return [timing.beside("ramerge"), "merge", *_recipe(method, files), *options, *_ANEW, "--overwrite", str(out)]
+    return [timing.beside("ramerge"), "merge", *_recipe(method, files), *options, *ANEW, "--overwrite", str(out)]
 
 
 def delta(base: Path, agent: Path, out: Path) -> list[str]:
@@ -46,7 +46,7 @@ def plan(method: str, files: Family) -> list[str]:
 
 def sweep(method: str, files: Family, out: Path, vary: str) -> list[str]:
     """`ramerge sweep` without progress over the values of one parameter, such as `parameters.r=0,0.1`."""
-    options = ["--vary", vary, *_ANEW, "--overwrite", str(out)]
+    options = ["--vary", vary, *ANEW, "--overwrite", str(out)]
     return [timing.beside("ramerge"), "sweep", *_recipe(method, files), *options]
 
 

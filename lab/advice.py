@@ -1,40 +1,170 @@
-"""What `ramerge recommend` knows: for each situation the best method with fixed parameters, and how often it fails."""
+"""What `ramerge recommend` knows: for each situation a method with fixed parameters, and what speaks for or against.
+
+The tiny agents decide, because they were trained ten times; the real agents, each trained once, may turn the choice
+only to a candidate that is good on both. So the rule is: if a candidate is within one point of the best on the tiny
+agents and within one point of the best on the real ones, it is taken; otherwise the best on the tiny agents is.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ramerge
+from lab import smollm
+from lab.claims import DOES_NOT, HOLDS, better
 from lab.model import fresh
 from lab.results import Measured, Results
 from lab.rows import FEW, RULES, Row
-from lab.settings import SETTINGS
-from lab.statistics import Floats
-from ramerge.analysis.recommend import situation
+from lab.settings import KINDS, SETTINGS
+from lab.smollm import Real
+from lab.statistics import Estimate, Floats
+from ramerge.analysis.recommend import DENSE, PAIR, SPARSE, situation
+from ramerge.methods.table import METHODS
 
 ADVICE = Path(ramerge.__file__).parent / "analysis" / "advice.json"
 MARGIN = 1.0
-_CANDIDATES: Mapping[str, Row] = {row.name: row for row in (*FEW, *RULES)}
+REFERENCE = smollm.REFERENCE
+REAL: Mapping[str, str] = {PAIR: "bfloat16", SPARSE: "bfloat16", DENSE: "float32"}
+"""In which dtype the real agents are in a situation, or nearest to it: two that moved 12 %, or 75 % and more."""
 
 
-def text(results: Results) -> str:
-    """The content of advice.json."""
+def _distinct(rows: Sequence[Row]) -> dict[str, Row]:
+    """Rows by name, without those that have the method and the parameters of an earlier one."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        found.setdefault(f"{row.method} {METHODS[row.method].parameters(**row.fixed)!r}", row)
+    return {row.name: row for row in found.values()}
+
+
+CANDIDATES: Mapping[str, Row] = _distinct((*FEW, *RULES))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is advised in a situation.
+
+    Attributes:
+        settings: what was measured on tiny agents.
+        names: of the candidates that were measured in all of them.
+        scores: with default or fixed parameters, mean over settings, of shape (seeds, candidates).
+        name: of the candidate that is chosen.
+        real: the real agents that were merged in this situation or the nearest to it; None for none.
+        dtype: of the real agents and of their merges.
+    """
+
+    settings: tuple[Measured, ...]
+    names: tuple[str, ...]
+    scores: Floats
+    name: str
+    real: Real | None
+    dtype: str
+
+    @property
+    def row(self) -> Row:
+        return CANDIDATES[self.name]
+
+    @property
+    def mean(self) -> Floats:
+        """Of each candidate, over seeds."""
+        found: Floats = self.scores.mean(0)
+        return found
+
+    @property
+    def regrets(self) -> list[float]:
+        """On each seed, how far the choice on the other seeds is below the best candidate."""
+        seeds = range(len(self.scores)) if len(self.scores) > 1 else ()
+        return [self._regret(seed) for seed in seeds]
+
+    def _regret(self, left_out: int) -> float:
+        others = np.delete(self.scores, left_out, axis=0).mean(0)
+        chosen = chosen_of(self.names, others, real_means(self.real, self.dtype))
+        return float(self.scores[left_out].max() - self.scores[left_out][self.names.index(chosen)])
+
+    @property
+    def on_real(self) -> str | None:
+        """The merge of the real agents that the choice is judged by: its own, or else its method's with defaults."""
+        known = real_means(self.real, self.dtype)
+        return next((name for name in (self.name, self.row.method) if name in known), None)
+
+    @property
+    def rival(self) -> str:
+        """The best other merge of the real agents."""
+        known = real_means(self.real, self.dtype)
+        return max((name for name in known if name != self.on_real), key=lambda name: known[name])
+
+    @property
+    def difference(self) -> Estimate | None:
+        """On the real agents the choice less the best other merge; None without them."""
+        if self.real is None or self.on_real is None:
+            return None
+        return self.real.difference(f"{self.on_real}, {self.dtype}", f"{self.rival}, {self.dtype}")
+
+
+def label(name: str) -> str:
+    """A candidate in the words of a recipe."""
+    row = CANDIDATES[name]
+    return " ".join((row.method, *(f"{key}={value}" for key, value in row.fixed.items())))
+
+
+def real_means(real: Real | None, dtype: str) -> dict[str, float]:
+    """Mean scores of the merges of the real agents, by the names of candidates."""
+    methods = real.merges.get(dtype, ()) if real is not None else ()
+    return {name: real.mean(f"{name}, {dtype}").value for name in methods if name in CANDIDATES} if real else {}
+
+
+def chosen_of(names: Sequence[str], tiny: Floats, real: Mapping[str, float]) -> str:
+    """The candidate that the rule takes.
+
+    Args:
+        names: of the candidates.
+        tiny: their mean scores on tiny agents.
+        real: mean scores on real agents, of those that were measured.
+    """
+    return (good_on_both(names, tiny, real) or [names[int(tiny.argmax())]])[0]
+
+
+def good_on_both(names: Sequence[str], tiny: Floats, real: Mapping[str, float]) -> list[str]:
+    """The candidates near the best on tiny and near the best on real agents, best on the tiny ones first."""
+    ranked = [(names[place], float(tiny[place])) for place in np.argsort(-tiny, kind="stable")]
+    near = [name for name, score in ranked if score >= tiny.max() - MARGIN]
+    return [name for name in near if name in real and real[name] >= max(real.values()) - MARGIN]
+
+
+def choices(results: Results) -> Iterator[tuple[str, Choice]]:
+    """Situations, and what is advised in each."""
     by_situation: dict[str, list[Measured]] = {}
     for setting in SETTINGS:
         measured = results.setting(setting.name)
-        if measured is not None and all(name in measured.default for name in _CANDIDATES):
+        if measured is not None and len(_names([measured])) > 1 and REFERENCE in measured.default:
             by_situation.setdefault(_situation(results, setting.kind, measured), []).append(measured)
-    content = {
-        "margin": MARGIN,
-        "parameters": sum(weight.numel() for weight in fresh(0).values()),
-        "situations": {name: _best(settings) for name, settings in sorted(by_situation.items())},
-    }
-    return json.dumps(content, indent=1) + "\n"
+    real = smollm.read(results)
+    for name, known in sorted(by_situation.items()):
+        most = max(len(_names([one])) for one in known)
+        yield name, _choice([one for one in known if len(_names([one])) == most], real, REAL.get(name, ""))
+
+
+def _choice(settings: Sequence[Measured], real: Real | None, dtype: str) -> Choice:
+    names = _names(settings)
+    seeds = sorted(set.intersection(*(set(one.seeds) for one in settings)))
+    scores = np.mean([_scores(one.only(lambda seed: seed in seeds), names) for one in settings], axis=0)
+    known = real if real is not None and dtype in real.merges else None
+    chosen = chosen_of(names, scores.mean(0), real_means(known, dtype))
+    return Choice(tuple(settings), tuple(names), scores, chosen, known, dtype)
+
+
+def _names(settings: Sequence[Measured]) -> list[str]:
+    return [name for name in CANDIDATES if all(name in one.default for one in settings)]
+
+
+def _scores(measured: Measured, names: Sequence[str]) -> Floats:
+    """With default or fixed parameters, of shape (seeds, candidates)."""
+    return np.stack([measured.default[name].by_task.mean(1) for name in names], axis=1)
 
 
 def _situation(results: Results, kind: str, measured: Measured) -> str:
@@ -51,33 +181,65 @@ def _situation(results: Results, kind: str, measured: Measured) -> str:
     return situation(map(float, densities), map(float, cosines))
 
 
-def _best(settings: Sequence[Measured]) -> dict[str, Any]:
-    """The best candidate over settings, and what choosing it on all seeds but one costs on that one."""
-    names = list(_CANDIDATES)
-    seeds = sorted(set.intersection(*(set(one.seeds) for one in settings)))
-    scores = np.mean([_scores(one.only(lambda seed: seed in seeds), names) for one in settings], axis=0)
-    winner = _CANDIDATES[names[int(scores.mean(0).argmax())]]
-    regrets = [_regret(scores, place) for place in range(len(seeds))] if len(seeds) > 1 else []
+def text(results: Results) -> str:
+    """The content of advice.json."""
+    content = {
+        "margin": MARGIN,
+        "parameters": sum(weight.numel() for weight in fresh(0).values()),
+        "situations": {name: _kept(choice) for name, choice in choices(results)},
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _kept(choice: Choice) -> dict[str, Any]:
+    best = choice.names[int(choice.mean.argmax())]
+    kinds = {setting.name: KINDS[setting.kind] for setting in SETTINGS}
     return {
-        "method": winner.method,
-        "parameters": dict(winner.fixed),
-        "settings": [one.name for one in settings],
-        "agents": sorted({len(one.agents) for one in settings}),
-        "candidates": len(names),
-        "seeds": len(seeds),
-        "mean": round(float(scores.mean(0).max()), 2),
-        "ram+": round(float(scores.mean(0)[names.index("ram+")]), 2),
-        "errors": sum(regret > MARGIN for regret in regrets),
-        "regret": round(float(np.mean(regrets)), 2) if regrets else 0.0,
+        "method": choice.row.method,
+        "parameters": dict(choice.row.fixed),
+        "candidates": len(choice.names),
+        "best": label(best),
+        "seeds": len(choice.scores),
+        "mean": _rounded(choice.mean[choice.names.index(choice.name)]),
+        "ram+": _rounded(choice.mean[choice.names.index(REFERENCE)]),
+        "errors": sum(regret > MARGIN for regret in choice.regrets),
+        "regret": _rounded(np.mean(choice.regrets)) if choice.regrets else 0.0,
+        "settings": [
+            {
+                "name": one.name,
+                "agents": len(one.agents),
+                "kind": kinds[one.name],
+                "output": one.dtype,
+                **{
+                    key: _rounded(one.default[name].mean)
+                    for key, name in (("mean", choice.name), ("ram+", REFERENCE), ("best", best))
+                },
+            }
+            for one in choice.settings
+        ],
+        "real": _kept_of_real(choice),
     }
 
 
-def _scores(measured: Measured, names: Sequence[str]) -> Floats:
-    """With default or fixed parameters, of shape (seeds, candidates)."""
-    return np.stack([measured.default[name].by_task.mean(1) for name in names], axis=1)
+def _kept_of_real(choice: Choice) -> dict[str, Any] | None:
+    apart = choice.difference
+    if choice.real is None or choice.on_real is None or apart is None:
+        return None
+    means = real_means(choice.real, choice.dtype)
+    verdict = better(apart)
+    return {
+        "agents": len(choice.real.agents),
+        "model": smollm.MODEL,
+        "dtype": choice.dtype,
+        "prompts": choice.real.prompts,
+        "speaks": "for" if verdict == HOLDS else "against" if verdict == DOES_NOT and apart.high < 0 else "neither",
+        "advised": label(choice.on_real),
+        "same": choice.on_real == choice.name,
+        "rival": label(choice.rival),
+        "difference": [_rounded(value) for value in (apart.value, apart.low, apart.high)],
+        "scores": {label(name): _rounded(value) for name, value in means.items()},
+    }
 
 
-def _regret(scores: Floats, left_out: int) -> float:
-    """How far the choice on the other seeds is below the best candidate on this one."""
-    others = np.delete(scores, left_out, axis=0).mean(0)
-    return float(scores[left_out].max() - scores[left_out][int(others.argmax())])
+def _rounded(value: float | np.floating[Any]) -> float:
+    return round(float(value), 8)  # as many that one digit after the point is the same here and on the page

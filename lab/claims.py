@@ -13,7 +13,7 @@ from lab.rows import ALPHA, EPSILON, PAPER, R
 from lab.settings import MAIN
 from lab.statistics import Estimate, holm, over_seeds
 
-HOLDS, DOES_NOT, OPEN = "holds", "does not hold", "cannot be told here"
+HOLDS, DOES_NOT, OPEN = "holds", "does not hold", "not decided"
 MARGIN = 1.0
 """Points of difference that count as level."""
 STEADY = 2.0
@@ -22,10 +22,12 @@ LEVEL = 0.05
 DIFFERENCE, BASELINES = "A", "B"
 RULES = {
     DIFFERENCE: f"a claim that one thing is more than another holds if the 95 % interval of the difference lies above "
-    f"0. It does not hold if the interval lies below 0, or within {MARGIN:g} point of 0. Otherwise it cannot be told",
+    f"0. It does not hold if the interval lies below 0, or within {MARGIN:g} point of 0. Otherwise it is not decided "
+    "by this data",
     BASELINES: f"a claim that a merge beats the baselines holds if it is better than each of them (p < {LEVEL:g} with "
-    f"Holm's correction). It does not hold if a baseline is better, or is level (interval within {MARGIN:g} point of "
-    "0). Otherwise it cannot be told. Parameters of all are chosen on validation prompts",
+    "Holm's correction). It does not hold if a baseline is better, or is not clearly different (interval within "
+    f"{MARGIN:g} point of 0). Otherwise it is not decided by this data. Parameters of all are chosen on "
+    "validation prompts",
 }
 """Rules that several claims share."""
 
@@ -90,7 +92,7 @@ def _sparser(results: Results) -> Claim | None:
         "sections 1 and 3.2",
         DIFFERENCE,
         better(apart),
-        f"density of SFT less that of RL, on {', '.join(tasks)}: {signed(apart)} points; densities: {means} (agents "
+        f"density of SFT minus that of RL, on {', '.join(tasks)}: {signed(apart)} points; densities: {means} (agents "
         f"with Adam had other steps and rates, so only rl and sft are compared)",
         "SFT is from the same base, on the same tasks, with the same optimizer, rates, steps and rounding",
     )
@@ -109,9 +111,9 @@ def _optimizer(results: Results) -> Claim | None:
         "Sparsity comes from RL itself, and not from the optimizer",
         "sections 1 and 3.2 (implied)",
         "RL with Adam must be as sparse as RL with SGD: holds if the 95 % interval of the difference in density lies "
-        "below 5 points, does not hold if it lies above, otherwise it cannot be told",
+        "below 5 points, does not hold if it lies above, otherwise it is not decided by this data",
         HOLDS if apart.high < 5 else DOES_NOT if apart.low > 5 else OPEN,
-        f"density with Adam less that with SGD, on {', '.join(tasks)}: {signed(apart)} points; steps and first rates "
+        f"density with Adam minus that with SGD, on {', '.join(tasks)}: {signed(apart)} points; steps and first rates "
         f"differ, too ({_practice(results, 'rl-adam')} with Adam; {_practice(results, 'rl')} with SGD), so the "
         "optimizer is one of three possible causes",
     )
@@ -148,7 +150,7 @@ def _heterogeneous(results: Results) -> Claim | None:
     return Claim(
         "Densities differ much between agents",
         "section 3.2, figure 2",
-        "cannot be told by agents whose learning rates and steps we chose to differ",
+        "not decided by agents whose learning rates and steps we chose to differ",
         OPEN,
         f"the largest density is {np.mean(ratios):.1f} times the smallest, mean over {len(ratios)} seeds"
         if ratios
@@ -201,7 +203,7 @@ def _pair(text: str, where: str, first: str, second: str, setting: str = MAIN) -
         if measured is None or first not in measured.best or second not in measured.best:
             return None
         apart = measured.difference(measured.best[first], measured.best[second])
-        evidence = f"{first} less {second}: {signed(apart)} points ({len(measured.seeds)} seeds)"
+        evidence = f"{first} minus {second}: {signed(apart)} points ({len(measured.seeds)} seeds)"
         return Claim(text, where, DIFFERENCE, better(apart), evidence)
 
     return make
@@ -221,7 +223,7 @@ def _beats(method: str, setting: str, words: str) -> Callable[[Results], Claim |
         losses = [name for name in rivals if found[name].value < 0 and adjusted[name] < LEVEL]
         level = [name for name in rivals if found[name].low > -MARGIN and found[name].high < MARGIN]
         verdict = HOLDS if len(wins) == len(rivals) else DOES_NOT if losses or level else OPEN
-        told = "; ".join(f"less {name}: {signed(one)}" for name, one in found.items())
+        told = "; ".join(f"minus {name}: {signed(one)}" for name, one in found.items())
         return Claim(
             f"{method} beats the paper's baselines{words}",
             "section 5.2, table 1",
@@ -273,7 +275,7 @@ def _specialists(results: Results) -> Claim | None:
         "A merged agent can beat the specialists in their own tasks",
         "section 5.2",
         "holds if RAM+ is better than the agent in at least one task (p < 0.05 with Holm's correction); does not hold "
-        "if in no task the interval reaches one point above the agent; otherwise it cannot be told",
+        "if in no task the interval reaches one point above the agent; otherwise it is not decided by this data",
         HOLDS if wins else DOES_NOT if len(losses) == len(found) else OPEN,
         "; ".join(f"{task}: {signed(one)}" for task, one in found.items()),
     )
@@ -283,7 +285,7 @@ def _general(results: Results) -> Claim | None:
     measured = results.setting(MAIN)
     if measured is None or "ram+" not in measured.best or not measured.others:
         return None
-    apart = over_seeds((measured.best["ram+"].others - measured.models[BASE].others).mean(1).tolist())
+    apart = beyond(measured, measured.best["ram+"])
     return Claim(
         "RAM+ keeps what the base can do in tasks that no agent was trained on",
         "appendix C.2, table 3",
@@ -291,6 +293,11 @@ def _general(results: Results) -> Claim | None:
         HOLDS if apart.low > -2 * MARGIN else DOES_NOT if apart.high < -2 * MARGIN else OPEN,
         f"{' and '.join(measured.others)}: {signed(apart)} points against the base",
     )
+
+
+def beyond(measured: Measured, model: Model) -> Estimate:
+    """A model less the base, in points, in the tasks that no agent was trained on."""
+    return over_seeds((model.others - measured.models[BASE].others).mean(1).tolist())
 
 
 def _robust(results: Results) -> Claim | None:
@@ -303,7 +310,7 @@ def _robust(results: Results) -> Claim | None:
         "beyond it",
         DIFFERENCE,
         better(apart),
-        f"RAM+ less the sum: {signed(apart)} points",
+        f"RAM+ minus the sum: {signed(apart)} points",
         "one of three agents is given three times; all parameters are the defaults",
     )
 
@@ -323,7 +330,7 @@ def _more_agents(results: Results) -> Claim | None:
         "The more agents, the more averaging loses to RAM+",
         "section 3.2 (dilution is by 1/N)",
         "holds if the lead grows with each agent, and the intervals of fewest and most do not overlap; does not hold "
-        "if the lead is smaller for most than for fewest; otherwise it cannot be told",
+        "if the lead is smaller for most than for fewest; otherwise it is not decided by this data",
         HOLDS if grows and apart else DOES_NOT if found[counts[-1]].value < found[counts[0]].value else OPEN,
         "; ".join(f"N = {count}: {signed(found[count])}" for count in counts),
     )
@@ -339,7 +346,7 @@ def _precise(results: Results) -> Claim | None:
         "Precision changes which merge is better",
         "beyond it",
         "holds if the intervals of the difference between RAM+ and the scaled sum do not overlap in bfloat16 and in "
-        "float32 (agents and output); otherwise it cannot be told",
+        "float32 (agents and output); otherwise it is not decided by this data",
         HOLDS if apart else OPEN,
         "; ".join(f"{dtype}: {signed(one)}" for dtype, one in leads.items()),
     )

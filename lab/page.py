@@ -15,20 +15,12 @@ from lab.advice import ADVICE
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
 from lab.results import Measured, Results
 from lab.rows import ALL, NO_MERGE, SHARED
-from lab.settings import MAIN, SETTINGS
+from lab.settings import KINDS, MAIN, SETTINGS
 from lab.statistics import nemenyi
 from ramerge.foundation.files import write_file
 
 _CODE, _JOINED = re.compile(r"`[^`]+`"), "\0"
 PAGE = Path(__file__).parents[1] / "docs" / "findings.md"
-
-KINDS = {
-    "rl": "RL, SGD, bfloat16 steps",
-    "rl-float32": "RL, SGD, float32 steps",
-    "sft": "SFT, SGD, bfloat16 steps",
-    "rl-adam": "RL, Adam, bfloat16 steps",
-    "sft-adam": "SFT, Adam, bfloat16 steps",
-}
 
 
 def write(results: Results) -> None:
@@ -69,18 +61,14 @@ def _parts(results: Results) -> Iterator[str]:
         yield "# Findings"
         yield "No results are kept yet: `python -m lab run`."
         return
-    yield _beginning(results, main)
+    yield _TITLE
     taken = "\n".join(f"- {line}" for line in summary.lines(results))
     if taken:
-        yield f"## What to take from this\n\n{taken}"
+        yield f"## In short\n\n{taken}"
+    yield _beginning(results, main)
     made = list(claims(results))
     yield _summary(made)
     yield tables.of_claims(made)
-    yield (
-        "The rules were written before the results. One comparison was corrected after two seeds: densities are now "
-        "those of agents of the same tasks."
-    )
-    yield tables.of_rules(made)
     yield _agents(results)
     yield _methods(results, main)
     yield _details(results, main)
@@ -91,17 +79,24 @@ def _parts(results: Results) -> Iterator[str]:
     yield _counts(results)
     yield _better_rule(results)
     yield _real(results)
+    yield _advice(results)
     yield _LIMITS
+    yield _rules(made, main)
+
+
+_TITLE = """# Findings: which merge is best
+
+What merges of tiny agents show about the claims of the [RAM paper](https://arxiv.org/abs/2601.13572), about all
+methods of ramerge, and about rules that could be better."""
 
 
 def _beginning(results: Results, main: Measured) -> str:
     sizes, seconds = results.run["sizes"], results.run["seconds"]
     took = sum(seconds.values()) / len(seconds) / 60 if seconds else 0.0
-    return f"""# Findings: which merge is best
+    return f"""## How it was measured
 
-What merges of tiny agents show about the claims of the [RAM paper](https://arxiv.org/abs/2601.13572), about all
-methods of ramerge, and about rules that could be better. {len(main.seeds)}
-seeds{_planned(main, sizes)} were measured, with {sizes["test"]} held-out prompts for each task and greedy answers.
+{len(main.seeds)} seeds{_planned(main, sizes)} were measured, with {sizes["test"]} held-out prompts for each task and
+greedy answers.
 
 `make lab` makes the results: it trains, merges and scores, and goes on where it was stopped. It took {took:.1f}
 minutes of one core ({results.run["processor"]})
@@ -109,7 +104,8 @@ for each seed. Everything on this page is computed from `lab/results`,
 by `python -m lab page`.
 
 Scores are per cent of prompts that are answered exactly. Intervals in brackets are 95 % intervals of a bootstrap over
-seeds and, within seeds, prompts. Differences are paired: they are on the same seeds and prompts."""
+seeds and, within seeds, prompts. Differences are paired: they are on the same seeds and prompts. They are computed from
+scores that are not rounded, so they may differ by 0.1 from the difference of two scores on this page."""
 
 
 def _planned(main: Measured, sizes: Mapping[str, Any]) -> str:
@@ -120,8 +116,24 @@ def _summary(made: Sequence[Claim]) -> str:
     count = {verdict: sum(one.verdict == verdict for one in made) for verdict in (HOLDS, DOES_NOT, OPEN)}
     return f"""## The claims, one by one
 
-Of {len(made)} claims {count[HOLDS]} hold on these agents, {count[DOES_NOT]} do not, and of {count[OPEN]} these
-agents cannot tell. The rules of these verdicts stand below the table."""
+Of {len(made)} claims {count[HOLDS]} hold on these agents, {count[DOES_NOT]} do not, and {count[OPEN]} are not decided
+by this data. The [appendix](#appendix-the-rules-of-the-verdicts) has the rules of these verdicts."""
+
+
+def _rules(made: Sequence[Claim], main: Measured) -> str:
+    difference = nemenyi(len([row for row in ALL if row.name in main.best]), len(main.seeds))
+    apart = (
+        f"two mean ranks differ by Nemenyi's test if they are {difference:.1f} apart"
+        if difference is not None
+        else "Nemenyi's test can tell no two mean ranks apart, since so few seeds were measured"
+    )
+    return f"""## Appendix: the rules of the verdicts
+
+The rules were written before the results. One comparison was corrected after two seeds: densities are now those of
+agents of the same tasks.
+
+{tables.of_rules(made)}
+- *The table of all methods*: p-values have Holm's correction over all methods; {apart}."""
 
 
 def _agents(results: Results) -> str:
@@ -168,12 +180,6 @@ def _settings(results: Results) -> str:
 
 
 def _methods(results: Results, main: Measured) -> str:
-    difference = nemenyi(len([row for row in ALL if row.name in main.best]), len(main.seeds))
-    apart = (
-        f"two differ by Nemenyi's test if they are {difference:.1f} apart"
-        if difference is not None
-        else "no two can be told apart by Nemenyi's test, since so few seeds were measured"
-    )
     excluded = "; ".join(f"`{name}` {why}" for name, why in NO_MERGE.items())
     failed = "".join(f"\n\n`{name}` failed: {why}" for name, why in main.failed.items())
     return f"""## All methods, three agents
@@ -182,9 +188,8 @@ The paper's table 1 in miniature. Parameters of each method are chosen on {resul
 validation prompts for each task,
 seed by seed, from a small grid (`lab/rows.py`; scales from 0.3 to 3), and reported on the test prompts; the last
 column has the
-default parameters. p-values are those of the difference to RAM+, with Holm's correction over all methods; ranks are
-means over
-seeds, and {apart}. Not compared: {excluded}; `slerp` and
+default parameters. p-values are those of the difference to RAM+, corrected for the number of methods; ranks are
+means over seeds ([appendix](#appendix-the-rules-of-the-verdicts)). Not compared: {excluded}; `slerp` and
 `nuslerp`
 take two agents.
 
@@ -332,8 +337,49 @@ python lab/real/compare.py --agents {" ".join(real.agents)} --prompts {real.prom
 
 {summary.on_real(real)}. {summary.confirmed(real)} {summary.on_real(real, smollm.SUM, "the sum of the task vectors")}.
 
+{summary.equal_on_real(real)}
+
 There is one training of each agent (seed {", ".join(map(str, seeds))}). Intervals are over prompts only. They say how
 well these models can be told apart, and nothing about other trainings, other tasks or larger models."""
+
+
+def _advice(results: Results) -> str:
+    choices = dict(advice.choices(results))
+    if not choices:
+        return "## What recommend says\n\nNot measured yet."
+    return f"""## What recommend says
+
+`ramerge recommend` names a candidate with fixed parameters for each of four situations. If the cosine of two agents is
+above 0.9, they are *copies*; if the mean density is 0.5 or more, the agents are *dense*; two others are a *pair*, and
+more are *sparse*. The candidates are the methods of the paper's table 1 and WUDI with default parameters, and those of
+the section on shared elements, each once. In a situation the settings with the most candidates count, and the
+candidates that were measured in all of them.
+
+The rule: if a candidate is within {advice.MARGIN:g} point of the best both on the tiny and on the real agents of that
+precision, it is taken. Otherwise the best on the tiny agents is, of which there are more trainings.
+{_turned(choices)}
+
+{tables.of_advice(choices)}
+
+In the column *wrong*: how often the advice, chosen without one seed, is more than {advice.MARGIN:g} point below the
+best on that seed. The last column is the difference to the best other merge of the real agents. They are two, also
+beside situations of more, and each was trained once, so it is little evidence. Where the advice was not measured on
+them, its method with default parameters stands for it.
+
+All candidates, means over all seeds:
+
+{tables.of_all_candidates(results)}"""
+
+
+def _turned(choices: Mapping[str, advice.Choice]) -> str:
+    """In which situations the real agents have changed the advice, and where no candidate is good on both."""
+    told = []
+    for name, choice in choices.items():
+        if choice.real is None:
+            continue
+        good = advice.good_on_both(choice.names, choice.mean, advice.real_means(choice.real, choice.dtype))
+        told.append(f"*{name}*: {', '.join(f'`{advice.label(one)}`' for one in good) or 'none'}")
+    return f"Good on both are: {'; '.join(told)}." if told else ""
 
 
 def _at_the_top(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
@@ -354,8 +400,7 @@ _LIMITS = """## What toys cannot show
 - The agents are tiny, their tasks short and separate, and their base was made to have the skills. Whether large
   agents interfere as much, or as little, does not follow. The paper's agents have 7 billion parameters and act over
   many turns.
-- Densities depend on optimizer, rates and rounding, which we chose. So how sparse RL is in practice cannot be told
-  from them.
+- Densities depend on optimizer, rates and rounding, which we chose. So they do not show how sparse RL is in practice.
 - With few seeds, intervals over seeds are too narrow, and p-values too small: with fewer than ten they only describe.
 - Methods have different numbers of parameters to choose. Those with a free scale have an advantage over those
   without.

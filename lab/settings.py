@@ -40,6 +40,14 @@ def _first(count: int) -> dict[str, str]:
     return {name: name for name in NAMES[:count]}
 
 
+KINDS: Mapping[str, str] = {
+    "rl": "RL, SGD, bfloat16 steps",
+    "rl-float32": "RL, SGD, float32 steps",
+    "sft": "SFT, SGD, bfloat16 steps",
+    "rl-adam": "RL, Adam, bfloat16 steps",
+    "sft-adam": "SFT, Adam, bfloat16 steps",
+}
+"""How agents are trained, in words."""
 _ABLATED = tuple(row for rows in ABLATIONS.values() for row in rows)
 MAIN = "three"
 SETTINGS: tuple[Setting, ...] = (

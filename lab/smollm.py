@@ -16,6 +16,7 @@ from lab import statistics
 from lab.results import BASE, Results
 from lab.statistics import Estimate, Floats
 
+MODEL = "SmolLM2-135M"
 REFERENCE, SUM, CANDIDATE = "ram+", "task_arithmetic", "ram+ shared=agree_max"
 
 

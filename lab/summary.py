@@ -10,16 +10,28 @@ from lab.results import Measured, Results
 from lab.rows import ALL
 from lab.settings import MAIN
 from lab.statistics import Estimate, holm
+from ramerge.methods.table import METHODS
 
 
-def compared(difference: Estimate) -> str:
-    """A comparison by the rule for differences, in words."""
+def judged(difference: Estimate) -> str:
+    """What the rule for differences says of the first of two."""
     verdict = better(difference)
     if verdict == HOLDS:
-        return "is better than"
+        return "better"
     if verdict == DOES_NOT:
-        return "is worse than" if difference.high < 0 else "is level with"
-    return "cannot be told from"
+        return "worse" if difference.high < 0 else "no clear difference"
+    return "not decided by this data"
+
+
+def compared(first: str, second: str, difference: Estimate, more: str = "") -> str:
+    """A comparison by the rule for differences, as a clause with its figures and what else is to be said of them."""
+    clauses = {
+        "better": f"{first} is better than {second}",
+        "worse": f"{first} is worse than {second}",
+        "no clear difference": f"there is no clear difference between {first} and {second}",
+    }
+    undecided = f"whether {first} is better than {second} is not decided by this data"
+    return f"{clauses.get(judged(difference), undecided)} ({points(difference)}{f'; {more}' if more else ''})"
 
 
 def points(difference: Estimate) -> str:
@@ -40,30 +52,56 @@ def lines(results: Results) -> Iterator[str]:
 
 
 def _best(main: Measured) -> str:
-    names = sorted((row.name for row in ALL if row.name in main.best), key=lambda name: -main.best[name].mean)
-    top = names[0]
-    behind = main.against({name: main.best[name] for name in names[1:]}, main.best[top])
-    adjusted = holm({name: one.p for name, one in behind.items()})
-    near = [name for name in names[1:] if adjusted[name] >= LEVEL]
-    beside = (
-        f"Not told apart from it (p of {LEVEL:g} or more with Holm's correction): {_listed(near)}. " if near else ""
+    """Who is first with tuned and with default parameters, and how sure that is against RAM+."""
+    names = [row.name for row in ALL if row.name in main.best]
+    top = max(names, key=lambda name: main.best[name].mean)
+    usual = max(names, key=lambda name: main.default[name].mean)
+    against = main.against({name: main.best[name] for name in names if name != "ram+"}, main.best["ram+"])
+    adjusted = holm({name: one.p for name, one in against.items()})
+    ahead = [name for name in names if name != "ram+" and against[name].value > 0 and adjusted[name] < LEVEL]
+    told = f"With parameters tuned on validation prompts `{top}` has the highest mean of {len(names)} methods, "
+    told += f"{main.best[top].mean:.1f} %"
+    if top != "ram+":
+        decided = "" if adjusted[top] < LEVEL else ", so not decided by this data"
+        told += (
+            f", and `ram+` {main.best['ram+'].mean:.1f} % ({points(against[top])}; p = {adjusted[top]:.3f} with Holm's "
+            f"correction{decided}). Clearly better than `ram+`: {_listed(ahead) if ahead else 'none'}"
+        )
+    told += f". With default parameters `{usual}` has the highest mean, {main.default[usual].mean:.1f} %"
+    told += f"; `{top}` has {main.default[top].mean:.1f} %." if usual != top else "."
+    slow = (
+        "" if METHODS[top].elementwise else f" `{top}` solves for whole matrices, which takes minutes for large ones."
     )
-    plus = f"`ram+` has {main.best['ram+'].mean:.1f} %." if top != "ram+" else ""
-    return (
-        f"**The best method, three sparse RL agents.** Of {len(names)} methods `{top}` has the best mean, "
-        f"{main.best[top].mean:.1f} %. {beside}{plus}".rstrip()
-    )
+    return f"**The best method, three sparse RL agents.** {told}{slow}"
 
 
 def _ram(main: Measured) -> str:
     def apart(first: str, second: str) -> Estimate:
         return main.difference(main.best[first], main.best[second])
 
-    average, plus, scaled = apart("ram", "linear"), apart("ram+", "ram"), apart("ram+", "task_arithmetic")
+    average, scaled = apart("ram", "linear"), apart("ram+", "task_arithmetic")
+    told = compared("`ram+`", "the sum of the task vectors with a tuned factor", scaled)
     return (
-        f"**RAM against the others, three agents.** `ram` {compared(average)} averaging ({points(average)}). "
-        f"`ram+` {compared(plus)} `ram` ({points(plus)}), and it {compared(scaled)} the sum of the task vectors with "
-        f"a factor chosen on validation prompts ({points(scaled)})."
+        f"**RAM against the others, three agents.** {compared('`ram`', 'averaging', average)}. {plus_over_ram(main)} "
+        f"{told[0].upper()}{told[1:]}."
+    )
+
+
+def plus_over_ram(main: Measured) -> str:
+    """RAM+ against RAM, in one sentence; pages about methods repeat it."""
+    apart = main.difference(main.best["ram+"], main.best["ram"])
+    told = compared("`ram+`", "`ram`", apart, f"{len(main.seeds)} trainings of three tiny agents, tuned `r`")
+    return f"{told[0].upper()}{told[1:]}."
+
+
+def equal_on_real(real: smollm.Real, dtype: str = "bfloat16") -> str:
+    """Where RAM+ and RAM answer the prompts of the real agents alike."""
+    first, second = (real.rewards[f"{name}, {dtype}"] for name in ("ram+", "ram"))
+    where = f"{len(real.agents)} real agents in {dtype}"
+    if (first == second).all():
+        return f"On {where} `ram+` and `ram` have the same reward on each of {first.size} prompts."
+    return (
+        f"On {where} the rewards of `ram+` and `ram` differ on {int((first != second).sum())} of {first.size} prompts."
     )
 
 
@@ -73,8 +111,8 @@ def _when(results: Results, main: Measured) -> Iterator[str]:
     if copies is not None and "ram+" in copies.default:
         apart = copies.difference(copies.default["ram+"], copies.default["task_arithmetic"])
         yield (
-            f"**Agents that are alike.** If an agent is given three times, `ram+` {compared(apart)} the plain sum "
-            f"({points(apart)}; default parameters)."
+            "**Agents that are alike.** If an agent is given three times, "
+            f"{compared('`ram+`', 'the plain sum', apart, 'default parameters')}."
         )
     dense = {"three-float32": "RL agents in float32", "three-sft": "SFT agents with Adam"}
     told = []
@@ -82,9 +120,9 @@ def _when(results: Results, main: Measured) -> Iterator[str]:
         measured = results.setting(name)
         if measured is not None and "ram+" in measured.best:
             apart = measured.difference(measured.best["ram+"], measured.best["task_arithmetic"])
-            told.append(f"for {words} it {compared(apart)} the scaled sum ({points(apart)})")
+            told.append(f"for {words} {compared('it', 'the scaled sum', apart)}")
     if told:
-        yield (f"**Agents that moved most elements.** What all agents moved, `ram+` averages: {', and '.join(told)}.")
+        yield f"**Agents that moved most elements.** What all agents moved, `ram+` averages: {', and '.join(told)}."
 
 
 def _rule(results: Results) -> Iterator[str]:
@@ -92,10 +130,11 @@ def _rule(results: Results) -> Iterator[str]:
     if choice is None:
         return
     total = choice.against["all"]
+    more = f"mean of {len(choice.settings)} settings"
+    words = compared(f"`{choice.winner}`", "RAM+", total, more)
     told = (
-        f"**A better rule for shared elements.** `{choice.winner}`, chosen on {len(choice.choosing)} seeds, "
-        f"{compared(total)} RAM+ on the other {len(choice.testing)} ({points(total)}; "
-        f"mean of {len(choice.settings)} settings)."
+        f"**A better rule for shared elements.** `{choice.winner}` was chosen on {len(choice.choosing)} seeds. On the "
+        f"other {len(choice.testing)} {words}."
     )
     if real is not None:
         told += f" On {len(real.agents)} real agents, each trained once, {on_real(real)}. {confirmed(real)}"
@@ -105,8 +144,8 @@ def _rule(results: Results) -> Iterator[str]:
 def on_real(real: smollm.Real, rival: str = smollm.REFERENCE, words: str = "RAM+") -> str:
     """How the candidate does against another merge of the real agents."""
     found = {dtype: real.difference(f"{smollm.CANDIDATE}, {dtype}", f"{rival}, {dtype}") for dtype in real.merges}
-    told = " and ".join(f"{compared(one)} {words} in {dtype} ({points(one)})" for dtype, one in found.items())
-    return f"`{smollm.CANDIDATE}` {told}"
+    told = "; ".join(f"in {dtype} {points(one)} ({judged(one)})" for dtype, one in found.items())
+    return f"`{smollm.CANDIDATE}` minus {words}: {told}"
 
 
 def confirmed(real: smollm.Real) -> str:

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from lab import details
-from lab.claims import LEVEL, RULES, Claim, signed
+from lab import details, smollm
+from lab.advice import CANDIDATES, MARGIN, label, real_means
+from lab.advice import Choice as Advised
+from lab.claims import LEVEL, RULES, Claim, beyond, signed
 from lab.results import BASE, Measured, Model, Results
 from lab.rows import ABLATIONS, ALL, FEW, TWO
 from lab.rules import Choice
@@ -77,7 +79,7 @@ def of_methods(measured: Measured) -> str:
                 f"{measured.default[name].mean:.1f}",
             )
         )
-    head = ("model", *measured.tasks, "mean", f"less {REFERENCE}", "p (Holm)", "mean rank", "with defaults")
+    head = ("model", *measured.tasks, "mean", f"difference to {REFERENCE}", "p (Holm)", "mean rank", "with defaults")
     return table(head, rows)
 
 
@@ -182,7 +184,7 @@ def of_ablation(measured: Measured, what: str) -> str:
     own = next(row.name for row in rows if row.fixed == {what: {"r": 0.1, "alpha": 2.0, "epsilon": 1e-5}[what]})
     against = measured.against({row.name: measured.default[row.name] for row in rows}, measured.default[own])
     return table(
-        (what, *measured.tasks, "mean", "less the paper's value"),
+        (what, *measured.tasks, "mean", "difference to the paper's value"),
         [
             (
                 row.name.partition("=")[2],
@@ -220,15 +222,14 @@ def of_others(measured: Measured) -> str:
     """Table 3: tasks that no agent was trained on."""
     names = [row.name for row in FEW if row.name in measured.best]
     models = {"base": measured.models[BASE]} | {f"`{name}`": measured.best[name] for name in names}
-    base = measured.models[BASE].others
     return table(
-        ("model", *measured.others, "mean", "less the base"),
+        ("model", *measured.others, "mean", "difference to the base"),
         [
             (
                 name,
                 *(f"{value:.1f}" for value in model.others.mean(0)),
                 f"{model.others.mean():.1f}",
-                "" if name == "base" else f"{(model.others - base).mean():+.1f}",
+                "" if name == "base" else signed(beyond(measured, model)),
             )
             for name, model in models.items()
         ],
@@ -242,7 +243,7 @@ def of_details(results: Results, measured: Measured, task: str) -> str:
     models = {BASE: measured.models[BASE], **{f"agent {name}": measured.models[name] for name in measured.tasks}}
     agent = measured.models[task]
     return table(
-        ("model", *details.KINDS[task], "all", "less the agent"),
+        ("model", *details.KINDS[task], "all", "difference to the agent"),
         [
             (
                 name,
@@ -266,7 +267,7 @@ def of_real_models(real: Real) -> str:
 def of_real_merges(real: Real, dtype: str, methods: Sequence[str]) -> str:
     """Merges of the agents of SmolLM2-135M, and their differences to RAM+."""
     return table(
-        ("merge", *real.agents, "mean", f"less {REFERENCE}"),
+        ("merge", *real.agents, "mean", f"difference to {REFERENCE}"),
         [
             (
                 f"`{method}`",
@@ -291,7 +292,60 @@ def of_candidates(choice: Choice) -> str:
     return table(("candidate", *choice.settings, "mean"), rows)
 
 
+def of_advice(choices: Mapping[str, Advised]) -> str:
+    """What `ramerge recommend` says in each situation, and what it is chosen by."""
+    rows = []
+    for situation, choice in choices.items():
+        means = dict(zip(choice.names, choice.mean.tolist(), strict=True))
+        best = max(means, key=lambda name: means[name])
+        wrong = f"{sum(regret > MARGIN for regret in choice.regrets)} of {len(choice.regrets)}"
+        apart = choice.difference
+        own = "" if choice.on_real == choice.name else f" (measured as `{choice.on_real}`)"
+        rows.append(
+            (
+                situation,
+                f"`{label(choice.name)}`",
+                ", ".join(f"`{one.name}`" for one in choice.settings),
+                str(len(choice.names)),
+                f"{means[choice.name]:.1f}",
+                f"{means[REFERENCE]:.1f}",
+                f"{means[best]:.1f} (`{label(best)}`)",
+                wrong,
+                f"{signed(apart)} to `{label(choice.rival)}`, {choice.dtype}{own}" if apart is not None else "",
+            )
+        )
+    head = (
+        "situation",
+        "advice",
+        "tiny agents of",
+        "candidates",
+        "advice, mean",
+        f"{REFERENCE}, mean",
+        "best, mean",
+        "wrong",
+        "advice on the real agents",
+    )
+    return table(head, rows)
+
+
+def of_all_candidates(results: Results) -> str:
+    """Every candidate for advice with default or fixed parameters, on tiny agents over all seeds, and on real ones."""
+    tiny = [one for setting in SETTINGS if (one := results.setting(setting.name)) is not None]
+    real = smollm.read(results)
+    dtypes = list(real.merges) if real is not None else []
+    known = {dtype: real_means(real, dtype) for dtype in dtypes}
+    rows = []
+    for name in CANDIDATES:
+        scores = [f"{one.default[name].mean:.1f}" if name in one.default else "" for one in tiny]
+        rows.append((f"`{label(name)}`", *scores, *(_shown(known[dtype].get(name)) for dtype in dtypes)))
+    return table(("candidate", *(one.name for one in tiny), *(f"real, {dtype}" for dtype in dtypes)), rows)
+
+
+def _shown(score: float | None) -> str:
+    return "" if score is None else f"{score:.1f}"
+
+
 def of_choice(choice: Choice) -> str:
     """The winner on the other seeds."""
     rows = [(name, signed(choice.against[name]), signed(choice.scaled[name])) for name in choice.against]
-    return table(("setting", "winner less RAM+", "winner less the scaled sum"), rows)
+    return table(("setting", "winner minus RAM+", "winner minus the scaled sum"), rows)

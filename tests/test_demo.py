@@ -101,3 +101,13 @@ def test_copying_and_merging_are_two_things(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["demo", "--models", str(tmp_path / "a"), "--out", str(tmp_path / "b")])
     assert result.exit_code == 2 and "leave out --out" in result.output
     assert not list(tmp_path.iterdir())
+
+
+def test_the_demo_says_how_sure_its_scores_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    scoring = pytest.importorskip("ramerge.demo.scoring", exc_type=ImportError)
+    lines: list[str] = []
+    monkeypatch.setattr(scoring, "score", lambda _folder: {task.name: 0.5 for task in TASKS})
+    demo._say_scores({"base": Path("base")}, lines.append)
+    printed = "200 prompts a task; one standard error is up to 3.5 points"
+    assert scoring.EXAMPLES == 200 and printed in lines
+    assert f"\n{printed}\n" in (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")

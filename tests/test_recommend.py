@@ -1,6 +1,7 @@
 """What `ramerge recommend` says: for the shipped agents, copies, dense agents, and without evidence."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import ramerge
 from ramerge.analysis import recommend
 from ramerge.cli.main import cli
 from ramerge.demo.run import AGENTS
+from ramerge.engine.warn import AboutMethod
+from ramerge.methods.moved import ORDERED
 from ramerge.methods.table import METHODS
 from tests.checkpoints import recipe, write_checkpoint
 from tests.reference import encode
@@ -24,7 +27,8 @@ SHIPPED = [
 
 
 def test_situations() -> None:
-    assert recommend.situation([0.2, 0.3], [0.1]) == recommend.SPARSE
+    assert recommend.situation([0.2, 0.3], [0.1]) == recommend.PAIR
+    assert recommend.situation([0.2, 0.3, 0.1], [0.1]) == recommend.SPARSE
     assert recommend.situation([0.9, 0.3], [0.1]) == recommend.DENSE
     assert recommend.situation([0.2, 0.3, 0.2], [0.1, 0.99, 0.1]) == recommend.COPIES
     assert recommend.situation([0.2], []) == recommend.SPARSE
@@ -63,8 +67,49 @@ def test_dense_agents_are_dense(analysis: ramerge.Analysis) -> None:
 def test_near_the_limit_it_says_so(analysis: ramerge.Analysis) -> None:
     agents = tuple(replace(agent, density=0.45) for agent in analysis.model.agents)
     found = recommend.recommend(replace(analysis, model=replace(analysis.model, agents=agents)))
-    if found.evidence:
-        assert any("near the limit" in text for text in found.unknown)
+    assert any("near the limit" in text for text in found.unknown)
+
+
+def known_of(situation: str) -> dict:
+    path = Path(recommend.__file__).with_name("advice.json")
+    return json.loads(path.read_text(encoding="utf-8"))["situations"][situation]
+
+
+def test_kinds_of_agents_are_told_apart(analysis: ramerge.Analysis) -> None:
+    found, known = recommend.recommend(analysis), known_of(recommend.DENSE)
+    assert len(known["settings"]) > 1
+    for one, text in zip(known["settings"], found.evidence, strict=False):
+        assert one["kind"] in text and f"this {one['mean']:.1f} %, RAM+ {one['ram+']:.1f} %" in text
+
+
+def test_real_agents_that_contradict_the_advice_are_shown() -> None:
+    told = " ".join(CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).output.split())
+    real = known_of(recommend.SPARSE)["real"]
+    assert real["speaks"] == "against" and real["same"]
+    assert "against it: on 2 real agents (SmolLM2-135M, RL, agents and output in bfloat16) this scored" in told
+    assert f"{real['rival']} {real['scores'][real['rival']]:.1f} %" in told and "little evidence" in told
+    assert 'tables: docs/findings.md, "What recommend says" and "On the real agents"' in told
+
+
+def test_what_was_not_measured_on_real_agents_is_said(analysis: ramerge.Analysis) -> None:
+    found = recommend.recommend(analysis)
+    assert found.real is not None and not known_of(recommend.DENSE)["real"]["same"]
+    assert "task_arithmetic with its defaults scored" in found.real[1] and "was not measured there" in found.real[1]
+
+
+def test_sections_that_are_named_are_on_the_page() -> None:
+    page = (Path(__file__).parents[1] / recommend.PAGE).read_text(encoding="utf-8")
+    named = recommend._SECTIONS.split('"')[1::2]
+    assert len(named) == 2 and all(f"\n## {name}\n" in page for name in named)
+
+
+def test_agents_that_point_the_same_way_were_not_measured(analysis: ramerge.Analysis) -> None:
+    def unknown(cosine: float) -> str:
+        pairs = tuple(replace(pair, cosine=cosine) for pair in analysis.model.pairs)
+        found = recommend.recommend(replace(analysis, model=replace(analysis.model, pairs=pairs)))
+        return " ".join(found.unknown)
+
+    assert "a cosine of 0.50" in unknown(0.5) and "cosine" not in unknown(0.05)
 
 
 def test_copies_are_found(analysis: ramerge.Analysis) -> None:
@@ -88,3 +133,47 @@ def test_without_evidence_it_says_that_it_does_not_know(
     found = recommend.recommend(analysis)
     assert found.method == "ram+" and not found.evidence
     assert "no measurements" in found.unknown[0]
+
+
+@pytest.fixture
+def rounded(tmp_path: Path) -> list[str]:
+    """Flags for float32 agents that moved everything, by less than half a step of bfloat16, and an output in that."""
+    generator = np.random.default_rng(1)
+    base = generator.uniform(1, 2, (64, 64))
+    for name in ("base", "x", "y"):
+        moved = generator.normal(0, 1e-3, base.shape) if name != "base" else 0
+        write_checkpoint(tmp_path / name, {"w": encode(base + moved, "F32")})
+    return [
+        *("--base", str(tmp_path / "base"), "--dtype", "bfloat16", "--no-cache"),
+        *(word for name in ("x", "y") for word in ("--agent", f"{name}={tmp_path / name}")),
+    ]
+
+
+def test_warnings_about_another_method_than_the_advised_one_are_left_out(rounded: list[str]) -> None:
+    told = CliRunner().invoke(cli, ["recommend", *rounded])
+    assert told.exit_code == 0 and "try first: --method task_arithmetic" in told.stdout, told.output
+    assert "warning:" not in told.stderr and "--rounding stochastic" in told.stdout
+    of_ram = CliRunner().invoke(cli, ["analyze", *rounded]).stderr
+    assert "warning: rounding to bfloat16 erases" in of_ram and "warning: epsilon = 1e-05" in of_ram
+
+
+def test_warnings_about_the_advised_method_or_the_inputs_stay(analysis: ramerge.Analysis) -> None:
+    warned = replace(analysis, warnings=(AboutMethod("of ram+"), "of the inputs"))
+    assert recommend.warnings_for(warned, analysis.method) == warned.warnings
+    assert recommend.warnings_for(warned, "ties") == ("of the inputs",)
+
+
+def test_all_warnings_about_float32_agents_point_to_one_list(rounded: list[str]) -> None:
+    page, section = re.fullmatch(r'(\S+), "(.+)", says what to do, in order', ORDERED).groups()
+    text = (Path(__file__).parents[1] / page).read_text(encoding="utf-8")
+    assert f"\n## {section}\n" in text
+    for command, pointers in (("plan", 2), ("analyze", 2), ("recommend", 1)):
+        told = CliRunner().invoke(cli, [command, *rounded])
+        assert " ".join(told.output.split()).count(ORDERED) == pointers, told.output
+    # what the list names first is what is advised
+    dense = known_of(recommend.DENSE)
+    flags = [
+        f"--method {dense['method']}",
+        *(f"--set parameters.{one}" for one in recommend._assigned(dense["parameters"])),
+    ]
+    assert " ".join(flags) in text

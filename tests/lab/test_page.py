@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab.claims import RULES, claims
+from lab.claims import RULES, claims, signed
 from lab.results import Results
+from lab.rows import ALL
 from lab.settings import MAIN
 from lab.statistics import Estimate, nemenyi
 
-from lab import details, page, smollm, summary, tables
+from lab import advice, details, page, smollm, summary, tables
 
 
 @pytest.fixture
@@ -38,9 +39,11 @@ def test_the_real_agents_are_compared_prompt_by_prompt(real: smollm.Real) -> Non
     apart = real.difference("ram+ shared=agree_max, bfloat16", "ram+, bfloat16")
     assert apart.value == pytest.approx(25) and 15 < apart.low < 25 < apart.high < 35
     assert real.mean("ram+ shared=agree_max, bfloat16").value == pytest.approx(50)
-    assert "is worse than the sum in bfloat16" in summary.on_real(real, smollm.SUM, "the sum")
+    assert "minus the sum: in bfloat16 -50.0 points" in summary.on_real(real, smollm.SUM, "the sum")
     told = summary.on_real(real)
-    assert "is better than RAM+ in bfloat16" in told and "is level with RAM+ in float32" in told
+    assert told.count("(better)") == 1 and told.endswith(
+        "in float32 +0.0 points, from +0.0 to +0.0 (no clear difference)"
+    )
     assert "in one precision only" in summary.confirmed(real)
 
 
@@ -57,14 +60,89 @@ def test_nothing_is_said_of_real_agents_without_results(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "words"),
-    [(0.1, 3, "better"), (-3, -0.1, "worse"), (-0.9, 0.9, "level"), (-0.5, 2, "cannot be told")],
+    [
+        (0.1, 3, "x is better than y (+1.6"),
+        (-3, -0.1, "x is worse than y (-1.6"),
+        (-0.9, 0.9, "there is no clear difference between x and y (+0.0"),
+        (-0.5, 2, "whether x is better than y is not decided by this data (+0.8"),
+    ],
 )
 def test_words_follow_the_rule_for_differences(low: float, high: float, words: str) -> None:
-    assert words in summary.compared(Estimate((low + high) / 2, low, high, 0.5))
+    assert summary.compared("x", "y", Estimate((low + high) / 2, low, high, 0.5)).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("real", "chosen"),
+    [
+        ({}, "first"),
+        ({"first": 80.0, "second": 80.9}, "first"),  # both are near the best
+        ({"first": 80.0, "second": 81.1}, "second"),
+        ({"first": 80.0, "third": 85.0}, "first"),  # none is near the best of both
+        ({"second": 80.0}, "second"),
+    ],
+)
+def test_real_agents_turn_the_advice_only_to_what_is_good_on_both(real: dict[str, float], chosen: str) -> None:
+    tiny = np.array([70.0, 69.2, 60.0])
+    assert advice.chosen_of(("first", "second", "third"), tiny, real) == chosen
+
+
+def test_candidates_are_each_once_and_advice_is_one_of_them(kept: Results) -> None:
+    kinds = {(row.method, str(row.fixed)) for row in advice.CANDIDATES.values()}
+    assert len(kinds) == len(advice.CANDIDATES)
+    assert not {"ram shared=mean", "ram+ shared=mean", "sum x 1"} & advice.CANDIDATES.keys()
+    known = dict(advice.choices(kept))
+    assert {"copies", "dense", "pair", "sparse"} == known.keys()
+    assert all(len(one.names) == one.scores.shape[1] and one.name in one.names for one in known.values())
+    assert [one.name for one in known["sparse"].settings] == ["three", "five"]  # four has fewer candidates
+    assert known["sparse"].real is not None and known["copies"].real is None
+
+
+def test_advice_has_the_figures_of_the_page(kept: Results) -> None:
+    known = json.loads(advice.text(kept))["situations"]
+    for name, choice in advice.choices(kept):
+        apart = choice.difference
+        assert (apart is None) == (known[name]["real"] is None)
+        if apart is not None:
+            value, low, high = known[name]["real"]["difference"]
+            assert f"{value:+.1f} ({low:+.1f} to {high:+.1f})" == signed(apart)
 
 
 def test_the_summary_is_short(kept: Results) -> None:
     assert 5 <= len(list(summary.lines(kept))) <= 7
+
+
+def test_the_answer_comes_first_and_the_rules_last(kept: Results) -> None:
+    headings = [line for line in page.text(kept).splitlines() if line.startswith("## ")]
+    assert headings[0] == "## In short" and headings[-1] == "## Appendix: the rules of the verdicts"
+
+
+def test_the_first_line_tells_tuned_from_default_parameters(kept: Results) -> None:
+    main, line = kept.setting(MAIN), next(iter(summary.lines(kept)))
+    assert main is not None
+    best, default = ({name: one[name].mean for name in one} for one in (main.best, main.default))
+    top = max((row.name for row in ALL), key=lambda name: best[name])
+    assert f"tuned on validation prompts `{top}` has the highest mean" in line
+    assert f"`ram+` {best['ram+']:.1f} %" in line and f"`{top}` has {default[top]:.1f} %" in line
+    # the p-value of the text is that of the table
+    (row,) = (row for row in tables.of_methods(main).splitlines() if row.startswith(f"| `{top}` |"))
+    assert f"p = {row.split('|')[7].strip().strip('*')} " in line
+
+
+def test_one_figure_has_one_value(kept: Results) -> None:
+    main = kept.setting(MAIN)
+    assert main is not None
+    (claim,) = (one for one in claims(kept) if "no agent was trained on" in one.text)
+    (row,) = (row for row in tables.of_others(main).splitlines() if row.startswith("| `ram+` |"))
+    assert f": {row.split('|')[5].strip()} points" in claim.evidence
+
+
+def test_pages_say_the_same_of_ram_plus_against_ram(kept: Results) -> None:
+    main, real = kept.setting(MAIN), smollm.read(kept)
+    assert main is not None and real is not None
+    sentences = (summary.plus_over_ram(main), summary.equal_on_real(real))
+    for name in ("findings.md", "methods/ram-plus.md", "methods/index.md"):
+        text = " ".join((page.PAGE.parent / name).read_text(encoding="utf-8").split())
+        assert all(one in text for one in sentences), (name, sentences)
 
 
 def test_shared_rules_are_stated_once(kept: Results) -> None:

@@ -103,8 +103,12 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Server]:
+def running(folder: Path, volumes: int = 20) -> Iterator[Server]:
     """A server whose files are in a folder. It is killed at the end, because it does not end when it is asked to.
+
+    Args:
+        folder: of its files.
+        volumes: how many of 256 MB it may have.
 
     Raises:
         NotStartedError: it is not installed, or does not answer.
@@ -128,7 +132,7 @@ def running(folder: Path) -> Iterator[Server]:
         "filer.localSocket": folder / "filer.sock",
         "master.telemetry": "false",
         "master.volumeSizeLimitMB": 256,
-        "volume.max": 20,
+        "volume.max": volumes,
     }
     command = [program, "server", "-s3", *(f"-{name}={value}" for name, value in options.items())]
     with (folder / "log").open("wb") as log:

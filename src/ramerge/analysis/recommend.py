@@ -1,8 +1,9 @@
 """Which merge to try first, from what `analyze` counts, with the evidence of the lab (docs/findings.md).
 
-The rule is deliberately small. Agents are in one of three situations, by their densities and angles; for each, the lab
-says which method with fixed parameters was best on tiny agents of other seeds, and how often that was wrong.
-`lab/advice.py` writes `advice.json` from kept results with the function `situation` below.
+The rule is deliberately small. Agents are in one of four situations, by their number, densities and angles; for each,
+the lab says which method with fixed parameters to take, what it scored on tiny agents, how often that was wrong on
+other seeds, and what real agents say. `lab/advice.py` states the rule, and writes `advice.json` from kept results with
+the function `situation` below.
 """
 
 from __future__ import annotations
@@ -14,21 +15,30 @@ from importlib.resources import files
 from typing import Any
 
 from ramerge.analysis.results import Analysis
+from ramerge.engine.warn import AboutMethod
 from ramerge.foundation.errors import PlanError
 from ramerge.foundation.jsontext import dumped
+from ramerge.methods.moved import ORDERED
 
-COPIES, DENSE, SPARSE = "copies", "dense", "sparse"
+COPIES, DENSE, PAIR, SPARSE = "copies", "dense", "pair", "sparse"
+PAGE = "docs/findings.md"
 _COPIES_FROM = 0.9
 """Two task vectors of a greater cosine are counted as copies of one agent, or of one training."""
 _DENSE_FROM = 0.5
 _NEAR = 0.1
 """A density as near as this to the limit belongs to both sides."""
+_UNALIKE = 0.1
+"""The agents of the lab that are no copies of each other have cosines below this."""
 _ERASED_FROM = 0.2
 _DEFAULT: dict[str, Any] = {"method": "ram+", "parameters": {}}
 
+_SECTION = '"What recommend says"'
+_SECTIONS = f'{_SECTION} and "On the real agents"'
+_SPEAKS = {"for": "for it", "against": "against it", "neither": "neither for nor against it"}
 _WORDS = {
     COPIES: "two agents are nearly the same",
     DENSE: "most elements of the model moved",
+    PAIR: "there are two agents, and most elements of the model did not move",
     SPARSE: "most elements of the model did not move",
 }
 
@@ -38,12 +48,14 @@ class Recommendation:
     """What to try first, and why.
 
     Attributes:
-        situation: `copies`, `dense` or `sparse`.
+        situation: `copies`, `dense`, `pair` (two sparse agents) or `sparse` (more of them).
         method, parameters: as in a recipe.
         rounding: `stochastic` where rounding to nearest would erase much; None where the recipe's is as good.
         compare: methods to compare with.
         reasons: sentences, from the counts.
-        evidence: sentences, from the lab.
+        evidence: sentences, from the lab, about tiny agents.
+        real: a word, `for`, `against` or `neither`, and a sentence: what real agents say of it; None without any.
+        tables: where the figures of the evidence stand; empty without evidence.
         unknown: sentences about what the evidence does not say.
     """
 
@@ -54,6 +66,8 @@ class Recommendation:
     compare: tuple[str, ...]
     reasons: tuple[str, ...]
     evidence: tuple[str, ...]
+    real: tuple[str, str] | None
+    tables: str
     unknown: tuple[str, ...]
 
     def to_json(self) -> str:
@@ -62,7 +76,7 @@ class Recommendation:
 
 
 def situation(densities: Iterable[float], cosines: Iterable[float]) -> str:
-    """Which of the three situations agents are in.
+    """Which of the four situations agents are in.
 
     Args:
         densities: of the agents' task vectors, 0 to 1.
@@ -71,7 +85,9 @@ def situation(densities: Iterable[float], cosines: Iterable[float]) -> str:
     known = list(densities)
     if max(cosines, default=0.0) > _COPIES_FROM:
         return COPIES
-    return DENSE if known and sum(known) / len(known) >= _DENSE_FROM else SPARSE
+    if known and sum(known) / len(known) >= _DENSE_FROM:
+        return DENSE
+    return PAIR if len(known) == 2 else SPARSE
 
 
 def recommend(analysis: Analysis) -> Recommendation:
@@ -98,6 +114,8 @@ def recommend(analysis: Analysis) -> Recommendation:
         compare=tuple(name for name in ("ram+", "task_arithmetic", "ties") if name != chosen["method"]),
         reasons=(f"{_WORDS[found]}: {_told(densities, analysis, found)}", *why),
         evidence=_evidence(known, advice) if known else (),
+        real=_real(known) if known and known["real"] else None,
+        tables=f"{PAGE}, {_SECTIONS if known['real'] else _SECTION}" if known else "",
         unknown=tuple(_unknown(analysis, found, mean, known, advice)),
     )
 
@@ -115,20 +133,54 @@ def _rounding(analysis: Analysis) -> tuple[str | None, list[str]]:
     if not erased or max(erased) < _ERASED_FROM:
         return None, []
     lost = f"rounding to {analysis.dtype} would erase up to {max(erased):.0%} of an agent's updates"
-    return "stochastic", [f"in a {analysis.method} merge, {lost}: round stochastically, or write float32"]
+    return "stochastic", [f"in a {analysis.method} merge, {lost}: round stochastically, or write float32 ({ORDERED})"]
+
+
+def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
+    """The warnings of an analysis that concern a method; those about another method do not help who is to leave it."""
+    return tuple(text for text in analysis.warnings if method == analysis.method or not isinstance(text, AboutMethod))
 
 
 def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> tuple[str, ...]:
     seeds, margin = known["seeds"], advice["margin"]
     level = abs(known["mean"] - known["ram+"]) < margin and (known["method"], known["parameters"]) != ("ram+", {})
-    counts = " and ".join(map(str, known["agents"]))
     return (
-        f"in {seeds} trainings of tiny agents, merged {counts} at a time, it had the best mean score of "
-        f"{known['candidates']} candidates: {known['mean']:.1f} %, RAM+ {known['ram+']:.1f} %"
-        + (f"; less than {margin:g} point counts as no difference, so RAM+ without it is as good" if level else ""),
-        f"when it was chosen without one of the trainings, it was more than {margin:g} point below the best candidate "
-        f"of that one in {known['errors']} of {seeds} cases, and {known['regret']:.1f} points on average",
+        *(_scored(one, known) for one in known["settings"]),
+        f"when it was chosen without one of these {seeds} trainings, it was more than {margin:g} point below the best "
+        f"of {known['candidates']} candidates on that one in {known['errors']} of {seeds} cases, and "
+        f"{known['regret']:.1f} points on average",
+        *([f"less than {margin:g} point counts as no difference: on tiny agents RAM+ is as good"] if level else []),
     )
+
+
+def _scored(setting: dict[str, Any], known: dict[str, Any]) -> str:
+    """What one setting says."""
+    own = " ".join((known["method"], *_assigned(known["parameters"])))
+    best = "" if known["best"] == own else f", the best of all ({known['best']}) {setting['best']:.1f} %"
+    return (
+        f"{setting['agents']} tiny agents ({setting['kind']}), output in {setting['output']}, {known['seeds']} "
+        f"trainings: this {setting['mean']:.1f} %, RAM+ {setting['ram+']:.1f} %{best}"
+    )
+
+
+def _real(known: dict[str, Any]) -> tuple[str, str]:
+    """Whether real agents speak for or against it, and what they scored."""
+    real = known["real"]
+    scores = real["scores"]
+    value, low, high = real["difference"]
+    own = "this" if real["same"] else f"{real['advised']} with its defaults"
+    others = [f"{name} {scores[name]:.1f} %" for name in dict.fromkeys((real["rival"], "ram+")) if name in scores]
+    untold = "" if real["same"] else "; with the parameters above it was not measured there"
+    return real["speaks"], (
+        f"on {real['agents']} real agents ({real['model']}, RL, agents and output in {real['dtype']}) {own} scored "
+        f"{scores[real['advised']]:.1f} %, {', '.join(others if real['advised'] != 'ram+' else others[:1])}: "
+        f"{value:+.1f} points to {real['rival']}, from {low:+.1f} to {high:+.1f}{untold}. Each was trained once, so "
+        "this is little evidence"
+    )
+
+
+def _assigned(parameters: dict[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in parameters.items()]
 
 
 def _unknown(
@@ -138,26 +190,32 @@ def _unknown(
         yield "the lab has no measurements of this situation; RAM+ is the default, and not a finding"
         return
     yield (
-        f"the evidence is from models of {advice['parameters']:,} parameters on short tasks; whether it holds for "
+        f"the tiny agents have {advice['parameters']:,} parameters and short tasks; whether what they say holds for "
         f"models of {analysis.model.elements:,} was not measured"
     )
     if found != COPIES and abs(mean - _DENSE_FROM) < _NEAR:
         yield f"a mean density of {mean:.0%} is near the limit of {_DENSE_FROM:.0%} between sparse and dense"
-    if len(analysis.model.agents) not in known["agents"]:
-        counts = " and ".join(map(str, known["agents"]))
+    cosine = max(pair.cosine for pair in analysis.model.pairs)
+    if found != COPIES and cosine > _UNALIKE:
+        yield f"two agents have a cosine of {cosine:.2f}; only agents with cosines near 0, and copies, were measured"
+    measured = sorted({one["agents"] for one in known["settings"]})
+    if len(analysis.model.agents) not in measured:
+        counts = " and ".join(map(str, measured))
         yield f"merges of {len(analysis.model.agents)} agents were not measured in this situation, only of {counts}"
 
 
 def summary(found: Recommendation) -> list[str]:
     """Lines of text."""
     words = [f"--method {found.method}"]
-    words += [f"--set parameters.{name}={value}" for name, value in found.parameters.items()]
+    words += [f"--set parameters.{assigned}" for assigned in _assigned(found.parameters)]
     if found.rounding:
         words.append(f"--rounding {found.rounding}")
     return [
         f"try first: {' '.join(words)}",
         *(f"why: {reason}" for reason in found.reasons),
         *(f"evidence: {text}" for text in found.evidence),
+        *([f"{_SPEAKS[found.real[0]]}: {found.real[1]}"] if found.real else []),
+        *([f"tables: {found.tables}"] if found.tables else []),
         *(f"not known: {text}" for text in found.unknown),
         f"then compare with {' and '.join(found.compare)} on your own tasks: ramerge search",
     ]

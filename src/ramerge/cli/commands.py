@@ -221,7 +221,7 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) 
     and what is not known. Compare with others on your own tasks, with `ramerge search`.
     """
     from ramerge.analysis.recommend import recommend as chosen
-    from ramerge.analysis.recommend import summary
+    from ramerge.analysis.recommend import summary, warnings_for
     from ramerge.analysis.run import analyze as run
     from ramerge.cli.flags import read_recipe
     from ramerge.foundation.screen import shown, stage
@@ -230,11 +230,12 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) 
     with shown(stage, quiet=quiet or as_json) as listen:
         limits = {key: flags[key] for key in ("threads", "max_memory", "cache", "strict")}
         analysis = run(document, on_progress=listen, **limits)
-    warn(analysis.warnings)
+    found = chosen(analysis)
+    warn(warnings_for(analysis, found.method))
     if as_json:
-        click.echo(chosen(analysis).to_json(), nl=False)
+        click.echo(found.to_json(), nl=False)
     elif not quiet:
-        say(summary(chosen(analysis)))
+        say(summary(found))
 
 
 @click.command(short_help="Make an HTML page of a finished merge.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import shutil
@@ -125,7 +126,7 @@ def _say_scores(models: Mapping[str, Path], say: Print) -> None:
         say(f"\nScores need torch and transformers: {install('torch')}")
         return
     # only here, because torch and transformers take seconds to import
-    from ramerge.demo.scoring import score
+    from ramerge.demo.scoring import EXAMPLES, score
 
     began = time.monotonic()
     say("\nshare of held-out prompts that are answered exactly:")
@@ -134,4 +135,5 @@ def _say_scores(models: Mapping[str, Path], say: Print) -> None:
         scores = score(folder)
         mean = sum(scores.values()) / len(scores)
         say(f"{name:<14}" + "".join(f"{scores[task.name]:>9.1%}" for task in TASKS) + f"{mean:>9.1%}")
+    say(f"{EXAMPLES} prompts a task; one standard error is up to {50 / math.sqrt(EXAMPLES):.1f} points")
     say(f"scored in {time.monotonic() - began:.0f} s")

@@ -12,11 +12,12 @@ from transformers.utils import logging
 from ramerge.demo.tasks import TASKS, Example, Task, prompts, reward
 
 SEED = 20260113
+EXAMPLES = 200  # prompts of each task
 BATCH = 256
 PART = 50  # prompts of each task that `rewards` scores at a time
 
 
-def score(model_dir: Path, *, examples: int = 200, seed: int = SEED) -> dict[str, float]:
+def score(model_dir: Path, *, examples: int = EXAMPLES, seed: int = SEED) -> dict[str, float]:
     """Return the share of held-out prompts of each task that the checkpoint in `model_dir` answers exactly."""
     with _quiet():
         model, tokenizer = _loaded(model_dir)
@@ -24,7 +25,7 @@ def score(model_dir: Path, *, examples: int = 200, seed: int = SEED) -> dict[str
 
 
 def rewards(
-    model_dir: Path, split: Literal["validation", "test"] = "validation", *, examples: int = 200
+    model_dir: Path, split: Literal["validation", "test"] = "validation", *, examples: int = EXAMPLES
 ) -> Iterator[dict[str, list[float]]]:
     """Give the reward of each held-out prompt, a part of the prompts of every task at a time.
 

@@ -10,7 +10,7 @@ from ramerge.foundation.errors import WeightsError
 from ramerge.kernels import effect
 from ramerge.kernels.rounding import ROWS
 from ramerge.methods.base import Counts
-from ramerge.methods.moved import ADVICE, absolute
+from ramerge.methods.moved import ADVICE, ORDERED, absolute
 from ramerge.planning.model import Plan
 
 # If a larger share of an agent's updates than this is lost, the user is warned.
@@ -19,6 +19,12 @@ _MUCH = 0.1
 _FAR, _ERRORS = 0.05, 4
 # If an agent has moved a larger share of all elements than this, its threshold does not tell what moved from what not.
 _DENSE = 2 / 3
+
+
+class AboutMethod(str):
+    """A warning about what the recipe's method does with these agents; other methods may do otherwise."""
+
+    __slots__ = ()
 
 
 def inspect(plan: Plan) -> tuple[str, ...]:
@@ -73,10 +79,11 @@ def _dense(plan: Plan, parameters: Any, densities: Mapping[str, float]) -> list[
     found = [f"{densities[name]:.0%} of {name} ({why})" for name, why in plan.fine.items() if densities[name] > _DENSE]
     if epsilon is None or not found or len(plan.agents) == 1:
         return []
-    return [
+    text = (
         f"epsilon = {epsilon:g} does not tell what training moved from what it did not: it counts {', '.join(found)} "
-        f"as moved, so most is shared, and RAM is then hardly more than averaging. {ADVICE}"
-    ]
+        f"as moved, so most is shared, and RAM averages that over the agents that moved it. {ADVICE}. {ORDERED}"
+    )
+    return [AboutMethod(text)]
 
 
 def advice(plan: Plan, rounding: Counts) -> list[str]:
@@ -108,15 +115,17 @@ def _erased(plan: Plan, rounding: Counts) -> list[str]:
 
     Coins erase updates too, but give as much to others.
     """
-    found = []
+    found: list[str] = []
     shares = {name: lost["erased_share"] for name, lost in zip(plan.agents, effects(rounding), strict=True)}
     much = [f"{share:.0%} of {name}" for name, share in shares.items() if share > _MUCH]
     keep = f"the line `dtype: {plan.exact_dtype}` in the recipe, or the flag `--dtype {plan.exact_dtype}`, keeps it"
     dtype = _dtype(plan)
     if much and plan.recipe.seed is None:
         found.append(
-            f"rounding to {dtype} erases much of what {plan.method.name} changes: {', '.join(much)}; {keep}; "
-            "`rounding: stochastic` keeps it on average"
+            AboutMethod(
+                f"rounding to {dtype} erases much of what {plan.method.name} changes: {', '.join(much)}; {keep}; "
+                f"`rounding: stochastic` keeps it on average{f'. {ORDERED}' if plan.fine else ''}"
+            )
         )
     if copies := plan.narrowed_copies:
         what = f"{len(copies):,} tensor{'s' if len(copies) > 1 else ''} that rules take from agents"

@@ -118,6 +118,10 @@ ADVICE = (
 )
 
 
+ORDERED = 'docs/guides/precision.md, "Agents in float32", says what to do, in order'
+"""Where all warnings about agents in float32 point."""
+
+
 def absolute(parameters: Any) -> float | None:
     """The threshold of a method's parameters if it is a number; None if it is relative, or if there is none."""
     epsilon = getattr(parameters, "epsilon", None)

@@ -24,7 +24,7 @@ from ramerge.foundation.text import without_secrets
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
 from ramerge.methods.base import Counted, Layer, Statistic
-from ramerge.methods.moved import ADVICE, absolute
+from ramerge.methods.moved import ADVICE, ORDERED, absolute
 from ramerge.methods.table import Method
 from ramerge.recipe.layers import layer_of
 from ramerge.recipe.model import LIKE_BASE, Recipe
@@ -493,7 +493,7 @@ class Plan(Contents):
         each = ", ".join(f"{name} is {why}" for name, why in self.fine.items())
         return (
             f"{each}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then nearly all is "
-            f"shared, and {self.method.name} is hardly more than averaging; `ramerge analyze` counts it. {ADVICE}",
+            f"shared, and {self.method.name} averages that; `ramerge analyze` counts it. {ADVICE}. {ORDERED}",
         )
 
     @property
@@ -513,7 +513,7 @@ class Plan(Contents):
             f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {' and '.join(dtypes)}, the output is "
             f"{self.dtype}: updates smaller than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) "
             f"are lost. {counted}; `dtype: {self.exact_dtype}` in the recipe, or `--dtype {self.exact_dtype}`, keeps "
-            "them; `rounding: stochastic` keeps them on average",
+            f"them; `rounding: stochastic` keeps them on average. {ORDERED}",
         )
 
     @property
