@@ -117,6 +117,15 @@ def test_closed_streams_are_no_files_of_the_output() -> None:
     assert closed.stderr == "['/dev/null', '/dev/null']\nerror: went on\n"
 
 
+def test_what_a_closed_standard_output_loses_is_a_failure(beside: Path) -> None:
+    for words in ("--json - --quiet", "--csv tables"):
+        done = shell(f"ramerge analyze {AGENTS} {words} >&-", beside)
+        assert done.returncode == 1
+        assert "standard output or a file: Bad file descriptor; it is closed" in done.stderr
+    done = shell(f"ramerge merge {AGENTS} out --quiet >&-", beside)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_errors_that_nobody_hears_have_their_exit_code(beside: Path) -> None:
     done = shell("ramerge merge nothing.yaml out 2> >(exec true; cat) 2>/dev/full", beside)
     assert done.returncode == 2
