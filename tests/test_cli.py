@@ -471,23 +471,23 @@ ONE = ["analyze", "--base", "base", "--agent", "code=code"]
             2,
             ["--figures x/y: needs the folder x, which another option makes a file"],
         ),
-        ([*ONE, "--csv", "-"], 1, ["-: standard output takes one text, not a folder of files; name a folder"]),
+        ([*ONE, "--csv", "-"], 2, ["-: standard output takes one text, not a folder of files; name a folder"]),
         (
             [*ONE, "--json", "base/model.safetensors/x"],
-            1,
+            2,
             [f"base/model.safetensors/x: cannot be written: {IN_THE_WAY}"],
         ),
         (
             [*ONE, "--json", "base/config.json"],
-            1,
+            2,
             ["base/config.json: cannot be written: it is a file of a checkpoint; choose another path"],
         ),
         (
             [*ONE, "--html", "/dev/null"],
-            1,
+            2,
             ["/dev/null: cannot be written: it is not a regular file; choose another path"],
         ),
-        ([*ONE, "--csv", "base/model.safetensors"], 1, [f"base/model.safetensors: cannot be written: {IN_THE_WAY}"]),
+        ([*ONE, "--csv", "base/model.safetensors"], 2, [f"base/model.safetensors: cannot be written: {IN_THE_WAY}"]),
         ([*ONE, "--csv", "base/tables"], 2, ["base/tables: is inside a model that is read; choose another place"]),
         (
             ["report", "nowhere"],

@@ -70,6 +70,8 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
     """
     if is_destination(os.fspath(path)):
         raise RecipeError(f"{path}: cannot be {what}: it must be on this machine; write to a folder here and upload it")
+    if not os.fspath(path):
+        raise RecipeError(f"'': cannot be {what}: the name is empty")
     try:
         given = Path(path).expanduser()
         str(given).encode()
