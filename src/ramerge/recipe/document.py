@@ -78,6 +78,8 @@ class Document:
         """
         mapping = self.values
         for depth, part in enumerate(key[:-1]):
+            if part not in mapping and depth:
+                self.flags[key[: depth + 1]] = flag  # what is wrong with the mapping is the flag's
             inner = mapping.setdefault(part, {})
             if isinstance(inner, str) and key[0] == "agents" and depth == 1:
                 inner = mapping[part] = {"model": inner}
