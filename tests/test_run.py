@@ -108,6 +108,16 @@ def test_non_finite_in_the_base(tmp_path: Path) -> None:
         ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
 
 
+@pytest.mark.parametrize("kind", ["fifo", "folder"])
+def test_a_companion_that_is_no_file_is_refused(kind: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    (tmp_path / "base" / "chat_templates").mkdir()  # folders as such are no fault
+    make = os.mkfifo if kind == "fifo" else os.mkdir
+    make(tmp_path / "base" / "tokenizer.json")
+    with pytest.raises(ramerge.PlanError, match=r"base/tokenizer\.json: is not a regular file"):
+        ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
+
+
 def test_a_result_beyond_the_output_dtype(tmp_path: Path) -> None:
     for name, value in (("base", 1.0), ("a", 1e5)):
         write_checkpoint(tmp_path / name, {"w": floats([value, 0.5], "F32")})
