@@ -322,6 +322,23 @@ def test_odd_settings_are_no_tracebacks(setting: str, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr and "defect" not in done.stderr
 
 
+def test_paths_that_are_not_utf_8_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    names, odd = write_simple(tmp_path), tmp_path / "\udcff"
+    write_checkpoint(odd, simple(1, moved=0.1))
+    (tmp_path / "space.yaml").write_text("parameters.r: [0, 0.1]\n")
+    recipe, scored = write_recipe(tmp_path, names), ("--score", "ramerge.demo.scoring:rewards")
+    for words in (
+        ("plan", "--base", odd, "--agent", f"a={tmp_path / 'tool'}"),
+        ("plan", "--base", tmp_path / "base", "--agent", f"a={odd}"),
+        ("convert", odd, tmp_path / "out"),
+        ("merge", *flags(tmp_path, names), odd / "out"),
+        ("search", recipe, odd / "search", "--space", tmp_path / "space.yaml", *scored),
+    ):
+        done = ramerge(*words)
+        assert done.returncode == 2
+        assert done.stderr.count("the path holds bytes that are not UTF-8; rename the folder") == 1, done.stderr
+
+
 def test_a_sweep_prints_its_points(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     vary = ["--vary", "parameters.r=0,0.1", "--vary", "parameters.alpha=1,2"]
