@@ -347,6 +347,23 @@ def test_a_report_below_warnings_ends_with_their_number(tmp_path: Path) -> None:
     )
 
 
+def test_paths_that_are_not_utf_8_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    names, odd = write_simple(tmp_path), tmp_path / "\udcff"
+    write_checkpoint(odd, simple(1, moved=0.1))
+    (tmp_path / "space.yaml").write_text("parameters.r: [0, 0.1]\n")
+    recipe, scored = write_recipe(tmp_path, names), ("--score", "ramerge.demo.scoring:rewards")
+    for words in (
+        ("plan", "--base", odd, "--agent", f"a={tmp_path / 'tool'}"),
+        ("plan", "--base", tmp_path / "base", "--agent", f"a={odd}"),
+        ("convert", odd, tmp_path / "out"),
+        ("merge", *flags(tmp_path, names), odd / "out"),
+        ("search", recipe, odd / "search", "--space", tmp_path / "space.yaml", *scored),
+    ):
+        done = ramerge(*words)
+        assert done.returncode == 2
+        assert done.stderr.count("the path holds bytes that are not UTF-8; rename the folder") == 1, done.stderr
+
+
 def test_a_sweep_prints_its_points(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     vary = ["--vary", "parameters.r=0,0.1", "--vary", "parameters.alpha=1,2"]
@@ -503,23 +520,23 @@ ONE = ["analyze", "--base", "base", "--agent", "code=code"]
             2,
             ["--figures x/y: needs the folder x, which another option makes a file"],
         ),
-        ([*ONE, "--csv", "-"], 1, ["-: standard output takes one text, not a folder of files; name a folder"]),
+        ([*ONE, "--csv", "-"], 2, ["-: standard output takes one text, not a folder of files; name a folder"]),
         (
             [*ONE, "--json", "base/model.safetensors/x"],
-            1,
+            2,
             [f"base/model.safetensors/x: cannot be written: {IN_THE_WAY}"],
         ),
         (
             [*ONE, "--json", "base/config.json"],
-            1,
+            2,
             ["base/config.json: cannot be written: it is a file of a checkpoint; choose another path"],
         ),
         (
             [*ONE, "--html", "/dev/null"],
-            1,
+            2,
             ["/dev/null: cannot be written: it is not a regular file; choose another path"],
         ),
-        ([*ONE, "--csv", "base/model.safetensors"], 1, [f"base/model.safetensors: cannot be written: {IN_THE_WAY}"]),
+        ([*ONE, "--csv", "base/model.safetensors"], 2, [f"base/model.safetensors: cannot be written: {IN_THE_WAY}"]),
         ([*ONE, "--csv", "base/tables"], 2, ["base/tables: is inside a model that is read; choose another place"]),
         (
             ["report", "nowhere"],

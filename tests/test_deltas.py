@@ -217,7 +217,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert said.returncode == 2 and "extra" in said.stderr  # as from the agent itself
 
 
-@pytest.mark.parametrize(("dtype", "wide"), [("F32", "float32"), ("F16", "float32"), ("F64", "float64")])
+@pytest.mark.parametrize(("dtype", "wide"), [("F32", "float32"), ("F64", "float64")])
 def test_another_dtype_is_warned_of(dtype: str, wide: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", {**simple(0), "ids": Stored("I64", np.arange(3))})
     write_checkpoint(tmp_path / "a", {**simple(1, dtype, moved=0.1), "ids": Stored("I32", np.arange(3, dtype="i4"))})
@@ -227,10 +227,17 @@ def test_another_dtype_is_warned_of(dtype: str, wide: str, tmp_path: Path) -> No
     nbytes = sum(tensor.bits.nbytes for tensor in simple(1, dtype).values())
     assert line.startswith(f"warning: 3 of 4 tensors have another dtype than the base's ({full_name(dtype)} instead of")
     assert f"stored whole: {nbytes:,} bytes" in line and f"--dtype {wide}`" in line
-    for name in ("base", "a"):
-        ramerge.convert(tmp_path / name, tmp_path / f"wide {name}", dtype=wide)
-    record = ramerge.delta(tmp_path / "wide base", tmp_path / "wide a", tmp_path / "other")
+    ramerge.convert(tmp_path / "base", tmp_path / "wide", dtype=wide)
+    record = ramerge.delta(tmp_path / "wide", tmp_path / "a", tmp_path / "other")
     assert not record.warnings and record.changed == 3
+
+
+@pytest.mark.parametrize(("base", "agent"), [("F32", "F16"), ("F32", "BF16"), ("F64", "F32"), ("BF16", "F16")])
+def test_no_delta_is_promised_of_an_agent_that_was_rounded(base: str, agent: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", simple(0, base))
+    write_checkpoint(tmp_path / "a", simple(1, agent, moved=0.1))
+    (text,) = ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d").warnings
+    assert "stored whole" in text and "convert" not in text and "only what moved" not in text
 
 
 def test_cards_name_no_folders_of_this_machine(tmp_path: Path) -> None:

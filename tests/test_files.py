@@ -1,5 +1,6 @@
 """Files that appear whole, whatever happens while they are written."""
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ramerge.foundation import files
-from ramerge.foundation.errors import OutputError, StoppedError
+from ramerge.foundation.errors import OutputError, RecipeError, StoppedError
 from ramerge.foundation.files import check_file, check_folder, write_file
 
 
@@ -58,9 +59,23 @@ def test_a_check_leaves_nothing_and_removes_what_a_killed_one_left(tmp_path: Pat
     check_file(tmp_path / "pages" / "a.html")
     check_folder(tmp_path / "tables" / "of" / "today")
     assert left(tmp_path) == []
-    with pytest.raises(OutputError, match=r"today: cannot be written: File name too long"):
+    with pytest.raises(RecipeError, match=r"today: cannot be written: File name too long"):
         check_folder(tmp_path / "tables" / ("of" * 200) / "today")
     assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENOSPC])
+def test_a_check_tells_wrong_paths_from_disks_that_fail(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **_named: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files, "lock", refuse)
+    kind = OutputError if number in (errno.EIO, errno.ENOSPC) else RecipeError
+    for check in (check_file, check_folder):
+        with pytest.raises(kind, match="cannot be written"):
+            check(tmp_path / "x")
 
 
 def test_a_signal_waits_until_the_file_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

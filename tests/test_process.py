@@ -117,6 +117,34 @@ def test_closed_streams_are_no_files_of_the_output() -> None:
     assert closed.stderr == "['/dev/null', '/dev/null']\nerror: went on\n"
 
 
+def test_what_a_closed_standard_output_loses_is_a_failure(beside: Path) -> None:
+    for words in ("--json - --quiet", "--csv tables"):
+        done = shell(f"ramerge analyze {AGENTS} {words} >&-", beside)
+        assert done.returncode == 1
+        assert "standard output or a file: Bad file descriptor; it is closed" in done.stderr
+    done = shell(f"ramerge merge {AGENTS} out --quiet >&-", beside)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--csv -", "standard output takes one text"),
+        ("--html ../base/config.json", "a file of a checkpoint"),
+        ("--html ../base", "not a regular file"),
+        ("--html ''", "'--html': is empty"),
+        ("--figures ''", "'--figures': is empty"),
+        ("--html - --json -", "both name -"),
+        ("--csv ../code", "inside a model"),
+        ("--json ../base/config.json/x", "a file has the name of a folder"),
+    ],
+)
+def test_outputs_that_cannot_be_are_wrong_use(flag: str, said: str, beside: Path) -> None:
+    done = shell(f"ramerge analyze {AGENTS} {flag}", beside)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
 def test_errors_that_nobody_hears_have_their_exit_code(beside: Path) -> None:
     done = shell("ramerge merge nothing.yaml out 2> >(exec true; cat) 2>/dev/full", beside)
     assert done.returncode == 2

@@ -11,6 +11,7 @@ import pytest
 
 import ramerge
 from ramerge.checkpoint import write
+from ramerge.engine.record import read_record
 from ramerge.methods.table import METHODS
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.reference import Stored
@@ -63,12 +64,15 @@ def test_allowed_non_finite_weights_spoil_no_others(method: str, tmp_path: Path)
     write_checkpoint(tmp_path / names[-1], with_value(simple(2, moved=0.4), name, place, np.nan))
     merged = recipe(tmp_path, names, method, allow={"non_finite": True})
     try:
-        ramerge.merge(merged, tmp_path / "out")
+        record = ramerge.merge(merged, tmp_path / "out")
     except ramerge.WeightsError as error:
         (problem,) = error.problems
         assert f"{names[-1]}: tensor {name!r} holds 1 NaN or Inf" in problem
         assert f"{method} computes each element of this tensor from others" in problem
-        ramerge.merge({**merged, "rules": [{"match": name, "take": names[-1]}]}, tmp_path / "out")
+        record = ramerge.merge({**merged, "rules": [{"match": name, "take": names[-1]}]}, tmp_path / "out")
+    (said,) = [warning for warning in record.warnings if "NaN or Inf" in warning]
+    assert f"{names[-1]}: 1 of 640 values are NaN or Inf in tensor {name!r}" in said
+    assert record.non_finite == {names[-1]: 1}
     found = {name: tensor.numbers(np.float32).reshape(-1) for name, tensor in read_checkpoint(tmp_path / "out").items()}
     assert np.isfinite(np.delete(found.pop(name), place)).all()
     assert all(np.isfinite(tensor).all() for tensor in found.values())
@@ -83,10 +87,50 @@ def test_methods_that_spoil_others_are_refused_in_sweeps(tmp_path: Path) -> None
     ramerge.sweep(swept, tmp_path / "out", vary={"parameters.rescale": [False]})
 
 
+@pytest.mark.parametrize("method", ["ram", "ram+", "linear", "ties", "dare"])
+def test_allowed_non_finite_weights_are_counted_for_each_input(method: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    tool = {name: Stored("BF16", floats(np.full(one.bits.shape, np.nan)).bits) for name, one in simple(2).items()}
+    write_checkpoint(tmp_path / "tool", tool)
+    memory = with_value(simple(3, moved=0.5), "model.layers.2.weight", 0, -np.inf)
+    write_checkpoint(tmp_path / "memory", with_value(memory, "model.layers.0.weight", 7, np.nan))
+    allowed = recipe(tmp_path, names, method, allow={"non_finite": True})
+    for threads in (1, 3):
+        record = ramerge.merge(allowed, tmp_path / "out", threads=threads, overwrite=True)
+        every = sum(one.bits.size for one in tool.values())
+        assert record.non_finite == {"tool": every, "memory": 2}
+        said = [warning for warning in record.warnings if "NaN or Inf" in warning]
+        assert f"tool: {every:,} of {every:,} values" in said[0]
+        assert "memory: 2 of" in said[1] and "in 2 tensors, first 'model.layers.0.weight'" in said[1]
+    assert read_record(tmp_path / "out/ramerge.json").non_finite == record.non_finite
+    with pytest.raises(ramerge.WeightsError, match="memory: 2 of"):
+        ramerge.merge(allowed, tmp_path / "strict", strict=True)
+    clean = recipe(tmp_path, names[:1], method, allow={"non_finite": True})
+    assert not ramerge.merge(clean, tmp_path / "clean").non_finite
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_an_analysis_warns_of_allowed_non_finite_weights(bad: float, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    write_checkpoint(tmp_path / "tool", with_value(simple(2, moved=0.4), "model.layers.1.weight", 5, bad))
+    found = ramerge.analyze(recipe(tmp_path, names, allow={"non_finite": True}))
+    assert any("tool: 1 of 640 values are NaN or Inf" in warning for warning in found.warnings)
+
+
 def test_non_finite_in_the_base(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     write_checkpoint(tmp_path / "base", with_value(simple(0), "model.layers.0.weight", 9, np.nan))
     with pytest.raises(ramerge.WeightsError, match=r"base: tensor 'model\.layers\.0\.weight' holds 1 NaN"):
+        ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder"])
+def test_a_companion_that_is_no_file_is_refused(kind: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    (tmp_path / "base" / "chat_templates").mkdir()  # folders as such are no fault
+    make = os.mkfifo if kind == "fifo" else os.mkdir
+    make(tmp_path / "base" / "tokenizer.json")
+    with pytest.raises(ramerge.PlanError, match=r"base/tokenizer\.json: is not a regular file"):
         ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
 
 

@@ -97,7 +97,7 @@ def test_a_folder_goes_before_an_id(hub: Path, tmp_path: Path, monkeypatch: pyte
 def test_a_path_that_no_recipe_could_name(tmp_path: Path) -> None:
     place = tmp_path / os.fsdecode(b"\xff")
     place.mkdir()
-    with pytest.raises(CheckpointError, match=r"\\udcff.*is neither a path nor a hub id"):
+    with pytest.raises(CheckpointError, match=r"\\udcff.*holds bytes that are not UTF-8; rename the folder"):
         resolve(str(place), tmp_path)
 
 

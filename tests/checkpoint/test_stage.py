@@ -16,7 +16,7 @@ import pytest
 from ramerge.checkpoint import stage as module
 from ramerge.checkpoint.stage import Stage, staged
 from ramerge.checkpoint.write import MOST_OPEN, Writer, lay_out
-from ramerge.foundation.errors import OutputError, OutputWarning, StoppedError
+from ramerge.foundation.errors import OutputError, OutputWarning, PlanError, StoppedError
 
 MOVES = ("rename", "fsync", "rmdir", "unlink")
 
@@ -133,7 +133,7 @@ def test_folders_that_cannot_be_exchanged_are_moved_one_after_the_other(
 
 def test_one_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     words = "out: exists.*nothing was kept; .*out is as it was"
-    with pytest.raises(OutputError, match=words), staged(tmp_path / "out", overwrite=False) as stage:
+    with pytest.raises(PlanError, match=words), staged(tmp_path / "out", overwrite=False) as stage:
         write(stage)
         fill(tmp_path / "out", "theirs")
     assert content(tmp_path / "out") == "theirs"
@@ -153,7 +153,7 @@ def test_the_loser_of_a_race_is_told_at_once(tmp_path: Path) -> None:
 
 def test_a_folder_that_got_subfolders_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(OutputError, match="has changed meanwhile"), staged(tmp_path / "out", overwrite=True) as stage:
+    with pytest.raises(PlanError, match="has changed meanwhile"), staged(tmp_path / "out", overwrite=True) as stage:
         write(stage)
         (tmp_path / "out" / "thesis").mkdir()
     assert (tmp_path / "out" / "thesis").is_dir()
@@ -310,7 +310,7 @@ def test_what_was_put_back_is_said(tmp_path: Path) -> None:
                     assert content(out) == "old"
                     write(stage)
             else:
-                with pytest.raises(OutputError, match="exists"), staged(out, overwrite=False):
+                with pytest.raises(PlanError, match="exists"), staged(out, overwrite=False):
                     pass
         assert content(out) == ("new" if overwrite else "old")
         assert left(tmp_path) == ["out"]

@@ -567,7 +567,7 @@ def test_a_table_does_not_replace_results(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "ramerge.cli.main", *words], capture_output=True, text=True, timeout=600
         )
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert "is a file of the results" in done.stderr
     assert len(lines(tmp_path)) == 20
     words = ["table", str(tmp_path), "--out", "-"]

@@ -20,7 +20,7 @@ from ramerge.analysis.roles import ROLES, role_of
 from ramerge.engine.execute import observe
 from ramerge.engine.executors.executor import Executor
 from ramerge.engine.ranks import Rank
-from ramerge.engine.warn import advice, effects, inspect, refuse, warnings_of
+from ramerge.engine.warn import advice, effects, inspect, refuse, spoiled, warnings_of
 from ramerge.engine.worker import Known
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import PlanError, RecipeError
@@ -133,7 +133,7 @@ def analyze(
 
     model = part("model", tensors)
     densities = {agent.name: agent.density for agent in model.agents}
-    warnings = warnings_of(plan, seen, observed.rounding, plan.parameters, densities)
+    warnings = warnings_of(plan, [*seen, *spoiled(observed.non_finite)], observed.rounding, plan.parameters, densities)
     refuse(plan, warnings)
     lost = narrowed([result for (statistic, _), result in known.items() if statistic == narrowing], names)
     stored = {name: plan.input_dtypes.get(name, "") for name in names}

@@ -63,6 +63,9 @@ _NOT_COMPANION_FOLDERS = (
     "wandb",
 )
 
+# Names that only files have; a folder of such a name stands where a file should be.
+_NAMES_OF_FILES = ("*.json", "*.jinja", "*.tiktoken", "*.txt", "tokenizer.model")
+
 # The files that `companions: AGENT` takes from that agent, not from the base.
 _TOKENIZER_FILES = (
     "tokenizer*",
@@ -106,7 +109,7 @@ def companion_files(
         allow_outside_links: follow links that lead out of a checkpoint.
 
     Raises:
-        CheckpointError: a link leads out of its checkpoint.
+        CheckpointError: a link leads out of its checkpoint, or what should be a file is none.
     """
     chosen = dict(_companions(base[0]))
     if tokenizer_from:
@@ -133,6 +136,8 @@ def _companions(directory: Place) -> Iterator[tuple[str, Place]]:
             if isinstance(path, Path) and not os.access(path, os.R_OK):
                 raise CheckpointError(f"{path}: no permission to read it; change its permissions, or remove it")
             yield name.as_posix(), path
+        elif not path.is_dir() or any(fnmatch(name.name, pattern) for pattern in _NAMES_OF_FILES):
+            raise CheckpointError(f"{path}: is not a regular file; put the file in its place, or remove it")
 
 
 def _is_tokenizer(name: str) -> bool:

@@ -20,7 +20,7 @@ from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.storage.table import is_remote, on_hub, open_remote
 from ramerge.foundation.errors import CheckpointError, DownloadNote, reason
 from ramerge.foundation.extras import install
-from ramerge.foundation.text import quoted
+from ramerge.foundation.text import NOT_UTF8, is_unicode, quoted
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
 # A plus before something that is elsewhere again stands between two names.
@@ -104,7 +104,8 @@ def resolve(text: str, folder: Path) -> Model:
         return _elsewhere(text, folder)
     try:
         path = folder / Path(text).expanduser()
-        str(path).encode()  # recipe and record are written as UTF-8 and must name it
+        if not is_unicode(str(path)):
+            raise CheckpointError(f"{quoted(text)}: {NOT_UTF8}")
         os.lstat(path)
         path.resolve()  # refuses links that lead round
     except FileNotFoundError:

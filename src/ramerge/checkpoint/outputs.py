@@ -15,6 +15,10 @@ from ramerge.checkpoint.storage.table import is_destination, open_destination
 from ramerge.foundation import store
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.jsontext import RECORD, read
+from ramerge.foundation.text import NOT_UTF8, is_unicode
+
+EXISTS = "exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
+"""What is wrong with an output folder that is there, whenever that is found."""
 
 Out: TypeAlias = Path | Destination
 
@@ -70,9 +74,12 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
     """
     if is_destination(os.fspath(path)):
         raise RecipeError(f"{path}: cannot be {what}: it must be on this machine; write to a folder here and upload it")
+    if not os.fspath(path):
+        raise RecipeError(f"'': cannot be {what}: the name is empty")
     try:
         given = Path(path).expanduser()
-        str(given).encode()
+        if not is_unicode(str(given)):
+            raise RecipeError(f"{os.fspath(path)!r}: {NOT_UTF8}")
         target = given.resolve()  # refuses impossible paths; is_symlink() only returns False for them
         return target if given.is_symlink() else given
     except FileNotFoundError:
@@ -139,7 +146,7 @@ def conflict(out: Path, inputs: Sequence[Place], *, overwrite: bool) -> str | No
     if not out.is_dir():
         return "is a file; choose a folder"
     if not overwrite:
-        return "exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
+        return EXISTS
     if not is_replaceable(out):
         return "has subfolders and was not made by a merge, so --overwrite does not replace it; remove it yourself"
     return None

@@ -37,7 +37,8 @@ def relayed(destination: Destination, *, overwrite: bool, keeper: Keeper) -> Ite
     Signals, what a stopped run leaves, and errors are as for `stage.staged`.
 
     Raises:
-        OutputError: the place elsewhere holds something and `overwrite` is off, another run writes there, or it or
+        PlanError: the place elsewhere holds something and `overwrite` is off.
+        OutputError: another run writes there, or it or
             the stage cannot be written to.
     """
     with built(_Elsewhere(destination), overwrite=overwrite, keeper=keeper) as stage:

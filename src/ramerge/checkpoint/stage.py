@@ -28,9 +28,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from ramerge.checkpoint.outputs import is_replaceable
+from ramerge.checkpoint.outputs import EXISTS, is_replaceable
 from ramerge.checkpoint.storage.place import Place
-from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, StoppedError, reason
+from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, StoppedError, reason
 from ramerge.foundation.files import hidden_beside, is_at, lock, write_all
 from ramerge.foundation.signals import Guard, held
 
@@ -81,8 +81,10 @@ def staged(out: Path, *, overwrite: bool, keeper: Keeper | None = None) -> Itera
     an earlier run left may be continued, and what this one leaves may be kept.
 
     Raises:
-        OutputError: `out` exists and `overwrite` is off, another process writes it, or the folder cannot be made,
-            synchronised or moved. The message says what is at `out` afterwards.
+        PlanError: `out` exists and `overwrite` is off, or may not be replaced.
+        OutputError: another process writes it, or the folder cannot be made, synchronised or moved.
+
+    The message says what is at `out` afterwards.
     """
     with built(Output(out), overwrite=overwrite, keeper=keeper) as stage:
         yield stage
@@ -119,8 +121,9 @@ def built(output: Output, *, overwrite: bool, keeper: Keeper | None) -> Iterator
         failure.kept = output.fate()
     elif isinstance(failure, OSError):
         raise OutputError(output.words(failure)) from failure
-    elif isinstance(failure, OutputError) and output.is_begun:
-        raise OutputError(f"{failure}; {output.fate()}") from failure
+    elif isinstance(failure, OutputError | PlanError) and output.is_begun:
+        kind = PlanError if isinstance(failure, PlanError) else OutputError
+        raise kind(f"{failure}; {output.fate()}") from failure
     if failure is not None:
         raise failure
 
@@ -378,11 +381,9 @@ class Output:
         if _at(self._out) is None:
             return
         if not overwrite:
-            raise OutputError(
-                f"{self._out}: exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
-            )
+            raise PlanError(f"{self._out}: {EXISTS}")
         if not is_replaceable(self._out):
-            raise OutputError(f"{self._out}: has changed meanwhile and is not a checkpoint now; choose another folder")
+            raise PlanError(f"{self._out}: has changed meanwhile and is not a checkpoint now; choose another folder")
 
     def publish(self, overwrite: bool) -> None:
         """Move what was built to OUT."""

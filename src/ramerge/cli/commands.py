@@ -36,7 +36,7 @@ from ramerge.cli.options import (
 )
 from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.options import DEBUG, OUT, as_json
+from ramerge.foundation.options import DEBUG, OUT, PATH, as_json
 from ramerge.foundation.terminal import fail, reminder, say, warn
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
 @click.command(short_help="Merge and score three tiny agents.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Keep the merged checkpoints in this folder, as ram and ram+; these two are replaced if they are there.",
 )
 @click.option(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import click
 
 from ramerge.cli import completion as complete
 from ramerge.foundation.completion import files, folders, named_folders
-from ramerge.foundation.options import DEBUG, Decorator, as_json
+from ramerge.foundation.options import DEBUG, PATH, Decorator, as_json
 
 AGENTS: tuple[Decorator, ...] = (
     click.option("--base", metavar="MODEL", shell_complete=folders, help="Folder or hub id of the base model."),
@@ -87,7 +86,7 @@ EXECUTOR: tuple[Decorator, ...] = (
 MEET: Decorator = click.option(
     "--meet",
     metavar="FOLDER",
-    type=click.Path(path_type=Path),
+    type=PATH,
     shell_complete=folders,
     help="With ranks: a folder that all of them share.",
 )
@@ -158,14 +157,10 @@ RECIPE: tuple[Decorator, ...] = (
 
 
 PAGES: tuple[Decorator, ...] = (
-    click.option(
-        "--html", type=click.Path(path_type=Path), help="Write a page with all figures to a file; -: print it."
-    ),
-    click.option("--figures", type=click.Path(path_type=Path), help="Write the figures to a folder, PNG and SVG."),
-    click.option(
-        "--json", "json_file", type=click.Path(path_type=Path), help="Write all numbers to a JSON file; -: print them."
-    ),
-    click.option("--csv", type=click.Path(path_type=Path), help="Write all numbers to a folder, as tables."),
+    click.option("--html", type=PATH, help="Write a page with all figures to a file; -: print it."),
+    click.option("--figures", type=PATH, help="Write the figures to a folder, PNG and SVG."),
+    click.option("--json", "json_file", type=PATH, help="Write all numbers to a JSON file; -: print them."),
+    click.option("--csv", type=PATH, help="Write all numbers to a folder, as tables."),
 )
 
 

@@ -145,12 +145,18 @@ def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
         return
     dtypes = {(full_name(new.dtype), full_name(old.dtype)) for old, new in others}
     said = ", ".join(f"{new} instead of {old}" for new, old in sorted(dtypes))
-    wide = full_name(widest(tensor.dtype for pair in others for tensor in pair))
-    yield (
+    text = (
         f"{len(others):,} of {len(agent.tensors):,} tensors have another dtype than the base's ({said}), so they are "
-        f"stored whole: {sum(new.nbytes for _, new in others):,} bytes; a delta of models that are both in {wide} is "
-        f"smaller, and converting to it changes no value (`ramerge convert MODEL OUT --dtype {wide}`)"
+        f"stored whole: {sum(new.nbytes for _, new in others):,} bytes"
     )
+    # Rounding to a dtype that lacks the base's values has moved nearly all of them, which converting does not undo.
+    if all(widest((old.dtype, new.dtype)) == new.dtype for old, new in others):
+        wide = full_name(widest(new.dtype for _, new in others))
+        text += (
+            f"; of models that are both in {wide}, a delta holds only what moved, and converting to it changes no "
+            f"value (`ramerge convert MODEL OUT --dtype {wide}`)"
+        )
+    yield text
 
 
 def _find(model: str | Path) -> Model:

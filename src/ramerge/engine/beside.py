@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ramerge.checkpoint.companions import companions_of
@@ -15,7 +15,8 @@ from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.storage.place import Place
 from ramerge.engine.card import model_card
 from ramerge.engine.record import AgentStatistics, Record, Sweep
-from ramerge.engine.warn import advice, effects, warnings_of
+from ramerge.engine.tally import NonFinite
+from ramerge.engine.warn import advice, effects, spoiled, warnings_of
 from ramerge.engine.worker import Known
 from ramerge.foundation.machine import peak_memory
 from ramerge.foundation.text import without_secrets
@@ -30,6 +31,7 @@ def make_records(
     plan: Plan,
     known: Known,
     rounding: Counts,
+    non_finite: Mapping[str, NonFinite],
     bytes_read: int,
     bytes_written: int,
     seen: Sequence[str],
@@ -41,6 +43,7 @@ def make_records(
         plan: the plan that was carried out.
         known: results of statistics.
         rounding: int64: for each point counts of rounding, as in `kernels.piece.no_counts`.
+        non_finite: NaN and Inf that were computed with, as `engine.tally.Refusals.allowed` has them.
         bytes_read: bytes of weights that were read.
         bytes_written: bytes of weights that were written, of all points.
         seen: warnings from a sample of the weights.
@@ -62,13 +65,14 @@ def make_records(
             counts=plan.counts,
             notes=(*plan.notes, *_saved(plan, bytes_written), *_remarks(point, agents), *advice(plan, counts)),
             warnings=(
-                *warnings_of(plan, seen, counts, point.parameters[0], _densities(agents)),
+                *warnings_of(plan, [*seen, *spoiled(non_finite)], counts, point.parameters[0], _densities(agents)),
                 *filter(None, [point.method.warning([agent.values for agent in agents])]),
             ),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
             rounding=plan.recipe.rounding,
             rounding_seed=plan.recipe.seed,
+            non_finite={label: found.count for label, found in non_finite.items()},
             runs_on=point.method.runs_on(point.parameters[0]),
             statistics=agents,
             parts=_parts(plan, point, known),

@@ -25,7 +25,7 @@ from ramerge.engine.ranks import Rank
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor, Whole
 from ramerge.engine.site import Site, building, meeting
-from ramerge.engine.tally import Refusals, Statistics
+from ramerge.engine.tally import NonFinite, Refusals, Statistics
 from ramerge.engine.warn import inspect, refuse
 from ramerge.engine.worker import Compiling, Known, Message, Outcome, Sink, Solving, Task, Worker, blank, worker
 from ramerge.foundation.dtypes import itemsize
@@ -124,7 +124,9 @@ def _write_delta(
 
 
 def _records(plan: Plan, passes: _Passes, bytes_written: int, seen: Sequence[str], began: float) -> tuple[Record, ...]:
-    records = make_records(plan, passes.known, passes.rounding, passes.bytes_read, bytes_written, seen, began)
+    records = make_records(
+        plan, passes.known, passes.rounding, passes.non_finite, passes.bytes_read, bytes_written, seen, began
+    )
     try:
         refuse(plan, (warning for record in records for warning in record.warnings))
     except WeightsError:
@@ -140,10 +142,12 @@ class Observed:
     Attributes:
         known: results of statistics, by statistic and part of the model.
         rounding: int64: what rounding does to updates, as `kernels.piece.no_counts` has it.
+        non_finite: NaN and Inf that were computed with, as `engine.tally.Refusals.allowed` has them.
     """
 
     known: Known
     rounding: Counts
+    non_finite: Mapping[str, NonFinite]
 
 
 def observe(
@@ -179,7 +183,7 @@ def observe(
             passes.journal = site.journal if site is not None else None
             passes.count()
             passes.observe(statistics)
-        return Observed(passes.known, passes.rounding[0])
+        return Observed(passes.known, passes.rounding[0], passes.non_finite)
 
 
 # --- passes ----------------------------------------------------------------------------------------------------------
@@ -191,6 +195,7 @@ class _Passes:
     Attributes:
         known: results of statistics.
         rounding: int64: for each point what rounding does to updates, as `kernels.piece.no_counts` has it.
+        non_finite: NaN and Inf that the last pass, which reads all tensors, has computed with.
         bytes_read: bytes of weights that were read.
         listen: gets the progress.
         journal: of blocks that are done, if there is one.
@@ -200,6 +205,7 @@ class _Passes:
         self.journal: Journal | None = None
         self.known: dict[tuple[Counted, str], Any] = dict(plan.remembered)
         self.rounding = blank(plan)
+        self.non_finite: Mapping[str, NonFinite] = {}
         self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self._plan = plan
         self._executor = executor
@@ -351,6 +357,7 @@ class _Passes:
                 raise
         check_unchanged(plan.files)
         refusals.refuse()
+        self.non_finite = refusals.allowed()
         assert done == total, f"{stage} read {done:,} bytes of {total:,}"
         self.bytes_read += done
         return statistics

@@ -139,6 +139,7 @@ class Record:
         dtype: full name of the output's dtype, or `mixed`.
         rounding: how results were rounded to it: `nearest` or `stochastic`.
         rounding_seed: the seed of the coins of `stochastic`; else None.
+        non_finite: NaN and Inf that the inputs hold and `allow.non_finite` computes with, by input: `base`, an agent.
         runs_on: what the method computed with.
         statistics: one entry an agent, in recipe order.
         parts: figures by part of the model and agent, if several parts are counted separately.
@@ -164,6 +165,7 @@ class Record:
     dtype: str
     rounding: str = "nearest"
     rounding_seed: int | None = None
+    non_finite: Mapping[str, int] = field(default_factory=dict)
     runs_on: str
     statistics: tuple[Annotated[AgentStatistics, BeforeValidator(_apart)], ...]
     parts: Mapping[str, Mapping[str, Mapping[str, Figure]]] = field(default_factory=dict)

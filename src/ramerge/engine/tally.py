@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ramerge.engine.worker import Known, Outcome
 from ramerge.foundation.errors import WeightsError
 from ramerge.methods.base import Counted, Counts
 from ramerge.planning.findings import listed
-from ramerge.planning.model import Block, Plan, TensorPlan
+from ramerge.planning.model import Block, Plan, Source, TensorPlan
 
 _BAD_IMPORTANCES = "importances that are negative, NaN or Inf"
 
@@ -82,8 +83,25 @@ class Statistics:
         del self._totals[key]
 
 
+@dataclass
+class NonFinite:
+    """NaN and Inf of an input that were computed with.
+
+    Attributes:
+        first: the first tensor that holds any.
+        count: how many; of importances, negative ones too.
+        tensors: how many tensors hold any.
+        elements: elements of these.
+    """
+
+    first: Tensor
+    count: int = 0
+    tensors: int = 0
+    elements: int = 0
+
+
 class Refusals:
-    """Weights that cannot be merged. All of a pass are reported together."""
+    """Weights that cannot be merged, or only because NaN and Inf are allowed. All of a pass are reported together."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -92,7 +110,7 @@ class Refusals:
         self._unequal: set[tuple[int, int]] = set()
 
     def add(self, outcome: Outcome) -> None:
-        """Add the problems of a block."""
+        """Add what is wrong in a block."""
         index = outcome.block.tensor
         if outcome.wrong is not None and any(outcome.wrong):
             found = np.array(outcome.wrong, np.int64)
@@ -111,21 +129,37 @@ class Refusals:
         if problems:
             raise WeightsError(problems)
 
+    def allowed(self) -> dict[str, NonFinite]:
+        """What NaN and Inf were computed with, by the label of their source: `base`, an agent's name."""
+        found: dict[str, NonFinite] = {}
+        for tensor, source, count in self._bad_sources():
+            if self._plan.lenient(tensor):
+                each = found.setdefault(source.label, NonFinite(source.tensor))
+                each.count, each.tensors = each.count + count, each.tensors + 1
+                each.elements += source.tensor.elements
+        return found
+
+    def _bad_sources(self) -> Iterator[tuple[TensorPlan, Source, int]]:
+        """Sources of tensors with the number of bad values; a tensor that several sources share is the first's."""
+        for index, counts in sorted(self._wrong.items()):
+            tensor, seen = self._plan.tensors[index], set()
+            for source, count in zip(tensor.sources, counts.tolist(), strict=True):
+                if count and id(source.tensor) not in seen:
+                    seen.add(id(source.tensor))
+                    yield tensor, source, count
+
     def _bad_values(self) -> Iterator[str]:
         """A sentence for each model and reason: where a training diverged, most tensors are bad."""
         groups: dict[tuple[str, str, str], list[tuple[Tensor, int]]] = {}
-        for index, counts in sorted(self._wrong.items()):
-            tensor, seen = self._plan.tensors[index], set()
-            for source, count in zip(tensor.sources, counts, strict=True):
-                if not count or id(source.tensor) in seen:
-                    continue
-                seen.add(id(source.tensor))
-                what, why = (
-                    (_BAD_IMPORTANCES, "they must be squared gradients or similar")
-                    if source.is_importance
-                    else ("NaN or Inf", f"{_why(source.tensor)} ({_allowed(tensor)})")
-                )
-                groups.setdefault((source.owner, what, why), []).append((source.tensor, int(count)))
+        for tensor, source, count in self._bad_sources():
+            if self._plan.lenient(tensor):
+                continue
+            what, why = (
+                (_BAD_IMPORTANCES, "they must be squared gradients or similar")
+                if source.is_importance
+                else ("NaN or Inf", f"{_why(source.tensor)} ({_allowed(tensor)})")
+            )
+            groups.setdefault((source.owner, what, why), []).append((source.tensor, count))
         for (owner, what, why), found in groups.items():
             yield f"{found[0][0].place}: {owner}: {_counted(found, what, len(self._plan.tensors))}; {why}"
 
@@ -135,6 +169,7 @@ class Refusals:
             f"tensor {tensor.name!r}: a result overflows {tensor.dtype}; "
             + ("choose a dtype with a larger range, such as bfloat16" if tensor.dtype == "F16" else "reduce the scale")
             for tensor in tensors
+            if not self._plan.lenient(tensor)
         ]
 
     def _differences(self) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ramerge.engine.suspect import suspicions
+from ramerge.engine.tally import NonFinite
 from ramerge.foundation.errors import WeightsError
 from ramerge.kernels import effect
 from ramerge.kernels.rounding import ROWS
@@ -39,6 +40,17 @@ def inspect(plan: Plan) -> tuple[str, ...]:
     return found
 
 
+def spoiled(found: Mapping[str, NonFinite]) -> list[str]:
+    """Warnings about NaN and Inf that were computed with, by input."""
+    return [
+        f"{each.first.place}: {label}: {each.count:,} of {each.elements:,} values are NaN or Inf in "
+        f"{f'{each.tensors:,} tensors, first' if each.tensors > 1 else 'tensor'} {each.first.name!r}; "
+        "allow.non_finite computes with them: depending on the method, the output holds NaN or Inf there, or what the "
+        "other models give"
+        for label, each in found.items()
+    ]
+
+
 def effects(rounding: Counts) -> list[dict[str, Any]]:
     """What rounding does to each agent's updates, for the record.
 
@@ -63,7 +75,7 @@ def warnings_of(
 
     Args:
         plan: its own come first.
-        seen: what `inspect` found.
+        seen: what `inspect` and `spoiled` found.
         rounding: int64: counts of rounding, likewise; if they are not counted, the forecast from headers is used.
         parameters: the method's.
         densities: the share that each agent moved, by name; if empty, the forecast from headers is used.

@@ -38,8 +38,8 @@ class Outcome:
         counted: by statistic.
         rounding: int64: for each point what the last rounding does to the updates of N agents, as
             `kernels.piece.no_counts` has it; None where it can do nothing.
-        wrong: for each source how many of its elements cannot be merged, where the result is wrong; all zero for an
-            overflow.
+        wrong: for each source how many of its elements are NaN, Inf or a negative importance, where inputs or result
+            are not finite; all zero for an overflow.
         unequal: indices of sources whose bytes differ from the first source's, in a tensor that must be equal.
     """
 
@@ -142,14 +142,14 @@ class Worker:
         counted: Mapping[Counted, Counts],
         known: Known,
     ) -> tuple[int, ...]:
-        """Count a piece; for each source how many of its elements cannot be merged."""
+        """Count a piece; for each source how many of its elements are not finite."""
         flagged = False
         for statistic in statistics:
             after = statistic.after
             before = known[after, tensor.part(after.scope)] if after is not None else None
             flagged |= statistic.count(piece, before, counted[statistic])
         # a difference may overflow although both sides are finite; only the result then shows whether it matters
-        return self._wrong(tensor, piece) if flagged and not self._lenient(tensor) else ()
+        return self._wrong(tensor, piece) if flagged else ()
 
     def observe(self, block: Block, statistics: Sequence[Statistic], known: Known, task: Task) -> Outcome:
         """Merge the block for the first point without writing it, and count inputs and result."""
@@ -167,13 +167,11 @@ class Worker:
         if tensor.action == "compare":
             return self._compare(tensor, block, sink)
         piece, read = self._piece(tensor, block), share_of(tensor, block)
-        lenient = self._lenient(tensor)
         if tensor.action == "copy":
             flagged = piece.copy()
             self._write(tensor, block, piece, range(len(self._plan.points)), sink)
-            wrong = self._wrong(tensor, piece) if not lenient else ()
-            found = wrong if any(wrong) or (flagged and not lenient) else None
-            return Outcome(block, piece.elements, read, wrong=found)
+            wrong = self._wrong(tensor, piece)
+            return Outcome(block, piece.elements, read, wrong=wrong if flagged or any(wrong) else None)
         counted: dict[Counted, Counts] = {}
         rounding = blank(self._plan)
         flagged = False
@@ -205,15 +203,11 @@ class Worker:
 
         return told_of_work(tell) if stated else nullcontext()
 
-    def _lenient(self, tensor: TensorPlan) -> bool:
-        """Whether NaN and Inf of a tensor are computed with."""
-        return self._plan.recipe.allow.non_finite and not tensor.together
-
     def _merge(
         self, point: int, tensor: TensorPlan, piece: Piece, task: Task, counts: Counts | None, rounding: Counts
     ) -> bool:
         """Merge a piece for a point; True if something is not finite."""
-        merged, lenient = self._plan.points[point], self._lenient(tensor)
+        merged, lenient = self._plan.points[point], self._plan.lenient(tensor)
         piece.has_base, piece.counts = merged.uses_base, rounding if merged.uses_base else None
         flagged = merged.method.merge(piece, task.prepared, counts, lenient)
         for sample in piece.unrounded():

@@ -14,8 +14,18 @@ import click
 from click.shell_completion import CompletionItem
 
 from ramerge.foundation.completion import matching, named_folders
-from ramerge.foundation.errors import EndpointError, EvaluationError, OutputError, StoppedError
-from ramerge.foundation.options import DATA, DEBUG, QUIET, SECONDS, SERVE_ARGS, as_json, most_failures, serve_timeout
+from ramerge.foundation.errors import EndpointError, EvaluationError, StoppedError
+from ramerge.foundation.options import (
+    DATA,
+    DEBUG,
+    PATH,
+    QUIET,
+    SECONDS,
+    SERVE_ARGS,
+    as_json,
+    most_failures,
+    serve_timeout,
+)
 from ramerge.foundation.terminal import say
 
 if TYPE_CHECKING:
@@ -39,7 +49,7 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
 
 
 @click.command("eval", short_help="Score models on benchmarks.")
-@click.argument("results", type=click.Path(path_type=Path))
+@click.argument("results", type=PATH)
 @click.option(
     "--model",
     "models",
@@ -76,7 +86,7 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
 @click.option("--limit", type=click.IntRange(1, 10**9), help="Ask only the first items of each task.")
 @DATA
 @click.option("--set", "settings", metavar="SUITE.KEY=VALUE", multiple=True, help="A setting, such as math.fewshot=8.")
-@click.option("--tokenizer", type=click.Path(path_type=Path), help="The model's tokenizer.json or its folder.")
+@click.option("--tokenizer", type=PATH, help="The model's tokenizer.json or its folder.")
 @click.option(
     "--concurrency", type=click.IntRange(1, 4096), help="Requests at once; default: 32, --serve transformers 4."
 )
@@ -249,7 +259,7 @@ def suites_command(names: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command("table", short_help="Put scores of models side by side.")
-@click.argument("results", type=click.Path(path_type=Path))
+@click.argument("results", type=PATH)
 @click.option("--table", "layout", default="main", help="main (default), all, or table1 to table9 of the paper.")
 @click.option(
     "--format",
@@ -276,7 +286,7 @@ def suites_command(names: tuple[str, ...], as_json: bool) -> None:
     help="The metric that the columns UT of coding show.",
 )
 @click.option("--compare", metavar="NAME,NAME", help="Paired bootstrap tests between two models instead.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write to a file.")
+@click.option("--out", type=PATH, help="Write to a file.")
 @DEBUG
 def table_command(results: Path, form: str, out: Path | None, **options: Any) -> None:
     """Put the models of RESULTS side by side, in the columns of the paper's tables.
@@ -315,7 +325,7 @@ def _check_out(out: Path, results: Path) -> None:
 
     own = out.name in ("summary.json", "model.json") or out.suffix == ".jsonl"
     if own and results.resolve() in out.resolve().parents:
-        raise OutputError(f"--out {out}: is a file of the results; name another")
+        raise EvaluationError(f"--out {out}: is a file of the results; name another")
     check_file(out)
 
 

@@ -115,6 +115,7 @@ class DownloadNote(OutputWarning):
 # What to do about errors of the operating system whose messages do not say so.
 _ADVICE = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EBADF: "it is closed; send it to a file, or to /dev/null",
     errno.EACCES: "change the permissions of the file or of its folder, or choose another place",
     errno.EPERM: "change the permissions of the file or of its folder, or choose another place",
     errno.EROFS: "choose a place that can be written to",

@@ -16,13 +16,24 @@ from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
-from ramerge.foundation.errors import OutputError, RecipeError, StoppedError, reason
+from ramerge.foundation.errors import OutputError, RamergeError, RecipeError, StoppedError, reason
 from ramerge.foundation.signals import held
 
 STANDARD_OUTPUT = Path("-")
 """What names standard output in place of a file."""
 
 _LONGEST_NAME = 255
+# What is wrong with a path itself, whatever is written there.
+_WRONG_PATH = {
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -125,8 +136,9 @@ def check_outputs(files: Mapping[str, Path], folders: Mapping[str, Path]) -> Non
         folders: flags to folders; several may share one.
 
     Raises:
-        RecipeError: two name the same, or one needs a folder where another makes a file.
-        OutputError: as for `check_file` and `check_folder`.
+        RecipeError: two name the same, or one needs a folder where another makes a file; or as for `check_file` and
+            `check_folder`.
+        OutputError: likewise.
     """
     for path in files.values():
         if path != STANDARD_OUTPUT:
@@ -145,19 +157,20 @@ def check_file(path: Path) -> None:
     """Refuse a path that cannot or should not be written, before there is anything to write. Leaves no file behind.
 
     Raises:
-        OutputError: the path is not a regular file, it belongs to a checkpoint, or its folder cannot be written to.
+        RecipeError: the path is not a regular file, it belongs to a checkpoint, or its folder cannot be written to.
+        OutputError: the disk fails.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise OutputError(f"{path}: cannot be written: it is not a regular file; choose another path")
+        raise RecipeError(f"{path}: cannot be written: it is not a regular file; choose another path")
     if path.exists() and path.suffix != ".html" and any(path.parent.glob("*.safetensors")):
-        raise OutputError(f"{path}: cannot be written: it is a file of a checkpoint; choose another path")
+        raise RecipeError(f"{path}: cannot be written: it is a file of a checkpoint; choose another path")
     _check_beside(path, path)
 
 
 def check_folder(path: Path) -> None:
     """Refuse a folder in which no file can be written, as `check_file` does for a file."""
     if path == STANDARD_OUTPUT:
-        raise OutputError("-: standard output takes one text, not a folder of files; name a folder")
+        raise RecipeError("-: standard output takes one text, not a folder of files; name a folder")
     _check_beside(path / "file", path)
 
 
@@ -178,9 +191,9 @@ def _check_beside(file: Path, named: Path) -> None:
                     with suppress(OSError):
                         folder.rmdir()
     except OSError as error:
-        raise _failed(named, probe, error) from error
+        raise _failed(named, probe, error, RecipeError if error.errno in _WRONG_PATH else OutputError) from error
 
 
-def _failed(path: Path, partial: Path, error: OSError) -> OutputError:
+def _failed(path: Path, partial: Path, error: OSError, kind: type[RamergeError] = OutputError) -> RamergeError:
     left = f"; {partial} is left over; the next write of this file removes it" if os.path.lexists(partial) else ""
-    return OutputError(f"{path}: cannot be written: {reason(error)}{left}")
+    return kind(f"{path}: cannot be written: {reason(error)}{left}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,23 @@ import click
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
-OUT: Decorator = click.argument("out", type=click.Path(path_type=Path))
+
+class _Path(click.Path):
+    """A path. An empty one is refused, because it would be the working folder."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        return (
+            super().convert(value, param, ctx) if os.fspath(value) else self.fail("is empty; name a path", param, ctx)
+        )
+
+
+PATH = _Path()
+
+OUT: Decorator = click.argument("out", type=PATH)
 OVERWRITE: Decorator = click.option(
     "--overwrite", is_flag=True, help="Replace the folder OUT and all that is in it, at the end."
 )

@@ -41,10 +41,12 @@ def fill_streams() -> None:
     """Open the null device in place of closed standard streams.
 
     Otherwise the next opened file would get the number of a closed stream, and output of libraries would go into it.
+    What is asked for on standard output would be lost there, so writing to it fails, as on a full disk.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            mode = os.O_RDONLY if name == "stdout" else os.O_RDWR
+            os.open(os.devnull, mode)  # gets the lowest free number, which is this one
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115

@@ -17,6 +17,9 @@ Plain = TypeVar("Plain")
 MOST = 2000
 """The most characters of a message. The middle of a longer one is left out."""
 
+NOT_UTF8 = "the path holds bytes that are not UTF-8; rename the folder"
+"""About a path that recipes and records, which are UTF-8, cannot name."""
+
 # Letters and marks that are invisible, although Unicode counts them as printable.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"

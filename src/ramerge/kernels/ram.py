@@ -92,7 +92,8 @@ def _kernel(
     epsilons: their number, 1 if all agents have the same. merges: a key of `SHARED`, to store the merged elements (if
     empty, only count). rescales: unique elements times lambda. counts: count active and unique elements. rounds: count
     what storing them in the format erases. lenient: NaN counts as not moved, as IEEE comparison has it; otherwise a NaN
-    counts as moved, so that it reaches `peak`, which is how non-finite values are noticed at no cost.
+    counts as moved, so that it reaches `peak`, which is how non-finite values are noticed at no cost. Where a NaN does
+    not reach the result, `peak` is of task vectors too.
     """
     n, form = len(loop.inputs) - 1, loop.out
     counters = Counters(n)
@@ -110,7 +111,7 @@ def _kernel(
         agents = [
             _AGENT.format(
                 agent=loop.element(1 + t, part, f"a{t}[i]"),
-                peak_of_tau="" if merges else f"peak = {form.peak}(peak, tau)",
+                peak_of_tau="" if merges and not lenient else f"peak = {form.peak}(peak, tau)",
                 moved=f"abs(tau) > {thresholds[t]}" if lenient or not merges else f"not (abs(tau) <= {thresholds[t]})",
                 extremes=join(_EXTREMES, 12) if merges == "agree_max" else "",
                 scale=f"scale = lambda{t} if moved else scale" if rescales else "",
@@ -195,13 +196,14 @@ def merge(
         lambdas: N scales of the unique elements, rounded here to the real type; None for plain RAM.
         out: words, of the inputs' length.
         counts: filled as by `count` where given.
-        lenient: take NaN and Inf as they come instead of reporting them.
+        lenient: take NaN and Inf as they come: a NaN is no update.
         rounding: int64, shape (2, N), for a result of 16 bits: where to count what storing it erases, as
             `kernels.rounding` has it.
         shared: what becomes of elements that several agents moved, a key of `SHARED`.
 
     Returns:
-        True if a result is not finite: an input is not, or a finite result overflows the format. Never if lenient.
+        True if a result is not finite: an input is not, or a finite result overflows the format; if lenient,
+        also if a difference overflows.
     """
     n = len(inputs) - 1
     kernel = _kernel(
@@ -223,4 +225,4 @@ def merge(
         counts.reshape(-1) if counts is not None else nowhere,
         rounding.reshape(-1) if rounding is not None else nowhere,
     )
-    return bool(peak >= loop.out.overflow) and not lenient
+    return bool(peak >= loop.out.overflow)

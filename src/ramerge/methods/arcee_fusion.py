@@ -82,14 +82,14 @@ def prepare(_parameters: ArceeFusionParameters, _agents: Agents, results: Result
         return np.float32(median + 1.5 * (upper - lower))
 
 
-def merge(piece: Piece, least: np.float32, _counts: Counts | None, lenient: bool) -> bool:
+def merge(piece: Piece, least: np.float32, _counts: Counts | None, _lenient: bool) -> bool:
     """Merge a piece: whole rows."""
 
     def fused(base: NDArray[Any], agent: NDArray[Any]) -> NDArray[Any]:
         # a row that is not finite has no importance, and must not pass for the base's
         return np.where(importances(base, agent) < least, base, agent)
 
-    return piece.compute_numbers(fused, (-1, row_of(piece.shape))) and not lenient
+    return piece.compute_numbers(fused, (-1, row_of(piece.shape)))
 
 
 def unit(layer: Layer, _parameters: ArceeFusionParameters) -> int:

@@ -293,8 +293,8 @@ class Method:
         parameters: the model that states and checks its parameters.
         prepare: from parameters, agents and results of statistics to what `merge` takes; called once for each part.
         merge: `merge(piece, prepared, counts, lenient)` writes a piece's result; True if an input or the result is not
-            finite, never if `lenient`. Where `counts` is given, it counts on the way what `reported` would, or what
-            tells whether a statistic was guessed well.
+            finite; if `lenient`, such numbers are computed with. Where `counts` is given, it counts on the way what
+            `reported` would, or what tells whether a statistic was guessed well.
         alone: what a merge of one agent is.
         differs: how it differs from mergekit's method of that name; empty where there is none.
         noted: whether with these parameters that makes results so different that plans say so.

@@ -236,7 +236,7 @@ def prepare_ties(parameters: DellaParameters, agents: Agents, results: Results) 
     return _prepare(parameters, agents, results, elects=True)
 
 
-def merge(piece: Piece, prepared: Prepared, _counts: Counts | None, lenient: bool) -> bool:
+def merge(piece: Piece, prepared: Prepared, _counts: Counts | None, _lenient: bool) -> bool:
     """Merge a piece: whole rows."""
 
     def merged(base: NDArray[Any], *_agents: NDArray[Any]) -> NDArray[Any]:
@@ -246,7 +246,7 @@ def merge(piece: Piece, prepared: Prepared, _counts: Counts | None, lenient: boo
                 result[rows] = _sum(b, kept, prepared)
         return result
 
-    return piece.compute_numbers(merged, (-1, row_of(piece.shape))) and not lenient
+    return piece.compute_numbers(merged, (-1, row_of(piece.shape)))
 
 
 def _sum(b: NDArray[Any], kept: Sequence[NDArray[Any]], prepared: Prepared) -> NDArray[Any]:

@@ -37,11 +37,11 @@ class Formula:
     beyond: tuple[float, ...] = (0.0,)
 
 
-def merge(piece: Piece, prepared: Formula, counts: Counts | None, lenient: bool) -> bool:
+def merge(piece: Piece, prepared: Formula, counts: Counts | None, _lenient: bool) -> bool:
     """Merge a piece by its formula; see `Method.merge`."""
     which = Inputs(len(prepared.each[0]), base=prepared.base, importances=prepared.importances)
     drop = prepared.coins.drop(piece) if prepared.coins else None
-    wrong = piece.compute(
+    return piece.compute(
         lambda loop, inputs, out, rounding: merge_elements(
             prepared.element,
             loop,
@@ -58,4 +58,3 @@ def merge(piece: Piece, prepared: Formula, counts: Counts | None, lenient: bool)
         ),
         beyond=prepared.beyond,
     )
-    return wrong and not lenient

@@ -140,13 +140,13 @@ def merge(piece: Piece, prepared: Combination, _counts: Counts | None, lenient: 
         return merge_formula(piece, formula, None, lenient)
     if prepared.per == "row":
         shape = (-1, row_of(piece.shape))
-        return piece.compute_numbers(lambda *rows: _rows(rows, piece, prepared, based), shape) and not lenient
+        return piece.compute_numbers(lambda *rows: _rows(rows, piece, prepared, based), shape)
     shape = (piece.shape[0] if piece.shape else 1, -1)
 
     def columns(*numbers: Any) -> Any:
         return _rows([np.ascontiguousarray(each.T) for each in numbers], piece, prepared, based).T
 
-    return piece.compute_numbers(columns, shape) and not lenient
+    return piece.compute_numbers(columns, shape)
 
 
 def _rows(rows: Sequence[NDArray[Any]], piece: Piece, prepared: Combination, based: bool) -> NDArray[Any]:

@@ -94,7 +94,7 @@ def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool
     def function(base: Array, *agents: Array) -> Array:
         return _merged(piece.tensor, base, agents, prepared.solve)
 
-    return piece.compute_numbers(function) and not lenient
+    return piece.compute_numbers(function)
 
 
 def _merged(tensor: str, base: Array, agents: Sequence[Array], solve: Solve) -> Array:

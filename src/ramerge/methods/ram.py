@@ -230,17 +230,16 @@ def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prep
 def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
     """Merge a piece (equation 7)."""
     if prepared.thresholds is None:
-        wrong = piece.compute(
+        return piece.compute(
             lambda loop, inputs, out, rounding: kernel.merge(
                 loop, inputs, prepared.epsilons, prepared.lambdas, out, counts, lenient, rounding, prepared.shared
             ),
             beyond=prepared.epsilons,
         )
-        return wrong and not lenient
     n = len(prepared.thresholds)
     epsilons = prepared.epsilons * (n // len(prepared.epsilons))
     each = (prepared.lambdas or (1.0,) * n, prepared.thresholds, epsilons)
-    wrong = piece.compute(
+    return piece.compute(
         lambda loop, inputs, out, rounding: merge_elements(
             element,
             loop,
@@ -253,7 +252,6 @@ def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool
         ),
         beyond=prepared.epsilons,
     )
-    return wrong and not lenient
 
 
 def element(b: Any, taus: Any, lambdas: Any, thresholds: Any, epsilons: Any) -> Any:

@@ -38,6 +38,11 @@ class Source(NamedTuple):
     tensor: Tensor
     is_importance: bool = False
 
+    @property
+    def label(self) -> str:
+        """The owner's name, `importance of` it for importances."""
+        return f"importance of {self.owner}" if self.is_importance else self.owner
+
 
 class Part(NamedTuple):
     """A tensor of an output file.
@@ -450,16 +455,19 @@ class Plan(Contents):
             if self.recipe.base is not None and tensor.base.is_float:
                 found["base"][_stored_dtype(tensor.base)] += tensor.base.elements
             for source in tensor.sources:
-                owner = f"importance of {source.owner}" if source.is_importance else source.owner
                 # if an agent lacks a tensor, the base's is used instead
                 borrowed = self.recipe.base is not None and source.tensor is tensor.base
-                if owner != "base" and source.tensor.is_float and not borrowed:
-                    found[owner][_stored_dtype(source.tensor)] += source.tensor.elements
+                if source.label != "base" and source.tensor.is_float and not borrowed:
+                    found[source.label][_stored_dtype(source.tensor)] += source.tensor.elements
         return {
             owner: ", ".join(full_name(dtype) for dtype, _ in counts.most_common())
             for owner, counts in found.items()
             if counts
         }
+
+    def lenient(self, tensor: TensorPlan) -> bool:
+        """Whether NaN and Inf of a tensor are computed with."""
+        return self.recipe.allow.non_finite and not tensor.together
 
     @property
     def rounds_updates(self) -> bool:

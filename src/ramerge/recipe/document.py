@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -78,6 +80,8 @@ class Document:
         """
         mapping = self.values
         for depth, part in enumerate(key[:-1]):
+            if part not in mapping and depth:
+                self.flags[key[: depth + 1]] = flag  # what is wrong with the mapping is the flag's
             inner = mapping.setdefault(part, {})
             if isinstance(inner, str) and key[0] == "agents" and depth == 1:
                 inner = mapping[part] = {"model": inner}
@@ -152,7 +156,9 @@ def read_document(path: Path, form: str = "a recipe is a mapping with the keys m
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise RecipeError(f"{path}:{line}: not valid YAML: {error.problem or error.context}") from error
-    except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except ValueError as error:
+        raise RecipeError(_long_number(path, text) or f"{path}: not valid YAML: {error}") from error
+    except (YAMLError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise RecipeError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(tree, CommentedMap):
         raise RecipeError(f"{path}: {form}")
@@ -162,6 +168,15 @@ def read_document(path: Path, form: str = "a recipe is a mapping with the keys m
     except RecursionError as error:
         raise RecipeError(f"{path}: nested too deeply for a recipe") from error
     return document
+
+
+def _long_number(path: Path, text: str) -> str | None:
+    """The message for a number of more digits than Python reads; None if there is none."""
+    most = sys.get_int_max_str_digits()
+    for number, line in enumerate(text.splitlines(), 1):
+        if most and any(len(digits.replace("_", "")) > most for digits in re.findall(r"[\d_]+", line)):
+            return f"{path}:{number}: holds a number of more than {most:,} digits\n    {number} | {brief(line, 200)}"
+    return None
 
 
 def _check_length(path: Path, data: bytes) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ramerge.foundation.text import quoted, unknown
+from ramerge.foundation.text import NOT_UTF8, quoted, unknown
 from ramerge.recipe.document import Document, Key
 
 # The form that a value must have, by pydantic's type of error.
@@ -55,6 +55,8 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
         return str(item["ctx"]["error"])
     if kind == "literal_error" and isinstance(value, str):
         return unknown("value", value, re.findall(r"'([^']*)'", item["ctx"]["expected"]), few=True)
+    if kind == "string_unicode":
+        return f"{quoted(value)}: {NOT_UTF8}"
     if kind in _FORMS:
         return f"must be {_FORMS[kind]}, not {quoted(value)}"
     if kind in ("too_short", "string_too_short"):

@@ -9,7 +9,17 @@ import click
 
 from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import EvaluationError, RecipeError, StoppedError
-from ramerge.foundation.options import DATA, DEBUG, QUIET, SECONDS, SERVE_ARGS, as_json, most_failures, serve_timeout
+from ramerge.foundation.options import (
+    DATA,
+    DEBUG,
+    PATH,
+    QUIET,
+    SECONDS,
+    SERVE_ARGS,
+    as_json,
+    most_failures,
+    serve_timeout,
+)
 from ramerge.foundation.terminal import say, warn
 
 if TYPE_CHECKING:
@@ -25,8 +35,8 @@ _PROMPTS = (".jsonl", ".json", ".parquet")
 
 
 @click.command(short_help="Find the merge that scores best.")
-@click.argument("recipe", type=click.Path(path_type=Path), shell_complete=files)
-@click.argument("out", type=click.Path(path_type=Path), shell_complete=folders)
+@click.argument("recipe", type=PATH, shell_complete=files)
+@click.argument("out", type=PATH, shell_complete=folders)
 @click.option(
     "--score",
     metavar="SCORE",
@@ -41,7 +51,7 @@ _PROMPTS = (".jsonl", ".json", ".parquet")
     multiple=True,
     help="Values of a key, such as method=ram,ties or parameters.r=0,0.1; repeat for all combinations.",
 )
-@click.option("--space", type=click.Path(path_type=Path), help="A YAML file that says what varies, instead of --vary.")
+@click.option("--space", type=PATH, help="A YAML file that says what varies, instead of --vary.")
 @click.option("--trials", type=click.IntRange(1, 100_000), help="Points to try; default: all of a grid, otherwise 30.")
 @click.option(
     "--sampler", type=click.Choice(_SAMPLERS), help="What chooses points; default: grid for --vary, tpe for --space."

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from ramerge.checkpoint.outputs import path_of
 from ramerge.foundation.errors import EvaluationError, OutputError, reason
 from ramerge.foundation.files import lock, write_file
 from ramerge.foundation.jsontext import Limits, dumped, read
@@ -133,9 +134,11 @@ def search_folder(out: Path) -> Iterator[Folder]:
     """The folder of a search, which no other process has meanwhile.
 
     Raises:
+        RecipeError: it is not a possible path.
         EvaluationError: something else is there, or another search runs there.
         OutputError: it cannot be written.
     """
+    path_of(out, "the folder of a search")
     if any(out.glob("*.safetensors")):
         raise EvaluationError(f"{out}: is the folder of a model; name another folder for the search")
     if out.is_dir() and any(out.iterdir()) and not (out / "asked.json").exists():

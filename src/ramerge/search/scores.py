@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 
 MEAN = "mean"
 _MOST_NAMES = 1000
+_LARGEST = 1e100  # sums over items, and the squares that errors are made of, are finite then
 
 
 class ScoreFailedError(Exception):
@@ -125,7 +126,7 @@ def read_scores(returned: Any) -> dict[str, Measure]:
     """What a function returned: a mapping from names to numbers, or to lists with a number for each item.
 
     Raises:
-        ScoreFailedError: something else, or a number that is not finite.
+        ScoreFailedError: something else, or a number that is not finite or larger than any score.
     """
     if not isinstance(returned, Mapping) or not returned:
         raise ScoreFailedError(
@@ -149,8 +150,8 @@ def _measure(name: str, value: Any) -> Measure:
 def _finite(name: str, value: Any) -> float:
     if not isinstance(value, bool | int | float):
         raise ScoreFailedError(f"{shown(name, 60)}: must be a number, not {quoted(value)}")
-    if not math.isfinite(value):
-        raise ScoreFailedError(f"{shown(name, 60)}: is {value}, which is no score")
+    if not abs(value) <= _LARGEST:  # also NaN, and integers that no float holds
+        raise ScoreFailedError(f"{shown(name, 60)}: must be a number of at most {_LARGEST:g}, not {quoted(value)}")
     return float(value)
 
 

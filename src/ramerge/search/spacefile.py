@@ -23,6 +23,8 @@ from ramerge.search.space import MOST_POINTS, Axis, Choices, Point, Range, Space
 
 _KEYS = ("method", "dtype", "rounding", "parameters")
 _RANGE = ("from", "to", "step", "log")
+# what else people call the ends of a range
+_ENDS = {"low", "high", "min", "max", "start", "stop", "end"}
 
 
 def vary_space(recipe: Document, vary: Mapping[str, Sequence[Any]]) -> Space:
@@ -110,7 +112,7 @@ class _Reader:
                 yield from self._axis((*place, name), name, inner, method)
 
     def _axis(self, place: Key, key: str, inner: Any, method: str | None) -> Iterator[Axis]:
-        if isinstance(inner, dict) and not inner.keys() & {"from", "to"}:
+        if isinstance(inner, dict) and not _is_range(inner):
             for name, further in inner.items():
                 yield from self._axis((*place, name), f"{key}.{name}", further, method)
             if not inner:
@@ -164,10 +166,16 @@ def _choices(inner: Any) -> Choices:
     return Choices(tuple(values))
 
 
+def _is_range(inner: Mapping[str, Any]) -> bool:
+    """Whether a range is meant, and not a mapping of keys that vary."""
+    plain = not any(isinstance(value, dict | list) for value in inner.values())
+    return bool(inner.keys() & {"from", "to"}) or (plain and bool(inner) and inner.keys() <= {*_ENDS, *_RANGE})
+
+
 def _range(inner: Mapping[str, Any]) -> Range:
     """Raises `ValueError` with what is wrong."""
     if strangers := [name for name in inner if name not in _RANGE]:
-        raise ValueError(unknown("key of a range", strangers[0], _RANGE))
+        raise ValueError(f"{unknown('key of a range', strangers[0], _RANGE)}; such as {{from: 0, to: 0.5}}")
     low, high = (_number(name, inner.get(name)) for name in ("from", "to"))
     step = None if inner.get("step") is None else _number("step", inner["step"])
     log = inner.get("log", False)

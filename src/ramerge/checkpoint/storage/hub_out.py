@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ramerge.checkpoint.storage import hub
 from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.checkpoint.storage.place import Place
-from ramerge.foundation.errors import CheckpointError, OutputError, RamergeError, SendError
+from ramerge.foundation.errors import CheckpointError, OutputError, PlanError, RamergeError, SendError
 from ramerge.foundation.text import shown, without_secrets
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class HubOut(Destination):
                 if _api().whoami().get("auth", {}).get("accessToken", {}).get("role") == "read":
                     return [f"{self.address}: the token may only read; {_ACCESS}"]
             self._refuse(overwrite=overwrite)
-        except OutputError as error:
+        except (OutputError, PlanError) as error:
             return list(error.problems)
         return []
 
@@ -68,16 +68,14 @@ class HubOut(Destination):
         with self._in_words():
             main = self._info(_MAIN)
         if main is not None and not main.private and not self._public:
-            raise OutputError(
-                f"{self.address}: is public; pass --public (in Python public=True), or choose another name"
-            )
+            raise PlanError(f"{self.address}: is public; pass --public (in Python public=True), or choose another name")
         if main is not None and main.private and self._public:
-            raise OutputError(
+            raise PlanError(
                 f"{self.address}: is private, and --public does not change that; make it public on the hub, or leave "
                 "out --public (in Python public)"
             )
         if (names := self._files()) and not overwrite:
-            raise OutputError(
+            raise PlanError(
                 f"{self.address}: holds files ({shown(', '.join(names), 80)}); choose another name or branch, or pass "
                 "--overwrite (in Python overwrite=True)"
             )

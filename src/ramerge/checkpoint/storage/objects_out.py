@@ -25,7 +25,7 @@ from typing import Any
 from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.checkpoint.storage.objects import MARKER, Bucket
 from ramerge.checkpoint.storage.place import Place, Remote
-from ramerge.foundation.errors import OutputError, OutputWarning, SendError
+from ramerge.foundation.errors import OutputError, OutputWarning, PlanError, SendError
 from ramerge.foundation.version import __version__
 
 _WHAT = "writing there"
@@ -62,7 +62,7 @@ class ObjectsOut(Destination):
                 ]
         try:
             self._refuse(run, overwrite=overwrite)
-        except OutputError as error:
+        except (OutputError, PlanError) as error:
             return list(error.problems)
         return []
 
@@ -78,18 +78,18 @@ class ObjectsOut(Destination):
         if said is not None and said.get("files") is not None:
             return  # what is there is the run's own
         if there and not overwrite:
-            raise OutputError(
+            raise PlanError(
                 f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
             )
         if inside := sorted(
             key for key in there if "/" in key and key.rpartition("/")[2] in (*_RECORDS, "config.json")
         ):
-            raise OutputError(
+            raise PlanError(
                 f"{self.address}: holds another model, in {self.address}/{inside[0].rpartition('/')[0]}, which "
                 "--overwrite would remove; choose another folder, or remove it yourself"
             )
         if there and not any(name in there for name in _RECORDS) and any("/" in key for key in there):
-            raise OutputError(
+            raise PlanError(
                 f"{self.address}: has subfolders and was not made by a merge, so --overwrite does not replace it; "
                 "remove it yourself"
             )
