@@ -68,9 +68,7 @@ class HubOut(Destination):
         with self._in_words():
             main = self._info(_MAIN)
         if main is not None and not main.private and not self._public:
-            raise PlanError(
-                f"{self.address}: is public; pass --public (in Python public=True), or choose another name"
-            )
+            raise PlanError(f"{self.address}: is public; pass --public (in Python public=True), or choose another name")
         if main is not None and main.private and self._public:
             raise PlanError(
                 f"{self.address}: is private, and --public does not change that; make it public on the hub, or leave "
