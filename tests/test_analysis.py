@@ -20,6 +20,7 @@ from ramerge.analysis.parts import EXPONENTS, ULPS
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.engine.execute import observe
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.foundation.files import write_files
 from ramerge.kernels import fixed
 from ramerge.recipe.layers import layer_of
 from ramerge.recipe.read import open_recipe
@@ -245,11 +246,12 @@ def test_parts_add_up_and_rules_hold(tmp_path: Path) -> None:
 
 
 def test_tables_and_frames(tmp_path: Path) -> None:
-    from ramerge.analysis.tables import NAMES, write_csv
+    from ramerge.analysis.tables import NAMES, csv_files
 
     found = ramerge.analyze(recipe(tmp_path, write_simple(tmp_path)))
-    written = write_csv(found.tables(), tmp_path / "tables")
-    assert [path.stem for path in written] == list(NAMES)
+    written = csv_files(found.tables(), tmp_path / "tables")
+    write_files(written)
+    assert [path.stem for path, _ in written] == list(NAMES)
     with (tmp_path / "tables/agents.csv").open(newline="") as file:
         first = next(csv.DictReader(file))
     assert (first["kind"], first["agent"]) == ("model", "code")

@@ -9,7 +9,7 @@ import pytest
 
 from ramerge.foundation import files
 from ramerge.foundation.errors import OutputError, RecipeError, StoppedError
-from ramerge.foundation.files import check_file, check_folder, write_file
+from ramerge.foundation.files import check_file, check_folder, write_file, write_files
 
 
 def left(folder: Path) -> list[str]:
@@ -51,6 +51,30 @@ def test_a_file_is_old_or_new_and_the_next_write_leaves_nothing(
     assert len(left(tmp_path)) == 1 + deadly
     write_file(path, "new")
     assert (path.read_text(), left(tmp_path)) == ("new", ["a.json"])
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_several_files_are_all_there_or_none(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "old.csv").write_text("old")
+    wanted = [(tmp_path / "old.csv", "new"), (tmp_path / "made" / "of" / "a.csv", "a"), (tmp_path / "b.csv", b"b")]
+    real, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((os, "fsync", full) if call == "fsync" else (Path, "replace", read_only)))
+        with pytest.raises(OutputError, match=r"\.csv: cannot be written: (No space left|Read-only)[^;]*; [^;]*$"):
+            write_files(wanted)
+    assert (left(tmp_path), (tmp_path / "old.csv").read_text()) == (["old.csv"], "old")
+    write_files(wanted)
+    assert left(tmp_path) == ["b.csv", "made", "old.csv"] and left(tmp_path / "made" / "of") == ["a.csv"]
 
 
 def test_a_check_leaves_nothing_and_removes_what_a_killed_one_left(tmp_path: Path) -> None:

@@ -172,6 +172,8 @@ def test_a_folder_without_the_right_to_write(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "closed").mkdir()
     monkeypatch.setattr("os.access", lambda path, _: Path(path).name != "closed")  # root may write everywhere
     assert "no permission" in plan(recipe(tmp_path, names), tmp_path / "closed" / "out").problems[0]
+    (problem,) = plan(recipe(tmp_path, names), "/proc/out").problems
+    assert "/proc is of a file system that stores no files" in problem
 
 
 def test_a_budget_that_cannot_be_kept(tmp_path: Path) -> None:
@@ -224,7 +226,7 @@ def test_fewer_workers_give_the_same_bytes(method: str, tmp_path: Path) -> None:
 
 def test_too_little_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = write_simple(tmp_path)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=1000, free=100))
     assert "of disk, but only 100 are free" in plan(recipe(tmp_path, names), tmp_path / "out").problems[0]
 
 

@@ -126,6 +126,15 @@ def test_what_a_closed_standard_output_loses_is_a_failure(beside: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_an_analysis_is_said_before_it_is_written(beside: Path) -> None:
+    """A file that grows beyond the limit of the process is like a full disk."""
+    for flag in ("--html page.html --json numbers.json", "--csv tables --html page.html", "--figures drawn"):
+        done = shell(f"trap '' XFSZ; ulimit -f 8; ramerge analyze {AGENTS} {flag} --no-cache", beside)
+        assert done.returncode == 1 and "cannot be written: File too large" in done.stderr
+        assert "code" in done.stdout and "3 tensors" in done.stdout
+        assert not list(beside.iterdir())
+
+
 @pytest.mark.parametrize(
     ("flag", "said"),
     [

@@ -124,6 +124,17 @@ def test_non_finite_in_the_base(tmp_path: Path) -> None:
         ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
 
 
+def test_an_agent_without_numbers_is_not_described(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    tool = {name: Stored("BF16", floats(np.full(one.bits.shape, np.nan)).bits) for name, one in simple(2).items()}
+    write_checkpoint(tmp_path / "tool", tool)
+    (finding,) = ramerge.analyze(recipe(tmp_path, names[:2], allow={"non_finite": True})).findings
+    assert "much of tool is NaN or Inf" in finding.text
+    record = ramerge.merge(recipe(tmp_path, names, "ties", allow={"non_finite": True}), tmp_path / "out")
+    said = [note for note in record.notes if note.startswith("tool: ")]
+    assert said == ["tool: has no threshold, because too many of its numbers are NaN or Inf"]
+
+
 @pytest.mark.parametrize("kind", ["fifo", "folder"])
 def test_a_companion_that_is_no_file_is_refused(kind: str, tmp_path: Path) -> None:
     names = write_simple(tmp_path)

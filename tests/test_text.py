@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge.analysis.tables import write_csv
+from ramerge.analysis.tables import csv_files
 from ramerge.checkpoint.header import read_header
 from ramerge.foundation.errors import CheckpointError, RamergeError
 from ramerge.foundation.events import Progress
+from ramerge.foundation.files import write_files
 from ramerge.foundation.jsontext import Limits, dumped, parse
 from ramerge.foundation.screen import shown, stage
 from ramerge.foundation.text import MOST, brief, csv_cell, markdown, message, one_line, quoted, unknown, without_secrets
@@ -132,7 +133,7 @@ def test_tables_hold_no_formulas(tmp_path: Path) -> None:
     names = dict(zip(tensors, ("=cmd|' /C calc'!A0", "b", "c"), strict=True))
     for folder, moved in (("base", 0.0), ("@code", 0.1)):
         write_checkpoint(tmp_path / folder, {names[key]: one for key, one in simple(0, moved=moved).items()})
-    write_csv(ramerge.analyze(recipe(tmp_path, ["@code"])).tables(), tmp_path / "csv")
+    write_files(csv_files(ramerge.analyze(recipe(tmp_path, ["@code"])).tables(), tmp_path / "csv"))
     for path in (tmp_path / "csv").iterdir():
         cells = [cell for row in csv.reader(path.read_text().splitlines()) for cell in row]
         assert not [cell for cell in cells if cell.startswith(("=", "@"))]

@@ -13,9 +13,10 @@ import ramerge
 from ramerge.analysis.report import page
 from ramerge.analysis.report.write import render
 from ramerge.analysis.results import read_analysis
-from ramerge.analysis.tables import write_csv
+from ramerge.analysis.tables import csv_files
 from ramerge.analysis.text import summary
 from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.files import write_files
 from tests.checkpoints import recipe, write_simple
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
 from tests.fuzz.mutate import json_text
@@ -50,7 +51,7 @@ def check(case: bytes) -> bool:
         check_refusal(error)
         return False
     check_shown(summary(analysis))
-    write_csv(analysis.tables(), folder("analyses") / "csv")
+    write_files(csv_files(analysis.tables(), folder("analyses") / "csv"))
     with mock.patch.object(page, "page_figures", return_value=[]), mock.patch.object(page, "_charts", dict):
         assert render(analysis.as_dict()).count("<script") == 3
     return True

@@ -355,6 +355,7 @@ def test_words_that_make_no_sense(written: Path) -> None:
     for words, said in [
         (["--score", "scores.py:scor"], "has no function 'scor'; it has score, bad, slow"),
         (["--score", "nothing.py:score"], "there is no such Python file"),
+        (["--score", "../scores:score"], "'../scores' is neither a module nor a Python file; write file.py:function"),
         (["--score", "no_such_module:score"], "No module named 'no_such_module'"),
         (["--score", "scores.py:score", "--vary", "parameters.q=1"], "unknown parameter of ram+"),
         (["--score", "scores.py:score", "--space", "x.yaml"], "one of them"),

@@ -13,6 +13,7 @@ from rich.filesize import decimal
 
 import ramerge
 from ramerge.checkpoint.hub import resolve
+from ramerge.checkpoint.storage.hub import said
 from ramerge.foundation.errors import DownloadNote
 from tests.checkpoints import simple, write_checkpoint, write_simple
 from tests.storage.hub import COMMIT, NAME, TOKEN, standing_in
@@ -142,6 +143,14 @@ def test_a_hub_that_cannot_be_reached(hub: WebServer, tmp_path: Path) -> None:
     assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
     problem = ramerge.plan(recipe(tmp_path, "org/other")).problems[0]
     assert "org/other: there is no folder" in problem and "the hub cannot provide it" in problem
+
+
+@pytest.mark.parametrize("kind", ["ConnectError", "ConnectionError"])
+def test_a_hub_that_does_not_answer_is_named(kind: str) -> None:
+    error = type(kind, (OSError,), {})("[Errno 111] Connection refused")
+    text = said(error)
+    assert text.startswith("[Errno 111] Connection refused; check the network") and "(HF_ENDPOINT)" in text
+    assert said(ValueError("no such name")) == "no such name"
 
 
 def test_without_obstore_it_is_downloaded(hub: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -444,6 +444,8 @@ def test_a_plan_says_what_is_wrong(
     ("out", "options", "said"),
     [
         ("s3://bucket", {}, "name a bucket and a folder"),
+        ("s3://", {}, "s3://: name a bucket and a folder"),
+        ("az://bucket/x", {}, "no credentials were found; check AZURE_STORAGE_ACCOUNT_NAME"),
         ("s3://me:hush@bucket/x", {}, "must not hold user and password"),
         ("s3://bucket/x//y", {}, "no part that is empty"),
         ("s3://bucket/x?sig=hush", {}, "a query has no meaning here"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.analysis.anatomy import Anatomy, Tally
-from ramerge.analysis.findings import findings_of
+from ramerge.analysis.findings import finding_of_broken, findings_of
 from ramerge.analysis.narrowing import Narrowing, finding_of, narrowed
 from ramerge.analysis.parts import Part, TensorPart, part_of
 from ramerge.analysis.results import Analysis
@@ -157,7 +157,8 @@ def analyze(
         layers=tuple(part(name, members) for name, members in layers.items()),
         roles=tuple(part(role, members) for role, members in _roles(tensors).items()),
         tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
-        findings=(*findings_of(model, plan.dtype, plan.adapters), *finding_of(wide, in_words(epsilon))),
+        findings=finding_of_broken(model, {label: found.count for label, found in observed.non_finite.items()})
+        or (*findings_of(model, plan.dtype, plan.adapters), *finding_of(wide, in_words(epsilon))),
         notes=(*plan.notes, *advice(plan, observed.rounding)),
         warnings=warnings,
         recipe=without_secrets(

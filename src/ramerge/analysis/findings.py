@@ -5,7 +5,7 @@ Each topic is a table. The first row whose condition holds says what is so; the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,8 @@ _SPARSE, _NEARLY_ALL = 0.5, 0.9
 _ALIKE = 1.5
 # Fewer elements than these may be shared, or not, by chance.
 _FEW = 10
+# An input of which more than this share is NaN or Inf is not described.
+_BROKEN = 0.01
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,26 @@ def findings_of(model: Part, dtype: str, adapters: Sequence[str] = ()) -> tuple[
     low_rank = _low_rank(figures, adapters)
     several = [_dilution(figures, dtype)] if len(model.agents) > 1 else []
     return (_sparsity(figures), *([low_rank] if low_rank else []), _overlap(figures), *several)
+
+
+def finding_of_broken(model: Part, non_finite: Mapping[str, int]) -> tuple[Finding, ...]:
+    """What takes the place of all findings where so many numbers are NaN or Inf that figures say nothing; else empty.
+
+    Args:
+        model: the whole model.
+        non_finite: how many values of each input are NaN or Inf.
+    """
+    broken = {label: count for label, count in non_finite.items() if count >= _BROKEN * model.elements}
+    if not broken:
+        return ()
+    each = ", ".join(f"{label} {count:,}" for label, count in broken.items())
+    return (
+        Finding(
+            f"These figures say nothing of what training changed: much of {_names(list(broken))} is NaN or Inf.",
+            f"NaN and Inf: {each}, in {model.elements:,} elements; they count as not moved. Leave such a model out, or "
+            "copy or train it again.",
+        ),
+    )
 
 
 def _said(table: Sequence[Row], figures: _Figures) -> str:

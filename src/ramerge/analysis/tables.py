@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, Part
-from ramerge.foundation.files import write_file
 from ramerge.foundation.text import csv_cell
 from ramerge.kernels.anatomy import FATES
 
@@ -64,18 +63,13 @@ def _add_details(found: Mapping[str, list[Row]], key: Row, agent: AgentPart) -> 
         ]
 
 
-def write_csv(tables: Mapping[str, list[Row]], folder: Path) -> list[Path]:
-    """A file for each table, made or replaced in a folder that is made if it is not there.
-
-    Raises:
-        OutputError: the folder cannot be written.
-    """
-    written = []
+def csv_files(tables: Mapping[str, list[Row]], folder: Path) -> list[tuple[Path, str]]:
+    """A file for each table, in a folder: its path and its text."""
+    files = []
     for name, table in tables.items():
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, list(table[0]) if table else ["kind", "part"])
         writer.writeheader()
         writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in table)
-        written.append(folder / f"{name}.csv")
-        write_file(written[-1], text.getvalue())
-    return written
+        files.append((folder / f"{name}.csv", text.getvalue()))
+    return files

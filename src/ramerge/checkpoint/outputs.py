@@ -74,8 +74,6 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
     """
     if is_destination(os.fspath(path)):
         raise RecipeError(f"{path}: cannot be {what}: it must be on this machine; write to a folder here and upload it")
-    if not os.fspath(path):
-        raise RecipeError(f"'': cannot be {what}: the name is empty")
     try:
         given = Path(path).expanduser()
         if not is_unicode(str(given)):
@@ -104,9 +102,11 @@ def problems_of(out: Path, inputs: Sequence[Place], size: int, *, overwrite: boo
         problems.append(f"{out}: {ancestor} is a file; choose another folder")
     elif not os.access(ancestor, os.W_OK | os.X_OK):
         problems.append(f"{out}: no permission to write in {ancestor}; choose another folder")
-    free = free_bytes(out)
-    if size > free:
-        problems.append(f"{out}: needs {size:,} bytes of disk, but only {free:,} are free")
+    disk = shutil.disk_usage(ancestor)
+    if not disk.total:
+        problems.append(f"{out}: {ancestor} is of a file system that stores no files; choose another folder")
+    elif size > disk.free:
+        problems.append(f"{out}: needs {size:,} bytes of disk, but only {disk.free:,} are free")
     return problems
 
 

@@ -203,12 +203,13 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
         keys = ("threads", "max_memory", "cache", "strict", "meet")
         chosen = {key: flags[key] for key in keys} | _carrying(flags)
         analysis = run(document, epsilons=asked, on_progress=listen, **chosen)
-        if not leads:
-            return
-        _write_pages(analysis, None, "\n".join(document.text) or None, flags, listen)
+    if not leads:
+        return
     warn(analysis.warnings)
     if not quiet and not _prints(flags):
         say([*summary(analysis), *reminder(analysis.warnings)])
+    with shown(stage, quiet=quiet) as listen:
+        _write_pages(analysis, None, "\n".join(document.text) or None, flags, listen)
 
 
 @click.command(short_help="Say which merge to try first.")
@@ -253,10 +254,14 @@ def report(out: Path, quiet: bool, **flags: Any) -> None:
     with shown(stage, quiet=quiet) as listen:
         limits = {key: flags[key] for key in ("threads", "max_memory", "cache", "strict")}
         analysis = with_differences(run(recipe, on_progress=listen, **limits), record)
-        _write_pages(analysis, record.as_dict(), recipe.read_text(encoding="utf-8"), chosen, listen)
     warn(analysis.warnings)
-    if not quiet and not _prints(chosen):
-        say([*summary(analysis), str(chosen["html"])])
+    speaks = not quiet and not _prints(chosen)
+    if speaks:
+        say(summary(analysis))
+    with shown(stage, quiet=quiet) as listen:
+        _write_pages(analysis, record.as_dict(), recipe.read_text(encoding="utf-8"), chosen, listen)
+    if speaks:
+        say(str(chosen["html"]))
 
 
 def _models(document: Document) -> list[Path]:
@@ -294,22 +299,24 @@ def _prints(flags: dict[str, Any]) -> bool:
 def _write_pages(
     analysis: Analysis, record: dict[str, Any] | None, recipe: str | None, flags: dict[str, Any], listen: Listener
 ) -> None:
-    """Write the files that the flags ask for."""
-    from ramerge.analysis.tables import write_csv
-    from ramerge.foundation.files import write_text
+    """Write the files that the flags ask for, all of them or none."""
+    from ramerge.analysis.tables import csv_files
+    from ramerge.foundation.files import write_texts
 
+    texts: list[tuple[Path, str | bytes]] = []
     if flags["json_file"] is not None:
-        write_text(flags["json_file"], analysis.to_json())
+        texts.append((flags["json_file"], analysis.to_json()))
     if flags["csv"] is not None:
-        write_csv(analysis.tables(), flags["csv"])
+        texts += csv_files(analysis.tables(), flags["csv"])
     if flags["html"] is not None or flags["figures"] is not None:
-        from ramerge.analysis.report.write import render, write_figures
+        from ramerge.analysis.report.write import figure_files, render
 
         values = analysis.as_dict()
         if flags["html"] is not None:
-            write_text(flags["html"], render(values, record, recipe, listen))
+            texts.append((flags["html"], render(values, record, recipe, listen)))
         if flags["figures"] is not None:
-            write_figures(values, flags["figures"], listen)
+            texts += figure_files(values, flags["figures"], listen)
+    write_texts(texts)
 
 
 @click.command(short_help="List the merging methods, or describe some.")

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
@@ -43,40 +43,86 @@ def write_file(path: Path, content: str | bytes) -> None:
     Raises:
         OutputError: the folder cannot be made, or the file cannot be written.
     """
-    data = content.encode() if isinstance(content, str) else content
-    partial = hidden_beside(path, "partial")
+    write_files([(path, content)])
+
+
+def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
+    """Make or replace files, each completely. If one cannot be written, all stay as they are.
+
+    Raises:
+        OutputError: as for `write_file`.
+    """
     with held():
+        written: list[tuple[Path, int]] = []
+        made: list[Path] = []
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = lock(partial, wait=True)
-            try:
-                os.ftruncate(descriptor, 0)
-                write_all(descriptor, memoryview(data), 0)
-                os.fsync(descriptor)
-                partial.replace(path)
-            except OSError:
+            for path, content in contents:
+                _begin(path, content.encode() if isinstance(content, str) else content, written, made)
+            for path, _ in written:
+                _put(path)
+                StoppedError.finished[str(path)] = None
+        except OutputError:
+            for path, descriptor in written:
                 with suppress(OSError):
-                    partial.unlink()
-                raise
-            finally:
+                    if is_at(hidden_beside(path, "partial"), descriptor):
+                        hidden_beside(path, "partial").unlink()
+            _remove(made)
+            raise
+        finally:
+            for _, descriptor in written:
                 os.close(descriptor)
-        except OSError as error:
-            raise _failed(path, partial, error) from error
-        StoppedError.finished[str(path)] = None
 
 
-def write_text(path: Path, text: str) -> None:
-    """`write_file`, or for `-` print a text on standard output.
+def _begin(path: Path, data: bytes, written: list[tuple[Path, int]], made: list[Path]) -> None:
+    """Write a file's content under its hidden name, and note what was made for it."""
+    partial = hidden_beside(path, "partial")
+    try:
+        made += [folder for folder in path.parents if not folder.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = lock(partial, wait=True)
+        written.append((path, descriptor))
+        try:
+            os.ftruncate(descriptor, 0)
+            write_all(descriptor, memoryview(data), 0)
+            os.fsync(descriptor)
+        except OSError:
+            with suppress(OSError):
+                partial.unlink()
+            raise
+    except OSError as error:
+        raise _failed(path, partial, error) from error
+
+
+def _put(path: Path) -> None:
+    """Put what was written in its place."""
+    partial = hidden_beside(path, "partial")
+    try:
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
+        raise _failed(path, partial, error) from error
+
+
+def _remove(folders: Iterable[Path]) -> None:
+    """Remove those that are empty, the innermost first."""
+    for folder in sorted(folders, key=lambda each: len(each.parts), reverse=True):
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def write_texts(texts: Sequence[tuple[Path, str | bytes]]) -> None:
+    """`write_files`, where for `-` a text is printed on standard output, after the files are there.
 
     Raises:
         OutputError: as for `write_file`.
         OSError: standard output cannot be written.
     """
-    if path == STANDARD_OUTPUT:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    else:
-        write_file(path, text)
+    write_files([(path, content) for path, content in texts if path != STANDARD_OUTPUT])
+    for path, text in texts:
+        if path == STANDARD_OUTPUT and isinstance(text, str):
+            sys.stdout.write(text)
+            sys.stdout.flush()
 
 
 def hidden_beside(path: Path, ending: str) -> Path:
@@ -132,7 +178,7 @@ def check_outputs(files: Mapping[str, Path], folders: Mapping[str, Path]) -> Non
     """Check outputs before there is anything to write: each by itself, and each beside the others.
 
     Args:
-        files: flags to what `write_text` shall write.
+        files: flags to what `write_texts` shall write.
         folders: flags to folders; several may share one.
 
     Raises:
@@ -187,9 +233,7 @@ def _check_beside(file: Path, named: Path) -> None:
                 finally:
                     os.close(descriptor)
             finally:
-                for folder in made:
-                    with suppress(OSError):
-                        folder.rmdir()
+                _remove(made)
     except OSError as error:
         raise _failed(named, probe, error, RecipeError if error.errno in _WRONG_PATH else OutputError) from error
 

@@ -23,6 +23,8 @@ def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
     place, _, name = spec.rpartition(":")
     if not place or not name:
         raise ValueError(f"{spec!r} is neither module:function nor file.py:function")
+    if not place.endswith(".py") and not all(part.isidentifier() for part in place.split(".")):
+        raise ValueError(f"{place!r} is neither a module nor a Python file; write file.py:function")
     module = _from_file(Path(place).expanduser()) if place.endswith(".py") else _from_path(place)
     function: Any = module
     for part in name.split("."):

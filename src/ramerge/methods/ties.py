@@ -7,6 +7,7 @@ Where the sum is exactly 0, no sign is elected and the base stays.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -112,6 +113,8 @@ def report(_parameters: Any, parts: Sequence[Trimmed], agents: Agents) -> list[d
 def remarks(figures: Mapping[str, Any]) -> str:
     """Says so where equal magnitudes make much more of an agent stay than was asked for."""
     kept, asked = figures.get("kept_share", 0), figures.get("asked_share", 0)
+    if not math.isfinite(figures.get("threshold") or 0.0):
+        return "has no threshold, because too many of its numbers are NaN or Inf"
     if kept <= _MUCH_MORE * asked:
         return ""
     return f"{kept:.1%} are kept where {asked:.1%} were asked for, because many magnitudes equal the threshold"

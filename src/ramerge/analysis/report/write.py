@@ -15,7 +15,7 @@ from typing import Any
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.extras import install
-from ramerge.foundation.files import write_file
+from ramerge.foundation.files import write_files
 
 _LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
 
@@ -50,7 +50,7 @@ def render(
 
 
 def write_figures(analysis: Mapping[str, Any], folder: Path, listen: Listener = silence) -> list[Path]:
-    """Write each figure as PNG and as SVG, one column of a paper wide.
+    """Write each figure as PNG and as SVG, one column of a paper wide; all of them or none.
 
     Args:
         analysis: the values of `Analysis.as_dict()`.
@@ -62,20 +62,29 @@ def write_figures(analysis: Mapping[str, Any], folder: Path, listen: Listener = 
 
     Raises:
         RecipeError: a library is missing.
-        OutputError: the folder or a file cannot be written; those before it are there.
+        OutputError: the folder or a file cannot be written.
+    """
+    files = figure_files(analysis, folder, listen)
+    write_files(files)
+    return [path for path, _ in files]
+
+
+def figure_files(analysis: Mapping[str, Any], folder: Path, listen: Listener = silence) -> list[tuple[Path, bytes]]:
+    """What `write_figures` writes: paths and contents.
+
+    Raises:
+        RecipeError: a library is missing.
     """
     require_extra()
     from ramerge.analysis.report.charts import paper_figures
 
-    written = []
+    files: list[tuple[Path, bytes]] = []
     figures = paper_figures(analysis)
     for done, figure in enumerate(figures):
         listen(Progress("drawing", done, len(figures), "figures"))
-        for path, content in figure.files(folder):
-            write_file(path, content)
-            written.append(path)
+        files += figure.files(folder)
     listen(Progress("drawing", len(figures), len(figures), "figures"))
-    return written
+    return files
 
 
 def require_extra() -> None:

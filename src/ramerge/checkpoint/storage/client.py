@@ -37,6 +37,7 @@ _UNUSABLE = "the address, or a setting of the storage (such as AWS_ENDPOINT or a
 _NOWHERE = ("NoSuchBucket", "ContainerNotFound", "NoSuchHostedZone")
 # Where clouds give credentials to their own machines, and nobody else does.
 _METADATA = ("169.254.169.254", "metadata.google.internal")
+_NO_ACCOUNT = "MissingAccount"  # of Azure, which needs its name before it asks anybody
 
 
 class DeniedError(CheckpointError):
@@ -216,7 +217,7 @@ def _words(error: Exception, access: str, absent: str) -> str:
         return f"there is no such bucket{answered}"
     if kind == "FileNotFoundError" or status == "404":
         return f"{absent}{answered}"
-    if any(host in text for host in _METADATA):
+    if any(sign in text for sign in (*_METADATA, _NO_ACCOUNT)):
         return f"no credentials were found; {access}"
     if is_denied(error) or status in ("401", "403"):
         return f"access is denied{answered}; {access}"

@@ -31,6 +31,8 @@ UNWANTED = ["original/*", "onnx/*", "*.gguf", "consolidated*"]
 _ACCESS = "log in (hf auth login, or HF_TOKEN), and ask for access if the repository is gated"
 # Of answers that say that the hub is busy or down.
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
+# What httpx and requests raise where a server does not answer.
+_NO_ANSWER = ("ConnectError", "ConnectTimeout", "ConnectionError", "ProxyError", "ReadTimeout", "SSLError")
 _LONGEST_WAIT = 30.0
 _SMALL = 1 << 16
 
@@ -176,8 +178,13 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def said(error: BaseException) -> str:
-    """The text of an error of huggingface_hub, on one line."""
-    return shown(error, 300) or type(error).__name__
+    """The text of an error of huggingface_hub, on one line, and what to do where there was no answer."""
+    from huggingface_hub import constants
+
+    text = shown(error, 300) or type(error).__name__
+    if type(error).__name__ in _NO_ANSWER:
+        return f"{text}; check the network, and the hub's address {constants.ENDPOINT} (HF_ENDPOINT)"
+    return text
 
 
 def _patiently(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer:

@@ -49,7 +49,7 @@ class Bucket:
         kind: type[RamergeError] = CheckpointError,
     ) -> None:
         bucket, _, folder = rest.strip("/").partition("/")
-        self.address = f"{scheme}://{bucket}/{folder}".rstrip("/")
+        self.address = f"{scheme}://{f'{bucket}/{folder}'.rstrip('/')}"
         if not bucket or not folder:
             raise CheckpointError(f"{self.address}: name a bucket and a folder in it, such as {scheme}://bucket/model")
         self.obstore = client.library(self.address, what)
