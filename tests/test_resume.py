@@ -334,7 +334,7 @@ def test_after_a_restart_only_what_is_on_the_disk_is_trusted(
     of_all = len(calls)
     for marks in (False, True):
         monkeypatch.setattr(journal, "_SECONDS_BETWEEN_MARKS", 0.0 if marks else 1e9)
-        assert killed(lambda: merge(source, tmp_path / "out"), of_all - 5)
+        assert killed(lambda: merge(source, tmp_path / "out"), of_all - 5, marked=marks)
         calls.clear()
         with monkeypatch.context() as patch, said():
             patch.setattr(journal, "boot", lambda: "another")

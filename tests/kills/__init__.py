@@ -55,14 +55,14 @@ def ended(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def killed(work: Callable[[], object], records: int, *, torn: bool = False) -> bool:
+def killed(work: Callable[[], object], records: int, *, torn: bool = False, marked: bool = False) -> bool:
     """Do it in a fork that is killed with SIGKILL at its so many-th record, which may be half written.
 
     False if the work was done before.
     """
 
     def doomed() -> None:
-        die_at(records, torn=torn)
+        die_at(records, torn=torn, marked=marked)
         work()
 
     code = ended(forked(doomed))
@@ -70,14 +70,25 @@ def killed(work: Callable[[], object], records: int, *, torn: bool = False) -> b
     return code != 0
 
 
-def die_at(records: int, *, torn: bool = False) -> None:
-    """End this process at its so many-th record; marks, which come by the clock, do not count."""
+def die_at(records: int, *, torn: bool = False, marked: bool = False) -> None:
+    """End this process at its so many-th record; marks, which come by the clock, do not count.
+
+    With `marked` it ends when all records before have a mark.
+    """
     append, left = journal._Own.append, iter(range(records))
     one_at_a_time = threading.Lock()  # so that all records before the last are written
+    mark = threading.Event()
 
     def counted(own: journal._Own, *arguments: Any) -> None:
+        if arguments[0] == journal._SYNCED:
+            append(own, *arguments)
+            mark.set()
+            return
         with one_at_a_time:
-            if arguments[0] != journal._SYNCED and next(left, None) is None:
+            if next(left, None) is None:
+                for _ in range(2 * marked):  # the first one may have been begun before the last record
+                    mark.clear()
+                    mark.wait()
                 if torn:
                     os.write(own._descriptor, b"\x20" * 17)
                 os.kill(os.getpid(), signal.SIGKILL)
