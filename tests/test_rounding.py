@@ -144,7 +144,7 @@ def test_an_agent_that_never_moved_alone(tmp_path: Path) -> None:
     record = ramerge.merge(recipe(tmp_path, ["code", "tool"]), tmp_path / "out")
     assert record.statistics[0].effective_lambda is None
     assert json.loads((tmp_path / "out/ramerge.json").read_text())["statistics"]["agents"][0]["nominal_lambda"] is None
-    assert "| - | - | - |" in (tmp_path / "out/README.md").read_text()
+    assert "| 0.0% | - |" in (tmp_path / "out/README.md").read_text()
 
 
 # --- the recipe's key ------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_a_lambda_that_rounding_undoes_is_noted(tmp_path: Path) -> None:
     assert note in analysis.notes
     assert analysis.rounding["code"]["effective_lambda"] == record.statistics[0].effective_lambda
     said = command("analyze", str(tmp_path / "out/ramerge.yaml"))
-    assert "± 0.00" in said.stdout and "effective:" in said.stdout
+    assert "1.000 of 1.20" in said.stdout and "effective:" in said.stdout
 
 
 def test_convert_tosses_too(tmp_path: Path) -> None:
