@@ -53,7 +53,7 @@ def _blocks(base: Words, agent: Words, way: Compression, runs: int) -> dict[str,
     def read() -> None:
         for (below, _), block, payload in zip(pairs, made, payloads, strict=True):
             arena.clear()
-            decode(block.row, payload, below, out, arena.take)
+            decode([block.row], payload, below, out, arena.take)
 
     size = sum(block.row.stored + block.row.numbers.nbytes for block in made)
     return _figures(size, agent, lambda: [encoder.encode(*pair) for pair in pairs], read, runs)
