@@ -9,7 +9,8 @@ the function `situation` below.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any
@@ -204,14 +205,20 @@ def _unknown(
         yield f"merges of {len(analysis.model.agents)} agents were not measured in this situation, only of {counts}"
 
 
-def summary(found: Recommendation) -> list[str]:
-    """Lines of text."""
-    words = [f"--method {found.method}"]
-    words += [f"--set parameters.{assigned}" for assigned in _assigned(found.parameters)]
+def summary(found: Recommendation, inputs: Sequence[str]) -> list[str]:
+    """Lines of text.
+
+    Args:
+        found: the recommendation.
+        inputs: the words of a command that name the recipe, or base and agents.
+    """
+    words = [*inputs, "--method", found.method]
+    for assigned in _assigned(found.parameters):
+        words += ["--set", f"parameters.{assigned}"]
     if found.rounding:
-        words.append(f"--rounding {found.rounding}")
+        words += ["--rounding", found.rounding]
     return [
-        f"try first: {' '.join(words)}",
+        f"try first: ramerge merge {shlex.join(words)} OUT",
         *(f"why: {reason}" for reason in found.reasons),
         *(f"evidence: {text}" for text in found.evidence),
         *([f"{_SPEAKS[found.real[0]]}: {found.real[1]}"] if found.real else []),
