@@ -53,7 +53,15 @@ def test_its_first_line_is_a_command_that_merges(tmp_path: Path, monkeypatch: py
         f"agents: {{add: {AGENTS / 'add'}, sort: {AGENTS / 'sort'}}}\n"
     )
     monkeypatch.chdir(tmp_path)
-    given = ["my recipe.yaml", "--set", "parameters.density=0.5", "--set", "allow.missing_tensors=true", "--dtype", "float32"]
+    given = [
+        "my recipe.yaml",
+        "--set",
+        "parameters.density=0.5",
+        "--set",
+        "allow.missing_tensors=true",
+        "--dtype",
+        "float32",
+    ]
     told = CliRunner().invoke(cli, ["recommend", *given, "--no-cache"])
     assert told.exit_code == 0, told.output
     command = shlex.split(told.stdout.splitlines()[0].removeprefix("try first: "))
@@ -61,7 +69,7 @@ def test_its_first_line_is_a_command_that_merges(tmp_path: Path, monkeypatch: py
     merged = CliRunner().invoke(cli, command[1:])
     assert merged.exit_code == 0, merged.output
     record = json.loads((tmp_path / "OUT/ramerge.json").read_text())
-    assert record["recipe"]["dtype"] == "float32" and record["recipe"]["method"] in command
+    assert record["dtype"] == "float32" and record["method"] in command
 
 
 def test_what_it_says_can_be_merged() -> None:

@@ -44,6 +44,8 @@ def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
 def named_inputs(paths: Sequence[str], options: Mapping[str, Any]) -> list[str]:
     """The words that name the same recipe and agents in a command with another method and parameters."""
     words = [*paths]
+    if paths:  # parameters of the recipe may be those of its own method only
+        words += ["--set", "parameters={}"]
     for flag, values in (
         ("--base", [options["base"]] if options["base"] else []),
         ("--agent", options["agents"]),
