@@ -35,6 +35,7 @@ _DEFAULT: dict[str, Any] = {"method": "ram+", "parameters": {}}
 
 _SECTION = '"What recommend says"'
 _SECTIONS = f'{_SECTION} and "On the real agents"'
+_TIMES = {1: "once", 2: "twice"}
 _SPEAKS = {"for": "for it", "against": "against it", "neither": "neither for nor against it"}
 _WORDS = {
     COPIES: "two agents are nearly the same",
@@ -175,8 +176,8 @@ def _real(known: dict[str, Any]) -> tuple[str, str]:
     return real["speaks"], (
         f"on {real['agents']} real agents ({real['model']}, RL, agents and output in {real['dtype']}) {own} scored "
         f"{scores[real['advised']]:.1f} %, {', '.join(others if real['advised'] != 'ram+' else others[:1])}: "
-        f"{value:+.1f} points to {real['rival']}, from {low:+.1f} to {high:+.1f}{untold}. Each was trained once, so "
-        "this is little evidence"
+        f"{value:+.1f} points to {real['rival']}, from {low:+.1f} to {high:+.1f}{untold}. Each was trained "
+        f"{_TIMES.get(real['trainings'], str(real['trainings']) + ' times')}, so this is little evidence"
     )
 
 
