@@ -113,8 +113,8 @@ def render(by_size: Mapping[str, Stored]) -> str:
     text = (
         f"{_BLOCKS} blocks of {BLOCK:,} elements in bfloat16, of which a share has moved, at random places. Sizes are "
         "bytes over those of the agent; speeds are GB of the agent a second on one core, written and read, digests "
-        "included. A whole xor can only be read from its beginning; blocks of a delta are read in any order. ZipNN is there "
-        "where the package `zipnn` is installed."
+        "included. A whole xor can only be read from its beginning; blocks of a delta are read in any order. ZipNN is "
+        "there where the package `zipnn` is installed."
     )
     return "\n\n".join([text, table(("moved", *titles), sizes), table(("moved", *titles), speeds), bars(held)])
 
