@@ -231,14 +231,25 @@ def render(by_size: Mapping[str, Stored]) -> str:
     return _constants(constants(by_size[""], load(huge.SECTION)[""]), by_size[""])
 
 
+def _expected(name: str, known: Constants, stored: Stored) -> float:
+    """Seconds of the runs that were measured, by the formula."""
+    return known.start + known.processor[name] * float(stored.data["elements"]) / int(stored.machine["cores"])
+
+
+def _over(known: Constants, stored: Stored) -> str:
+    """How many times as long as the formula gives real runs took: the least and the most."""
+    times = [known.wall[name].median / _expected(name, known, stored) for name in JOBS]
+    return f"{min(times):.1f} to {max(times):.1f}"
+
+
 def _constants(known: Constants, stored: Stored) -> str:
-    cores, elements = stored.machine["cores"], stored.data["elements"]
-    rows, over = [], []
+    cores = stored.machine["cores"]
+    rows = []
     for name, job in JOBS.items():
-        expected = known.start + known.processor[name] * elements / cores
+        expected = _expected(name, known, stored)
+        times = f"{known.wall[name].median / expected:.1f}"
         nanoseconds = f"{known.processor[name] * 1e9:.1f}"
-        over.append(known.wall[name].median / expected)
-        rows.append((job.title, nanoseconds, f"{expected:.1f}", known.wall[name].text(1), f"{over[-1]:.1f}"))
+        rows.append((job.title, nanoseconds, f"{expected:.1f}", known.wall[name].text(1), times))
     machine_ = stored.machine
     text = (
         f"Measured on {machine_['cpu']}, {cores} cores, {machine_['memory'] / 1e9:.0f} GB, {stored.state['date']}, "
@@ -246,8 +257,7 @@ def _constants(known: Constants, stored: Stored) -> str:
         f"tensor of each model, {known.outcome * 1e6:.0f} µs for each block that another process reports. Processor "
         f"time is for each element of the base, with three agents in bfloat16 and warm caches, reading and writing "
         f"through the page cache included. The other columns compare the formula with real runs: Qwen2.5-0.5B and "
-        f"three agents, {cores} processors, nothing that waits for a disk. Real runs took {min(over):.1f} to "
-        f"{max(over):.1f} times what the formula gives."
+        f"three agents, {cores} processors, nothing that waits for a disk."
     )
     head = ("job", "processor time, ns", "formula, s", "measured, s", "measured over formula")
     return "\n\n".join([text, table(head, rows)])
@@ -264,12 +274,14 @@ def tables(known: Constants, stored: Stored, cluster: Cluster = Cluster()) -> st
                 cells.append(f"{_time(found.seconds)}, {found.limit}")
             rows.append((model.title, job.title, *cells))
     text = (
-        f"Predicted, for nodes of {cluster.processors} such processors that each reach the store with "
-        f"{cluster.node / 1e9:g} GB/s, and a store of {cluster.store / 1e9:g} GB/s for all of them; beside each time "
-        "stands what limits it: *link* is the way between the nodes and the store, *store* is the store itself."
+        f"Predicted for nodes of {cluster.processors} processors that each reach the store with "
+        f"{cluster.node / 1e9:g} GB/s, and a store of {cluster.store / 1e9:g} GB/s for all of them. *70B × 4* is a "
+        "base of 70B parameters and three agents. Beside each time stands what limits it: *link* is the way between the "
+        "nodes and the store, *store* is the store itself. Real runs on one machine took "
+        f"{_over(known, stored)} times what the same formula gives."
     )
     head = ("models", "job", *(f"{nodes} node{'s' if nodes > 1 else ''}" for nodes in NODES))
-    return "\n\n".join([_constants(known, stored), text, table(head, rows)])
+    return "\n\n".join([text, table(head, rows), _constants(known, stored)])
 
 
 def _time(seconds: float) -> str:

@@ -44,7 +44,7 @@ def _filled(block: str) -> str:
     if block.startswith("- "):
         items = block[2:].split("\n- ")
         return "\n".join(_wrapped(f"- {item}", "  ") for item in items)
-    is_prose = block[0].isalpha() or (block[0] == "`" and block[1] != "`")
+    is_prose = block[0].isalnum() or (block[0] == "`" and block[1] != "`")
     return _wrapped(block) if is_prose else block
 
 

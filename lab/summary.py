@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lab import rules, smollm
-from lab.claims import DOES_NOT, HOLDS, LEVEL, better
+from lab.claims import DOES_NOT, HOLDS, LEVEL, better, beyond
 from lab.results import Measured, Results
 from lab.rows import ALL
 from lab.settings import MAIN
@@ -40,13 +40,14 @@ def points(difference: Estimate) -> str:
 
 
 def lines(results: Results) -> Iterator[str]:
-    """At most seven sentences, each for what was measured."""
+    """At most eight sentences, each for what was measured."""
     main = results.setting(MAIN)
     if main is None or not {"ram", "ram+", "linear", "task_arithmetic"} <= main.best.keys():
         return
     yield _best(main)
     yield _ram(main)
     yield from _when(results, main)
+    yield from _untrained(main)
     yield from _rule(results)
     yield _how_sure(main)
 
@@ -123,6 +124,18 @@ def _when(results: Results, main: Measured) -> Iterator[str]:
             told.append(f"for {words} {compared('it', 'the scaled sum', apart)}")
     if told:
         yield f"**Agents that moved most elements.** What all agents moved, `ram+` averages: {', and '.join(told)}."
+
+
+def _untrained(main: Measured) -> Iterator[str]:
+    """What a merge costs in tasks that no agent was trained on."""
+    if not main.others:
+        return
+    apart = beyond(main, main.best["ram+"])
+    tasks = " and ".join(f"`{task}`" for task in main.others)
+    yield (
+        f"**Skills that nobody trained.** In {tasks}, which the base can do and no agent was trained on, "
+        f"{compared('the `ram+` merge', 'the base', apart)}. So score such tasks, too."
+    )
 
 
 def _rule(results: Results) -> Iterator[str]:
