@@ -21,6 +21,7 @@ from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.engine.execute import _in_order, execute
 from ramerge.engine.executors.executor import Elsewhere, bare
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.engine.ranks import Rank
 from ramerge.engine.sending import _AHEAD, Prefixes
 from ramerge.engine.sinks import Shards
 from ramerge.engine.worker import Worker
@@ -29,6 +30,7 @@ from ramerge.planning import sample
 from ramerge.planning.model import Block, Plan
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.kills import weights, weights_of
+from tests.test_ranks import side_by_side
 from tests.test_quantised import family
 from tests.test_vocabulary import write as write_rows
 
@@ -67,16 +69,20 @@ class Told(Destination):
         self.address = self.result = "s3://told/model"
         self.name, self.stage = "model", stage
         self.ended: list[str] = []
+        self.senders: dict[str, int] = {}  # by file, the thread
         self.visible: dict[str, bytes] = {}
         self.pieces: list[tuple[str, int, bytes]] = []
         self.most = 0
         self._size, self._before = size, before
 
-    def problems(self, inputs: Sequence[Any], run: str | None, *, overwrite: bool) -> list[str]:
+    def problems(self, inputs: Sequence[Any], run: Callable[[], str | None], *, overwrite: bool) -> list[str]:
         return []
 
-    def claim(self, run: str, *, overwrite: bool) -> None:
+    def claim(self, run: str, *, overwrite: bool, shared: Collection[str] = ()) -> None:
         """Nobody else is there."""
+
+    def join(self, shared: Collection[str]) -> None:
+        """All ranks of a test are in one process."""
 
     def holds(self, sent: Mapping[str, str]) -> bool:
         return True
@@ -86,6 +92,7 @@ class Told(Destination):
 
     def send(self, name: str, path: Path, reaches: Reaches) -> str:
         end = path.stat().st_size
+        self.senders[name] = threading.get_ident()
         try:
             for start in range(0, end, self._size):
                 stop = min(start + self._size, end)
@@ -145,6 +152,22 @@ def test_what_was_sent_does_not_change_later(case: str, seed: int, tmp_path: Pat
     execute(planned(source, tmp_path / "here", block=1 << 14), ThreadExecutor(1))
     assert weights_of(out.visible) == weights(tmp_path / "here")
     assert out.most <= _AHEAD + 1 and not (tmp_path / "stage").exists()
+
+
+@pytest.mark.parametrize("case", SOURCES)
+@pytest.mark.parametrize("world", [2, 3])
+def test_each_rank_sends_files_of_its_own(case: str, world: int, tmp_path: Path) -> None:
+    source = SOURCES[case](tmp_path)
+    out = Told(tmp_path / "stage")
+    execute(planned(source, tmp_path / "here", block=1 << 14), ThreadExecutor(1))
+    ranks = [Rank(number, world, 20.0) for number in range(world)]
+    works = [lambda rank=rank: execute(planned(source, out), Shuffled(rank.number), rank=rank) for rank in ranks]
+    assert side_by_side(works) == [None] * world
+    assert weights_of(out.visible) == weights(tmp_path / "here")
+    apart = 1 if case == "codes and scales" else len(out.senders)  # the parts of one tensor are made by one rank
+    assert out.ended[0] == "clear" and len(set(out.senders.values())) == min(world, apart)
+    assert len(out.ended) == 1 + len(out.senders), "no file is sent twice"
+    assert list((tmp_path / "stage").iterdir()) == []
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from typing import Any
 from ramerge.checkpoint import relay
 from ramerge.checkpoint import stage as beside
 from ramerge.checkpoint.outputs import out_of
-from ramerge.checkpoint.storage.destination import Destination
 from ramerge.engine.chosen import chosen_executor
 from ramerge.engine.execute import execute
 from ramerge.engine.ranks import TIMEOUT, Executors, Rank, chosen_rank
@@ -363,7 +362,6 @@ def _carried_out(
         refused = {
             "on_tensor": on_tensor is not None,
             "a delta": made.below is not None,
-            "an output elsewhere": isinstance(made.out, Destination),
         }
         if what := next((what for what, is_so in refused.items() if is_so), None):
             raise RecipeError(f"executor {kind}: {what} cannot be made by several processes; use threads")

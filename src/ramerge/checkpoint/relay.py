@@ -4,6 +4,7 @@ Weights are written into files of a folder of the stage, as those of an output o
 them says which blocks are done. A file that is complete is sent; then it is emptied, so the stage takes little disk:
 
     sent        the id of the run, and each file that was sent, with what tells whether it is still there
+    sent.3      the same of files that rank 3 has sent, if several processes send
 
 The rest is as in `checkpoint.stage`. A run that was killed goes on there: blocks in the journal are in a file here, or
 in one that was sent.
@@ -11,6 +12,7 @@ in one that was sent.
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
 import json
 import os
@@ -19,6 +21,7 @@ import secrets
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from ramerge.checkpoint.outputs import free_bytes
 from ramerge.checkpoint.stage import Keeper, Output, Stage, built, discarded, hidden_folder
@@ -31,19 +34,43 @@ _FILES = 3
 
 
 @contextmanager
-def relayed(destination: Destination, *, overwrite: bool, keeper: Keeper) -> Iterator[Relay]:
+def relayed(destination: Destination, *, overwrite: bool, keeper: Keeper, shared: bool = False) -> Iterator[Relay]:
     """A new folder on the stage. What is in it at the end of the `with` block completes the model elsewhere.
 
     Signals, what a stopped run leaves, and errors are as for `stage.staged`.
+
+    Args:
+        destination: the place.
+        overwrite: whether what is there is replaced.
+        keeper: see `stage.staged`.
+        shared: whether other processes send files, too (`joined`).
 
     Raises:
         PlanError: the place elsewhere holds something and `overwrite` is off.
         OutputError: another run writes there, or it or
             the stage cannot be written to.
     """
-    with built(_Elsewhere(destination), overwrite=overwrite, keeper=keeper) as stage:
+    with built(_Elsewhere(destination, shared), overwrite=overwrite, keeper=keeper) as stage:
         assert isinstance(stage, Relay)
         yield stage
+
+
+def joined(destination: Destination, files: Collection[str], number: int) -> Relay:
+    """The folder that another process has made with `relayed`, for a further process that sends files.
+
+    Args:
+        destination: the place.
+        files: all large files.
+        number: of this process, from 1.
+    """
+    work = work_of(destination)
+    destination.join(files)
+    return Relay(work / "new", files, destination, _Sent(work, number))
+
+
+def work_of(destination: Destination) -> Path:
+    """The hidden folder on the stage."""
+    return hidden_folder(_local(destination))
 
 
 def discard(destination: Destination) -> list[str]:
@@ -71,7 +98,7 @@ def problems_of(
     folder = next(each for each in (stage, *stage.parents) if each.exists())
     if not os.access(folder, os.W_OK | os.X_OK):
         return [f"{stage}: no permission to write there; choose another folder for files until they are sent (--stage)"]
-    problems = destination.problems(inputs, _Sent(hidden_folder(local) / _SENT).run, overwrite=overwrite)
+    problems = destination.problems(inputs, lambda: _Sent(work_of(destination)).run, overwrite=overwrite)
     free, needed = free_bytes(local), min(size, _FILES * largest)
     if needed > free:
         problems.append(
@@ -103,11 +130,11 @@ class Relay(Stage):
         self._destination, self._sent = destination, sent
         self._cleared = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg.__newobj__, (Stage,), super().__getstate__()  # type: ignore[attr-defined]
+
     def send(self, name: str, reaches: Reaches) -> None:
         """Send a file, unless that was done, and empty it here.
-
-        What the place held before is removed when the first file is ready, and not earlier: until then the merge may
-        still be refused.
 
         Args:
             name: the file.
@@ -118,21 +145,18 @@ class Relay(Stage):
         """
         path = self.folder / name
         size = path.stat().st_size
-
-        def reaches_and_clears(stop: int) -> None:
-            reaches(stop)
-            if stop == size:
-                self.clear()
-
         if name in self._sent.files:
             reaches(size)
         else:
-            self._sent.add(name, self._destination.send(name, path, reaches_and_clears))
+            self._sent.add(name, self._destination.send(name, path, reaches))
         os.truncate(path, 0)
         os.truncate(path, size)
 
     def clear(self) -> None:
-        """Remove, once, what the place held before."""
+        """Remove, once, what the place held before. Called when the first file is ready, before it is complete there.
+
+        Until then the merge may still be refused.
+        """
         if not self._cleared:
             self._destination.clear(self._sent.id, self._sent.files)
             self._cleared = True
@@ -140,6 +164,7 @@ class Relay(Stage):
     def commit(self) -> None:
         """Send what was not sent, which completes the model."""
         self.clear()
+        self._sent.read()  # what other processes have sent, too
         there = {path.relative_to(self.folder).as_posix(): path for path in self.folder.rglob("*") if path.is_file()}
         small = {name: path for name, path in there.items() if name not in self._sent.files}
         self._destination.commit(self._sent.id, small, self._sent.files)
@@ -148,23 +173,41 @@ class Relay(Stage):
 class _Sent:
     """What was sent, in a file that is on the disk before a file that was sent is emptied.
 
+    Args:
+        work: the hidden folder.
+        number: of this process. Each process appends to a file of its own, and reads all of them.
+
     Attributes:
         run: the id of the run that has begun; None if none has.
         is_new: whether it has begun in this process.
         files: by name, what `Destination.send` has said.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.run: str | None = None
+    def __init__(self, work: Path, number: int = 0) -> None:
+        self._first = work / _SENT
+        self._own = work / f"{_SENT}.{number}" if number else self._first
         self.is_new = False
+        self.read()
+
+    def read(self) -> None:
+        """Read what was sent by all processes."""
+        self.run: str | None = None
         self.files: dict[str, str] = {}
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            lines = path.read_text().splitlines()
-            self.run = str(json.loads(lines[0])["run"])
-            for line in lines[1:]:
-                name, said = json.loads(line)  # the last line may be torn
-                self.files[str(name)] = str(said)
+        for path in (self._first, *self._of_others()):
+            with suppress(OSError):
+                for line in path.read_bytes().splitlines():
+                    with suppress(ValueError, LookupError, TypeError):  # what a kill has torn
+                        self._take(json.loads(line))
+
+    def _take(self, said: Any) -> None:
+        if isinstance(said, dict):
+            self.run = str(said["run"])
+        else:
+            name, receipt = said
+            self.files[str(name)] = str(receipt)
+
+    def _of_others(self) -> list[Path]:
+        return list(self._first.parent.glob(f"{_SENT}.*"))
 
     @property
     def id(self) -> str:
@@ -176,42 +219,46 @@ class _Sent:
         """Forget what was sent. The id stays: what lies elsewhere is of this run."""
         self.is_new = self.run is None
         self.run, self.files = self.run or secrets.token_hex(8), {}
-        self._path.unlink(missing_ok=True)
-        self._append({"run": self.run})
+        for path in self._of_others():
+            path.unlink()
+        partial = self._first.with_name(f"{_SENT}.new")
+        partial.write_text(f"{json.dumps({'run': self.run})}\n")
+        partial.replace(self._first)  # at once, because other ranks look at it
 
     def add(self, name: str, said: str) -> None:
-        self._append([name, said])
+        with self._own.open("ab") as file:
+            file.write(f"\n{json.dumps([name, said])}\n".encode())  # on a line of its own, whatever is torn before it
+            file.flush()
+            os.fsync(file.fileno())
         self.files[name] = said
 
     def remove(self) -> None:
-        self._path.unlink(missing_ok=True)
+        for path in (self._first, *self._of_others()):
+            path.unlink(missing_ok=True)
 
-    def _append(self, said: object) -> None:
-        with self._path.open("ab") as file:
-            file.write(f"{json.dumps(said)}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
 
 
 class _Elsewhere(Output):
     """A place elsewhere, and the folder on the stage."""
 
-    def __init__(self, destination: Destination) -> None:
+    def __init__(self, destination: Destination, shared: bool = False) -> None:
         super().__init__(_local(destination))
         self.named = str(destination)
         self._destination = destination
-        self._sent = _Sent(self._work / _SENT)
+        self._shared = shared
+        self._sent = _Sent(self._work)
         self._claimed = self._cleans = False
         self._removed: list[str] = []
 
     def _fits(self, keeper: Keeper, built: int | None) -> bool:
-        self._sent = _Sent(self._work / _SENT)  # now that no other process writes it
+        self._sent.read()  # now that no other process writes it
         fits = self._sent.run is not None and keeper.fits(self._work, built)
         if fits and not self._destination.holds(self._sent.files):
             self._remove()
             fits = keeper.fits(self._work, None)
             keeper.reason = "what an earlier run had sent has changed there, or was removed"
         if not fits:
+            self._remove()  # first, because the journal counts on what was sent
             self._sent.begin()
         return fits
 
@@ -219,7 +266,8 @@ class _Elsewhere(Output):
         return Relay(self._new, kept, self._destination, self._sent)
 
     def _refuse_occupied(self, overwrite: bool) -> None:
-        self._destination.claim(self._sent.id, overwrite=overwrite)
+        files = self._keeper.files if self._shared and self._keeper is not None else ()
+        self._destination.claim(self._sent.id, overwrite=overwrite, shared=files)
         self._claimed = True
 
     def publish(self, overwrite: bool) -> None:

@@ -69,6 +69,9 @@ class Shards:
     def advance(self, block: Block) -> None:
         """Nothing to do."""
 
+    def owner(self, block: Block) -> int | None:
+        """See `Sink.owner`."""
+
     def sync(self) -> None:
         """See `Sink.sync`."""
         self._writer.sync()
@@ -166,6 +169,9 @@ class Whole:
             with self._lock:
                 del self._begun[index], self._missing[index]
             self._slots.release()
+
+    def owner(self, block: Block) -> int | None:
+        """See `Sink.owner`."""
 
     def sync(self) -> None:
         """Nothing to do: no other process works."""

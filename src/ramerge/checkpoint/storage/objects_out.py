@@ -11,7 +11,6 @@ machine: these files, and uploads that are open.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 import warnings
@@ -53,7 +52,7 @@ class ObjectsOut(Destination):
         self.stage = stage
         self._said = dict[str, Any]()
 
-    def problems(self, inputs: Sequence[Place], run: str | None, *, overwrite: bool) -> list[str]:
+    def problems(self, inputs: Sequence[Place], run: Callable[[], str | None], *, overwrite: bool) -> list[str]:
         """See `Destination`."""
         for each in inputs:
             if isinstance(each, Remote) and _overlap(self.address, each.storage.address):
@@ -66,11 +65,11 @@ class ObjectsOut(Destination):
             return list(error.problems)
         return []
 
-    def _refuse(self, run: str | None, *, overwrite: bool) -> None:
+    def _refuse(self, run: Callable[[], str | None], *, overwrite: bool) -> None:
         """Raise if the folder cannot be taken."""
         there = self._bucket.list()
         said = self._marker() if there.pop(MARKER, None) is not None else None
-        if said is not None and (run is None or said.get("run") != run):
+        if said is not None and (said.get("run") is None or said.get("run") != run()):
             raise OutputError(
                 f"{self.address}: {_who(said)}; wait for it, or give its stage (--stage) to go on with it; if it has "
                 f"ended, `ramerge clean {self.address}` removes what it left"
@@ -94,9 +93,9 @@ class ObjectsOut(Destination):
                 "remove it yourself"
             )
 
-    def claim(self, run: str, *, overwrite: bool) -> None:
-        """See `Destination`."""
-        self._refuse(run, overwrite=overwrite)
+    def claim(self, run: str, *, overwrite: bool, shared: Collection[str] = ()) -> None:
+        """See `Destination`. The marker names shared files at once, because one process writes it."""
+        self._refuse(lambda: run, overwrite=overwrite)
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         said = {"ramerge": __version__, "run": run, "host": socket.gethostname(), "since": now, "files": None}
         try:
@@ -110,6 +109,12 @@ class ObjectsOut(Destination):
             warnings.warn(problem, OutputWarning, stacklevel=2)
         unknown = _names(said, "uploads") if problems else None
         self._said = {**said, "files": _names(said, "files"), "uploads": unknown or []}
+        if shared:
+            self._name(uploads=shared)
+
+    def join(self, shared: Collection[str]) -> None:
+        """See `Destination`."""
+        self._said = {"files": None, "uploads": list(shared)}
 
     def _mark(self, said: Mapping[str, Any], mode: Any = "overwrite") -> None:
         """Put the marker.
@@ -185,7 +190,8 @@ class ObjectsOut(Destination):
         size = path.stat().st_size
         part = max(_PART, -(-size // _MOST_PARTS))
         reaches(min(part, size))
-        self._name(uploads=[name])
+        if name not in self._said["uploads"]:
+            self._name(uploads=[name])
         with self._bucket.in_words(name):
             said = self._bucket.obstore.put(
                 self._bucket.store,
@@ -258,10 +264,12 @@ def _receipt(nbytes: int, tag: str) -> str:
 
 def _pieces(path: Path, size: int, reaches: Reaches) -> Iterator[bytes]:
     """The parts of a file, each as soon as it is final."""
-    with path.open("rb", buffering=0) as file:  # a buffer would hold what was read ahead, and is not final
-        end = os.fstat(file.fileno()).st_size
-        for start in range(0, end, size):
-            _beside(partial(reaches, min(start + size, end)))
+    end = path.stat().st_size
+    for start in range(0, end, size):
+        _beside(partial(reaches, min(start + size, end)))
+        # opened now and without a buffer: on a network file system, and in a buffer, is else what was there before
+        with path.open("rb", buffering=0) as file:
+            file.seek(start)
             yield file.read(size)
 
 
