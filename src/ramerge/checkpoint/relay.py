@@ -12,7 +12,6 @@ in one that was sent.
 
 from __future__ import annotations
 
-import copyreg
 import hashlib
 import json
 import os
@@ -131,7 +130,8 @@ class Relay(Stage):
         self._cleared = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return copyreg.__newobj__, (Stage,), super().__getstate__()  # type: ignore[attr-defined]
+        """In another process, the folder: it writes, and this one sends."""
+        return Stage, (self.folder, self._kept), {"_files": self.__getstate__()["_files"]}
 
     def send(self, name: str, reaches: Reaches) -> None:
         """Send a file, unless that was done, and empty it here.

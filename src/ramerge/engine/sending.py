@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.relay import Relay
+from ramerge.checkpoint.write import Writer
 from ramerge.engine.sinks import Shards
 from ramerge.foundation.errors import SendError
 from ramerge.foundation.events import Listener, Progress, silence
@@ -125,17 +125,16 @@ class Relayed(Shards):
 
     Of several ranks, each makes and sends whole shards. What the place held before is removed by rank 0, when its first
     shard is ready; until then no rank sends the end of a shard.
+
+    Args:
+        plan: the plan.
+        writer: of the shards.
+        stage: their folder.
+        senders: the ranks, if there are several.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        stage: Relay,
-        before_sync: Callable[[], Callable[[], None]] | None = None,
-        senders: Senders | None = None,
-    ) -> None:
-        """See `Shards`."""
-        super().__init__(plan, stage, before_sync)
+    def __init__(self, plan: Plan, writer: Writer, stage: Relay, senders: Senders | None = None) -> None:
+        super().__init__(plan, writer)
         self._stage, self._senders = stage, senders or _Alone()
         self._final = Prefixes(plan)
         self._sizes = {shard.name: shard.file_bytes for shard in plan.shards}
@@ -152,7 +151,7 @@ class Relayed(Shards):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process, the same files: it writes, and this one sends."""
-        return copyreg.__newobj__, (Shards,), {"_plan": replace(self._plan, out=None), "_writer": self._writer}  # type: ignore[attr-defined]
+        return Shards, (replace(self._plan, out=None), self._writer)
 
     def owner(self, block: Block) -> int | None:
         """See `Sink.owner`."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from ramerge.checkpoint.outputs import Out
 from ramerge.checkpoint.relay import Relay, joined, relayed, work_of
 from ramerge.checkpoint.stage import Stage, gathered, hidden_folder, staged
+from ramerge.checkpoint.write import Writer
 from ramerge.engine.facts import facts_of
 from ramerge.engine.journal import Journal
 from ramerge.engine.ranks import Rank, Team
@@ -43,12 +44,9 @@ class Site:
         """The output's files. From then on all ranks work."""
         if not self.leads:
             self.begin()
-        stage, before_sync = self.stage, self.journal.before_sync
-        shards = (
-            Relayed(plan, stage, before_sync, self._team)
-            if isinstance(stage, Relay)
-            else Shards(plan, stage, before_sync)
-        )
+        stage = self.stage
+        writer = Writer(stage, all_shards(plan), self.journal.before_sync)
+        shards = Relayed(plan, writer, stage, self._team) if isinstance(stage, Relay) else Shards(plan, writer)
         try:
             if self.leads:
                 self.begin()
