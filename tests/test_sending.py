@@ -30,8 +30,8 @@ from ramerge.planning import sample
 from ramerge.planning.model import Block, Plan
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.kills import weights, weights_of
-from tests.test_ranks import side_by_side
 from tests.test_quantised import family
+from tests.test_ranks import side_by_side
 from tests.test_vocabulary import write as write_rows
 
 _SECONDS = 60

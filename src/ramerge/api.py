@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,8 @@ def sweep(
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
+    stage: str | Path | None = None,
+    public: bool = False,
     cache: bool = True,
     strict: bool = False,
     fresh: bool = False,
@@ -203,12 +206,13 @@ def sweep(
 
     Args:
         recipe: as for `merge`.
-        out: a folder that gets one checkpoint for each point, named by its varied parameters, and `sweep.json`.
+        out: a folder that gets one checkpoint for each point, named by its varied parameters, and `sweep.json`; or a
+            place elsewhere as for `plan`.
         method, parameters, dtype, rounding: as for `plan`.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
         on_tensor: as for `merge`. It gets one tensor for all points, in their order, before the next tensor.
-        threads, max_memory, overwrite, cache, strict, fresh, executor, rank_timeout, ray_init, on_progress: as for
-            `merge`.
+        threads, max_memory, overwrite, stage, public, cache, strict, fresh, executor, rank_timeout, ray_init,
+            on_progress: as for `merge`.
 
     Returns:
         A record for each point, in order; `record.point` holds its varied parameters.
@@ -231,6 +235,8 @@ def sweep(
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,
+        stage=stage,
+        public=public,
         cache=cache,
         strict=strict,
     )
@@ -365,5 +371,17 @@ def _carried_out(
         }
         if what := next((what for what, is_so in refused.items() if is_so), None):
             raise RecipeError(f"executor {kind}: {what} cannot be made by several processes; use threads")
+        made = _with_room(made, kind, rank)
     with chosen_executor(kind, made, ray_init) as executor:
         return execute(made, executor, on_progress or silence, on_tensor, rank=rank, fresh=fresh)
+
+
+def _with_room(made: Plan, kind: str, rank: Rank | None) -> Plan:
+    """With the problem that the stage is too small, if it is: several processes have more files there than one."""
+    if made.out is None or isinstance(made.out, Path):
+        return made
+    needed = made.bytes_written  # of tasks on Ray, none knows how far sending is
+    if rank is not None:
+        largest = len(made.points) * max((shard.file_bytes for shard in made.shards), default=0)
+        needed = relay.needed_of(needed, largest, rank.world)
+    return replace(made, problems=(*made.problems, *relay.room_problems(made.out, needed)))

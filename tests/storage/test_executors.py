@@ -8,15 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import ramerge
 from ramerge.checkpoint.storage.objects import MARKER
 from ramerge.engine.ranks import Rank
-from ramerge.foundation.errors import OutputWarning, RamergeError
+from ramerge.foundation.errors import OutputWarning
 from tests import kills
-from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
+from tests.checkpoints import recipe, write_simple
 from tests.executors import cluster
 from tests.storage.killed import started
 from tests.storage.seaweed import BUCKET, Server

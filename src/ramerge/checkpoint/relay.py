@@ -18,22 +18,24 @@ import os
 import re
 import secrets
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ramerge.checkpoint.outputs import free_bytes
-from ramerge.checkpoint.stage import Keeper, Output, Stage, built, discarded, hidden_folder
+from ramerge.checkpoint.outputs import Out, free_bytes
+from ramerge.checkpoint.stage import Keeper, Output, Stage, built, discarded, hidden_folder, staged
 from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.checkpoint.storage.place import Place
 
 _SENT = "sent"
-# How many files are on the stage, about: one that is sent, and two more that are made.
+# How many files of a process are on the stage, about: one that is sent, and two more that are made.
 _FILES = 3
 
 
 @contextmanager
-def relayed(destination: Destination, *, overwrite: bool, keeper: Keeper, shared: bool = False) -> Iterator[Relay]:
+def relayed(
+    destination: Destination, *, overwrite: bool, keeper: Keeper | None = None, shared: bool = False
+) -> Iterator[Relay]:
     """A new folder on the stage. What is in it at the end of the `with` block completes the model elsewhere.
 
     Signals, what a stopped run leaves, and errors are as for `stage.staged`.
@@ -52,6 +54,15 @@ def relayed(destination: Destination, *, overwrite: bool, keeper: Keeper, shared
     with built(_Elsewhere(destination, shared), overwrite=overwrite, keeper=keeper) as stage:
         assert isinstance(stage, Relay)
         yield stage
+
+
+def made_at(
+    out: Out, *, overwrite: bool, keeper: Keeper | None = None, shared: bool = False
+) -> AbstractContextManager[Stage]:
+    """A new folder for an output, here (`stage.staged`) or elsewhere (`relayed`)."""
+    if isinstance(out, Path):
+        return staged(out, overwrite=overwrite, keeper=keeper)
+    return relayed(out, overwrite=overwrite, keeper=keeper, shared=shared)
 
 
 def joined(destination: Destination, files: Collection[str], number: int) -> Relay:
@@ -81,30 +92,45 @@ def discard(destination: Destination) -> list[str]:
     return discarded(_Elsewhere(destination))
 
 
-def problems_of(
-    destination: Destination, inputs: Sequence[Place], size: int, largest: int, *, overwrite: bool
-) -> list[str]:
+def problems_of(destination: Destination, inputs: Sequence[Place], needed: int, *, overwrite: bool) -> list[str]:
     """All problems with an output elsewhere.
 
     Args:
         destination: the place.
         inputs: files and folders that are read.
-        size: bytes that will be written.
-        largest: bytes of the largest file.
+        needed: bytes that are on the stage at a time (`needed_of`).
         overwrite: whether what is there would be replaced.
     """
-    stage, local = destination.stage, _local(destination)
+    stage = destination.stage
     folder = next(each for each in (stage, *stage.parents) if each.exists())
     if not os.access(folder, os.W_OK | os.X_OK):
         return [f"{stage}: no permission to write there; choose another folder for files until they are sent (--stage)"]
     problems = destination.problems(inputs, lambda: _Sent(work_of(destination)).run, overwrite=overwrite)
-    free, needed = free_bytes(local), min(size, _FILES * largest)
-    if needed > free:
-        problems.append(
-            f"{destination}: needs {needed:,} bytes of disk in {stage} for files until they are sent, but only "
-            f"{free:,} are free; choose another folder (--stage), or smaller files (--shard-size)"
-        )
-    return problems
+    return [*problems, *room_problems(destination, needed)]
+
+
+def needed_of(size: int, largest: int, processes: int = 1) -> int:
+    """Bytes on the stage at a time.
+
+    Args:
+        size: bytes of all files.
+        largest: bytes of the largest file, of all points together.
+        processes: how many send.
+    """
+    return min(size, processes * _FILES * largest)
+
+
+def room_problems(destination: Destination, needed: int) -> list[str]:
+    """The problem that so many bytes have no room on the stage, if it is one. What a stopped run left there counts."""
+    free = free_here(destination)
+    with suppress(FileNotFoundError):  # another rank may remove it meanwhile
+        free += sum(512 * path.lstat().st_blocks for path in (work_of(destination) / "new").rglob("*"))
+    if needed <= free:
+        return []
+    return [
+        f"{destination}: needs {needed:,} bytes of disk in {destination.stage} for files until they are sent, but only "
+        f"{free:,} are free; choose another folder (--stage), or smaller files (--shard-size)"
+    ]
 
 
 def free_here(destination: Destination) -> int:
@@ -237,7 +263,6 @@ class _Sent:
             path.unlink(missing_ok=True)
 
 
-
 class _Elsewhere(Output):
     """A place elsewhere, and the folder on the stage."""
 
@@ -266,6 +291,8 @@ class _Elsewhere(Output):
         return Relay(self._new, kept, self._destination, self._sent)
 
     def _refuse_occupied(self, overwrite: bool) -> None:
+        if self._keeper is None:  # nothing is continued
+            self._sent.begin()
         files = self._keeper.files if self._shared and self._keeper is not None else ()
         self._destination.claim(self._sent.id, overwrite=overwrite, shared=files)
         self._claimed = True

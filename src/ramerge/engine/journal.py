@@ -316,7 +316,6 @@ class Journal:
                 time.sleep(pause)
                 pause = min(2 * pause, 0.2)
 
-
     def _is_mine(self, index: int, owner: int | None) -> bool:
         return (index % self._others.world if owner is None else owner) == self._others.number
 

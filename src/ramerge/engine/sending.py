@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ramerge.checkpoint.relay import Relay
 from ramerge.checkpoint.write import Writer
-from ramerge.engine.sinks import Shards
+from ramerge.engine.sinks import Shards, shard_name
 from ramerge.foundation.errors import SendError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.planning.model import Block, Part, Plan
@@ -69,7 +69,7 @@ class Prefixes:
         plan: the plan.
 
     Attributes:
-        order: the shards, as their last blocks come in a pass that goes forwards.
+        order: the shards, as their last blocks come in a pass that goes forwards. Those of all points are alike.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -140,7 +140,8 @@ class Relayed(Shards):
         self._sizes = {shard.name: shard.file_bytes for shard in plan.shards}
         self._owners = owners(plan, self._final.order, self._sizes, self._senders.world)
         self._order = [shard for shard in self._final.order if self._owners[shard] == self._senders.number]
-        self._sent = 0  # shards
+        self._sent = 0  # shards, of all points
+        self._done = 0  # bytes of files that were sent
         self._asked = self._taken = 0  # bytes of the next one
         self._cleared = False
         self._changed = threading.Condition()
@@ -206,9 +207,9 @@ class Relayed(Shards):
         return super().finish()
 
     def _progress(self) -> Progress:
+        total = len(self._plan.points) * sum(self._sizes[shard] for shard in self._order)
         with self._changed:
-            done = sum(self._sizes[shard] for shard in self._order[: self._sent]) + self._taken
-        return Progress("sending", done, sum(self._sizes[shard] for shard in self._order))
+            return Progress("sending", self._done + self._taken, total)
 
     def close(self) -> None:
         """Stop sending, and close the files."""
@@ -258,10 +259,13 @@ class Relayed(Shards):
     def _send(self) -> None:
         try:
             for shard in self._order:
-                self._stage.send(shard, partial(self._reaches, shard))
+                for point in range(len(self._plan.points)):
+                    self._stage.send(shard_name(self._plan, point, shard), partial(self._reaches, shard))
+                    with self._changed:
+                        self._done += self._sizes[shard]
+                        self._asked = self._taken = 0
                 with self._changed:
                     self._sent += 1
-                    self._asked = self._taken = 0
                     self._changed.notify_all()
         except BaseException as failure:
             with self._changed:

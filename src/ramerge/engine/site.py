@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 
 from ramerge.checkpoint.outputs import Out
-from ramerge.checkpoint.relay import Relay, joined, relayed, work_of
-from ramerge.checkpoint.stage import Stage, gathered, hidden_folder, staged
+from ramerge.checkpoint.relay import Relay, joined, made_at, work_of
+from ramerge.checkpoint.stage import Stage, gathered, hidden_folder
 from ramerge.checkpoint.write import Writer
 from ramerge.engine.facts import facts_of
 from ramerge.engine.journal import Journal
@@ -100,15 +100,10 @@ def building(plan: Plan, rank: Rank | None, *, fresh: bool) -> Iterator[Site]:
         if team is not None and (number := team.number):
             yield Site(work, journal, team, lambda: _joined(out, work, files, number))
         else:
-            with _begun(out, plan.overwrite, journal, rank) as stage, _failing(team):
+            several = rank is not None and rank.world > 1
+            made = made_at(out, overwrite=plan.overwrite, keeper=journal, shared=several)
+            with made as stage, _failing(team):
                 yield Site(work, journal, team, lambda: stage)
-
-
-def _begun(out: Out, overwrite: bool, journal: Journal, rank: Rank | None) -> AbstractContextManager[Stage]:
-    """The folder that is built, of the process that puts it in its place."""
-    if isinstance(out, Path):
-        return staged(out, overwrite=overwrite, keeper=journal)
-    return relayed(out, overwrite=overwrite, keeper=journal, shared=rank is not None and rank.world > 1)
 
 
 def _joined(out: Out, work: Path, files: Collection[str], number: int) -> Stage:

@@ -33,7 +33,8 @@ _PART = 8 << 20
 _MOST_PARTS = 9_000
 _PARTS_AT_ONCE = 4
 _LARGEST_MARKER = 32 << 20
-_RECORDS = ("ramerge.json", "delta.safetensors.index.json")
+_SWEEP = "sweep.json"
+_RECORDS = ("ramerge.json", "delta.safetensors.index.json", _SWEEP)
 
 
 class ObjectsOut(Destination):
@@ -80,8 +81,12 @@ class ObjectsOut(Destination):
             raise PlanError(
                 f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
             )
+        points = self._json(_SWEEP).get("points") if _SWEEP in there else None
+        own = points if isinstance(points, dict) else {}
         if inside := sorted(
-            key for key in there if "/" in key and key.rpartition("/")[2] in (*_RECORDS, "config.json")
+            key
+            for key in there
+            if "/" in key and key.rpartition("/")[2] in (*_RECORDS, "config.json") and key.partition("/")[0] not in own
         ):
             raise PlanError(
                 f"{self.address}: holds another model, in {self.address}/{inside[0].rpartition('/')[0]}, which "
@@ -142,10 +147,14 @@ class ObjectsOut(Destination):
         self._mark(self._said)
 
     def _marker(self) -> dict[str, Any]:
-        """What the marker says; nothing if there is none, or if it cannot be understood."""
-        with self._bucket.in_words(MARKER):
+        """What the marker says."""
+        return self._json(MARKER)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        """What a file of ours says; nothing if there is none, or if it cannot be understood."""
+        with self._bucket.in_words(name):
             try:
-                text = bytes(self._bucket.obstore.get(self._bucket.store, MARKER).bytes())
+                text = bytes(self._bucket.obstore.get(self._bucket.store, name).bytes())
             except FileNotFoundError:
                 return {}
         try:
@@ -208,7 +217,7 @@ class ObjectsOut(Destination):
         """See `Destination`."""
         if not self.holds(sent):
             raise OutputError(f"{self.address}: another program has changed or removed what was sent there")
-        self._name(files=files)
+        self._name(files=files, uploads=[name for name, path in files.items() if path.stat().st_size > _PART])
         for name in sorted(files, key=lambda name: (_rank(name), name)):
             with self._bucket.in_words(name):
                 self._bucket.obstore.put(self._bucket.store, name, files[name], chunk_size=_PART)
