@@ -170,6 +170,24 @@ def test_each_rank_sends_files_of_its_own(case: str, world: int, tmp_path: Path)
     assert list((tmp_path / "stage").iterdir()) == []
 
 
+def test_ranks_do_not_wait_for_the_end_of_the_only_file_of_rank_0(tmp_path: Path) -> None:
+    """That is sent last, while the others must send to go on."""
+    rng = np.random.default_rng(0)
+    for name in ("base", "code"):
+        shapes = {"a": (200, 60), **{f"b{number:02}": (60, 10) for number in range(12)}}
+        made = {name: floats(rng.normal(0, 0.02, shape), "BF16") for name, shape in shapes.items()}
+        write_checkpoint(tmp_path / name, made)
+    source, out = recipe(tmp_path, ["code"], method="ram", shard_size="1KB"), Told(tmp_path / "stage")
+    ranks = [Rank(number, 2, 20.0) for number in range(2)]
+    works = [lambda rank=rank: execute(planned(source, out), ThreadExecutor(4), rank=rank) for rank in ranks]
+    failures = list[BaseException | None]()
+    ended = threading.Thread(target=lambda: failures.extend(side_by_side(works)), daemon=True)
+    ended.start()
+    ended.join(_SECONDS)
+    assert failures == [None, None]
+    assert len([name for name, thread in out.senders.items() if thread == out.senders[min(out.senders)]]) == 1
+
+
 @contextmanager
 def noted(found: dict[Block, list[tuple[str, int, int]]]) -> Iterator[None]:
     """Note what each block writes: file, offset, bytes."""
