@@ -67,7 +67,7 @@ def plan(
         max_memory: the most memory that the process may use, in bytes or as `2GB`.
         overwrite: whether an existing checkpoint at `out` would be replaced.
         stage: of outputs elsewhere, a folder on this machine in which files lie until they are sent; by default in the
-            user's cache folder.
+            user's cache folder. With executor `ranks` or `ray`, all processes must see it.
         public: whether everybody may see a repository that is written on the hub.
         cache: whether to use counts of earlier reads of the same files, and to store counts for later reads.
         strict: whether warnings count as problems.
@@ -135,7 +135,7 @@ def merge(
         executor: `threads`: this process does all work; or `ranks`: it shares the work with the other processes that
             torchrun, srun or mpirun has started, over the file system. All are called alike, and none of them uses
             the cache. With `ray`, nodes of a Ray cluster do the work. They must see inputs and output under the same
-            paths. `threads` and `max_memory` are then limits of each task.
+            paths; of an output elsewhere, its `stage`. `threads` and `max_memory` are then limits of each task.
         rank_timeout: seconds without a sign of life after which another rank is lost, which is an error of all.
         ray_init: keywords of `ray.init`, such as `{"address": "auto", "runtime_env": {...}}`; not used if the program
             is already connected to a cluster. Without an address, one is found as `ray.init` does, or started.

@@ -6,6 +6,8 @@ them says which blocks are done. A file that is complete is sent; then it is emp
     sent        the id of the run, and each file that was sent, with what tells whether it is still there
     sent.3      the same of files that rank 3 has sent, if several processes send
 
+Of several processes, each sends the files that it has made, and the first one does the rest. They share the folder.
+
 The rest is as in `checkpoint.stage`. A run that was killed goes on there: blocks in the journal are in a file here, or
 in one that was sent.
 """
