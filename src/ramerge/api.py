@@ -211,8 +211,8 @@ def sweep(
         method, parameters, dtype, rounding: as for `plan`.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
         on_tensor: as for `merge`. It gets one tensor for all points, in their order, before the next tensor.
-        threads, max_memory, overwrite, stage, public, cache, strict, fresh, executor, rank_timeout, ray_init,
-            on_progress: as for `merge`.
+        threads, max_memory, overwrite, stage, public, cache, strict, fresh: as for `merge`.
+        executor, rank_timeout, ray_init, on_progress: as for `merge`.
 
     Returns:
         A record for each point, in order; `record.point` holds its varied parameters.
