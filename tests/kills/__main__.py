@@ -1,11 +1,12 @@
 """Kills at random moments: `python -m tests.kills` (`make kills`).
 
 Every round draws a kind, a command, what lies at the output before, and one to three kills with SIGKILL. A kind is an
-executor that writes to a folder, or threads or ranks that write to a bucket of a real server. After each kill the output
-must be what it was or the new one, whole; in a bucket it may also be what nobody can take for a model. Then the same
-command is run once more: it must give the bytes of an undisturbed run, leave nothing beside them, no open upload either,
-and do again at most one block for each worker that was killed. With Ray a block is done when it has been handed over, so there
-it is what tasks did in half a second. What is drawn follows from the seed; what the clock does with it, does not.
+executor that writes to a folder, or threads or ranks that write to a bucket of a real server. After each kill the
+output must be what it was or the new one, whole; in a bucket it may also be what nobody can take for a model. Then the
+same command is run once more: it must give the bytes of an undisturbed run, leave nothing beside them, no open upload
+either, and do again at most one block for each worker that was killed. With Ray a block is done when it has been handed
+over, so there it is what tasks did in half a second. What is drawn follows from the seed; what the clock does with it,
+does not.
 """
 
 from __future__ import annotations

@@ -532,6 +532,9 @@ def test_deltas_are_those_of_a_folder(s3: Server, source: dict[str, Any], stage:
     assert kills.weights(tmp_path / "agent") == kills.weights(Path(agent))
     with pytest.raises(ramerge.PlanError, match="holds files"):
         ramerge.delta(source["base"], agent, f"s3://{BUCKET}/of-agent")
+    assert any(name.startswith("companions/") for name in s3.files("as-delta"))
+    ramerge.delta(source["base"], agent, out, overwrite=True)
+    assert kills.weights_of(s3.files("as-delta")) == kills.weights(tmp_path / "delta")
     assert left(stage) == [] and left(tmp_path / "own") == []
 
 

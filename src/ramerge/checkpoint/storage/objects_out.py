@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ramerge.checkpoint.delta.layout import COMPANIONS, INDEX
 from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.checkpoint.storage.objects import MARKER, Bucket
 from ramerge.checkpoint.storage.place import Place, Remote
@@ -34,7 +35,7 @@ _MOST_PARTS = 9_000
 _PARTS_AT_ONCE = 4
 _LARGEST_MARKER = 32 << 20
 _SWEEP = "sweep.json"
-_RECORDS = ("ramerge.json", "delta.safetensors.index.json", _SWEEP)
+_RECORDS = ("ramerge.json", INDEX, _SWEEP)
 
 
 class ObjectsOut(Destination):
@@ -81,8 +82,7 @@ class ObjectsOut(Destination):
             raise PlanError(
                 f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
             )
-        points = self._json(_SWEEP).get("points") if _SWEEP in there else None
-        own = points if isinstance(points, dict) else {}
+        own = self._own_folders(there)
         if inside := sorted(
             key
             for key in there
@@ -97,6 +97,11 @@ class ObjectsOut(Destination):
                 f"{self.address}: has subfolders and was not made by a merge, so --overwrite does not replace it; "
                 "remove it yourself"
             )
+
+    def _own_folders(self, there: Collection[str]) -> Collection[str]:
+        """Folders that are a part of what is in this one: a sweep's points, or the files that a delta keeps."""
+        points = self._json(_SWEEP).get("points") if _SWEEP in there else None
+        return [*(points if isinstance(points, dict) else ()), *([COMPANIONS] if INDEX in there else ())]
 
     def claim(self, run: str, *, overwrite: bool, shared: Collection[str] = ()) -> None:
         """See `Destination`. The marker names shared files at once, because one process writes it."""
