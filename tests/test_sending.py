@@ -170,14 +170,53 @@ def test_each_rank_sends_files_of_its_own(case: str, world: int, tmp_path: Path)
     assert list((tmp_path / "stage").iterdir()) == []
 
 
-def test_ranks_do_not_wait_for_the_end_of_the_only_file_of_rank_0(tmp_path: Path) -> None:
-    """That is sent last, while the others must send to go on."""
+def one_large(folder: Path) -> dict[str, Any]:
+    """Models of a large file, which rank 0 makes, and many small ones, which rank 1 makes."""
     rng = np.random.default_rng(0)
     for name in ("base", "code"):
         shapes = {"a": (200, 60), **{f"b{number:02}": (60, 10) for number in range(12)}}
         made = {name: floats(rng.normal(0, 0.02, shape), "BF16") for name, shape in shapes.items()}
-        write_checkpoint(tmp_path / name, made)
-    source, out = recipe(tmp_path, ["code"], method="ram", shard_size="1KB"), Told(tmp_path / "stage")
+        write_checkpoint(folder / name, made)
+    return recipe(folder, ["code"], method="ram", shard_size="1KB")
+
+
+def test_nothing_is_sent_after_a_failed_rank_s_output_was_removed(tmp_path: Path) -> None:
+    """Another rank is just completing a file, which cannot be broken off any more."""
+    ending, removed = threading.Event(), threading.Event()
+
+    class Slow(Told):
+        def send(self, name: str, path: Path, reaches: Reaches) -> str:
+            said = super().send(name, path, reaches)
+            if name == "model-00002-of-00013.safetensors":
+                data = self.visible.pop(name)
+                ending.set()
+                removed.wait(1.5)
+                self.visible[name] = data
+            return said
+
+        def discard(self, run: str | None) -> list[str]:
+            found = super().discard(run)
+            removed.set()
+            return found
+
+    class Failing:
+        def map(self, worker: Any, work: Any, blocks: Any, elsewhere: Elsewhere = bare) -> Any:
+            yield from ThreadExecutor(_WORKERS).map(worker, work, blocks, elsewhere)
+            assert ending.wait(_SECONDS)
+            raise OSError(5, "Input/output error")
+
+    source, out = one_large(tmp_path), Slow(tmp_path / "stage")
+    executors = [Failing(), ThreadExecutor(_WORKERS)]
+    ranks = [Rank(number, 2, 20.0) for number in range(2)]
+    works = [lambda rank=rank: execute(planned(source, out), executors[rank.number], rank=rank) for rank in ranks]
+    first, second = side_by_side(works)
+    assert "Input/output error" in str(first) and "rank 0 has failed" in str(second)
+    assert removed.is_set() and out.visible == {}
+
+
+def test_ranks_do_not_wait_for_the_end_of_the_only_file_of_rank_0(tmp_path: Path) -> None:
+    """That is sent last, while the others must send to go on."""
+    source, out = one_large(tmp_path), Told(tmp_path / "stage")
     ranks = [Rank(number, 2, 20.0) for number in range(2)]
     works = [lambda rank=rank: execute(planned(source, out), ThreadExecutor(4), rank=rank) for rank in ranks]
     failures = list[BaseException | None]()

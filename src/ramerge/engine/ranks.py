@@ -229,7 +229,7 @@ class Team:
         if now - self._checked < 0.5 * min(1.0, self._rank.timeout):
             return
         self._checked = now
-        for number, nonce in self._nonces.items():
+        for number, nonce in list(self._nonces.items()):  # rank 0 may still be finding others
             if number == self.number:
                 continue
             said = _read(self._folder / f"{number}.{nonce}")
@@ -328,7 +328,8 @@ class Team:
 
     def _say(self, state: str, **more: Any) -> None:
         with self._lock:
-            self._state |= {"state": state, **more}
+            if self._state["state"] != _FAILED:
+                self._state |= {"state": state, **more}
         self._beat()
 
     def _beat(self) -> None:
