@@ -39,7 +39,9 @@ def source(tmp_path: Path) -> dict[str, Any]:
     return recipe(tmp_path, write_simple(tmp_path)) | {"shard_size": "2KB"}
 
 
-def in_threads(source: dict[str, Any], out: str, world: int = WORLD, **options: Any) -> list[BaseException | None]:
+def in_threads(
+    source: dict[str, Any], out: str | Path, world: int = WORLD, **options: Any
+) -> list[BaseException | None]:
     """Ranks in threads of this process; how each of them ended."""
     ranks = [Rank(number, world, SECONDS) for number in range(world)]
     return side_by_side([lambda rank=rank: kills.merge(source, out, rank=rank, **options) for rank in ranks])
