@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ramerge
+from ramerge.checkpoint import relay
 from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.engine.execute import _in_order, execute
 from ramerge.engine.executors.executor import Elsewhere, bare
@@ -168,6 +169,25 @@ def test_each_rank_sends_files_of_its_own(case: str, world: int, tmp_path: Path)
     assert out.ended[0] == "clear" and len(set(out.senders.values())) == min(world, apart)
     assert len(out.ended) == 1 + len(out.senders), "no file is sent twice"
     assert list((tmp_path / "stage").iterdir()) == []
+
+
+def test_what_another_rank_has_sent_may_be_seen_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that was listed a moment ago is not always listed again by a network file system."""
+    commit, of_others, late = relay.Relay.commit, relay._Sent._of_others, iter(range(0))
+
+    def committed(stage: relay.Relay) -> None:
+        nonlocal late
+        late = iter(range(3))
+        commit(stage)
+
+    monkeypatch.setattr(relay.Relay, "commit", committed)
+    monkeypatch.setattr(relay._Sent, "_of_others", lambda s: [] if next(late, None) is not None else of_others(s))
+    source, out = SOURCES["shards"](tmp_path), Told(tmp_path / "stage")
+    execute(planned(source, tmp_path / "here"), ThreadExecutor(1))
+    ranks = [Rank(number, 2, 20.0) for number in range(2)]
+    works = [lambda rank=rank: execute(planned(source, out), ThreadExecutor(2), rank=rank) for rank in ranks]
+    assert side_by_side(works) == [None, None] and next(late, None) is None
+    assert weights_of(out.visible) == weights(tmp_path / "here")
 
 
 def one_large(folder: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -28,10 +29,13 @@ from ramerge.checkpoint.outputs import Out, free_bytes
 from ramerge.checkpoint.stage import Keeper, Output, Stage, built, discarded, hidden_folder, staged
 from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.checkpoint.storage.place import Place
+from ramerge.foundation.errors import SendError
 
 _SENT = "sent"
 # How many files of a process are on the stage, about: one that is sent, and two more that are made.
 _FILES = 3
+_SECONDS_TO_SHOW = 120.0
+_PAUSE = 0.05
 
 
 @contextmanager
@@ -77,7 +81,7 @@ def joined(destination: Destination, files: Collection[str], number: int) -> Rel
     """
     work = work_of(destination)
     destination.join(files)
-    return Relay(work / "new", files, destination, _Sent(work, number))
+    return Relay(work / "new", files, destination, _Sent(work, number), files)
 
 
 def work_of(destination: Destination) -> Path:
@@ -148,12 +152,16 @@ class Relay(Stage):
         kept: files that an earlier run has made.
         destination: where they are sent.
         sent: what was sent.
+        large: files that are sent before the end, by this process or another one.
     """
 
     reserves = False
 
-    def __init__(self, folder: Path, kept: Collection[str], destination: Destination, sent: _Sent) -> None:
+    def __init__(
+        self, folder: Path, kept: Collection[str], destination: Destination, sent: _Sent, large: Collection[str]
+    ) -> None:
         super().__init__(folder, kept)
+        self._large = large
         self._destination, self._sent = destination, sent
         self._cleared = False
 
@@ -192,10 +200,23 @@ class Relay(Stage):
     def commit(self) -> None:
         """Send what was not sent, which completes the model."""
         self.clear()
-        self._sent.read()  # what other processes have sent, too
+        self._wait_for_others()
         there = {path.relative_to(self.folder).as_posix(): path for path in self.folder.rglob("*") if path.is_file()}
         small = {name: path for name, path in there.items() if name not in self._sent.files}
         self._destination.commit(self._sent.id, small, self._sent.files)
+
+    def _wait_for_others(self) -> None:
+        """Read what other processes have sent. A network file system may show it late.
+
+        Raises:
+            SendError: it does not show it.
+        """
+        deadline = time.monotonic() + _SECONDS_TO_SHOW
+        while missing := [name for name in self._large if name not in self._sent.files]:
+            if time.monotonic() > deadline:
+                raise SendError(f"{self._destination}: nothing says that {missing[0]} was sent; start again")
+            self._sent.read()
+            time.sleep(_PAUSE)
 
 
 class _Sent:
@@ -250,19 +271,23 @@ class _Sent:
         for path in self._of_others():
             path.unlink()
         partial = self._first.with_name(f"{_SENT}.new")
-        partial.write_text(f"{json.dumps({'run': self.run})}\n")
+        _append(partial, {"run": self.run})
         partial.replace(self._first)  # at once, because other ranks look at it
 
     def add(self, name: str, said: str) -> None:
-        with self._own.open("ab") as file:
-            file.write(f"\n{json.dumps([name, said])}\n".encode())  # on a line of its own, whatever is torn before it
-            file.flush()
-            os.fsync(file.fileno())
+        _append(self._own, [name, said])
         self.files[name] = said
 
     def remove(self) -> None:
         for path in (self._first, *self._of_others()):
             path.unlink(missing_ok=True)
+
+
+def _append(path: Path, said: object) -> None:
+    with path.open("ab") as file:
+        file.write(f"\n{json.dumps(said)}\n".encode())  # on a line of its own, whatever is torn before it
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class _Elsewhere(Output):
@@ -290,7 +315,8 @@ class _Elsewhere(Output):
         return fits
 
     def _made_stage(self, kept: Collection[str]) -> Stage:
-        return Relay(self._new, kept, self._destination, self._sent)
+        large = self._keeper.files if self._keeper is not None else ()
+        return Relay(self._new, kept, self._destination, self._sent, large)
 
     def _refuse_occupied(self, overwrite: bool) -> None:
         if self._keeper is None:  # nothing is continued
