@@ -159,7 +159,8 @@ class Team:
             RankError: one does not come in time.
         """
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir()
+        self._folder.mkdir(exist_ok=True)  # another rank may have written there meanwhile
+        (self._folder / _SESSION).unlink(missing_ok=True)
         self._begin()
         deadline = time.monotonic() + self._rank.timeout
         while missing := [number for number in range(self.world) if number not in self._nonces]:
