@@ -75,7 +75,7 @@ lab-quick: $(VENV)/.dev  ## two seeds and few methods, and print the page: at mo
 	$(BIN)/python -m lab run --quick $(LAB)
 
 # Real kills at moments of the clock. KILLS="--kills 2000 --seed 7" takes hours.
-kills: $(VENV)/.dev  ## kill 200 merges, sweeps and conversions, on threads, ranks and Ray, and to a bucket, and let them go on: 30 minutes
+kills: $(VENV)/.dev  ## kill 200 merges, sweeps and conversions, on threads, ranks and Ray, and to a bucket from one process and from ranks, and let them go on: 30 minutes
 	nice $(BIN)/python -m tests.kills $(KILLS)
 
 # The real thing: SmolLM2-135M-Instruct and three agents trained from it with GRPO on a CPU. See lab/real/README.md.

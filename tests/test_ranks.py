@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -279,6 +280,26 @@ def test_what_ranks_of_a_killed_run_left_is_not_taken_for_living(source: dict, t
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         merge(source, out)  # without ranks
+    assert weights(out) == weights(tmp_path / "whole")
+    assert beside(out) == []
+
+
+def test_a_rank_may_write_into_what_is_removed(source: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder in which ranks of a killed run met is removed, while a rank of the next run has found it."""
+    out = tmp_path / "out"
+    merge(source, tmp_path / "whole")
+    met, remove, left = hidden_folder(out) / "ranks", shutil.rmtree, iter(range(2))
+    met.mkdir(parents=True)
+
+    def written_meanwhile(path: Path, ignore_errors: bool = False) -> None:
+        if path == met and next(left, None) is not None:
+            (met / ".1.sign").touch()
+            assert ignore_errors, "it is still there"
+            return
+        remove(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", written_meanwhile)
+    merge(source, out)
     assert weights(out) == weights(tmp_path / "whole")
     assert beside(out) == []
 

@@ -17,10 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ramerge
+from ramerge.checkpoint import relay
 from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.engine.execute import _in_order, execute
 from ramerge.engine.executors.executor import Elsewhere, bare
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.engine.ranks import Rank
 from ramerge.engine.sending import _AHEAD, Prefixes
 from ramerge.engine.sinks import Shards
 from ramerge.engine.worker import Worker
@@ -30,6 +32,7 @@ from ramerge.planning.model import Block, Plan
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.kills import weights, weights_of
 from tests.test_quantised import family
+from tests.test_ranks import side_by_side
 from tests.test_vocabulary import write as write_rows
 
 _SECONDS = 60
@@ -67,16 +70,20 @@ class Told(Destination):
         self.address = self.result = "s3://told/model"
         self.name, self.stage = "model", stage
         self.ended: list[str] = []
+        self.senders: dict[str, int] = {}  # by file, the thread
         self.visible: dict[str, bytes] = {}
         self.pieces: list[tuple[str, int, bytes]] = []
         self.most = 0
         self._size, self._before = size, before
 
-    def problems(self, inputs: Sequence[Any], run: str | None, *, overwrite: bool) -> list[str]:
+    def problems(self, inputs: Sequence[Any], run: Callable[[], str | None], *, overwrite: bool) -> list[str]:
         return []
 
-    def claim(self, run: str, *, overwrite: bool) -> None:
+    def claim(self, run: str, *, overwrite: bool, shared: Collection[str] = ()) -> None:
         """Nobody else is there."""
+
+    def join(self, shared: Collection[str]) -> None:
+        """All ranks of a test are in one process."""
 
     def holds(self, sent: Mapping[str, str]) -> bool:
         return True
@@ -86,6 +93,7 @@ class Told(Destination):
 
     def send(self, name: str, path: Path, reaches: Reaches) -> str:
         end = path.stat().st_size
+        self.senders[name] = threading.get_ident()
         try:
             for start in range(0, end, self._size):
                 stop = min(start + self._size, end)
@@ -145,6 +153,98 @@ def test_what_was_sent_does_not_change_later(case: str, seed: int, tmp_path: Pat
     execute(planned(source, tmp_path / "here", block=1 << 14), ThreadExecutor(1))
     assert weights_of(out.visible) == weights(tmp_path / "here")
     assert out.most <= _AHEAD + 1 and not (tmp_path / "stage").exists()
+
+
+@pytest.mark.parametrize("case", SOURCES)
+@pytest.mark.parametrize("world", [2, 3])
+def test_each_rank_sends_files_of_its_own(case: str, world: int, tmp_path: Path) -> None:
+    source = SOURCES[case](tmp_path)
+    out = Told(tmp_path / "stage")
+    execute(planned(source, tmp_path / "here", block=1 << 14), ThreadExecutor(1))
+    ranks = [Rank(number, world, 20.0) for number in range(world)]
+    works = [lambda rank=rank: execute(planned(source, out), Shuffled(rank.number), rank=rank) for rank in ranks]
+    assert side_by_side(works) == [None] * world
+    assert weights_of(out.visible) == weights(tmp_path / "here")
+    apart = 1 if case == "codes and scales" else len(out.senders)  # the parts of one tensor are made by one rank
+    assert out.ended[0] == "clear" and len(set(out.senders.values())) == min(world, apart)
+    assert len(out.ended) == 1 + len(out.senders), "no file is sent twice"
+    assert list((tmp_path / "stage").iterdir()) == []
+
+
+def test_what_another_rank_has_sent_may_be_seen_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that was listed a moment ago is not always listed again by a network file system."""
+    commit, of_others, late = relay.Relay.commit, relay._Sent._of_others, iter(range(0))
+
+    def committed(stage: relay.Relay) -> None:
+        nonlocal late
+        late = iter(range(3))
+        commit(stage)
+
+    monkeypatch.setattr(relay.Relay, "commit", committed)
+    monkeypatch.setattr(relay._Sent, "_of_others", lambda s: [] if next(late, None) is not None else of_others(s))
+    source, out = SOURCES["shards"](tmp_path), Told(tmp_path / "stage")
+    execute(planned(source, tmp_path / "here"), ThreadExecutor(1))
+    ranks = [Rank(number, 2, 20.0) for number in range(2)]
+    works = [lambda rank=rank: execute(planned(source, out), ThreadExecutor(2), rank=rank) for rank in ranks]
+    assert side_by_side(works) == [None, None] and next(late, None) is None
+    assert weights_of(out.visible) == weights(tmp_path / "here")
+
+
+def one_large(folder: Path) -> dict[str, Any]:
+    """Models of a large file, which rank 0 makes, and many small ones, which rank 1 makes."""
+    rng = np.random.default_rng(0)
+    for name in ("base", "code"):
+        shapes = {"a": (200, 60), **{f"b{number:02}": (60, 10) for number in range(12)}}
+        made = {name: floats(rng.normal(0, 0.02, shape), "BF16") for name, shape in shapes.items()}
+        write_checkpoint(folder / name, made)
+    return recipe(folder, ["code"], method="ram", shard_size="1KB")
+
+
+def test_nothing_is_sent_after_a_failed_rank_s_output_was_removed(tmp_path: Path) -> None:
+    """Another rank is just completing a file, which cannot be broken off any more."""
+    ending, removed = threading.Event(), threading.Event()
+
+    class Slow(Told):
+        def send(self, name: str, path: Path, reaches: Reaches) -> str:
+            said = super().send(name, path, reaches)
+            if name == "model-00002-of-00013.safetensors":
+                data = self.visible.pop(name)
+                ending.set()
+                removed.wait(1.5)
+                self.visible[name] = data
+            return said
+
+        def discard(self, run: str | None) -> list[str]:
+            found = super().discard(run)
+            removed.set()
+            return found
+
+    class Failing:
+        def map(self, worker: Any, work: Any, blocks: Any, elsewhere: Elsewhere = bare) -> Any:
+            yield from ThreadExecutor(_WORKERS).map(worker, work, blocks, elsewhere)
+            assert ending.wait(_SECONDS)
+            raise OSError(5, "Input/output error")
+
+    source, out = one_large(tmp_path), Slow(tmp_path / "stage")
+    executors = [Failing(), ThreadExecutor(_WORKERS)]
+    ranks = [Rank(number, 2, 20.0) for number in range(2)]
+    works = [lambda rank=rank: execute(planned(source, out), executors[rank.number], rank=rank) for rank in ranks]
+    first, second = side_by_side(works)
+    assert "Input/output error" in str(first) and "rank 0 has failed" in str(second)
+    assert removed.is_set() and out.visible == {}
+
+
+def test_ranks_do_not_wait_for_the_end_of_the_only_file_of_rank_0(tmp_path: Path) -> None:
+    """That is sent last, while the others must send to go on."""
+    source, out = one_large(tmp_path), Told(tmp_path / "stage")
+    ranks = [Rank(number, 2, 20.0) for number in range(2)]
+    works = [lambda rank=rank: execute(planned(source, out), ThreadExecutor(4), rank=rank) for rank in ranks]
+    failures = list[BaseException | None]()
+    ended = threading.Thread(target=lambda: failures.extend(side_by_side(works)), daemon=True)
+    ended.start()
+    ended.join(_SECONDS)
+    assert failures == [None, None]
+    assert len([name for name, thread in out.senders.items() if thread == out.senders[min(out.senders)]]) == 1
 
 
 @contextmanager

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint import relay
 from ramerge.checkpoint import stage as beside
 from ramerge.checkpoint.outputs import out_of
-from ramerge.checkpoint.storage.destination import Destination
 from ramerge.engine.chosen import chosen_executor
 from ramerge.engine.execute import execute
 from ramerge.engine.ranks import TIMEOUT, Executors, Rank, chosen_rank
@@ -67,7 +67,7 @@ def plan(
         max_memory: the most memory that the process may use, in bytes or as `2GB`.
         overwrite: whether an existing checkpoint at `out` would be replaced.
         stage: of outputs elsewhere, a folder on this machine in which files lie until they are sent; by default in the
-            user's cache folder.
+            user's cache folder. With executor `ranks` or `ray`, all processes must see it.
         public: whether everybody may see a repository that is written on the hub.
         cache: whether to use counts of earlier reads of the same files, and to store counts for later reads.
         strict: whether warnings count as problems.
@@ -135,7 +135,7 @@ def merge(
         executor: `threads`: this process does all work; or `ranks`: it shares the work with the other processes that
             torchrun, srun or mpirun has started, over the file system. All are called alike, and none of them uses
             the cache. With `ray`, nodes of a Ray cluster do the work. They must see inputs and output under the same
-            paths. `threads` and `max_memory` are then limits of each task.
+            paths; of an output elsewhere, its `stage`. `threads` and `max_memory` are then limits of each task.
         rank_timeout: seconds without a sign of life after which another rank is lost, which is an error of all.
         ray_init: keywords of `ray.init`, such as `{"address": "auto", "runtime_env": {...}}`; not used if the program
             is already connected to a cluster. Without an address, one is found as `ray.init` does, or started.
@@ -192,6 +192,8 @@ def sweep(
     threads: int | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
+    stage: str | Path | None = None,
+    public: bool = False,
     cache: bool = True,
     strict: bool = False,
     fresh: bool = False,
@@ -204,12 +206,13 @@ def sweep(
 
     Args:
         recipe: as for `merge`.
-        out: a folder that gets one checkpoint for each point, named by its varied parameters, and `sweep.json`.
+        out: a folder that gets one checkpoint for each point, named by its varied parameters, and `sweep.json`; or a
+            place elsewhere as for `plan`.
         method, parameters, dtype, rounding: as for `plan`.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
         on_tensor: as for `merge`. It gets one tensor for all points, in their order, before the next tensor.
-        threads, max_memory, overwrite, cache, strict, fresh, executor, rank_timeout, ray_init, on_progress: as for
-            `merge`.
+        threads, max_memory, overwrite, stage, public, cache, strict, fresh: as for `merge`.
+        executor, rank_timeout, ray_init, on_progress: as for `merge`.
 
     Returns:
         A record for each point, in order; `record.point` holds its varied parameters.
@@ -232,6 +235,8 @@ def sweep(
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,
+        stage=stage,
+        public=public,
         cache=cache,
         strict=strict,
     )
@@ -363,9 +368,20 @@ def _carried_out(
         refused = {
             "on_tensor": on_tensor is not None,
             "a delta": made.below is not None,
-            "an output elsewhere": isinstance(made.out, Destination),
         }
         if what := next((what for what, is_so in refused.items() if is_so), None):
             raise RecipeError(f"executor {kind}: {what} cannot be made by several processes; use threads")
+        made = _with_room(made, kind, rank)
     with chosen_executor(kind, made, ray_init) as executor:
         return execute(made, executor, on_progress or silence, on_tensor, rank=rank, fresh=fresh)
+
+
+def _with_room(made: Plan, kind: str, rank: Rank | None) -> Plan:
+    """With the problem that the stage is too small, if it is: several processes have more files there than one."""
+    if made.out is None or isinstance(made.out, Path):
+        return made
+    needed = made.bytes_written  # of tasks on Ray, none knows how far sending is
+    if rank is not None:
+        largest = len(made.points) * max((shard.file_bytes for shard in made.shards), default=0)
+        needed = relay.needed_of(needed, largest, rank.world)
+    return replace(made, problems=(*made.problems, *relay.room_problems(made.out, needed)))

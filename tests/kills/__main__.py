@@ -1,11 +1,12 @@
 """Kills at random moments: `python -m tests.kills` (`make kills`).
 
 Every round draws a kind, a command, what lies at the output before, and one to three kills with SIGKILL. A kind is an
-executor that writes to a folder, or threads that write to a bucket of a real server. After each kill the output must be
-what it was or the new one, whole; in a bucket it may also be what nobody can take for a model. Then the same command is
-run once more: it must give the bytes of an undisturbed run, leave nothing beside them, no open upload either, and do
-again at most one block for each worker that was killed. With Ray a block is done when it has been handed over, so there
-it is what tasks did in half a second. What is drawn follows from the seed; what the clock does with it, does not.
+executor that writes to a folder, or threads or ranks that write to a bucket of a real server. After each kill the
+output must be what it was or the new one, whole; in a bucket it may also be what nobody can take for a model. Then the
+same command is run once more: it must give the bytes of an undisturbed run, leave nothing beside them, no open upload
+either, and do again at most one block for each worker that was killed. With Ray a block is done when it has been handed
+over, so there it is what tasks did in half a second. What is drawn follows from the seed; what the clock does with it,
+does not.
 """
 
 from __future__ import annotations
@@ -62,14 +63,12 @@ class Command:
         recipe: what is different from the usual recipe; None for a model by itself.
         options: of the plan.
         in_one_process: whether ranks and Ray refuse it; then its merging pass begins anew after a kill.
-        only_here: whether it is written on this machine only.
         large: whether its weights take several parts of an upload, begun while they are merged; only in a bucket.
     """
 
     recipe: Mapping[str, Any] | None
     options: Mapping[str, Any] = field(default_factory=dict)
     in_one_process: bool = False
-    only_here: bool = False
     large: bool = False
 
 
@@ -77,17 +76,23 @@ COMMANDS = {
     "merge, ram+": Command({"method": "ram+"}),
     "merge, ram, several shards": Command({"method": "ram", "shard_size": "2KB", "rounding": "stochastic"}),
     "merge, ties, guessed": Command({"method": "ties"}),
-    "sweep": Command({}, {"vary": {"parameters.r": [0, 0.1, 0.2]}}, only_here=True),
-    "merge as a delta": Command({}, {"as_delta": True}, in_one_process=True, only_here=True),
+    "sweep": Command({}, {"vary": {"parameters.r": [0, 0.1, 0.2]}}),
+    "merge as a delta": Command({}, {"as_delta": True}, in_one_process=True),
     "convert": Command(None, {"dtype": "float32"}),
     "merge, ram+, in parts": Command({"method": "ram+"}, large=True),
 }
 _LARGE = (1500, 1800)  # three such tensors are four parts of the least size
 _LARGE_BLOCK = 1 << 18
 # How slow a block is made, so that moments in the middle are as likely as others; and its elements.
-PACE = {"threads": (0.004, BLOCK), "ranks": (0.004, BLOCK), "ray": (0.03, BLOCK), "bucket": (0.01, BLOCK)}
+PACE = {
+    "threads": (0.004, BLOCK),
+    "ranks": (0.004, BLOCK),
+    "ray": (0.03, BLOCK),
+    "bucket": (0.01, BLOCK),
+    "bucket, ranks": (0.01, BLOCK),
+}
 # How often each kind has its turn.
-SHARES = {"threads": 0.3, "ranks": 0.25, "ray": 0.2, "bucket": 0.25}
+SHARES = {"threads": 0.25, "ranks": 0.2, "ray": 0.2, "bucket": 0.2, "bucket, ranks": 0.15}
 
 
 class Logged:
@@ -199,8 +204,9 @@ class Job:
         """Where blocks are noted."""
         return Path(self.folder) / "log"
 
-    def run(self, rank: Rank | None = None) -> None:
-        """Carry it out in this process."""
+    def run(self, number: int | None = None) -> None:
+        """Carry it out in this process, which may be a rank with this number."""
+        rank = Rank(number, _RANKS, _TIMEOUT) if number is not None else None
         _small_models_are_worth_a_sample()
         command, folder = COMMANDS[self.command], Path(self.folder)
         source: Any = document_of(str(folder / "base"), "model")
@@ -222,15 +228,17 @@ class Job:
 
     def start(self) -> list[int]:
         """Begin it in other processes. Returns their ids."""
-        if self.executor in ("ray", "bucket"):  # a fork would share what this process has of the cluster or of obstore
-            words = [sys.executable, "-m", "tests.kills", "--job", json.dumps(vars(self))]
-            return [forked(lambda: (self._redirect(), os.execv(words[0], words)))]
-        ranks = [Rank(number, _RANKS, _TIMEOUT) for number in range(_RANKS)] if self.executor == "ranks" else [None]
-        return [forked(lambda rank=rank: self._quietly(rank)) for rank in ranks]
+        numbers = list(range(_RANKS)) if "ranks" in self.executor else [None]
+        if self.executor in ("threads", "ranks"):
+            return [forked(lambda number=number: self._quietly(number)) for number in numbers]
+        # a fork would share what this process has of the cluster or of obstore
+        words = [sys.executable, "-m", "tests.kills", "--job", json.dumps(vars(self))]
+        more = [[] if number is None else ["--rank", str(number)] for number in numbers]
+        return [forked(lambda one=one: (self._redirect(), os.execv(words[0], words + one))) for one in more]
 
-    def _quietly(self, rank: Rank | None) -> None:
+    def _quietly(self, number: int | None) -> None:
         self._redirect()
-        self.run(rank)
+        self.run(number)
 
     def _redirect(self) -> None:
         descriptor = os.open(Path(self.folder) / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -248,17 +256,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=SHARES, help="one kind")
     parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     if chosen.job:
-        Job(**json.loads(chosen.job)).run()
+        Job(**json.loads(chosen.job)).run(chosen.rank)
         return 0
     shares = {chosen.only: 1.0} if chosen.only else SHARES
     counted, failures, began = Counter[tuple[str, str, str]](), 0, time.monotonic()
     for executor, share in shares.items():
         with tempfile.TemporaryDirectory(prefix="ramerge-kills-") as folder, ExitStack() as stack:
             address = stack.enter_context(two_nodes()).address if executor == "ray" else ""
-            server = stack.enter_context(_bucket(Path(folder))) if executor == "bucket" else None
+            server = stack.enter_context(_bucket(Path(folder))) if "bucket" in executor else None
             drawn = random.Random(f"{chosen.seed} {executor}")
             rounds = _Rounds(Path(folder), executor, address, server, drawn, counted)
             failures += rounds.run(round(chosen.kills * share))
@@ -300,12 +309,11 @@ class _Rounds:
     def run(self, kills: int) -> int:
         """So many kills; how many rounds ended wrongly."""
         failures, done, number = 0, 0, 0
-        several, elsewhere = self._executor in ("ranks", "ray"), self._server is not None
+        several, elsewhere = self._executor not in ("threads", "bucket"), self._server is not None
         commands = [
             name
             for name, command in COMMANDS.items()
-            if not (several and command.in_one_process) and not (elsewhere and command.only_here)
-            if elsewhere or not command.large
+            if not (several and command.in_one_process) and (elsewhere or not command.large)
         ]
         while done < kills:
             command = commands[number % len(commands)]

@@ -134,6 +134,7 @@ class HubRequest(Request):
             return self.say(412, b'{"error": "The branch has moved"}')
         for change in changes:
             value, path = change["value"], folder / change["value"]["path"]
+            path.parent.mkdir(parents=True, exist_ok=True)
             if change["key"] == "deletedFile":
                 path.unlink()
             elif change["key"] == "lfsFile":

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from ramerge.engine.ranks import Rank
 from tests import kills
 
 PART = 5 << 20  # the least that a store takes
@@ -39,12 +40,24 @@ def leave_upload(bucket: str, key: str) -> None:
 
 def killed(source: dict[str, Any], out: str, what: str, number: int, **options: Any) -> bool:
     """Merge until the moment comes. False if the merge was done before it."""
+    process = started(source, out, what, number, **options)
+    _, said = process.communicate()
+    assert process.returncode in (0, -signal.SIGKILL), said
+    return process.returncode != 0
+
+
+def started(
+    source: dict[str, Any], out: str, what: str = "never", number: int = 0, **options: Any
+) -> subprocess.Popen[str]:
+    """The process that does so. It may be a rank: `rank` is the arguments of a `Rank`."""
     asked = {"source": source, "out": out, "what": what, "number": number, "options": options}
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.storage.killed"], input=json.dumps(asked), text=True, capture_output=True
-    )
-    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
-    return ended.returncode != 0
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-m", "tests.storage.killed"], text=True, **pipes)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(asked))
+    process.stdin.close()
+    process.stdin = None
+    return process
 
 
 def _die() -> None:
@@ -94,7 +107,10 @@ def _main() -> None:
 
         dies_before(obstore, "delete")
     warnings.simplefilter("ignore")
-    kills.merge(asked["source"], asked["out"], **asked["options"])
+    options = asked["options"]
+    if "rank" in options:
+        options["rank"] = Rank(*options["rank"])
+    kills.merge(asked["source"], asked["out"], **options)
 
 
 if __name__ == "__main__":

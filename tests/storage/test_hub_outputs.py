@@ -11,9 +11,11 @@ import pytest
 
 import ramerge
 from ramerge.foundation.errors import OutputWarning
+from tests import kills
 from tests.checkpoints import recipe, write_simple
 from tests.commands import ramerge as command
 from tests.storage.hub import TOKEN, State, standing_in
+from tests.storage.test_executors import WORLD, in_threads
 from tests.storage.test_outputs import CASES, left, stage
 from tests.storage.web import Request, WebServer
 
@@ -63,6 +65,29 @@ def test_the_output_is_that_of_a_folder(
         str(getattr(plan.out, "result", "")) == f"hub:me/merged@{state(hub).heads['me/merged', branch[1:] or 'main']}"
     )
     assert 'from_pretrained("me/merged")' in (made / "README.md").read_text()
+    assert left(stage) == []
+
+
+def on_ranks(source: dict[str, Any], out: str | Path) -> None:
+    assert in_threads(source, out) == [None] * WORLD
+
+
+def as_sweep(source: dict[str, Any], out: str | Path) -> None:
+    ramerge.sweep(source, out, vary={"parameters.r": [0, 0.1]}, cache=False)
+
+
+def as_delta(source: dict[str, Any], out: str | Path) -> None:
+    ramerge.merge(source, out, as_delta=True, cache=False)
+
+
+@pytest.mark.parametrize("make", [on_ranks, as_sweep, as_delta])
+def test_all_kinds_of_outputs_are_one_commit(
+    make: Callable[..., None], hub: WebServer, source: dict[str, Any], stage: Path, tmp_path: Path
+) -> None:
+    make(source, tmp_path / "here")
+    make(source, "hub:me/made")
+    assert kills.weights(hub.folder / "me/made") == kills.weights(tmp_path / "here")
+    assert len(state(hub).commits) == 1
     assert left(stage) == []
 
 

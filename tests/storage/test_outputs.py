@@ -469,13 +469,85 @@ def test_outputs_that_cannot_be(
     assert "hush" not in str(caught.value)
 
 
+VARY = {"vary": {"parameters.r": [0, 0.1]}}
+
+
+def test_a_sweep_is_that_of_a_folder(s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path) -> None:
+    out = f"s3://{BUCKET}/sweep"
+    kills.merge(source, tmp_path / "here", **VARY)
+    kills.merge(source, out, **VARY)
+    assert kills.weights_of(s3.files("sweep")) == kills.weights(tmp_path / "here")
+    assert {"sweep.json", "r=0.1/README.md"} <= s3.files("sweep").keys()
+    assert ramerge.plan(source | {"base": f"{out}/r=0.1"}).problems == ()
+    assert "holds files" in ramerge.plan(source, out, **VARY).problems[0]
+    other = {"vary": {"parameters.r": [0.1, 0.3]}}
+    kills.merge(source, tmp_path / "other", **other)
+    kills.merge(source, out, overwrite=True, **other)
+    assert kills.weights_of(s3.files("sweep")) == kills.weights(tmp_path / "other")
+    assert left(stage) == []
+    s3.put(Path(source["base"]), "sweep/mine")
+    (problem,) = ramerge.plan(source, out, overwrite=True, **other).problems
+    assert "holds another model, in s3://models/sweep/mine, which --overwrite would remove" in problem
+
+
+DOINGS = {"sweep": VARY, "delta": {"as_delta": True}}
+
+
+@pytest.mark.parametrize("doing", DOINGS)
+@pytest.mark.parametrize(("what", "number"), [("record", 40), ("sent", 0), ("put", 2), ("put", 5), ("removed", 0)])
+def test_killed_sweeps_and_deltas_go_on(
+    doing: str, what: str, number: int, s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path
+) -> None:
+    name, options = f"killed-{doing}/{what}-{number}", DOINGS[doing]
+    out = f"s3://{BUCKET}/{name}"
+    kills.merge(source, tmp_path / "here", **options)
+    was = killed(source, out, what, number, **options)
+    assert was or (doing, what) == ("delta", "sent"), "a delta is sent as a whole"
+    if was:
+        there = s3.files(name)
+        complete = [key for key in there if key.endswith(".index.json")]
+        assert MARKER in there and (not complete or what == "removed")
+        for point in {key.partition("/")[0] for key in there if "/" in key}:
+            found = ramerge.plan(source | {"base": f"{out}/{point}"}).problems
+            assert found or what == "removed", "a point is no model before it is complete"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OutputWarning)
+            kills.merge(source, out, **options)
+    assert kills.weights_of(s3.files(name)) == kills.weights(tmp_path / "here")
+    assert left(stage) == [] and s3.uploads(name) == []
+
+
+def test_deltas_are_those_of_a_folder(s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path) -> None:
+    """A merge's, and an agent's. Both give the models back from there."""
+    out, agent = f"s3://{BUCKET}/as-delta", next(iter(source["agents"].values()))
+    kills.merge(source, tmp_path / "merged")
+    ramerge.merge(source, out, as_delta=True, cache=False)
+    ramerge.apply(source["base"], out, tmp_path / "from-merge")
+    assert kills.weights(tmp_path / "from-merge") == kills.weights(tmp_path / "merged")
+    ran = command("delta", source["base"], agent, f"s3://{BUCKET}/of-agent", "--stage", tmp_path / "own")
+    assert ran.returncode == 0 and f"s3://{BUCKET}/of-agent: a delta of" in ran.stdout, ran.stderr
+    ramerge.delta(source["base"], agent, tmp_path / "delta")
+    assert kills.weights_of(s3.files("of-agent")) == kills.weights(tmp_path / "delta")
+    ramerge.apply(source["base"], f"s3://{BUCKET}/of-agent", tmp_path / "agent")
+    assert kills.weights(tmp_path / "agent") == kills.weights(Path(agent))
+    with pytest.raises(ramerge.PlanError, match="holds files"):
+        ramerge.delta(source["base"], agent, f"s3://{BUCKET}/of-agent")
+    assert any(name.startswith("companions/") for name in s3.files("as-delta"))
+    ramerge.delta(source["base"], agent, out, overwrite=True)
+    assert kills.weights_of(s3.files("as-delta")) == kills.weights(tmp_path / "delta")
+    assert left(stage) == [] and left(tmp_path / "own") == []
+
+
 def test_what_is_written_on_this_machine_only(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
-    out = f"s3://{BUCKET}/refused"
-    problems = ramerge.plan(source, out, vary={"parameters.r": [0, 0.1]}).problems
-    assert f"{out}: a sweep is written on this machine only; write to a folder here and upload it" in problems
-    assert f"{out}: a delta is written on this machine only" in ramerge.plan(source, out, as_delta=True).problems[0]
-    with pytest.raises(ramerge.RecipeError, match="executor ray: an output elsewhere cannot be made by several"):
-        ramerge.merge(source, out, executor="ray")
+    agent = next(iter(source["agents"].values()))
+    ramerge.delta(source["base"], agent, tmp_path / "delta")
+    with pytest.raises(ramerge.RecipeError, match="must be on this machine; write to a folder here and upload it"):
+        ramerge.apply(source["base"], tmp_path / "delta", f"s3://{BUCKET}/refused")
+    for executor in ("ray", "ranks"):
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(ramerge.RecipeError, match="a delta cannot be made"):
+            patch.setenv("RANK", "0")
+            patch.setenv("WORLD_SIZE", "2")
+            ramerge.merge(source, f"s3://{BUCKET}/refused", as_delta=True, executor=executor)
     assert s3.files("refused") == {}
 
 
@@ -490,6 +562,8 @@ def test_commands_write_elsewhere(s3: Server, source: dict[str, Any], stage: Pat
     converted = command("convert", out, f"s3://{BUCKET}/converted", "--dtype", "float32")
     assert converted.returncode == 0, converted.stderr
     assert "model.safetensors.index.json" in s3.files("converted") or "model.safetensors" in s3.files("converted")
+    swept = command("sweep", *flags, f"s3://{BUCKET}/swept", "--vary", "parameters.r=0,0.1")
+    assert swept.returncode == 0 and f"s3://{BUCKET}/swept/r=0.1" in swept.stdout, swept.stderr
 
 
 def test_few_files_are_on_the_stage(

@@ -54,6 +54,16 @@ def test_the_sources_of_a_block_are_asked_for_at_the_same_time() -> None:
     assert [block.tolist() for block in again] == [*expected, expected[0]], "they are held"
 
 
+def test_files_are_read_again_after_they_were_closed() -> None:
+    """A process of a cluster does one task after another with the same files."""
+    files = Files()
+    for _task in range(2):
+        reader = Reader(files)
+        reader.begin(1, 4)
+        assert [block.tolist()[0] for block in reader.blocks(sources(Meeting()))] == [2, 3, 4]
+        files.close()
+
+
 @pytest.mark.parametrize("broken", NAMES)
 def test_an_error_comes_when_no_request_writes_any_more(broken: str) -> None:
     storage = Meeting(broken)

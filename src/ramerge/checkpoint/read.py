@@ -90,9 +90,9 @@ class Files:
         self.close()
 
     def close(self) -> None:
-        """Close all files. No thread may be reading."""
+        """Close all files. No thread may be reading. They are opened again when they are read again."""
         if "_requests" in vars(self):
-            self._requests.shutdown()
+            vars(self).pop("_requests").shutdown()
         for file in self._files.values():
             os.close(file.descriptor)
         self._files = {}

@@ -4,6 +4,9 @@ Weights are written into files of a folder of the stage, as those of an output o
 them says which blocks are done. A file that is complete is sent; then it is emptied, so the stage takes little disk:
 
     sent        the id of the run, and each file that was sent, with what tells whether it is still there
+    sent.3      the same of files that rank 3 has sent, if several processes send
+
+Of several processes, each sends the files that it has made, and the first one does the rest. They share the folder.
 
 The rest is as in `checkpoint.stage`. A run that was killed goes on there: blocks in the journal are in a file here, or
 in one that was sent.
@@ -16,34 +19,74 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from ramerge.checkpoint.outputs import free_bytes
-from ramerge.checkpoint.stage import Keeper, Output, Stage, built, discarded, hidden_folder
+from ramerge.checkpoint.outputs import Out, free_bytes
+from ramerge.checkpoint.stage import Keeper, Output, Stage, built, discarded, hidden_folder, staged
 from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.checkpoint.storage.place import Place
+from ramerge.foundation.errors import SendError
 
 _SENT = "sent"
-# How many files are on the stage, about: one that is sent, and two more that are made.
+# How many files of a process are on the stage, about: one that is sent, and two more that are made.
 _FILES = 3
+_SECONDS_TO_SHOW = 120.0
+_PAUSE = 0.05
 
 
 @contextmanager
-def relayed(destination: Destination, *, overwrite: bool, keeper: Keeper) -> Iterator[Relay]:
+def relayed(
+    destination: Destination, *, overwrite: bool, keeper: Keeper | None = None, shared: bool = False
+) -> Iterator[Relay]:
     """A new folder on the stage. What is in it at the end of the `with` block completes the model elsewhere.
 
     Signals, what a stopped run leaves, and errors are as for `stage.staged`.
+
+    Args:
+        destination: the place.
+        overwrite: whether what is there is replaced.
+        keeper: see `stage.staged`.
+        shared: whether other processes send files, too (`joined`).
 
     Raises:
         PlanError: the place elsewhere holds something and `overwrite` is off.
         OutputError: another run writes there, or it or
             the stage cannot be written to.
     """
-    with built(_Elsewhere(destination), overwrite=overwrite, keeper=keeper) as stage:
+    with built(_Elsewhere(destination, shared), overwrite=overwrite, keeper=keeper) as stage:
         assert isinstance(stage, Relay)
         yield stage
+
+
+def made_at(
+    out: Out, *, overwrite: bool, keeper: Keeper | None = None, shared: bool = False
+) -> AbstractContextManager[Stage]:
+    """A new folder for an output, here (`stage.staged`) or elsewhere (`relayed`)."""
+    if isinstance(out, Path):
+        return staged(out, overwrite=overwrite, keeper=keeper)
+    return relayed(out, overwrite=overwrite, keeper=keeper, shared=shared)
+
+
+def joined(destination: Destination, files: Collection[str], number: int) -> Relay:
+    """The folder that another process has made with `relayed`, for a further process that sends files.
+
+    Args:
+        destination: the place.
+        files: all large files.
+        number: of this process, from 1.
+    """
+    work = work_of(destination)
+    destination.join(files)
+    return Relay(work / "new", files, destination, _Sent(work, number), files)
+
+
+def work_of(destination: Destination) -> Path:
+    """The hidden folder on the stage."""
+    return hidden_folder(_local(destination))
 
 
 def discard(destination: Destination) -> list[str]:
@@ -55,30 +98,45 @@ def discard(destination: Destination) -> list[str]:
     return discarded(_Elsewhere(destination))
 
 
-def problems_of(
-    destination: Destination, inputs: Sequence[Place], size: int, largest: int, *, overwrite: bool
-) -> list[str]:
+def problems_of(destination: Destination, inputs: Sequence[Place], needed: int, *, overwrite: bool) -> list[str]:
     """All problems with an output elsewhere.
 
     Args:
         destination: the place.
         inputs: files and folders that are read.
-        size: bytes that will be written.
-        largest: bytes of the largest file.
+        needed: bytes that are on the stage at a time (`needed_of`).
         overwrite: whether what is there would be replaced.
     """
-    stage, local = destination.stage, _local(destination)
+    stage = destination.stage
     folder = next(each for each in (stage, *stage.parents) if each.exists())
     if not os.access(folder, os.W_OK | os.X_OK):
         return [f"{stage}: no permission to write there; choose another folder for files until they are sent (--stage)"]
-    problems = destination.problems(inputs, _Sent(hidden_folder(local) / _SENT).run, overwrite=overwrite)
-    free, needed = free_bytes(local), min(size, _FILES * largest)
-    if needed > free:
-        problems.append(
-            f"{destination}: needs {needed:,} bytes of disk in {stage} for files until they are sent, but only "
-            f"{free:,} are free; choose another folder (--stage), or smaller files (--shard-size)"
-        )
-    return problems
+    problems = destination.problems(inputs, lambda: _Sent(work_of(destination)).run, overwrite=overwrite)
+    return [*problems, *room_problems(destination, needed)]
+
+
+def needed_of(size: int, largest: int, processes: int = 1) -> int:
+    """Bytes on the stage at a time.
+
+    Args:
+        size: bytes of all files.
+        largest: bytes of the largest file, of all points together.
+        processes: how many send.
+    """
+    return min(size, processes * _FILES * largest)
+
+
+def room_problems(destination: Destination, needed: int) -> list[str]:
+    """The problem that so many bytes have no room on the stage, if it is one. What a stopped run left there counts."""
+    free = free_here(destination)
+    with suppress(FileNotFoundError):  # another rank may remove it meanwhile
+        free += sum(512 * path.lstat().st_blocks for path in (work_of(destination) / "new").rglob("*"))
+    if needed <= free:
+        return []
+    return [
+        f"{destination}: needs {needed:,} bytes of disk in {destination.stage} for files until they are sent, but only "
+        f"{free:,} are free; choose another folder (--stage), or smaller files (--shard-size)"
+    ]
 
 
 def free_here(destination: Destination) -> int:
@@ -94,20 +152,25 @@ class Relay(Stage):
         kept: files that an earlier run has made.
         destination: where they are sent.
         sent: what was sent.
+        large: files that are sent before the end, by this process or another one.
     """
 
     reserves = False
 
-    def __init__(self, folder: Path, kept: Collection[str], destination: Destination, sent: _Sent) -> None:
+    def __init__(
+        self, folder: Path, kept: Collection[str], destination: Destination, sent: _Sent, large: Collection[str]
+    ) -> None:
         super().__init__(folder, kept)
+        self._large = large
         self._destination, self._sent = destination, sent
         self._cleared = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process, the folder: it writes, and this one sends."""
+        return Stage, (self.folder, self._kept), {"_files": self.__getstate__()["_files"]}
+
     def send(self, name: str, reaches: Reaches) -> None:
         """Send a file, unless that was done, and empty it here.
-
-        What the place held before is removed when the first file is ready, and not earlier: until then the merge may
-        still be refused.
 
         Args:
             name: the file.
@@ -118,21 +181,18 @@ class Relay(Stage):
         """
         path = self.folder / name
         size = path.stat().st_size
-
-        def reaches_and_clears(stop: int) -> None:
-            reaches(stop)
-            if stop == size:
-                self.clear()
-
         if name in self._sent.files:
             reaches(size)
         else:
-            self._sent.add(name, self._destination.send(name, path, reaches_and_clears))
+            self._sent.add(name, self._destination.send(name, path, reaches))
         os.truncate(path, 0)
         os.truncate(path, size)
 
     def clear(self) -> None:
-        """Remove, once, what the place held before."""
+        """Remove, once, what the place held before. Called when the first file is ready, before it is complete there.
+
+        Until then the merge may still be refused.
+        """
         if not self._cleared:
             self._destination.clear(self._sent.id, self._sent.files)
             self._cleared = True
@@ -140,13 +200,31 @@ class Relay(Stage):
     def commit(self) -> None:
         """Send what was not sent, which completes the model."""
         self.clear()
+        self._wait_for_others()
         there = {path.relative_to(self.folder).as_posix(): path for path in self.folder.rglob("*") if path.is_file()}
         small = {name: path for name, path in there.items() if name not in self._sent.files}
         self._destination.commit(self._sent.id, small, self._sent.files)
 
+    def _wait_for_others(self) -> None:
+        """Read what other processes have sent. A network file system may show it late.
+
+        Raises:
+            SendError: it does not show it.
+        """
+        deadline = time.monotonic() + _SECONDS_TO_SHOW
+        while missing := [name for name in self._large if name not in self._sent.files]:
+            if time.monotonic() > deadline:
+                raise SendError(f"{self._destination}: nothing says that {missing[0]} was sent; start again")
+            self._sent.read()
+            time.sleep(_PAUSE)
+
 
 class _Sent:
     """What was sent, in a file that is on the disk before a file that was sent is emptied.
+
+    Args:
+        work: the hidden folder.
+        number: of this process. Each process appends to a file of its own, and reads all of them.
 
     Attributes:
         run: the id of the run that has begun; None if none has.
@@ -154,17 +232,31 @@ class _Sent:
         files: by name, what `Destination.send` has said.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.run: str | None = None
+    def __init__(self, work: Path, number: int = 0) -> None:
+        self._first = work / _SENT
+        self._own = work / f"{_SENT}.{number}" if number else self._first
         self.is_new = False
+        self.read()
+
+    def read(self) -> None:
+        """Read what was sent by all processes."""
+        self.run: str | None = None
         self.files: dict[str, str] = {}
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            lines = path.read_text().splitlines()
-            self.run = str(json.loads(lines[0])["run"])
-            for line in lines[1:]:
-                name, said = json.loads(line)  # the last line may be torn
-                self.files[str(name)] = str(said)
+        for path in (self._first, *self._of_others()):
+            with suppress(OSError):
+                for line in path.read_bytes().splitlines():
+                    with suppress(ValueError, LookupError, TypeError):  # what a kill has torn
+                        self._take(json.loads(line))
+
+    def _take(self, said: Any) -> None:
+        if isinstance(said, dict):
+            self.run = str(said["run"])
+        else:
+            name, receipt = said
+            self.files[str(name)] = str(receipt)
+
+    def _of_others(self) -> list[Path]:
+        return list(self._first.parent.glob(f"{_SENT}.*"))
 
     @property
     def id(self) -> str:
@@ -176,50 +268,61 @@ class _Sent:
         """Forget what was sent. The id stays: what lies elsewhere is of this run."""
         self.is_new = self.run is None
         self.run, self.files = self.run or secrets.token_hex(8), {}
-        self._path.unlink(missing_ok=True)
-        self._append({"run": self.run})
+        for path in self._of_others():
+            path.unlink()
+        partial = self._first.with_name(f"{_SENT}.new")
+        _append(partial, {"run": self.run})
+        partial.replace(self._first)  # at once, because other ranks look at it
 
     def add(self, name: str, said: str) -> None:
-        self._append([name, said])
+        _append(self._own, [name, said])
         self.files[name] = said
 
     def remove(self) -> None:
-        self._path.unlink(missing_ok=True)
+        for path in (self._first, *self._of_others()):
+            path.unlink(missing_ok=True)
 
-    def _append(self, said: object) -> None:
-        with self._path.open("ab") as file:
-            file.write(f"{json.dumps(said)}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
+
+def _append(path: Path, said: object) -> None:
+    with path.open("ab") as file:
+        file.write(f"\n{json.dumps(said)}\n".encode())  # on a line of its own, whatever is torn before it
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class _Elsewhere(Output):
     """A place elsewhere, and the folder on the stage."""
 
-    def __init__(self, destination: Destination) -> None:
+    def __init__(self, destination: Destination, shared: bool = False) -> None:
         super().__init__(_local(destination))
         self.named = str(destination)
         self._destination = destination
-        self._sent = _Sent(self._work / _SENT)
+        self._shared = shared
+        self._sent = _Sent(self._work)
         self._claimed = self._cleans = False
         self._removed: list[str] = []
 
     def _fits(self, keeper: Keeper, built: int | None) -> bool:
-        self._sent = _Sent(self._work / _SENT)  # now that no other process writes it
+        self._sent.read()  # now that no other process writes it
         fits = self._sent.run is not None and keeper.fits(self._work, built)
         if fits and not self._destination.holds(self._sent.files):
             self._remove()
             fits = keeper.fits(self._work, None)
             keeper.reason = "what an earlier run had sent has changed there, or was removed"
         if not fits:
+            self._remove()  # first, because the journal counts on what was sent
             self._sent.begin()
         return fits
 
     def _made_stage(self, kept: Collection[str]) -> Stage:
-        return Relay(self._new, kept, self._destination, self._sent)
+        large = self._keeper.files if self._keeper is not None else ()
+        return Relay(self._new, kept, self._destination, self._sent, large)
 
     def _refuse_occupied(self, overwrite: bool) -> None:
-        self._destination.claim(self._sent.id, overwrite=overwrite)
+        if self._keeper is None:  # nothing is continued
+            self._sent.begin()
+        files = self._keeper.files if self._shared and self._keeper is not None else ()
+        self._destination.claim(self._sent.id, overwrite=overwrite, shared=files)
         self._claimed = True
 
     def publish(self, overwrite: bool) -> None:

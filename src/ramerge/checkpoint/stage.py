@@ -38,6 +38,8 @@ _HERE = -100  # AT_FDCWD
 _RENAME_EXCHANGE = 2
 _PIECE = 1 << 20
 _UNFINISHED = -1
+# A rank that has begun earlier may write a sign of life into a folder while it is removed.
+_TRIES = 5
 # Another machine numbers its devices otherwise, but a shared file has the same inode.
 _ELSEWHERE = -1
 
@@ -553,9 +555,11 @@ def _at(path: Path) -> Identity | None:
 
 
 def _remove_tree(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    if _at(path) is not None:
-        shutil.rmtree(path)
+    for _ in range(_TRIES):
+        shutil.rmtree(path, ignore_errors=True)
+        if _at(path) is None:
+            return
+    shutil.rmtree(path)
 
 
 def _identity(status: os.stat_result) -> Identity:

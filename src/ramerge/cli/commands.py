@@ -29,14 +29,12 @@ from ramerge.cli.options import (
     RECIPE,
     REPLACE,
     ROUNDING,
-    SENDING,
     SHARD_SIZE,
-    STAGE,
     options,
 )
 from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.options import DEBUG, OUT, PATH, as_json
+from ramerge.foundation.options import DEBUG, OUT, PATH, SENDING, STAGE, as_json
 from ramerge.foundation.terminal import fail, reminder, say, warn
 
 if TYPE_CHECKING:
@@ -78,7 +76,7 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **
 
 
 @click.command(short_help="Merge with many parameters at once.")
-@options(*RECIPE, FRESH, *EXECUTOR)
+@options(*RECIPE, *SENDING, FRESH, *EXECUTOR)
 @click.option(
     "--vary",
     metavar="KEY=V,V,...",
@@ -100,7 +98,8 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
         raise RecipeError("no output folder: ramerge sweep RECIPE OUT --vary parameters.r=0,0.1,0.2")
     leads = _leads(flags)
     with shown(stage, quiet=quiet or as_json or not leads) as listen:
-        records = run(document, out, vary=read_varied(vary), on_progress=listen, **_machine(flags), **_carrying(flags))
+        options = {**_machine(flags), **_sending(flags), **_carrying(flags)}
+        records = run(document, out, vary=read_varied(vary), on_progress=listen, **options)
     if not leads:
         return
     warnings = [warning for record in records for warning in record.warnings]
@@ -108,7 +107,7 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
     if as_json:
         click.echo(dumped([record.as_dict() for record in records]), nl=False)
     elif not quiet:
-        say([*texts.points(records, Path(out)), *reminder(warnings)])
+        say([*texts.points(records, out), *reminder(warnings)])
 
 
 @click.command(short_help="Show what a merge would do, and what would make it fail.")

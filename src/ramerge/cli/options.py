@@ -111,20 +111,10 @@ ROUNDING: Decorator = click.option(
 SHARD_SIZE: Decorator = click.option(
     "--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."
 )
-STAGE: Decorator = click.option(
-    "--stage",
-    metavar="FOLDER",
-    shell_complete=folders,
-    help="Of an OUT elsewhere: where files lie until they are sent; default: in the user's cache folder.",
-)
 REPLACE: Decorator = click.option(
     "--overwrite",
     is_flag=True,
     help="Replace OUT and all that is in it, at the end; in a bucket, as soon as the first new file is ready.",
-)
-SENDING: tuple[Decorator, ...] = (
-    STAGE,
-    click.option("--public", is_flag=True, help="Of an OUT on the hub: everybody may see it; default: private."),
 )
 AS_DELTA: Decorator = click.option(
     "--as-delta", is_flag=True, help="Write only what changes of the base; `ramerge apply` gives the model."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,7 +45,7 @@ def _dtypes(inputs: Mapping[str, str], output: str) -> str:
     return ", ".join([*[f"{name} {dtype}" for name, dtype in inputs.items()], f"output {output}"])
 
 
-def points(records: Sequence[Record], out: Path) -> list[str]:
+def points(records: Sequence[Record], out: str) -> list[str]:
     """The points of a sweep: what varies, what the method reports of every agent, and where each checkpoint is."""
     from ramerge.engine.card import figure
     from ramerge.foundation.terminal import table
@@ -57,7 +56,7 @@ def points(records: Sequence[Record], out: Path) -> list[str]:
     varied = [key.removeprefix("parameters.") for key in records[0].point]
     shown = columns[-1:]  # the figure that parameters change: lambda, or the kept share
     agents = [f"{column.title} {agent.name}" for agent in records[0].statistics for column in shown]
-    folders = [str(out / name) for name in folders_of([record.point for record in records])]
+    folders = [f"{out.rstrip('/')}/{name}" for name in folders_of([record.point for record in records])]
     width = max(map(len, folders))  # texts stand at the left
     rows = [
         [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge.foundation.completion import folders
-from ramerge.foundation.options import DEBUG, OUT, OVERWRITE, QUIET, as_json
+from ramerge.foundation.options import DEBUG, OUT, OUT_ANYWHERE, OVERWRITE, QUIET, SENDING, as_json
 from ramerge.foundation.terminal import say, warn
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _LINKS = click.option(
 @click.command(short_help="Store an agent as what it changed of its base.")
 @click.argument("base", metavar="BASE", shell_complete=folders)
 @click.argument("agent", metavar="AGENT", shell_complete=folders)
-@OUT
+@OUT_ANYWHERE
 @click.option(
     "--compression",
     type=click.Choice(["none", "zstd"]),
@@ -35,12 +35,15 @@ _LINKS = click.option(
 @_THREADS
 @_LINKS
 @OVERWRITE
+@SENDING[0]
+@SENDING[1]
 @QUIET
 @as_json("what was written")
 @DEBUG
-def delta(base: str, agent: str, out: Path, quiet: bool, as_json: bool, **options: Any) -> None:
+def delta(base: str, agent: str, out: str, quiet: bool, as_json: bool, **options: Any) -> None:
     """Write to OUT what AGENT has changed of BASE.
 
+    OUT is a folder, one in a bucket (s3://bucket/folder, gs://, az://), or a repository of the hub (hub:owner/name).
     `ramerge apply BASE OUT MODEL` gives AGENT back, equal to the byte, and merging takes OUT as an agent. AGENT is a
     model of any format that merging reads.
     """

@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+from ramerge.checkpoint import relay
 from ramerge.checkpoint.delta.apply import write_agent
 from ramerge.checkpoint.delta.codec import Compression
 from ramerge.checkpoint.delta.layout import Index, size_of
 from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_stacked
-from ramerge.checkpoint.outputs import path_of, problems_of
+from ramerge.checkpoint.outputs import out_of, path_of, problems_of
 from ramerge.checkpoint.stage import staged
 from ramerge.deltas.card import card
 from ramerge.deltas.make import write_delta
@@ -38,6 +39,8 @@ def delta(
     threads: int | None = None,
     allow_outside_links: bool = False,
     overwrite: bool = False,
+    stage: str | Path | None = None,
+    public: bool = False,
     on_progress: Listener | None = None,
 ) -> DeltaRecord:
     """Write what an agent has changed of its base, so that base and delta give every file of the agent back.
@@ -45,12 +48,16 @@ def delta(
     Args:
         base: a folder or hub id.
         agent: a folder or hub id of any format that merging reads, also a delta of a trainer, which is then on `base`.
-        out: the folder to make. It appears complete or not at all.
+        out: the folder to make, also in a bucket (`s3://bucket/delta`, `gs://`, `az://`), or a repository of the hub
+            (`hub:owner/name`). It appears complete or not at all.
         compression: `none`; or `zstd`, where that saves something: for slow disks and networks. Files become half as
             large, and are read half as fast.
         threads: worker threads; by default one for each processor, and one more.
         allow_outside_links: follow links of files that lead out of a model's folder.
         overwrite: replace an existing folder at `out`.
+        stage: of an `out` elsewhere, a folder on this machine in which the delta lies until it is sent; by default in
+            the user's cache folder.
+        public: whether everybody may see a repository that is written on the hub.
         on_progress: called with a `Progress` in bytes of the agent.
 
     Returns:
@@ -70,23 +77,27 @@ def delta(
     opened_base = open_stacked(below.folders, allow_outside_links=allow_outside_links)
     opened = open_stacked(above.folders, base=opened_base, allow_outside_links=allow_outside_links)
     size = sum(tensor.nbytes for tensor in opened.tensors.values())
-    folder = path_of(out)
+    place, inputs = out_of(out, stage, public=public), [*below.folders, *above.folders]
     # how much disk it takes is only known when it is made
-    if problems := problems_of(folder, [*below.folders, *above.folders], 0, overwrite=overwrite):
+    if isinstance(place, Path):
+        problems = problems_of(place, inputs, 0, overwrite=overwrite)
+    else:
+        problems = relay.problems_of(place, inputs, 0, overwrite=overwrite)
+    if problems:
         raise PlanError(problems)
-    with staged(folder, overwrite=overwrite) as stage:
+    with relay.made_at(place, overwrite=overwrite) as folder:
         index = write_delta(
             opened_base,
             opened,
-            stage,
+            folder,
             compression=compression,
             workers=threads,
             listen=on_progress or silence,
             allow_outside_links=allow_outside_links,
         )
-        made = _record(str(base), str(agent), index, opened, size, size_of(stage.folder), began)
+        made = _record(str(base), str(agent), index, opened, size, size_of(folder.folder), began)
         record = replace(made, warnings=tuple(_retyped(opened_base, opened)))
-        stage.write("README.md", card(record, below.hub_id, below.folder.resolve().name))
+        folder.write("README.md", card(record, below.hub_id, below.folder.resolve().name))
     return record
 
 

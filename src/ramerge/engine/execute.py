@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,7 @@ from ramerge.checkpoint.delta.write import DeltaWriter
 from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
+from ramerge.checkpoint.storage.destination import Destination
 from ramerge.engine.beside import make_records, write_beside, write_beside_delta
 from ramerge.engine.executors.executor import Executor
 from ramerge.engine.journal import Journal
@@ -371,6 +372,8 @@ class _Passes:
     ) -> Generator[Outcome | Message, None, None]:
         # what these close over may travel to other processes, so nothing of `self`
         plan, files = self._plan, self._files
+        if isinstance(plan.out, Destination):
+            plan = replace(plan, out=None)  # what sends, and its credentials, stay here
 
         def of_thread(tell: Callable[[Message], None]) -> AbstractContextManager[Worker]:
             return worker(plan, files, tell)
@@ -380,7 +383,11 @@ class _Passes:
 
         if self.journal is None:
             return self._executor.map(of_thread, work, batches, elsewhere)
-        return self.journal.map(self._executor, of_thread, work, batches, Outcomes(plan, wanted), elsewhere)
+
+        def owner(batch: Batch) -> int | None:
+            return sink.owner(batch[0]) if sink is not None else None
+
+        return self.journal.map(self._executor, of_thread, work, batches, Outcomes(plan, wanted), elsewhere, owner)
 
     def _compiling(self, kernel: Compiling) -> None:
         self._kernels_begun += not kernel.done

@@ -253,8 +253,11 @@ class Journal:
         blocks: Sequence[Block],
         codec: Codec[Block, Outcome],
         elsewhere: Elsewhere = bare,
+        owner: Callable[[Block], int | None] = lambda block: None,
     ) -> Generator[Any, None, None]:
         """As `Executor.map`: the outcomes of all blocks, whoever finds or has found them.
+
+        `owner` says which rank must do a block; None if it does not matter.
 
         Raises:
             RankError: another rank has failed or is lost.
@@ -284,7 +287,7 @@ class Journal:
             return _Recorded(numbered[0], outcome)
 
         yield from found()
-        mine = [(i, blocks[i]) for i in range(others.number, len(blocks), others.world) if missing[i]]
+        mine = [(i, block) for i, block in enumerate(blocks) if missing[i] and self._is_mine(i, owner(block))]
         looked = time.monotonic()
         with closing(executor.map(worker, recorded, mine, elsewhere)) as results:
             for result in results:
@@ -312,6 +315,9 @@ class Journal:
                 others.check()
                 time.sleep(pause)
                 pause = min(2 * pause, 0.2)
+
+    def _is_mine(self, index: int, owner: int | None) -> bool:
+        return (index % self._others.world if owner is None else owner) == self._others.number
 
 
 def difference(left: Mapping[str, str], right: Mapping[str, str]) -> str | None:

@@ -138,6 +138,9 @@ class Patches:
     def advance(self, block: Block) -> None:
         """Nothing to do."""
 
+    def owner(self, block: Block) -> int | None:
+        """See `Sink.owner`."""
+
     def sync(self) -> None:
         """Nothing to do: no other process works."""
 

@@ -47,8 +47,8 @@ _LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_NTASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
 )
 
-_HERE, _WRITTEN, _DONE, _LEFT, _FAILED = "here", "written", "done", "left", "failed"
-_ORDER = (_HERE, _WRITTEN, _DONE, _LEFT)
+_HERE, _CLEARED, _WRITTEN, _DONE, _LEFT, _FAILED = "here", "cleared", "written", "done", "left", "failed"
+_ORDER = (_HERE, _CLEARED, _WRITTEN, _DONE, _LEFT)
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,7 @@ class Team:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+        self._has_failed = False
 
     # --- finding each other -------------------------------------------------------------------------------------------
 
@@ -158,7 +159,8 @@ class Team:
             RankError: one does not come in time.
         """
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir()
+        self._folder.mkdir(exist_ok=True)  # another rank may have written there meanwhile
+        (self._folder / _SESSION).unlink(missing_ok=True)
         self._begin()
         deadline = time.monotonic() + self._rank.timeout
         while missing := [number for number in range(self.world) if number not in self._nonces]:
@@ -166,7 +168,7 @@ class Team:
                 who = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
                 raise RankError(
                     f"of {self.world} ranks these have not come within {self._rank.timeout:g} s: {who}; "
-                    "are all started with the same command, and is the folder shared?",
+                    f"are all started with the same command, and is {self._folder.parent.parent} shared?",
                     resumable=True,
                 )
             self._look_for_others()
@@ -228,7 +230,7 @@ class Team:
         if now - self._checked < 0.5 * min(1.0, self._rank.timeout):
             return
         self._checked = now
-        for number, nonce in self._nonces.items():
+        for number, nonce in list(self._nonces.items()):  # rank 0 may still be finding others
             if number == self.number:
                 continue
             said = _read(self._folder / f"{number}.{nonce}")
@@ -243,6 +245,14 @@ class Team:
                 raise RankError(text, resumable=True)
             if said is None and not self._folder.exists():
                 raise RankError("rank 0 has ended", resumable=True)
+
+    def say_cleared(self) -> None:
+        """As rank 0: say that what the place of an output held before is removed."""
+        self._say(_CLEARED)
+
+    def is_cleared(self) -> bool:
+        """As another rank: whether rank 0 has said so."""
+        return self._has_reached(0, _CLEARED)
 
     def written(self) -> None:
         """Say that all of this rank's bytes are on the disk, and as rank 0 wait until all say so.
@@ -278,20 +288,28 @@ class Team:
             return
         if failure is None:
             self._say(_LEFT if self.number else _DONE)
+            self._wait_until_left(self._rank.timeout)
         else:
-            self._say(_FAILED, words=_in_words(failure), resumable=_is_resumable(failure))
-        if self.number == 0:
-            seconds = self._rank.timeout if failure is None else min(_PARTING_SECONDS, self._rank.timeout)
-            deadline = time.monotonic() + seconds
-            others = [number for number in self._nonces if number]
-            while not all(map(self._has_left, others)) and time.monotonic() < deadline:
-                time.sleep(_PAUSE)
+            self.fail(failure)
         self._ended.set()
         self._thread.join()
         if self.number == 0:
             shutil.rmtree(self._folder, ignore_errors=True)
             with suppress(OSError):
                 self._folder.parent.rmdir()
+
+    def fail(self, failure: BaseException) -> None:
+        """Tell the others that this rank has failed. Rank 0 waits until none of them writes or sends any more."""
+        if self._thread is not None and not self._has_failed:
+            self._has_failed = True
+            self._say(_FAILED, words=_in_words(failure), resumable=_is_resumable(failure))
+            self._wait_until_left(min(_PARTING_SECONDS, self._rank.timeout))
+
+    def _wait_until_left(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        others = [number for number in self._nonces if number and self.number == 0]
+        while not all(map(self._has_left, others)) and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
 
     def _has_left(self, number: int) -> bool:
         said = _read(self._folder / f"{number}.{self._nonces[number]}")
@@ -311,7 +329,8 @@ class Team:
 
     def _say(self, state: str, **more: Any) -> None:
         with self._lock:
-            self._state |= {"state": state, **more}
+            if self._state["state"] != _FAILED:
+                self._state |= {"state": state, **more}
         self._beat()
 
     def _beat(self) -> None:

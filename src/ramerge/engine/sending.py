@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.relay import Relay
-from ramerge.engine.sinks import Shards
+from ramerge.checkpoint.write import Writer
+from ramerge.engine.sinks import Shards, shard_name
 from ramerge.foundation.errors import SendError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.planning.model import Block, Part, Plan
@@ -18,6 +21,42 @@ from ramerge.planning.model import Block, Part, Plan
 # Files that workers may write into besides the one that is sent.
 _AHEAD = 2
 _PARTING_SECONDS = 10.0
+_SECONDS_BETWEEN_LOOKS = 0.2
+
+
+class Senders(Protocol):
+    """The ranks that send one output, each the files that it makes."""
+
+    number: int
+    world: int
+
+    def check(self) -> None:
+        """Raise if another one has failed or is lost."""
+        ...
+
+    def say_cleared(self) -> None:
+        """As rank 0: say that nothing is at the place any more that was there before."""
+        ...
+
+    def is_cleared(self) -> bool:
+        """As another rank: whether rank 0 has said so."""
+        ...
+
+
+class _Alone:
+    """One process makes and sends all files."""
+
+    number = 0
+    world = 1
+
+    def check(self) -> None:
+        """Nobody can be lost."""
+
+    def say_cleared(self) -> None:
+        """Nobody waits for it."""
+
+    def is_cleared(self) -> bool:
+        return True
 
 
 class Prefixes:
@@ -30,7 +69,7 @@ class Prefixes:
         plan: the plan.
 
     Attributes:
-        order: the shards, as their last blocks come in a pass that goes forwards.
+        order: the shards, as their last blocks come in a pass that goes forwards. Those of all points are alike.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -83,22 +122,41 @@ class Relayed(Shards):
     before them, never wait, so this comes to an end.
 
     The end of the last shard is sent when all is found to be right. So a model of one file appears only then.
+
+    Of several ranks, each makes and sends whole shards. What the place held before is removed by rank 0, when its first
+    shard is ready; until then no rank sends the end of a shard.
+
+    Args:
+        plan: the plan.
+        writer: of the shards.
+        stage: their folder.
+        senders: the ranks, if there are several.
     """
 
-    def __init__(self, plan: Plan, stage: Relay, before_sync: Callable[[], Callable[[], None]] | None = None) -> None:
-        """See `Shards`."""
-        super().__init__(plan, stage, before_sync)
-        self._stage = stage
+    def __init__(self, plan: Plan, writer: Writer, stage: Relay, senders: Senders | None = None) -> None:
+        super().__init__(plan, writer)
+        self._stage, self._senders = stage, senders or _Alone()
         self._final = Prefixes(plan)
-        self._order = self._final.order
         self._sizes = {shard.name: shard.file_bytes for shard in plan.shards}
-        self._sent = 0  # shards
+        self._owners = owners(plan, self._final.order, self._sizes, self._senders.world)
+        self._order = [shard for shard in self._final.order if self._owners[shard] == self._senders.number]
+        self._sent = 0  # shards, of all points
+        self._done = 0  # bytes of files that were sent
         self._asked = self._taken = 0  # bytes of the next one
+        self._cleared = False
         self._changed = threading.Condition()
         self._ends = self._stopped = False
         self._failure: BaseException | None = None
         self._sender = threading.Thread(target=self._send, name="ramerge-send", daemon=True)
         self._sender.start()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process, the same files: it writes, and this one sends."""
+        return Shards, (replace(self._plan, out=None), self._writer)
+
+    def owner(self, block: Block) -> int | None:
+        """See `Sink.owner`."""
+        return self._owners[self._plan.tensors[block.tensor].parts[0].shard]
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         """See `Sink.write`."""
@@ -149,9 +207,9 @@ class Relayed(Shards):
         return super().finish()
 
     def _progress(self) -> Progress:
+        total = len(self._plan.points) * sum(self._sizes[shard] for shard in self._order)
         with self._changed:
-            done = sum(self._sizes[shard] for shard in self._order[: self._sent]) + self._taken
-        return Progress("sending", done, sum(self._sizes.values()))
+            return Progress("sending", self._done + self._taken, total)
 
     def close(self) -> None:
         """Stop sending, and close the files."""
@@ -166,10 +224,32 @@ class Relayed(Shards):
         with self._changed:
             if stop > self._asked:  # what was asked for before has been taken
                 self._asked, self._taken = stop, self._asked
-            while self._limit(shard) < stop and not self._stopped:
-                self._changed.wait()
-            if self._stopped:
-                raise SendError(f"{shard}: sending was broken off")
+        ends = stop == self._sizes[shard]
+        if ends and self._senders.world > 1:  # others wait for it, and so they do not wait for the end of this one
+            self._wait(shard, lambda: self._final.of(shard) >= stop)
+            self._clear(shard)
+        self._wait(shard, lambda: self._limit(shard) >= stop)
+        if ends:
+            self._clear(shard)
+
+    def _clear(self, shard: str) -> None:
+        """Remove what the place held before, or wait until that is done."""
+        if self._senders.number:
+            self._wait(shard, self._senders.is_cleared)
+        elif not self._cleared:
+            self._stage.clear()
+            self._senders.say_cleared()
+            self._cleared = True
+
+    def _wait(self, shard: str, is_so: Callable[[], bool]) -> None:
+        while True:
+            self._senders.check()
+            with self._changed:
+                if self._stopped:
+                    raise SendError(f"{shard}: sending was broken off")
+                if is_so():
+                    return
+                self._changed.wait(_SECONDS_BETWEEN_LOOKS)
 
     def _limit(self, shard: str) -> int:
         """How many of a shard's first bytes may be sent."""
@@ -179,12 +259,41 @@ class Relayed(Shards):
     def _send(self) -> None:
         try:
             for shard in self._order:
-                self._stage.send(shard, partial(self._reaches, shard))
+                for point in range(len(self._plan.points)):
+                    self._stage.send(shard_name(self._plan, point, shard), partial(self._reaches, shard))
+                    with self._changed:
+                        self._done += self._sizes[shard]
+                        self._asked = self._taken = 0
                 with self._changed:
                     self._sent += 1
-                    self._asked = self._taken = 0
                     self._changed.notify_all()
         except BaseException as failure:
             with self._changed:
                 self._failure = failure
                 self._changed.notify_all()
+
+
+def owners(plan: Plan, order: Sequence[str], sizes: Mapping[str, int], world: int) -> dict[str, int]:
+    """For each shard the rank that makes it. Shards that hold parts of one tensor have the same, so blocks have one.
+
+    Args:
+        plan: the plan.
+        order: its shards.
+        sizes: their bytes.
+        world: how many ranks there are. Rank 0 has the first shard, and each next one who has the fewest bytes so far.
+    """
+    above = {shard: shard for shard in order}
+
+    def top(shard: str) -> str:
+        while above[shard] != shard:
+            shard = above[shard]
+        return shard
+
+    for tensor in plan.tensors:
+        for part in tensor.parts:
+            above[top(part.shard)] = top(tensor.parts[0].shard)
+    loads, found = [0] * world, dict[str, int]()
+    for shard in order:
+        rank = found.setdefault(top(shard), loads.index(min(loads)))
+        loads[rank] += sizes[shard]
+    return {shard: found[top(shard)] for shard in order}

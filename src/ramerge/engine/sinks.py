@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.stage import Stage
 from ramerge.checkpoint.write import Shard, Writer
 from ramerge.foundation.dtypes import torch_dtypes
 from ramerge.foundation.events import Listener, silence
@@ -45,21 +44,16 @@ class MergedTensor:
 
 
 class Shards:
-    """Bytes into the shards of every point."""
+    """Bytes into the shards of every point.
 
-    def __init__(self, plan: Plan, stage: Stage, before_sync: Callable[[], Callable[[], None]] | None = None) -> None:
-        """Make the files, or open those that the stage keeps.
+    Args:
+        plan: the plan.
+        writer: of `all_shards`.
+    """
 
-        Args:
-            plan: the plan.
-            stage: the folder.
-            before_sync: see `Writer`.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
+    def __init__(self, plan: Plan, writer: Writer) -> None:
         self._plan = plan
-        self._writer = Writer(stage, all_shards(plan), before_sync)
+        self._writer = writer
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         """See `Sink.write`."""
@@ -68,6 +62,9 @@ class Shards:
 
     def advance(self, block: Block) -> None:
         """Nothing to do."""
+
+    def owner(self, block: Block) -> int | None:
+        """See `Sink.owner`."""
 
     def sync(self) -> None:
         """See `Sink.sync`."""
@@ -166,6 +163,9 @@ class Whole:
             with self._lock:
                 del self._begun[index], self._missing[index]
             self._slots.release()
+
+    def owner(self, block: Block) -> int | None:
+        """See `Sink.owner`."""
 
     def sync(self) -> None:
         """Nothing to do: no other process works."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
+from functools import cached_property
 from pathlib import Path
 
-from ramerge.checkpoint.relay import Relay, relayed
-from ramerge.checkpoint.stage import Stage, gathered, hidden_folder, staged
+from ramerge.checkpoint.outputs import Out
+from ramerge.checkpoint.relay import Relay, joined, made_at, work_of
+from ramerge.checkpoint.stage import Stage, gathered, hidden_folder
+from ramerge.checkpoint.write import Writer
 from ramerge.engine.facts import facts_of
 from ramerge.engine.journal import Journal
 from ramerge.engine.ranks import Rank, Team
@@ -25,26 +28,25 @@ class Site:
         leads: whether this process writes what is written once, and puts the output in its place.
     """
 
-    def __init__(self, work: Path, journal: Journal, team: Team | None, stage: Stage | None) -> None:
+    def __init__(self, work: Path, journal: Journal, team: Team | None, stage: Callable[[], Stage]) -> None:
         self.journal = journal
         self.leads = team is None or team.number == 0
         self._work = work
         self._team = team
-        self._stage = stage
+        self._made_stage = stage
 
-    @property
+    @cached_property
     def stage(self) -> Stage:
-        """The folder that is built."""
-        if self._stage is None:
-            self._stage = Stage(self._work / "new", self.journal.files)
-        return self._stage
+        """The folder that is built. It is there when the ranks have found each other."""
+        return self._made_stage()
 
     def shards(self, plan: Plan) -> Shards:
         """The output's files. From then on all ranks work."""
         if not self.leads:
             self.begin()
-        stage, before_sync = self.stage, self.journal.before_sync
-        shards = Relayed(plan, stage, before_sync) if isinstance(stage, Relay) else Shards(plan, stage, before_sync)
+        stage = self.stage
+        writer = Writer(stage, all_shards(plan), self.journal.before_sync)
+        shards = Relayed(plan, writer, stage, self._team) if isinstance(stage, Relay) else Shards(plan, writer)
         try:
             if self.leads:
                 self.begin()
@@ -92,17 +94,32 @@ def building(plan: Plan, rank: Rank | None, *, fresh: bool) -> Iterator[Site]:
     assert plan.out is not None
     files = {} if plan.below is not None else {shard.name: shard.file_bytes for shard in all_shards(plan)}
     journal = Journal(facts_of(plan), files, plan.bytes_read, fresh=fresh)
-    if not isinstance(plan.out, Path):
-        with closing(journal), relayed(plan.out, overwrite=plan.overwrite, keeper=journal) as relay:
-            yield Site(relay.folder.parent, journal, None, relay)
-        return
-    work = hidden_folder(plan.out)
+    out = plan.out
+    work = hidden_folder(out) if isinstance(out, Path) else work_of(out)
     with together(rank, work) as team, closing(journal):
-        if team is not None and team.number:
-            yield Site(work, journal, team, None)
+        if team is not None and (number := team.number):
+            yield Site(work, journal, team, lambda: _joined(out, work, files, number))
         else:
-            with staged(plan.out, overwrite=plan.overwrite, keeper=journal) as stage:
-                yield Site(work, journal, team, stage)
+            several = rank is not None and rank.world > 1
+            made = made_at(out, overwrite=plan.overwrite, keeper=journal, shared=several)
+            with made as stage, _failing(team):
+                yield Site(work, journal, team, lambda: stage)
+
+
+def _joined(out: Out, work: Path, files: Collection[str], number: int) -> Stage:
+    """The same folder of another process."""
+    return Stage(work / "new", files) if isinstance(out, Path) else joined(out, files, number)
+
+
+@contextmanager
+def _failing(team: Team | None) -> Iterator[None]:
+    """Tells the other ranks of an error before what they have written or sent is removed."""
+    try:
+        yield
+    except BaseException as failure:
+        if team is not None:
+            team.fail(failure)
+        raise
 
 
 @contextmanager
@@ -111,7 +128,7 @@ def meeting(plan: Plan, rank: Rank, folder: Path, further: object) -> Iterator[S
     journal = Journal(facts_of(plan, further), {}, plan.bytes_read)
     work = hidden_folder(folder / "ranks")
     with together(rank, work) as team, closing(journal):
-        site = Site(work, journal, team, None)
+        site = Site(work, journal, team, lambda: Stage(work / "new"))
         if site.leads:
             with gathered(work, journal):
                 site.begin()

@@ -63,6 +63,10 @@ class Sink(Protocol):
         """Called after each block that is done, now or by an earlier run, in the thread that began the pass."""
         ...
 
+    def owner(self, block: Block) -> int | None:
+        """The rank that must do a block; None if it does not matter."""
+        ...
+
     def sync(self) -> None:
         """Bring to the disk what was written; called in other processes that work, before they report it."""
         ...

@@ -10,14 +10,20 @@ from typing import Any
 
 import click
 
+from ramerge.foundation.completion import folders
+
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class _Path(click.Path):
-    """A path. An empty one is refused, because it would be the working folder."""
+    """A path, or as text also a place elsewhere. An empty one is refused, because it would be the working folder.
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
+    Args:
+        kind: what a command gets: `Path`, or `str`.
+    """
+
+    def __init__(self, kind: type[Path] | type[str] = Path) -> None:
+        super().__init__(path_type=kind)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path."""
@@ -29,8 +35,20 @@ class _Path(click.Path):
 PATH = _Path()
 
 OUT: Decorator = click.argument("out", type=PATH)
+OUT_ANYWHERE: Decorator = click.argument("out", type=_Path(str))
 OVERWRITE: Decorator = click.option(
     "--overwrite", is_flag=True, help="Replace the folder OUT and all that is in it, at the end."
+)
+STAGE: Decorator = click.option(
+    "--stage",
+    metavar="FOLDER",
+    shell_complete=folders,
+    help="Of an OUT elsewhere: where files lie until they are sent, a folder that all ranks and nodes see; default: in "
+    "the user's cache folder.",
+)
+SENDING: tuple[Decorator, ...] = (
+    STAGE,
+    click.option("--public", is_flag=True, help="Of an OUT on the hub: everybody may see it; default: private."),
 )
 SERVE_ARGS: Decorator = click.option(
     "--serve-args", default="", metavar="WORDS", help="Further words of the server's command line."

@@ -87,9 +87,9 @@ def make_plan(
             findings.problem(text)
     elif out is not None:
         disk_free = relay.free_here(out)
-        checks.check_elsewhere(out, points, findings, as_delta=as_delta)
-        largest = max((shard.file_bytes for shard in contents.shards), default=0)
-        for text in relay.problems_of(out, inputs.folders, contents.bytes_written, largest, overwrite=overwrite):
+        largest = len(points) * max((shard.file_bytes for shard in contents.shards), default=0)
+        needed = 0 if as_delta else relay.needed_of(contents.bytes_written, largest)
+        for text in relay.problems_of(out, inputs.folders, needed, overwrite=overwrite):
             findings.problem(text)
     return Plan(
         points=tuple(points),

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from ramerge.checkpoint.companions import canonical_key, companion_files, compare_configs
 from ramerge.checkpoint.formats.safetensors import INDEX
 from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.storage.destination import Destination
 from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize
@@ -218,13 +217,6 @@ def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point], f
 def _is_coarser(dtype: str, other: str) -> bool:
     """Whether a dtype cannot hold most numbers of another."""
     return itemsize(dtype) < itemsize(other) or (dtype, other) == ("BF16", "F16")
-
-
-def check_elsewhere(out: Destination, points: Sequence[Point], findings: Findings, *, as_delta: bool) -> None:
-    """Refuse what is written on this machine only."""
-    what = "a sweep" if points[0].name else "a delta" if as_delta else None
-    if what is not None:
-        findings.problem(f"{out}: {what} is written on this machine only; write to a folder here and upload it")
 
 
 def check_delta(points: Sequence[Point], inputs: Inputs, findings: Findings, *, in_memory: bool) -> None:

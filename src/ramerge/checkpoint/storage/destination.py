@@ -36,21 +36,35 @@ class Destination(ABC):
         return self.address
 
     @abstractmethod
-    def problems(self, inputs: Sequence[Place], run: str | None, *, overwrite: bool) -> list[str]:
+    def problems(self, inputs: Sequence[Place], run: Callable[[], str | None], *, overwrite: bool) -> list[str]:
         """Why no model can be sent there, as far as this is known without sending anything.
 
         Args:
             inputs: files and folders that are read.
-            run: the run that will be continued, if there is one.
+            run: gives the run that will be continued, if there is one. It is asked after the place, because another
+                rank may begin the run meanwhile.
             overwrite: whether what is there will be replaced.
         """
 
     @abstractmethod
-    def claim(self, run: str, *, overwrite: bool) -> None:
+    def claim(self, run: str, *, overwrite: bool, shared: Collection[str] = ()) -> None:
         """Take the folder for a run. What is there stays as it is.
+
+        Args:
+            run: the run.
+            overwrite: whether what is there will be replaced.
+            shared: the large files, if several processes send them.
 
         Raises:
             OutputError: another run has taken it, it holds something, or it cannot be written to.
+        """
+
+    @abstractmethod
+    def join(self, shared: Collection[str]) -> None:
+        """Take part in sending to a folder that another process has claimed.
+
+        Args:
+            shared: as that process has given them to `claim`.
         """
 
     @abstractmethod

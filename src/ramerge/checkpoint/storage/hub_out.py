@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,7 +53,7 @@ class HubOut(Destination):
         self.stage = stage
         self._public = public
 
-    def problems(self, inputs: Sequence[Place], run: str | None, *, overwrite: bool) -> list[str]:
+    def problems(self, inputs: Sequence[Place], run: Callable[[], str | None], *, overwrite: bool) -> list[str]:
         """See `Destination`. Inputs are of a commit, so that what is written to the same repository changes none."""
         try:
             with self._in_words():
@@ -96,13 +96,16 @@ class HubOut(Destination):
         names = [file.rfilename for file in (info.siblings if info is not None else None) or ()]
         return sorted(name for name in names if name not in _OF_THE_HUB)
 
-    def claim(self, run: str, *, overwrite: bool) -> None:
+    def claim(self, run: str, *, overwrite: bool, shared: Collection[str] = ()) -> None:
         """See `Destination`. Makes repository and branch."""
         self._refuse(overwrite=overwrite)
         with self._in_words():
             _api().create_repo(self.name, private=not self._public, exist_ok=True)
             if self._branch != _MAIN:
                 _api().create_branch(self.name, branch=self._branch, exist_ok=True)
+
+    def join(self, shared: Collection[str]) -> None:
+        """See `Destination`. Files can be sent by any process."""
 
     def holds(self, sent: Mapping[str, str]) -> bool:
         """See `Destination`. The hub says only at the commit whether it still has a file."""

@@ -11,7 +11,6 @@ machine: these files, and uploads that are open.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 import warnings
@@ -22,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ramerge.checkpoint.delta.layout import COMPANIONS, INDEX
 from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.checkpoint.storage.objects import MARKER, Bucket
 from ramerge.checkpoint.storage.place import Place, Remote
@@ -34,7 +34,8 @@ _PART = 8 << 20
 _MOST_PARTS = 9_000
 _PARTS_AT_ONCE = 4
 _LARGEST_MARKER = 32 << 20
-_RECORDS = ("ramerge.json", "delta.safetensors.index.json")
+_SWEEP = "sweep.json"
+_RECORDS = ("ramerge.json", INDEX, _SWEEP)
 
 
 class ObjectsOut(Destination):
@@ -53,7 +54,7 @@ class ObjectsOut(Destination):
         self.stage = stage
         self._said = dict[str, Any]()
 
-    def problems(self, inputs: Sequence[Place], run: str | None, *, overwrite: bool) -> list[str]:
+    def problems(self, inputs: Sequence[Place], run: Callable[[], str | None], *, overwrite: bool) -> list[str]:
         """See `Destination`."""
         for each in inputs:
             if isinstance(each, Remote) and _overlap(self.address, each.storage.address):
@@ -66,11 +67,11 @@ class ObjectsOut(Destination):
             return list(error.problems)
         return []
 
-    def _refuse(self, run: str | None, *, overwrite: bool) -> None:
+    def _refuse(self, run: Callable[[], str | None], *, overwrite: bool) -> None:
         """Raise if the folder cannot be taken."""
         there = self._bucket.list()
         said = self._marker() if there.pop(MARKER, None) is not None else None
-        if said is not None and (run is None or said.get("run") != run):
+        if said is not None and (said.get("run") is None or said.get("run") != run()):
             raise OutputError(
                 f"{self.address}: {_who(said)}; wait for it, or give its stage (--stage) to go on with it; if it has "
                 f"ended, `ramerge clean {self.address}` removes what it left"
@@ -81,8 +82,11 @@ class ObjectsOut(Destination):
             raise PlanError(
                 f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
             )
+        own = self._own_folders(there)
         if inside := sorted(
-            key for key in there if "/" in key and key.rpartition("/")[2] in (*_RECORDS, "config.json")
+            key
+            for key in there
+            if "/" in key and key.rpartition("/")[2] in (*_RECORDS, "config.json") and key.partition("/")[0] not in own
         ):
             raise PlanError(
                 f"{self.address}: holds another model, in {self.address}/{inside[0].rpartition('/')[0]}, which "
@@ -94,9 +98,14 @@ class ObjectsOut(Destination):
                 "remove it yourself"
             )
 
-    def claim(self, run: str, *, overwrite: bool) -> None:
-        """See `Destination`."""
-        self._refuse(run, overwrite=overwrite)
+    def _own_folders(self, there: Collection[str]) -> Collection[str]:
+        """Folders that are a part of what is in this one: a sweep's points, or the files that a delta keeps."""
+        points = self._json(_SWEEP).get("points") if _SWEEP in there else None
+        return [*(points if isinstance(points, dict) else ()), *([COMPANIONS] if INDEX in there else ())]
+
+    def claim(self, run: str, *, overwrite: bool, shared: Collection[str] = ()) -> None:
+        """See `Destination`. The marker names shared files at once, because one process writes it."""
+        self._refuse(lambda: run, overwrite=overwrite)
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         said = {"ramerge": __version__, "run": run, "host": socket.gethostname(), "since": now, "files": None}
         try:
@@ -110,6 +119,12 @@ class ObjectsOut(Destination):
             warnings.warn(problem, OutputWarning, stacklevel=2)
         unknown = _names(said, "uploads") if problems else None
         self._said = {**said, "files": _names(said, "files"), "uploads": unknown or []}
+        if shared:
+            self._name(uploads=shared)
+
+    def join(self, shared: Collection[str]) -> None:
+        """See `Destination`."""
+        self._said = {"files": None, "uploads": list(shared)}
 
     def _mark(self, said: Mapping[str, Any], mode: Any = "overwrite") -> None:
         """Put the marker.
@@ -137,10 +152,14 @@ class ObjectsOut(Destination):
         self._mark(self._said)
 
     def _marker(self) -> dict[str, Any]:
-        """What the marker says; nothing if there is none, or if it cannot be understood."""
-        with self._bucket.in_words(MARKER):
+        """What the marker says."""
+        return self._json(MARKER)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        """What a file of ours says; nothing if there is none, or if it cannot be understood."""
+        with self._bucket.in_words(name):
             try:
-                text = bytes(self._bucket.obstore.get(self._bucket.store, MARKER).bytes())
+                text = bytes(self._bucket.obstore.get(self._bucket.store, name).bytes())
             except FileNotFoundError:
                 return {}
         try:
@@ -185,7 +204,8 @@ class ObjectsOut(Destination):
         size = path.stat().st_size
         part = max(_PART, -(-size // _MOST_PARTS))
         reaches(min(part, size))
-        self._name(uploads=[name])
+        if name not in self._said["uploads"]:
+            self._name(uploads=[name])
         with self._bucket.in_words(name):
             said = self._bucket.obstore.put(
                 self._bucket.store,
@@ -202,7 +222,7 @@ class ObjectsOut(Destination):
         """See `Destination`."""
         if not self.holds(sent):
             raise OutputError(f"{self.address}: another program has changed or removed what was sent there")
-        self._name(files=files)
+        self._name(files=files, uploads=[name for name, path in files.items() if path.stat().st_size > _PART])
         for name in sorted(files, key=lambda name: (_rank(name), name)):
             with self._bucket.in_words(name):
                 self._bucket.obstore.put(self._bucket.store, name, files[name], chunk_size=_PART)
@@ -258,10 +278,12 @@ def _receipt(nbytes: int, tag: str) -> str:
 
 def _pieces(path: Path, size: int, reaches: Reaches) -> Iterator[bytes]:
     """The parts of a file, each as soon as it is final."""
-    with path.open("rb", buffering=0) as file:  # a buffer would hold what was read ahead, and is not final
-        end = os.fstat(file.fileno()).st_size
-        for start in range(0, end, size):
-            _beside(partial(reaches, min(start + size, end)))
+    end = path.stat().st_size
+    for start in range(0, end, size):
+        _beside(partial(reaches, min(start + size, end)))
+        # opened now and without a buffer: on a network file system, and in a buffer, is else what was there before
+        with path.open("rb", buffering=0) as file:
+            file.seek(start)
             yield file.read(size)
 
 

@@ -1,0 +1,250 @@
+"""Models that several processes make and send to a bucket of a real S3 server."""
+
+from __future__ import annotations
+
+import re
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ramerge
+from ramerge.checkpoint import relay
+from ramerge.checkpoint.storage.objects import MARKER
+from ramerge.checkpoint.storage.objects_out import ObjectsOut
+from ramerge.engine.ranks import Rank
+from ramerge.foundation.errors import OutputWarning, RamergeError, SendError
+from tests import kills
+from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
+from tests.executors import cluster
+from tests.storage.killed import started
+from tests.storage.seaweed import BUCKET, Server
+from tests.storage.test_outputs import CASES, expected, found, left
+from tests.test_ranks import SECONDS, side_by_side
+
+WORLD = 3
+
+
+@pytest.fixture(autouse=True)
+def stage(own_cache: Path) -> Path:
+    """Where files lie until they are sent, which all processes see."""
+    return own_cache / "outputs"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> dict[str, Any]:
+    return recipe(tmp_path, write_simple(tmp_path)) | {"shard_size": "2KB"}
+
+
+def in_threads(
+    source: dict[str, Any], out: str | Path, world: int = WORLD, **options: Any
+) -> list[BaseException | None]:
+    """Ranks in threads of this process; how each of them ended."""
+    ranks = [Rank(number, world, SECONDS) for number in range(world)]
+    return side_by_side([lambda rank=rank: kills.merge(source, out, rank=rank, **options) for rank in ranks])
+
+
+def on_ranks(_request: pytest.FixtureRequest) -> Callable[[dict[str, Any], str], None]:
+    def merge(source: dict[str, Any], out: str) -> None:
+        assert in_threads(source, out) == [None] * WORLD
+
+    return merge
+
+
+def on_ray(request: pytest.FixtureRequest) -> Callable[[dict[str, Any], str], None]:
+    ray: Any = request.getfixturevalue("connected")
+    return lambda source, out: cluster.merge(ray, source, out, block=kills.BLOCK)
+
+
+# A cluster takes all cases in one test, because it would start in each process of tests.
+TOGETHER = {**{f"ranks-{case}": (on_ranks, [case]) for case in CASES}, "ray": (on_ray, list(CASES))}
+
+
+@pytest.mark.parametrize(("executor", "cases"), TOGETHER.values(), ids=TOGETHER)
+def test_the_output_is_that_of_threads(
+    executor: Callable[..., Any],
+    cases: list[str],
+    s3: Server,
+    source: dict[str, Any],
+    stage: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    merge = executor(request)
+    for case in cases:
+        name = f"{executor.__name__}/{case.replace(' ', '-')}"
+        merge(source | CASES[case], f"s3://{BUCKET}/{name}")
+        assert found(s3, name) == expected(source | CASES[case], tmp_path / case)
+        assert left(stage) == [] and MARKER not in s3.files(name)
+
+
+# Which rank is killed, and when. Rank 0 puts the marker, too.
+MOMENTS = [
+    (0, "record", 3),
+    (0, "record", 30),
+    (0, "sent", 0),
+    (0, "emptied", 1),
+    (0, "put", 1),
+    (0, "put", 4),
+    (0, "removed", 0),
+    (2, "record", 3),
+    (2, "record", 30),
+    (2, "sent", 0),
+    (2, "emptied", 1),
+    (2, "put", 0),
+]
+
+
+@pytest.mark.parametrize(("killed", "what", "number"), MOMENTS)
+def test_a_killed_rank_ends_all_and_any_number_goes_on(
+    killed: int, what: str, number: int, s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path
+) -> None:
+    wanted, name = expected(source, tmp_path / "here"), f"ranks-killed/{killed}-{what}-{number}"
+    out = f"s3://{BUCKET}/{name}"
+    processes = [
+        started(source, out, what if rank == killed else "never", number, rank=[rank, WORLD, 4.0])
+        for rank in range(WORLD)
+    ]
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    codes = [process.returncode for process in processes]
+    assert codes[killed] == -signal.SIGKILL
+    assert all(code == 1 and f"rank {killed} " in text for code, text in zip(codes, said, strict=True) if code >= 0)
+    there = s3.files(name)
+    assert MARKER in there and ("model.safetensors.index.json" not in there or what == "removed")
+    assert left(stage)
+    assert goes_on(source, out) == [None, None]
+    assert {key for key in there if key.endswith(".safetensors")} <= wanted.keys()
+    assert found(s3, name) == wanted
+    assert left(stage) == [] and s3.uploads(name) == []
+
+
+def goes_on(source: dict[str, Any], out: str, world: int = 2, **options: Any) -> list[BaseException | None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OutputWarning)
+        return in_threads(source, out, world, **options)
+
+
+def test_a_rank_is_killed_within_its_upload(s3: Server, stage: Path, tmp_path: Path) -> None:
+    """The parts that it leaves are removed by the next run, and by `clean`."""
+    for seed, name in enumerate(["base", "code"]):
+        write_checkpoint(tmp_path / name, simple(seed, moved=0.3 * bool(seed), shape=(1500, 1800)))
+    source = recipe(tmp_path, ["code"], method="ram", shard_size="6MB")
+    out, number = f"s3://{BUCKET}/ranks-within", 1
+    for ends in ("clean", "continues"):
+        processes = [
+            started(source, out, "part" if rank == number else "never", 1, rank=[rank, 2, 4.0], block=1 << 19)
+            for rank in range(2)
+        ]
+        assert [process.wait(120) for process in processes] == [1, -signal.SIGKILL]
+        for process in processes:
+            process.communicate()
+        assert len(s3.uploads("ranks-within")) == 1
+        if ends == "clean":
+            (here, there) = ramerge.clean(out)
+            assert "removed" in here and "and the parts of an upload that was broken off" in there
+            assert s3.files("ranks-within") == {} and left(stage) == []
+        else:
+            assert goes_on(source, out, block=1 << 19) == [None, None]
+    kills.merge(source, tmp_path / "here", block=1 << 19)
+    assert found(s3, "ranks-within") == kills.weights(tmp_path / "here")
+    assert s3.uploads("ranks-within") == []
+
+
+def test_weights_that_cannot_be_merged_leave_nothing(s3: Server, source: dict[str, Any], stage: Path) -> None:
+    """They are found when other shards have been sent; nothing of these is left."""
+    bad = simple(1, moved=0.4)
+    bad[sorted(bad)[-1]].bits[3, 3] = 0x7FC0  # NaN
+    write_checkpoint(Path(next(iter(source["agents"].values()))), bad)
+    ended = in_threads(source | {"method": "ram"}, f"s3://{BUCKET}/ranks-bad")
+    assert all("NaN or Inf" in str(failure) for failure in ended)
+    assert s3.files("ranks-bad") == {} and s3.uploads("ranks-bad") == [] and left(stage) == []
+
+
+def test_an_error_of_a_server_is_one_of_all_and_is_kept(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
+    out, send = f"s3://{BUCKET}/ranks-server", ObjectsOut.send
+    calls = iter(range(100))
+
+    def fails(self: ObjectsOut, name: str, *arguments: Any) -> str:
+        if next(calls) == 2:
+            raise SendError(f"{out}/{name}: access is denied")
+        return send(self, name, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ObjectsOut, "send", fails)
+        ended = in_threads(source, out)
+    assert all(isinstance(failure, RamergeError) and "access is denied" in str(failure) for failure in ended), ended
+    assert "model.safetensors.index.json" not in s3.files("ranks-server")
+    with pytest.warns(OutputWarning, match="continuing"):
+        kills.merge(source, out)
+    assert found(s3, "ranks-server") == expected(source, tmp_path / "here")
+
+
+@pytest.mark.parametrize("shard_size", ["2KB", "5GB"])
+def test_the_old_model_goes_when_rank_0_has_a_file(
+    shard_size: str, s3: Server, source: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then no file of the new one is there, and afterwards none of the old one."""
+    name = f"ranks-over-{shard_size}"
+    out, clear, seen = s3.put(Path(source["base"]), name), ObjectsOut.clear, list[set[str]]()
+
+    def cleared(self: ObjectsOut, *arguments: Any) -> None:
+        seen.append(set(s3.files(name)))
+        clear(self, *arguments)
+
+    monkeypatch.setattr(ObjectsOut, "clear", cleared)
+    before = set(s3.files(name))
+    assert in_threads(source | {"shard_size": shard_size}, out, overwrite=True) == [None] * WORLD
+    assert seen == [before | {MARKER}]
+    assert found(s3, name) == expected(source | {"shard_size": shard_size}, tmp_path / "here")
+
+
+def test_sweeps(s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path) -> None:
+    vary = {"parameters.r": [0, 0.1]}
+    kills.merge(source, tmp_path / "here", vary=vary)
+    assert in_threads(source, f"s3://{BUCKET}/ranks-sweep", vary=vary) == [None] * WORLD
+    assert kills.weights_of(s3.files("ranks-sweep")) == kills.weights(tmp_path / "here")
+    assert left(stage) == []
+
+
+def test_a_stage_that_is_not_shared(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
+    out = f"s3://{BUCKET}/apart"
+    ended = side_by_side(
+        [lambda n=n: kills.merge(source, out, rank=Rank(n, 2, 2.0), stage=tmp_path / f"stage-{n}") for n in range(2)]
+    )
+    assert re.search(r"have not come within 2 s: 1; .* is \S+stage-0 shared\?", str(ended[0]))
+    assert "stage-1 shared?" in str(ended[1]) or "a merge on" in str(ended[1])
+    assert s3.files("apart") == {} and not left(tmp_path / "stage-0")
+
+
+def test_a_stage_that_is_too_small(s3: Server, source: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "64")
+    size = ramerge.plan(source).bytes_written
+    monkeypatch.setattr(relay, "free_here", lambda destination: size - 1)
+    monkeypatch.setattr(relay, "_FILES", 1)
+    made = ramerge.plan(source, f"s3://{BUCKET}/small")
+    assert made.problems == (), "one process has few files there"
+    for executor in ("ranks", "ray"):
+        with pytest.raises(ramerge.PlanError, match=rf"needs {size:,} bytes of disk in .*--stage"):
+            ramerge.merge(made, executor=executor)
+
+
+def test_an_interrupted_merge_on_ray_goes_on(
+    connected: Any, s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path
+) -> None:
+    out = f"s3://{BUCKET}/ray-interrupted"
+
+    def stop(event: ramerge.Progress) -> None:
+        if event.stage == "merging" and event.done > event.total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cluster.merge(connected, source, out, stop, block=kills.BLOCK, seconds=0.02)
+    assert MARKER in s3.files("ray-interrupted") and left(stage)
+    with pytest.warns(OutputWarning, match="continuing: [1-9]"):
+        cluster.merge(connected, source, out, block=kills.BLOCK)
+    assert found(s3, "ray-interrupted") == expected(source, tmp_path / "here")
+    assert left(stage) == [] and s3.uploads("ray-interrupted") == []
