@@ -276,8 +276,8 @@ def tables(known: Constants, stored: Stored, cluster: Cluster = Cluster()) -> st
     text = (
         f"Predicted for nodes of {cluster.processors} processors that each reach the store with "
         f"{cluster.node / 1e9:g} GB/s, and a store of {cluster.store / 1e9:g} GB/s for all of them. *70B × 4* is a "
-        "base of 70B parameters and three agents. Beside each time stands what limits it: *link* is the way between the "
-        "nodes and the store, *store* is the store itself. Real runs on one machine took "
+        "base of 70B parameters and three agents. Beside each time stands what limits it: *link* is the way between "
+        "the nodes and the store, *store* is the store itself. Real runs on one machine took "
         f"{_over(known, stored)} times what the same formula gives."
     )
     head = ("models", "job", *(f"{nodes} node{'s' if nodes > 1 else ''}" for nodes in NODES))

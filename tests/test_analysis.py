@@ -260,8 +260,6 @@ def test_tables_and_frames(tmp_path: Path) -> None:
     frames = found.frames()
     assert isinstance(frames["pairs"], pandas.DataFrame)
     assert len(frames["pairs"].query("kind == 'model'")) == 3
-    with pytest.warns(DeprecationWarning, match=r"use analysis\.frames\(\)"):
-        assert list(ramerge.frames(found)) == list(frames)
 
 
 def test_what_cannot_be_analysed(tmp_path: Path) -> None:

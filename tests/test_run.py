@@ -109,6 +109,17 @@ def test_allowed_non_finite_weights_are_counted_for_each_input(method: str, tmp_
     assert not ramerge.merge(clean, tmp_path / "clean").non_finite
 
 
+def test_an_overflow_that_is_allowed_is_warned_of(tmp_path: Path) -> None:
+    for name, value in (("base", 30_000.0), ("code", 50_000.0), ("tool", 60_000.0)):
+        write_checkpoint(tmp_path / name, {"w": Stored("F16", np.full(8, value, np.float16).view(np.uint16))})
+    summed = recipe(tmp_path, ["code", "tool"], "task_arithmetic")
+    with pytest.raises(ramerge.WeightsError, match="a result overflows F16; choose a dtype"):
+        ramerge.merge(summed, tmp_path / "out")
+    record = ramerge.merge({**summed, "allow": {"non_finite": True}}, tmp_path / "out")
+    assert not record.non_finite
+    assert any("'w': a result overflows F16" in text and "holds Inf there" in text for text in record.warnings)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_an_analysis_warns_of_allowed_non_finite_weights(bad: float, tmp_path: Path) -> None:
     names = write_simple(tmp_path)
@@ -272,5 +283,5 @@ def test_merging_into_memory_gives_the_bytes_of_a_merge(tmp_path: Path) -> None:
     assert record.statistics == planned.statistics
     with pytest.raises(ramerge.RecipeError, match="give either an output folder"):
         ramerge.merge(source)
-    with pytest.warns(DeprecationWarning, match="use merge"):
+    with pytest.raises(ramerge.RecipeError, match="nothing varies"):
         ramerge.sweep(source, on_tensor=lambda _: None)

@@ -1,4 +1,4 @@
-from .analysis.results import Analysis, frames
+from .analysis.results import Analysis
 from .analysis.run import analyze
 from .api import clean, convert, merge, plan, sweep
 from .deltas.record import DeltaRecord
@@ -70,7 +70,6 @@ __all__ = [
     "delta",
     "evaluate",
     "fisher",
-    "frames",
     "merge",
     "plan",
     "sweep",

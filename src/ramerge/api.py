@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -241,10 +240,7 @@ def sweep(
         strict=strict,
     )
     if not made.is_sweep:
-        if on_tensor is None:
-            raise RecipeError("nothing varies: give keys and values, such as parameters.r=0,0.1,0.2")
-        text = "a sweep in which nothing varies will be an error in a later version: use merge(recipe, on_tensor=...)"
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        raise RecipeError("nothing varies: give keys and values, such as parameters.r=0,0.1,0.2")
     return _carried_out(made, on_tensor, on_progress, rank, fresh, executor, ray_init)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
-from warnings import warn
 
 from pydantic import BeforeValidator
 
@@ -123,12 +122,6 @@ class Analysis:
         except ImportError as error:
             raise RecipeError("data frames need pandas: pip install pandas") from error
         return {name: pd.DataFrame(table) for name, table in self.tables().items()}
-
-
-def frames(analysis: Analysis) -> dict[str, Any]:
-    """The old form of `analysis.frames()`; it goes away with the next release."""
-    warn("ramerge.frames(analysis) goes away; use analysis.frames()", DeprecationWarning, stacklevel=2)
-    return analysis.frames()
 
 
 def read_analysis(path: Path) -> Analysis:

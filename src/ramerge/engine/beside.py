@@ -46,7 +46,7 @@ def make_records(
         non_finite: NaN and Inf that were computed with, as `engine.tally.Refusals.allowed` has them.
         bytes_read: bytes of weights that were read.
         bytes_written: bytes of weights that were written, of all points.
-        seen: warnings from a sample of the weights.
+        seen: warnings from a sample of the weights, and about results.
         began: `time.monotonic` at the beginning.
     """
     rules = [

@@ -126,7 +126,14 @@ def _write_delta(
 
 def _records(plan: Plan, passes: _Passes, bytes_written: int, seen: Sequence[str], began: float) -> tuple[Record, ...]:
     records = make_records(
-        plan, passes.known, passes.rounding, passes.non_finite, passes.bytes_read, bytes_written, seen, began
+        plan,
+        passes.known,
+        passes.rounding,
+        passes.non_finite,
+        passes.bytes_read,
+        bytes_written,
+        [*seen, *passes.overflowing],
+        began,
     )
     try:
         refuse(plan, (warning for record in records for warning in record.warnings))
@@ -197,6 +204,7 @@ class _Passes:
         known: results of statistics.
         rounding: int64: for each point what rounding does to updates, as `kernels.piece.no_counts` has it.
         non_finite: NaN and Inf that the last pass, which reads all tensors, has computed with.
+        overflowing: warnings about results of that pass.
         bytes_read: bytes of weights that were read.
         listen: gets the progress.
         journal: of blocks that are done, if there is one.
@@ -207,6 +215,7 @@ class _Passes:
         self.known: dict[tuple[Counted, str], Any] = dict(plan.remembered)
         self.rounding = blank(plan)
         self.non_finite: Mapping[str, NonFinite] = {}
+        self.overflowing: tuple[str, ...] = ()
         self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self._plan = plan
         self._executor = executor
@@ -358,7 +367,7 @@ class _Passes:
                 raise
         check_unchanged(plan.files)
         refusals.refuse()
-        self.non_finite = refusals.allowed()
+        self.non_finite, self.overflowing = refusals.allowed(), refusals.overflowing()
         assert done == total, f"{stage} read {done:,} bytes of {total:,}"
         self.bytes_read += done
         return statistics

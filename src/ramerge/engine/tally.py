@@ -164,13 +164,19 @@ class Refusals:
             yield f"{found[0][0].place}: {owner}: {_counted(found, what, len(self._plan.tensors))}; {why}"
 
     def _bad_results(self) -> list[str]:
-        tensors = [self._plan.tensors[index] for index in sorted(self._overflows - self._wrong.keys())]
-        return [
-            f"tensor {tensor.name!r}: a result overflows {tensor.dtype}; "
-            + ("choose a dtype with a larger range, such as bfloat16" if tensor.dtype == "F16" else "reduce the scale")
-            for tensor in tensors
-            if not self._plan.lenient(tensor)
-        ]
+        return list(self._overflowing(lenient=False))
+
+    def overflowing(self) -> tuple[str, ...]:
+        """Warnings about results that overflow although all inputs are finite, where such numbers are allowed."""
+        return tuple(f"{text}; the output holds Inf there" for text in self._overflowing(lenient=True))
+
+    def _overflowing(self, *, lenient: bool) -> Iterator[str]:
+        for index in sorted(self._overflows - self._wrong.keys()):
+            tensor = self._plan.tensors[index]
+            if self._plan.lenient(tensor) == lenient:
+                wider = "choose a dtype with a larger range, such as bfloat16"
+                cure = wider if tensor.dtype == "F16" else "reduce the scale"
+                yield f"tensor {tensor.name!r}: a result overflows {tensor.dtype}; {cure}"
 
     def _differences(self) -> list[str]:
         problems = []
