@@ -47,6 +47,8 @@ class MergedTensor:
 class Shards:
     """Bytes into the shards of every point."""
 
+    in_order = False
+
     def __init__(self, plan: Plan, stage: Stage, before_sync: Callable[[], Callable[[], None]] | None = None) -> None:
         """Make the files, or open those that the stage keeps.
 
@@ -111,6 +113,8 @@ class Whole:
     At most two tensors are collected at a time. Faster workers wait, so a slow function does not use more memory.
     Blocks are begun in the order of tensors, so every tensor that is begun will be complete.
     """
+
+    in_order = True
 
     def __init__(self, plan: Plan, function: Callable[[MergedTensor], None]) -> None:
         self._plan = plan

@@ -34,6 +34,9 @@ _BYTES_OF_ANSWER = 4_000_000
 _LARGEST_BLOCK = 1 << 19
 # A block of an input elsewhere is a request, which costs servers and clients more than the caches save.
 _LARGEST_BLOCK_ELSEWHERE = 1 << 22
+# Bytes of a file elsewhere that a worker reads in one request, as blocks that follow one another. Far more would not
+# cost servers less, and would leave some workers without work at the end.
+_RUN = 32_000_000
 # Workers that must have room for such blocks. Each asks for a block of all inputs at the same time.
 _FEW = 4
 _SMALLEST_BLOCK = 1 << 12
@@ -117,11 +120,13 @@ def cut(
 
     kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
     elsewhere = any(isinstance(path, Remote) for path in inputs.files)
+    # a worker that solves for a matrix would let the answers to its requests wait
+    run = models * _RUN if elsewhere and not scratch else 0
 
     def resources(workers: int, block: int) -> Resources:
         buffer = max((tensor.buffer_bytes(block) for tensor in kinds), default=0)
         each = buffer + scratch + partials + (_BYTES_OF_ANSWER if elsewhere else 0)
-        return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
+        return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each, run)
 
     block = _LARGEST_BLOCK_ELSEWHERE if elsewhere else _LARGEST_BLOCK
     least = min(workers, _FEW) if elsewhere and not limits.threads else workers
