@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 RETRY_SECONDS = "RAMERGE_RETRY_SECONDS"
 _RETRY_SECONDS = 120.0
 # Bytes of an answer that are in memory before they are where they belong.
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 _STATUS = re.compile(r"status code: (\d{3})")
