@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ramerge.checkpoint.storage.place import Remote
 from ramerge.foundation.errors import RecipeError
@@ -37,6 +37,8 @@ _LARGEST_BLOCK_ELSEWHERE = 1 << 22
 # Bytes of a file elsewhere that a worker reads in one request, as blocks that follow one another. Far more would not
 # cost servers less, and would leave some workers without work at the end.
 _RUN = 32_000_000
+# How many of these each worker has at least, so that all are busy to the end.
+_RUNS = 4
 # Workers that must have room for such blocks. Each asks for a block of all inputs at the same time.
 _FEW = 4
 _SMALLEST_BLOCK = 1 << 12
@@ -120,13 +122,11 @@ def cut(
 
     kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
     elsewhere = any(isinstance(path, Remote) for path in inputs.files)
-    # a worker that solves for a matrix would let the answers to its requests wait
-    run = models * _RUN if elsewhere and not scratch else 0
 
     def resources(workers: int, block: int) -> Resources:
         buffer = max((tensor.buffer_bytes(block) for tensor in kinds), default=0)
         each = buffer + scratch + partials + (_BYTES_OF_ANSWER if elsewhere else 0)
-        return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each, run)
+        return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
 
     block = _LARGEST_BLOCK_ELSEWHERE if elsewhere else _LARGEST_BLOCK
     least = min(workers, _FEW) if elsewhere and not limits.threads else workers
@@ -139,7 +139,13 @@ def cut(
         needed = _megabytes(made.peak_memory_bytes)
         given = f"--max-memory: {limits.memory:,} bytes are too little (compiling in a first run counts, too)"
         findings.problem(f"{given}; give at least {needed}")
-    return made
+    # a worker that solves for a matrix would let the answers to its requests wait
+    return replace(made, run_bytes=_run(models, tensors, workers)) if elsewhere and not scratch else made
+
+
+def _run(models: int, tensors: Sequence[TensorPlan], workers: int) -> int:
+    """Bytes that a worker reads one after another, of inputs elsewhere."""
+    return min(models * _RUN, sum(tensor.bytes_read for tensor in tensors) // (workers * _RUNS))
 
 
 def _workers(points: Sequence[Point], inputs: Inputs, limits: Limits, *, solves: bool) -> int:
