@@ -12,10 +12,12 @@ import pytest
 
 import ramerge
 from ramerge.engine.execute import execute
+from ramerge.engine.executors.executor import Elsewhere, bare
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.foundation.errors import ContinueNote
 from ramerge.foundation.events import Progress
 from tests.checkpoints import simple, write_checkpoint
+from tests.reference import Stored
 from tests.storage.web import WebServer
 
 ALL = 10**9
@@ -23,11 +25,17 @@ AGENTS = ("code", "tool")
 _SECONDS = 60
 
 
+def tensors(seed: int) -> dict[str, Stored]:
+    """Of the base, or of an agent."""
+    four = [simple(4 * seed + part, moved=0.3 * bool(seed)) for part in range(4)]
+    return {f"model.layers.{i}.weight": each for i, each in enumerate(each for one in four for each in one.values())}
+
+
 def recipe(web: WebServer, method: str, place: Callable[[str], str]) -> dict[str, Any]:
     """Base and agents that a server has, each named by `place`."""
     for seed, name in enumerate(["base", *AGENTS]):
         if not (web.folder / name).exists():
-            write_checkpoint(web.folder / name, simple(seed, moved=0.3 * bool(seed), shape=(40, 16)), shards=2)
+            write_checkpoint(web.folder / name, tensors(seed), shards=2)
     return {"method": method, "base": place("base"), "agents": {name: place(name) for name in AGENTS}}
 
 
@@ -68,7 +76,7 @@ def test_neighbouring_blocks_are_one_request(web: WebServer, tmp_path: Path) -> 
     before = sum(path.endswith(".safetensors") for _, path, _ in web.asked)
     files, passes = 2 * 3, 2
     assert asked[ALL] - before == files * passes
-    assert asked[0] - before == 7 * 3 * 3 * passes
+    assert asked[0] - before == 7 * 12 * 3 * passes
 
 
 class _Stopping(ThreadExecutor):
@@ -90,22 +98,40 @@ def test_where_runs_are_of_use(web: WebServer, tmp_path: Path) -> None:
     assert 0 < plan.resources.run_bytes <= plan.bytes_read / plan.resources.workers, "every worker has some"
 
 
-@pytest.mark.parametrize("run_bytes", [0, ALL])
-def test_whole_tensors_and_deltas_come_in_order(run_bytes: int, web: WebServer, tmp_path: Path) -> None:
-    """Few tensors are collected at a time, and few blocks wait. Yet nobody waits for ever."""
+class _Late:
+    """Begins two of the first runs late, and notes how many blocks a worker takes at once."""
+
+    def __init__(self) -> None:
+        self.lengths: set[int] = set()
+
+    def map(self, worker: Any, work: Any, blocks: Any, elsewhere: Elsewhere = bare) -> Any:
+        """See `Executor.map`."""
+        self.lengths |= {len(block) for block in blocks}
+
+        def late(own: Any, block: Any) -> Any:
+            if block in (blocks[0], blocks[3]):
+                threading.Event().wait(0.3)
+            return work(own, block)
+
+        return ThreadExecutor(8).map(worker, late, blocks, elsewhere)
+
+
+def test_whole_tensors_and_deltas_come_in_order(web: WebServer, tmp_path: Path) -> None:
+    """Only two tensors are collected at a time, and few blocks of a delta wait. Yet nobody waits for ever."""
     ramerge.merge(recipe(web, "ram", lambda name: str(web.folder / name)), tmp_path / "here")
     found: dict[str, bytes] = {}
+    executor = _Late()
 
     def work() -> None:
-        plan = planned(web, "ram", None, run_bytes, workers=8, in_memory=True)
-        execute(plan, ThreadExecutor(8), on_tensor=lambda each: found.update({each.name: each.data.tobytes()}))
-        execute(planned(web, "ram", tmp_path / "delta", run_bytes, workers=8, as_delta=True), ThreadExecutor(8))
+        plan = planned(web, "ram", None, 5000, workers=8, in_memory=True)
+        execute(plan, executor, on_tensor=lambda each: found.update({each.name: each.data.tobytes()}))
+        execute(planned(web, "ram", tmp_path / "delta", 5000, workers=8, as_delta=True), executor)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(_SECONDS)
-    assert not thread.is_alive()
-    assert len(found) == 3
+    assert not thread.is_alive() and executor.lengths == {1}
+    assert len(found) == 12
     assert all(any(data in file for file in weights(tmp_path / "here").values()) for data in found.values())
     ramerge.apply(web.folder / "base", tmp_path / "delta", tmp_path / "again")
     assert weights(tmp_path / "again") == weights(tmp_path / "here")
