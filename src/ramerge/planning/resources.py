@@ -26,20 +26,21 @@ _BYTES_OF_CODES = 50_000_000
 # Parts of a file that is sent, and the library that sends it.
 _BYTES_OF_SENDING = 80_000_000
 
-# What a worker holds of the answer to a request, before it is copied into the buffer.
-_BYTES_OF_ANSWER = 4_000_000
+# What a worker holds of the answer to a request, one for each model, before it is copied into the buffer. Measured.
+_BYTES_OF_ANSWER = 1_500_000
 
 # With blocks of this many elements, the buffers of all workers stay in the last level of cache. Smaller blocks cost
 # more in calls than they gain. Larger blocks do not fit.
 _LARGEST_BLOCK = 1 << 19
-# A block of an input elsewhere is a request, which costs servers and clients more than the caches save.
+# Elsewhere, a block of a tensor that is not stored as it is read is a request, or several. These cost servers and
+# clients more than the caches save.
 _LARGEST_BLOCK_ELSEWHERE = 1 << 22
 # Bytes of a file elsewhere that a worker reads in one request, as blocks that follow one another. Far more would not
 # cost servers less, and would leave some workers without work at the end.
 _RUN = 32_000_000
 # How many of these each worker has at least, so that all are busy to the end.
 _RUNS = 4
-# Workers that must have room for such blocks. Each asks for a block of all inputs at the same time.
+# Workers that must have room for such blocks.
 _FEW = 4
 _SMALLEST_BLOCK = 1 << 12
 # Threads beside those that keep the processors busy, because they wait for disks, or for servers.
@@ -125,7 +126,7 @@ def cut(
 
     def resources(workers: int, block: int) -> Resources:
         buffer = max((tensor.buffer_bytes(block) for tensor in kinds), default=0)
-        each = buffer + scratch + partials + (_BYTES_OF_ANSWER if elsewhere else 0)
+        each = buffer + scratch + partials + (models * _BYTES_OF_ANSWER if elsewhere else 0)
         return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
 
     block = _LARGEST_BLOCK_ELSEWHERE if elsewhere else _LARGEST_BLOCK
