@@ -58,7 +58,7 @@ class _File:
 class Wanted(NamedTuple):
     """An array (uint8, contiguous) to fill with a file's bytes from byte `position` on.
 
-    `stream`, if there is one, is there and gives them.
+    If there is a `stream`, these are the next bytes that it gives.
     """
 
     path: Place
