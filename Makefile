@@ -79,20 +79,20 @@ kills: $(VENV)/.dev  ## kill 200 merges, sweeps and conversions, on threads, ran
 	nice $(BIN)/python -m tests.kills $(KILLS)
 
 # The real thing: SmolLM2-135M-Instruct and three agents trained from it with GRPO on a CPU. See lab/real/README.md.
-REAL := .real
+REAL ?= .real
 TASKS := sum call fact
 AGENTS := $(foreach task,$(TASKS),$(REAL)/agents/$(task)/model.safetensors)
 AGENT_FLAGS := $(foreach task,$(TASKS),--agent $(task)=$(REAL)/agents/$(task))
 STEPS_fact := 15
 MODELS := base=$(REAL)/base $(foreach task,$(TASKS),$(task)=$(REAL)/agents/$(task)) ram=$(REAL)/ram ram+=$(REAL)/ram+
 
-agents: $(AGENTS)  ## build the base and train the agents: an hour on two cores
+agents: $(AGENTS)  ## build the base and train the agents: an hour on two cores; SEED=2 REAL=.real/2 for another training
 
 $(REAL)/base/model.safetensors: | $(VENV)/.lab
-	$(BIN)/python lab/real/build_base.py
+	$(BIN)/python lab/real/build_base.py --out $(REAL)/base --work $(REAL)/work
 
 $(REAL)/agents/%/model.safetensors: $(REAL)/base/model.safetensors
-	$(BIN)/python lab/real/train_agent.py --task $* --out $(@D) --exact $(REAL)/agents-float32/$* --steps $(or $(STEPS_$*),20)
+	$(BIN)/python lab/real/train_agent.py --task $* --out $(@D) --base $(REAL)/base --exact $(REAL)/agents-float32/$* --steps $(or $(STEPS_$*),20) --seed $(or $(SEED),1)
 
 real: agents  ## merge the agents with RAM and RAM+, and print the mean reward of everything
 	$(BIN)/ramerge merge --method ram --base $(REAL)/base $(AGENT_FLAGS) $(REAL)/ram --overwrite

@@ -1,6 +1,6 @@
 """What `ramerge recommend` knows: for each situation a method with fixed parameters, and what speaks for or against.
 
-The tiny agents decide, because they were trained ten times; the real agents, each trained once, may turn the choice
+The tiny agents decide, because they were trained ten times; the real agents, trained less often, may turn the choice
 only to a candidate that is good on both. So the rule is: if a candidate is within one point of the best on the tiny
 agents and within one point of the best on the real ones, it is taken; otherwise the best on the tiny agents is.
 """
@@ -231,6 +231,7 @@ def _kept_of_real(choice: Choice) -> dict[str, Any] | None:
         "agents": len(choice.real.agents),
         "model": smollm.MODEL,
         "dtype": choice.dtype,
+        "trainings": len(choice.real.seeds),
         "prompts": choice.real.prompts,
         "speaks": "for" if verdict == HOLDS else "against" if verdict == DOES_NOT and apart.high < 0 else "neither",
         "advised": label(choice.on_real),

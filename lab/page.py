@@ -50,7 +50,8 @@ def _filled(block: str) -> str:
 
 def _wrapped(text: str, indent: str = "") -> str:
     """Lines of at most 120 characters that break outside of code."""
-    whole = _CODE.sub(lambda code: code[0].replace(" ", _JOINED), text)
+    one_line = " ".join(map(str.strip, text.splitlines()))
+    whole = _CODE.sub(lambda code: code[0].replace(" ", _JOINED), one_line)
     lines = textwrap.fill(whole, 120, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     return lines.replace(_JOINED, " ")
 
@@ -312,7 +313,6 @@ def _real(results: Results) -> str:
     real = smollm.read(results)
     if real is None:
         return "## On the real agents\n\nNot measured yet: `python lab/real/compare.py`."
-    seeds = sorted({one["seed"] for one in real.agents.values()})
     parts = "\n\n".join(
         f"Agents and output in {dtype}:\n\n{tables.of_real_merges(real, dtype, methods)}\n\n"
         f"{_at_the_top(real, dtype, methods)}".rstrip()
@@ -327,8 +327,8 @@ cent over
 {real.prompts} held-out prompts for each task, the same for all models; half-right replies have part of the reward.
 
 ```sh
-# needs the agents that `make agents` trains
-python lab/real/compare.py --agents {" ".join(real.agents)} --prompts {real.prompts}
+# for each seed; needs the agents that `make agents SEED=1` trains
+python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --prompts {real.prompts}
 ```
 
 {tables.of_real_models(real)}
@@ -339,8 +339,21 @@ python lab/real/compare.py --agents {" ".join(real.agents)} --prompts {real.prom
 
 {summary.equal_on_real(real)}
 
-There is one training of each agent (seed {", ".join(map(str, seeds))}). Intervals are over prompts only. They say how
-well these models can be told apart, and nothing about other trainings, other tasks or larger models."""
+{_how_often(real)}"""
+
+
+def _how_often(real: smollm.Real) -> str:
+    """What intervals of the real agents say."""
+    seeds = ", ".join(map(str, real.seeds))
+    if len(real.seeds) == 1:
+        return (
+            f"There is one training of each agent (seed {seeds}). Intervals are over prompts only. They say how\n"
+            "well these models can be told apart, and nothing about other trainings, other tasks or larger models."
+        )
+    return (
+        f"Each agent was trained {real.trainings} (seeds {seeds}). Intervals are over trainings and prompts; with so\n"
+        "few trainings they are too narrow. They say nothing about other tasks or larger models."
+    )
 
 
 def _advice(results: Results) -> str:
@@ -362,13 +375,23 @@ precision, it is taken. Otherwise the best on the tiny agents is, of which there
 {tables.of_advice(choices)}
 
 In the column *wrong*: how often the advice, chosen without one seed, is more than {advice.MARGIN:g} point below the
-best on that seed. The last column is the difference to the best other merge of the real agents. They are two, also
-beside situations of more, and each was trained once, so it is little evidence. Where the advice was not measured on
-them, its method with default parameters stands for it.
+best on that seed. The last column is the difference to the best other merge of the real agents.{_of_how_many(results)}
+Where the advice was not measured on them, its method with default parameters stands for it.
 
 All candidates, means over all seeds:
 
 {tables.of_all_candidates(results)}"""
+
+
+def _of_how_many(results: Results) -> str:
+    """How much the real agents say."""
+    real = smollm.read(results)
+    if real is None:
+        return ""
+    return (
+        f" They are {len(real.agents)}, also\nbeside situations of other numbers, and each was "
+        f"trained {real.trainings}, so it is little evidence."
+    )
 
 
 def _turned(choices: Mapping[str, advice.Choice]) -> str:
@@ -407,5 +430,5 @@ _LIMITS = """## What toys cannot show
 - Not in miniature: the paper's tables 4 and 5 (other pairs than that of setting `two`), and from tables 7 to 9 the
   metrics of code (unit tests, best of N), calls of several functions, and contexts of up to 896K tokens. Prompts of a
   task all have one length here, and an answer is right or wrong.
-- SmolLM2-135M was trained with one seed only, and is scored by rewards. So it is no part of the tables of tiny
+- SmolLM2-135M was trained with few seeds, and is scored by rewards. So it is no part of the tables of tiny
   agents; [Real agents](results/real-agents.md) says more of it."""

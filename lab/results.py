@@ -336,3 +336,7 @@ class Results:
         """The content of a file of results; empty where there is none."""
         path = self._folder / f"{name}.json"
         return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def kept_all(self, pattern: str) -> list[dict[str, Any]]:
+        """The contents of all files of results with such names, in order."""
+        return [dict(json.loads(path.read_text())) for path in sorted(self._folder.glob(f"{pattern}.json"))]

@@ -137,7 +137,7 @@ def _rule(results: Results) -> Iterator[str]:
         f"other {len(choice.testing)} {words}."
     )
     if real is not None:
-        told += f" On {len(real.agents)} real agents, each trained once, {on_real(real)}. {confirmed(real)}"
+        told += f" On {len(real.agents)} real agents, each trained {real.trainings}, {on_real(real)}. {confirmed(real)}"
     yield told
 
 

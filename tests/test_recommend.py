@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,13 +38,38 @@ def test_situations() -> None:
 def test_the_command_says_what_to_try_and_why() -> None:
     told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"])
     assert told.exit_code == 0, told.output
-    assert "try first: --method" in told.output
+    assert "try first: ramerge merge --base" in told.output
     assert "why: most elements of the model did not move: densities add 34.1%" in told.output
     assert "not known:" in told.output and "ramerge search" in told.output
     plain = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--json"])
     values = json.loads(plain.output)
     assert values["situation"] == "sparse" and values["method"] in METHODS
     assert values["method"] not in values["compare"]
+
+
+def test_its_first_line_is_a_command_that_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my recipe.yaml").write_text(
+        f"method: ties\nparameters: {{density: 0.3}}\nbase: {AGENTS / 'base'}\n"
+        f"agents: {{add: {AGENTS / 'add'}, sort: {AGENTS / 'sort'}}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    given = [
+        "my recipe.yaml",
+        "--set",
+        "parameters.density=0.5",
+        "--set",
+        "allow.missing_tensors=true",
+        "--dtype",
+        "float32",
+    ]
+    told = CliRunner().invoke(cli, ["recommend", *given, "--no-cache"])
+    assert told.exit_code == 0, told.output
+    command = shlex.split(told.stdout.splitlines()[0].removeprefix("try first: "))
+    assert command[0] == "ramerge" and command[-1] == "OUT"
+    merged = CliRunner().invoke(cli, command[1:])
+    assert merged.exit_code == 0, merged.output
+    record = json.loads((tmp_path / "OUT/ramerge.json").read_text())
+    assert record["dtype"] == "float32" and record["method"] in command
 
 
 def test_what_it_says_can_be_merged() -> None:
@@ -151,7 +177,7 @@ def rounded(tmp_path: Path) -> list[str]:
 
 def test_warnings_about_another_method_than_the_advised_one_are_left_out(rounded: list[str]) -> None:
     told = CliRunner().invoke(cli, ["recommend", *rounded])
-    assert told.exit_code == 0 and "try first: --method task_arithmetic" in told.stdout, told.output
+    assert told.exit_code == 0 and "--method task_arithmetic" in told.stdout.splitlines()[0], told.output
     assert "warning:" not in told.stderr and "--rounding stochastic" in told.stdout
     of_ram = CliRunner().invoke(cli, ["analyze", *rounded]).stderr
     assert "warning: rounding to bfloat16 erases" in of_ram and "warning: epsilon = 1e-05" in of_ram

@@ -321,6 +321,7 @@ def test_only_parameters_that_take_effect_are_recorded(tmp_path: Path) -> None:
         ("fisher", {"weights": -1.0}, "0 or more"),
         ("ties", {"weights": {"code": "1", "tool": None, "memory": 1}}, "code: must be a number, not '1'; tool: must"),
         ("ties", {"weights": float("nan")}, "must be a finite number"),
+        ("ties", {"weights": {"x": 10**400}}, "x: must be a number that a float holds"),
     ],
 )
 def test_parameters_that_make_no_sense(method: str, parameters: dict, word: str, tmp_path: Path) -> None:

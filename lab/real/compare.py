@@ -2,9 +2,9 @@
 
     python lab/real/compare.py --work .real
 
-keeps the reward of every prompt in lab/results/real.json after each model, so that a run that was stopped goes on. All
-models see the same prompts, none of which occurs in training. No parameter is chosen. `python -m lab page` renders the
-section of docs/findings.md from it.
+keeps the reward of every prompt in lab/results/real-SEED.json after each model, so that a run that was stopped goes on;
+SEED is that of the agents' training. All models see the same prompts, none of which occurs in training. No parameter is
+chosen. `python -m lab page` renders the section of docs/findings.md from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MERGES: dict[str, dict[str, Any]] = {
 }
 FOLDERS = {"bfloat16": "agents", "float32": "agents-float32"}
 """Where the agents lie that are merged into an output of this dtype."""
-OUT = Path(__file__).parents[1] / "results" / "real.json"
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 def merged(work: Path, agents: Sequence[str], name: str, dtype: str) -> Path:
@@ -70,21 +70,22 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the test prompts")
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path, help="file of results; default: lab/results/real-SEED.json")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     flags = {"prompts": given.prompts, "seed": given.seed, "batch": given.batch}
     models = {"base": given.work / "base", **{task: given.work / "agents" / task for task in given.agents}}
-    kept: dict[str, Any] = {
-        "prompts": given.prompts,
-        "prompt seed": given.seed,
-        "agents": {task: training(given.work, task) for task in given.agents},
-        "models": {},
-    }
-    if given.out.exists():
-        before = json.loads(given.out.read_text(encoding="utf-8"))
+    agents = {task: training(given.work, task) for task in given.agents}
+    seeds = sorted({agent.pop("seed") for agent in agents.values()})
+    if len(seeds) != 1:
+        raise SystemExit(f"{given.work} has agents of several seeds: {', '.join(map(str, seeds))}")
+    kept: dict[str, Any] = {"prompts": given.prompts, "prompt seed": given.seed, "seed": seeds[0], "agents": agents}
+    kept["models"] = {}
+    out = given.out or RESULTS / f"real-{seeds[0]}.json"
+    if out.exists():
+        before = json.loads(out.read_text(encoding="utf-8"))
         if {**before, "models": {}} != kept:
-            raise SystemExit(f"{given.out} holds results of other agents or prompts: remove it first")
+            raise SystemExit(f"{out} holds results of other agents or prompts: remove it first")
         kept = before
     for name in (*models, *(f"{merge}, {dtype}" for dtype in FOLDERS for merge in MERGES)):
         if name in kept["models"]:
@@ -92,7 +93,7 @@ def main() -> None:
         began = time.perf_counter()
         folder = models[name] if name in models else merged(given.work, given.agents, *name.split(", "))
         kept["models"][name] = rewards(folder, given.agents, flags)
-        given.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
 
 

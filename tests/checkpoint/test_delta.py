@@ -17,9 +17,12 @@ from hypothesis import strategies as st
 
 import ramerge
 from ramerge.checkpoint.arena import Arena
-from ramerge.checkpoint.delta.codec import BITMAP, BLOCK, GAPS, NOTHING, DamagedError, Encoder, Row, decode
+from ramerge.checkpoint.delta.codec import BITMAP, BLOCK, GAPS, NOTHING, DamagedError, Encoded, Encoder, Row, decode
 from ramerge.checkpoint.delta.layout import INDEX, signed
+from ramerge.checkpoint.patched import Patched
 from ramerge.checkpoint.read import Files, Reader
+from ramerge.checkpoint.tensor import Stored as InFile
+from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError, RamergeError
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.deltas import apply, blocks_of_elements, opened, write_delta
@@ -65,8 +68,70 @@ def test_a_block_comes_back(seed: int, size: int, width: int, density: float, co
     row.check(size, width, len(found.payload))
     assert row.moved == np.count_nonzero(base != other)
     out = np.empty_like(base)
-    decode(row, np.frombuffer(found.payload, np.uint8), base, out, Arena().take)
+    decode([row], np.frombuffer(found.payload, np.uint8), base, out, Arena().take)
     assert np.array_equal(out, other)
+
+
+def block_of(seed: int, size: int) -> tuple[np.ndarray, np.ndarray, Encoded]:
+    """A block whose form is drawn: nothing, gaps or a bitmap, one plane or two, compressed or not."""
+    rng = np.random.default_rng(seed)
+    base, other = drawn(seed, size, 2, float(rng.choice([0.0, 0.01, 0.5])))
+    base, other = (words & (255 if rng.random() < 0.5 else 65535) for words in (base, other))
+    return base, other, Encoder(rng.choice(["none", "zstd"])).encode(base, other)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=6), st.integers(1, 600), st.randoms(), st.data())
+@settings(max_examples=50, deadline=None)
+def test_blocks_are_read_together_whatever_their_forms_and_places(
+    tmp_path_factory: pytest.TempPathFactory, seeds: list[int], last: int, random: Any, data: st.DataObject
+) -> None:
+    size = 600
+    blocks = [*(block_of(seed, size) for seed in seeds[:-1]), block_of(seeds[-1], last)]
+    rows, stored, order = [each.row for _, _, each in blocks], b"", [*range(len(blocks))]
+    if data.draw(st.booleans()):
+        random.shuffle(order)
+    for number in order:
+        rows[number] = rows[number]._replace(begin=len(stored))
+        stored += blocks[number][2].payload
+    base, other = (np.concatenate([block[side] for block in blocks]) for side in (0, 1))
+    path = tmp_path_factory.mktemp("delta") / "all"
+    table = np.concatenate([row.numbers for row in rows]).tobytes()
+    path.write_bytes(base.tobytes() + table + stored)
+    parts = [InFile(path, 0, base.nbytes), InFile(path, base.nbytes, len(table))]
+    parts.append(InFile(path, base.nbytes + len(table), len(stored)))
+    below = Tensor("w", "BF16", base.shape, parts[0])
+    tensor = Tensor("w", "BF16", base.shape, Patched(below, parts[1], parts[2] if stored else None, "d"))
+    start = data.draw(st.integers(0, base.size - 1))
+    stop = data.draw(st.integers(start + 1, base.size))
+    with pytest.MonkeyPatch.context() as patch, Files() as files:
+        blocks_of_elements(size, patch)
+        arena = Arena(tensor.scratch(stop - start))
+        out = np.empty(2 * (stop - start), np.uint8)
+        Reader(files, arena).read(tensor, start, stop, out)
+    assert np.array_equal(out.view(np.uint16), other[start:stop])
+    assert not arena.exceeded
+
+
+def test_of_several_blocks_the_one_that_is_damaged_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 600
+    blocks = [drawn(seed, size, 2, density) for seed, density in enumerate((0.0, 0.5, 0.5, 0.01))]
+    found = [Encoder().encode(*block) for block in blocks]
+    base = np.concatenate([block[0] for block in blocks])
+    blocks_of_elements(size, monkeypatch)
+    payload = np.frombuffer(b"".join(each.payload for each in found), np.uint8)
+    rows = [each.row for each in found]
+    decode(rows, payload, base, np.empty_like(base), Arena().take)
+    for index in (1, 2, 3):
+        fewer = rows[index]._replace(moved=rows[index].moved - 1)
+        wrong = [*rows[:index], fewer, *rows[index + 1 :]]
+        with pytest.raises(DamagedError) as error:
+            decode(wrong, payload, base, np.empty_like(base), Arena().take)
+        assert error.value.index == index
+        flipped = payload.copy()
+        flipped[sum(row.stored for row in rows[:index])] ^= 1
+        with pytest.raises(DamagedError, match="checksum") as error:
+            decode(rows, flipped, base, np.empty_like(base), Arena().take)
+        assert error.value.index == index
 
 
 @pytest.mark.parametrize(
@@ -120,7 +185,7 @@ def test_bytes_that_are_no_block_are_refused(form: int, moved: int, escaped: int
     words = np.zeros(100, np.uint16)
     with pytest.raises(DamagedError):
         row.check(100, 2, len(payload))
-        decode(row, np.frombuffer(payload, np.uint8), words, words, Arena().take)
+        decode([row], np.frombuffer(payload, np.uint8), words, words, Arena().take)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def _check_block(data: bytes, numbers: tuple[int, ...]) -> bool:
         assert row.stored <= most_stored(ELEMENTS, 2)
         payload = np.frombuffer(data, np.uint8)[begin : begin + row.stored].copy()
         right = Row(begin, stored, moved, escaped, form, xxhash.xxh3_64_intdigest(payload.data), bytes(16))
-        decode(right, payload, words, words, Arena().take)
+        decode([right], payload, words, words, Arena().take)
     except DamagedError:
         return False
     assert np.count_nonzero(words) <= moved

@@ -14,22 +14,49 @@ from lab.statistics import Estimate, nemenyi
 from lab import advice, details, page, smollm, summary, tables
 
 
-@pytest.fixture
-def real(tmp_path: Path) -> smollm.Real:
-    """A candidate that is better than RAM+ in bfloat16, on every second prompt, and the same in float32."""
-    models = dict.fromkeys(("base", "sum", "fact"), "0" * 40)
-    models |= {"ram+, bfloat16": "20" * 20, "ram+ shared=agree_max, bfloat16": "40" * 20}
-    models["task_arithmetic, bfloat16"] = "4" * 40
-    models |= {name.replace("bfloat16", "float32"): "4" * 40 for name in models if "," in name}
+def kept(folder: Path, seed: int, **models: str) -> None:
+    """Results of a training: a candidate that is better than RAM+ in bfloat16, on every second prompt, and the same in
+    float32."""
+    found = dict.fromkeys(("base", "sum", "fact"), "0" * 40)
+    found |= {"ram+, bfloat16": "20" * 20, "ram+ shared=agree_max, bfloat16": "40" * 20}
+    found["task_arithmetic, bfloat16"] = "4" * 40
+    found |= {name.replace("bfloat16", "float32"): "4" * 40 for name in found if "," in name}
     stored = {
         "prompts": 40,
-        "agents": {"sum": {"seed": 1}, "fact": {"seed": 1}},
-        "models": {name: {"sum": digits, "fact": digits} for name, digits in models.items()},
+        "prompt seed": 0,
+        "seed": seed,
+        "agents": {"sum": {}, "fact": {}},
+        "models": {name: {"sum": digits, "fact": digits} for name, digits in (found | models).items()},
     }
-    (tmp_path / "real.json").write_text(json.dumps(stored))
+    (folder / f"real-{seed}.json").write_text(json.dumps(stored))
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> smollm.Real:
+    kept(tmp_path, 1)
     found = smollm.read(Results(tmp_path))
     assert found is not None
     return found
+
+
+def test_trainings_of_the_real_agents_count_alike(tmp_path: Path, real: smollm.Real) -> None:
+    kept(tmp_path, 2, **{"ram+ shared=agree_max, bfloat16": "20" * 20, "of this training": "1" * 40})
+    both = smollm.read(Results(tmp_path))
+    assert both is not None and both.seeds == (1, 2) and both.trainings == "twice"
+    names = ("ram+ shared=agree_max, bfloat16", "ram+, bfloat16")
+    assert both.difference(*names).value == pytest.approx(12.5)
+    # one training says yes and the other no difference
+    assert both.difference(*names).low < real.difference(*names).low - 5
+    assert "of this training" not in both.rewards
+    assert "trained twice (seeds 1, 2)" in page._how_often(both) and "one training" in page._how_often(real)
+
+
+def test_trainings_of_fewer_tasks_are_left_out(tmp_path: Path, real: smollm.Real) -> None:
+    stored = json.loads((tmp_path / "real-1.json").read_text())
+    fewer = stored | {"seed": 2, "agents": {"sum": {}}}
+    (tmp_path / "real-2.json").write_text(json.dumps(fewer))
+    found = smollm.read(Results(tmp_path))
+    assert found is not None and found.seeds == (1,)
 
 
 def test_the_real_agents_are_compared_prompt_by_prompt(real: smollm.Real) -> None:

@@ -9,7 +9,8 @@ the function `situation` below.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any
@@ -34,6 +35,7 @@ _DEFAULT: dict[str, Any] = {"method": "ram+", "parameters": {}}
 
 _SECTION = '"What recommend says"'
 _SECTIONS = f'{_SECTION} and "On the real agents"'
+_TIMES = {1: "once", 2: "twice"}
 _SPEAKS = {"for": "for it", "against": "against it", "neither": "neither for nor against it"}
 _WORDS = {
     COPIES: "two agents are nearly the same",
@@ -174,8 +176,8 @@ def _real(known: dict[str, Any]) -> tuple[str, str]:
     return real["speaks"], (
         f"on {real['agents']} real agents ({real['model']}, RL, agents and output in {real['dtype']}) {own} scored "
         f"{scores[real['advised']]:.1f} %, {', '.join(others if real['advised'] != 'ram+' else others[:1])}: "
-        f"{value:+.1f} points to {real['rival']}, from {low:+.1f} to {high:+.1f}{untold}. Each was trained once, so "
-        "this is little evidence"
+        f"{value:+.1f} points to {real['rival']}, from {low:+.1f} to {high:+.1f}{untold}. Each was trained "
+        f"{_TIMES.get(real['trainings'], str(real['trainings']) + ' times')}, so this is little evidence"
     )
 
 
@@ -204,14 +206,20 @@ def _unknown(
         yield f"merges of {len(analysis.model.agents)} agents were not measured in this situation, only of {counts}"
 
 
-def summary(found: Recommendation) -> list[str]:
-    """Lines of text."""
-    words = [f"--method {found.method}"]
-    words += [f"--set parameters.{assigned}" for assigned in _assigned(found.parameters)]
+def summary(found: Recommendation, inputs: Sequence[str]) -> list[str]:
+    """Lines of text.
+
+    Args:
+        found: the recommendation.
+        inputs: the words of a command that name the recipe, or base and agents.
+    """
+    words = [*inputs, "--method", found.method]
+    for assigned in _assigned(found.parameters):
+        words += ["--set", f"parameters.{assigned}"]
     if found.rounding:
-        words.append(f"--rounding {found.rounding}")
+        words += ["--rounding", found.rounding]
     return [
-        f"try first: {' '.join(words)}",
+        f"try first: ramerge merge {shlex.join(words)} OUT",
         *(f"why: {reason}" for reason in found.reasons),
         *(f"evidence: {text}" for text in found.evidence),
         *([f"{_SPEAKS[found.real[0]]}: {found.real[1]}"] if found.real else []),

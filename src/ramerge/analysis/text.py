@@ -70,6 +70,7 @@ def _meanings(analysis: Analysis) -> list[str]:
         f"density: share of the elements that training moved: |agent - base| > {_threshold(analysis)}",
         "changed: share that differs at all",
         "unique: of the moved elements, share that no other agent moved",
+        "rho: shared elements over unique ones; lambda (ram+): RAM+'s factor on these, with its default parameters",
         f"kept: part of the agent's update that lies in the merge, stored in {analysis.dtype}",
     ]
     if analysis.rounding:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,29 +57,32 @@ class Patched(Origin):
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
         """See `Origin`. Includes what libraries allocate while they decompress."""
-        width, block = itemsize(tensor.dtype), min(BLOCK, tensor.elements)
-        apart = room(block * width)
-        changes = 3 * room(most_stored(block, width)) if self.data is not None else 0
-        return apart + room(_ROW * (2 + elements // BLOCK)) + changes + self.base.scratch(block)
+        width, touched = itemsize(tensor.dtype), min((2 + elements // BLOCK) * BLOCK, tensor.elements)
+        apart = room(touched * width)
+        stored = min(most_stored(touched, width), self.data.nbytes) if self.data is not None else 0
+        changes = room(stored) + 2 * room(most_stored(touched, width)) if self.data is not None else 0
+        return apart + room(_ROW * blocks_of(touched)) + changes + self.base.scratch(touched)
 
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
-        """See `Origin`.
+        """See `Origin`. Blocks are read whole, and all together.
 
         Raises:
             CheckpointError: also if the base is another one, or the delta is damaged.
         """
         width = itemsize(tensor.dtype)
-        for number, row in self._rows(reader, tensor, start // BLOCK, blocks_of(stop)):
-            first, last = number * BLOCK, min((number + 1) * BLOCK, tensor.elements)
-            low, high = max(first, start), min(last, stop)
-            place = out[(low - start) * width : (high - start) * width]
-            with reader.arena.scratch():
-                if (low, high) == (first, last):
-                    self._read_block(reader, tensor, number, row, place)
-                else:
-                    whole = reader.arena.take((last - first) * width)
-                    self._read_block(reader, tensor, number, row, whole)
-                    place[:] = whole[(low - first) * width : (high - first) * width]
+        first, last = start // BLOCK, blocks_of(stop)
+        low, high = first * BLOCK, min(last * BLOCK, tensor.elements)
+        whole = out if (low, high) == (start, stop) else reader.arena.take((high - low) * width)
+        base = reader.lent(self.base, low, high, whole)
+        rows = self._rows(reader, tensor, first, last)
+        for number, row in enumerate(rows, first):
+            self._check_base(reader, tensor, number, row, base[(number - first) * BLOCK * width :][: BLOCK * width])
+        if any(row.moved for row in rows):
+            self._patch(reader, tensor, first, rows, base, whole)
+        elif base is not whole:
+            whole[:] = base
+        if whole is not out:
+            out[:] = whole[(start - low) * width : (stop - low) * width]
 
     def moved(self, files: Files) -> int:
         """How many elements differ from the base's, by the table. Reads nothing else."""
@@ -85,44 +90,50 @@ class Patched(Origin):
         files.fill(self.table.path, self.table.offset, table)
         return int(table.view(np.uint64).reshape(-1, COLUMNS)[:, Row._fields.index("moved")].sum())
 
-    def _rows(self, reader: Reader, tensor: Tensor, first: int, last: int) -> Iterator[tuple[int, Row]]:
-        """What the delta says of the blocks from `first` up to `last`, with their numbers."""
+    def _rows(self, reader: Reader, tensor: Tensor, first: int, last: int) -> list[Row]:
+        """What the delta says of the blocks from `first` up to `last`."""
         numbers = reader.arena.take(_ROW * (last - first))
         reader.files.fill(self.table.path, self.table.offset + first * _ROW, numbers)
         data_bytes = self.data.nbytes if self.data is not None else 0
-        for number, each in enumerate(numbers.view(np.uint64).reshape(-1, COLUMNS), first):
-            row = Row.of(each)
+        rows = [Row.of(each) for each in numbers.view(np.uint64).reshape(-1, COLUMNS)]
+        for number, row in enumerate(rows, first):
             try:
                 row.check(min(BLOCK, tensor.elements - number * BLOCK), itemsize(tensor.dtype), data_bytes)
             except DamagedError as error:
                 raise self._damaged(tensor, number, error) from error
-            yield number, row
+        return rows
 
-    def _read_block(self, reader: Reader, tensor: Tensor, number: int, row: Row, out: Bytes) -> None:
-        """Fill `out` with the block of that number."""
-        first = number * BLOCK
-        stop = first + out.size // itemsize(tensor.dtype)
-        base = reader.lent(self.base, first, stop, out)
-        if reader.digest(self.base, first, stop, base) != row.base:
+    def _check_base(self, reader: Reader, tensor: Tensor, number: int, row: Row, base: Bytes) -> None:
+        """Refuse a block of the base that is not the one that was meant."""
+        start = number * BLOCK
+        if reader.digest(self.base, start, start + base.size // itemsize(tensor.dtype), base) != row.base:
             raise CheckpointError(
                 f"{self.base.place}: tensor {quoted(tensor.name)} is not that of the model that the delta "
                 f"{self.table.path.parent} is for, which has the digest {self.wanted}; give that model as the base, or "
                 "the deltas that lead to it"
             )
-        if row.moved:
-            self._patch(reader, tensor, number, row, base, out)
-        elif base is not out:
-            out[:] = base
 
-    def _patch(self, reader: Reader, tensor: Tensor, number: int, row: Row, base: Bytes, out: Bytes) -> None:
-        assert self.data is not None
-        payload = reader.arena.take(row.stored)
-        reader.files.fill(self.data.path, self.data.offset + row.begin, payload)
+    def _patch(self, reader: Reader, tensor: Tensor, first: int, rows: list[Row], base: Bytes, out: Bytes) -> None:
         word = f"u{itemsize(tensor.dtype)}"
         try:
-            decode(row, payload, base.view(word), out.view(word), reader.arena.take)
+            decode(rows, self._payload(reader, rows), base.view(word), out.view(word), reader.arena.take)
         except DamagedError as error:
-            raise self._damaged(tensor, number, error) from error
+            raise self._damaged(tensor, first + error.index, error) from error
+
+    def _payload(self, reader: Reader, rows: list[Row]) -> Bytes:
+        """The bytes of blocks, one after another; those that lie so in the file are read at once."""
+        assert self.data is not None
+        stored = [row for row in rows if row.stored]
+        stops = list(accumulate(row.stored for row in stored))
+        payload = reader.arena.take(stops[-1])
+        # where a block lies in the file, less its place here, is the same for all that follow each other in both
+        shifts = [row.begin + row.stored - stop for row, stop in zip(stored, stops, strict=True)]
+        start = 0
+        for shift, together in groupby(zip(shifts, stops, strict=True), itemgetter(0)):
+            *_, (_, stop) = together
+            reader.files.fill(self.data.path, self.data.offset + shift + start, payload[start:stop])
+            start = stop
+        return payload
 
     def _damaged(self, tensor: Tensor, number: int, error: DamagedError) -> CheckpointError:
         return CheckpointError(

@@ -224,7 +224,7 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) 
     from ramerge.analysis.recommend import recommend as chosen
     from ramerge.analysis.recommend import summary, warnings_for
     from ramerge.analysis.run import analyze as run
-    from ramerge.cli.flags import read_recipe
+    from ramerge.cli.flags import named_inputs, read_recipe
     from ramerge.foundation.screen import shown, stage
 
     document = read_recipe(paths, flags)
@@ -236,7 +236,7 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) 
     if as_json:
         click.echo(found.to_json(), nl=False)
     elif not quiet:
-        say(summary(found))
+        say(summary(found, named_inputs(paths, flags)))
 
 
 @click.command(short_help="Make an HTML page of a finished merge.")

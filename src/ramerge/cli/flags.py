@@ -41,6 +41,21 @@ def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
     return document
 
 
+def named_inputs(paths: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    """The words that name the same recipe and agents in a command with another method and parameters."""
+    words = [*paths]
+    if paths:  # parameters of the recipe may be those of its own method only
+        words += ["--set", "parameters={}"]
+    for flag, values in (
+        ("--base", [options["base"]] if options["base"] else []),
+        ("--agent", options["agents"]),
+        ("--set", [each for each in options["settings"] if not each.startswith(("method=", "parameters."))]),
+        ("--dtype", [options["dtype"]] if options["dtype"] else []),
+    ):
+        words += [word for value in values for word in (flag, value)]
+    return words
+
+
 def _read(path: str, options: Mapping[str, Any]) -> Document:
     """A recipe's document. A single model is taken for a recipe with only that agent."""
     if not _is_model(path):

@@ -49,4 +49,4 @@ def fill_streams() -> None:
         except OSError:
             mode = os.O_RDONLY if name == "stdout" else os.O_RDWR
             os.open(os.devnull, mode)  # gets the lowest free number, which is this one
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115 - a number

@@ -97,7 +97,7 @@ def compile_kernel(
     assert isinstance(function, ast.FunctionDef)
     if "+avx512vbmi2" in features:  # came after the processors that slow down
         function.body[:0] = ast.parse("in_widest()").body
-    exec(compile(code, f"<kernel {name}>", "exec"), known)  # noqa: S102
+    exec(compile(code, f"<kernel {name}>", "exec"), known)  # noqa: S102 - source of our own
     kernel = njit(**_INSIDE)(known[name])
     signature = _SCALARS[returns](*[part for code in arguments for part in _native(code)])
     try:
@@ -154,5 +154,5 @@ def _entry(kernel: Any, arguments: tuple[str, ...], array: Any) -> Any:
         values.append(f"array(p{index}, n{index})" if is_array else f"x{index}")
     known = {"kernel": kernel, "array": array, "__name__": __name__}
     text = f"def entry({', '.join(parameters)}):\n    return kernel({', '.join(values)})\n"
-    exec(compile(text, "<entry>", "exec"), known)  # noqa: S102
+    exec(compile(text, "<entry>", "exec"), known)  # noqa: S102 - source of our own
     return known["entry"]

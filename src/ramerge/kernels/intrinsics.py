@@ -467,6 +467,20 @@ def _loaded_64(context: Any, builder: Any, kind: Any, array: Any, start: Any) ->
     return builder.load(builder.bitcast(place, vector.as_pointer()), align=kind.dtype.bitwidth // 8)
 
 
+def _word_at(_typing: Any, data: Any, start: Any) -> Any:
+    """The 8 bytes from `start` on of an array of bytes, as a number of the processor's order; at any place."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, values[0])
+        place = builder.gep(array.data, [values[1]])
+        return builder.load(builder.bitcast(place, I64.as_pointer()), align=1)
+
+    return types.uint64(data, types.uint64), generate
+
+
+INTRINSICS["word_at"] = intrinsic(_word_at)
+
+
 def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
     """Which of the 64 elements from `start` on differ between two arrays of a type: bit i is set where element i does.
 

@@ -25,6 +25,7 @@ from ramerge.kernels import native
 Words = NDArray[Any]
 Bytes = NDArray[np.uint8]
 Bitmap = NDArray[np.uint64]
+Spans = NDArray[np.uint64]
 
 WIDTHS = (1, 2, 4, 8)
 
@@ -69,49 +70,71 @@ def {name}(bitmap, gaps):
 """
 
 _PATCH_BITMAP = """
-def {name}(base, bitmap, values, moved, out):
-    count, escape, size, one = np.uint64(0), moved * {planes}, np.uint64(base.size), np.uint64(1)
-    for word in range(np.uint64(bitmap.size)):
-        start, mask = word * np.uint64(64), bitmap[word]
-        if count + ones(mask) > moved:
-            return 0
-        if start + np.uint64(64) <= size:
-            {at_once}
-            for i in range(np.uint64(64)):
-                out[start + i] = base[start + i]
-        elif mask != np.uint64(0) and start + np.uint64(64) - leading_zeros(mask) > size:
-            return 0
-        else:
-            for i in range(size - start):
-                out[start + i] = base[start + i]
-        while mask != np.uint64(0):
-            place = start + trailing_zeros(mask)
-            mask &= mask - one
-            {value}
-            out[place] ^= value
-            count += one
-    return count == moved and escape == np.uint64(values.size)
+def {name}(base, spans, block, data, out):
+    size, one, full = np.uint64(base.size), np.uint64(1), np.uint64(64)
+    for row in range(np.uint64(spans.size) // np.uint64(4)):
+        first, stop = row * block, min((row + one) * block, size)
+        {span}
+        if first > size or values - positions != (stop - first + np.uint64(63)) // full * np.uint64(8):
+            return row
+        for word in range((stop - first + np.uint64(63)) // full):
+            start, mask = first + word * full, word_at(data, positions + word * np.uint64(8))
+            if count + ones(mask) > moved:
+                return row
+            if start + full <= stop:
+                {at_once}
+                for i in range(full):
+                    out[start + i] = base[start + i]
+            elif mask != np.uint64(0) and start + full - leading_zeros(mask) > stop:
+                return row
+            else:
+                for i in range(stop - start):
+                    out[start + i] = base[start + i]
+            while mask != np.uint64(0):
+                place = start + trailing_zeros(mask)
+                mask &= mask - one
+                {value}
+                out[place] ^= value
+                count += one
+        if count != moved or escape != end:
+            return row
+    return np.uint64(spans.size) // np.uint64(4)
 """
 
 _PATCH_GAPS = """
-def {name}(base, gaps, values, moved, out):
-    count, escape, size, one = np.uint64(0), moved * {planes}, np.uint64(base.size), np.uint64(1)
-    place, most, open = np.uint64(0), np.uint64(255), False
-    for i in range(size):
-        out[i] = base[i]
-    for i in range(np.uint64(gaps.size)):
-        gap = np.uint64(gaps[i])
-        place += gap
-        open = gap == most
-        if open:
-            continue
-        if place >= size or count >= moved:
-            return 0
-        {value}
-        out[place] ^= value
-        count += one
-        place += one
-    return not open and count == moved and escape == np.uint64(values.size)
+def {name}(base, spans, block, data, out):
+    size, one, most = np.uint64(base.size), np.uint64(1), np.uint64(255)
+    for row in range(np.uint64(spans.size) // np.uint64(4)):
+        first, stop = row * block, min((row + one) * block, size)
+        {span}
+        if first > size:
+            return row
+        for i in range(first, stop):
+            out[i] = base[i]
+        place, open = first, False
+        for i in range(positions, values):
+            gap = np.uint64(data[i])
+            place += gap
+            open = gap == most
+            if open:
+                continue
+            if place >= stop or count >= moved:
+                return row
+            {value}
+            out[place] ^= value
+            count += one
+            place += one
+        if open or count != moved or escape != end:
+            return row
+    return np.uint64(spans.size) // np.uint64(4)
+"""
+
+_SPAN = """
+at, count = row * np.uint64(4), np.uint64(0)
+positions, values, end, moved = spans[at], spans[at + np.uint64(1)], spans[at + np.uint64(2)], spans[at + np.uint64(3)]
+escape = values + moved * {planes}
+if positions > values or escape > end or end > np.uint64(data.size):
+    return row
 """
 
 _SPLIT = """
@@ -156,29 +179,33 @@ def to_gaps(bitmap: Bitmap, gaps: Bytes) -> int:
     return int(_kernel("to_gaps", _TO_GAPS, 1, "bp")(bitmap, gaps))
 
 
-def patch_bitmap(base: Words, bitmap: Bitmap, values: Bytes, moved: int, planes: int, out: Words) -> bool:
-    """Store the words of `base` in `out`, with those changed that a bitmap names.
+def patch_bitmaps(base: Words, spans: Spans, block: int, data: Bytes, planes: int, out: Words) -> int:
+    """Store blocks of words of `base` in `out`, with those changed that bitmaps name.
+
+    One call for many blocks, because a thread that comes back from a short one waits longer for Python's lock than the
+    call has taken.
 
     Args:
-        base: 1-D, unsigned integers.
-        bitmap: uint64, `bitmap_words(base.size)` long.
-        values: uint8, as `split` writes them; at least `moved * planes` long.
-        moved: how many words are changed.
+        base: 1-D, unsigned integers: the words of all blocks.
+        spans: uint64, shape (blocks, 4): where in `data` a block's positions begin, where its values begin, as `split`
+            writes them, where these end, and how many words are changed.
+        block: words of each block but the last.
+        data: uint8: positions and values of all blocks.
         planes: as for `split`.
         out: as `base`; may be the same array.
 
     Returns:
-        Whether positions lie inside of `base`, are `moved`, and take all values. If not, `out` holds anything.
+        How many blocks are done before the first of which positions or values do not fit; of that, and of those behind
+        it, `out` holds anything.
     """
-    assert bitmap.size == bitmap_words(base.size) and values.size >= moved * planes
-    kernel = _patching("patch_bitmap", _PATCH_BITMAP, base.itemsize, planes, "wbpnw")
-    return bool(kernel(base, bitmap, values, moved, out))
+    kernel = _patching("patch_bitmaps", _PATCH_BITMAP, base.itemsize, planes)
+    return int(kernel(base, spans.reshape(-1), block, data, out))
 
 
-def patch_gaps(base: Words, gaps: Bytes, values: Bytes, moved: int, planes: int, out: Words) -> bool:
-    """As `patch_bitmap`, for positions in gaps."""
-    assert values.size >= moved * planes
-    return bool(_patching("patch_gaps", _PATCH_GAPS, base.itemsize, planes, "wppnw")(base, gaps, values, moved, out))
+def patch_gaps(base: Words, spans: Spans, block: int, data: Bytes, planes: int, out: Words) -> int:
+    """As `patch_bitmaps`, for positions in gaps."""
+    kernel = _patching("patch_gaps", _PATCH_GAPS, base.itemsize, planes)
+    return int(kernel(base, spans.reshape(-1), block, data, out))
 
 
 def beyond(xors: Words, planes: int) -> int:
@@ -227,19 +254,19 @@ def _comparing(width: int) -> Any:
 
 
 @cache
-def _patching(name: str, source: str, width: int, planes: int, takes: str) -> Any:
+def _patching(name: str, source: str, width: int, planes: int) -> Any:
     """A loop that changes words of `width` bytes by values in so many planes."""
 
     def joined(count: int, place: str) -> str:
-        parts = (f"(np.uint64(values[{place.format(k=f'np.uint64({k})')}]) << {8 * k})" for k in range(count))
+        parts = (f"(np.uint64(data[{place.format(k=f'np.uint64({k})')}]) << {8 * k})" for k in range(count))
         return "value = " + " | ".join(parts)
 
-    value, escapes = [joined(planes, "{k} * moved + count")], []
+    value, escapes = [joined(planes, "values + {k} * moved + count")], []
     if planes < width:
         size = f"np.uint64({width})"
         escaped = [
-            f"if escape + {size} > np.uint64(values.size):",
-            "    return 0",
+            f"if escape + {size} > end:",
+            "    return row",
             joined(width, "escape + {k}"),
             f"escape += {size}",
         ]
@@ -248,9 +275,14 @@ def _patching(name: str, source: str, width: int, planes: int, takes: str) -> An
         escapes = ["while zero != np.uint64(0):", *_indented(changed)]
     at_once = []
     if native.expands():
-        found = [f"zero = patched(base, values, out, {planes}, (start, mask, count, moved))", "count += ones(mask)"]
+        found = [
+            f"zero = patched(base, data, out, {planes}, (start, mask, values + count, moved))",
+            "count += ones(mask)",
+        ]
         at_once = [*found, *escapes, "continue"]
-    return _kernel(f"{name}_{planes}", _filled(source, planes, value=value, at_once=at_once), width, takes)
+    span = _SPAN.strip().replace("{planes}", f"np.uint64({planes})").splitlines()
+    source = _filled(source, planes, span=span, value=value, at_once=at_once)
+    return _kernel(f"{name}_{planes}", source, width, "wbnpw")
 
 
 def _indented(lines: list[str]) -> list[str]:

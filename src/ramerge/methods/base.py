@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,6 +71,8 @@ def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = F
     def problem(value: Any, kind: str) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return f"must be {kind}, not {value!r}"
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            return f"must be a number that a float holds, not one of {value.bit_length():,} bits"
         if not math.isfinite(value):
             return f"must be a finite number, not {value!r}"
         if not low <= value <= high or (below and value == high):

@@ -32,6 +32,8 @@ _BYTES_OF_ANSWER = 1_500_000
 # With blocks of this many elements, the buffers of all workers stay in the last level of cache. Smaller blocks cost
 # more in calls than they gain. Larger blocks do not fit.
 _LARGEST_BLOCK = 1 << 19
+# A delta's block becomes many short steps, and a thread that comes back from a short one waits long for Python's lock.
+_LARGEST_BLOCK_OF_DELTAS = 1 << 20
 # Elsewhere, a block of a tensor that is not stored as it is read is a request, or several. These cost servers and
 # clients more than the caches save.
 _LARGEST_BLOCK_ELSEWHERE = 1 << 22
@@ -129,7 +131,7 @@ def cut(
         each = buffer + scratch + partials + (models * _BYTES_OF_ANSWER if elsewhere else 0)
         return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
 
-    block = _LARGEST_BLOCK_ELSEWHERE if elsewhere else _LARGEST_BLOCK
+    block = _largest_block(inputs)
     least = min(workers, _FEW) if elsewhere and not limits.threads else workers
     while block > _SMALLEST_BLOCK and resources(least, block).peak_memory_bytes > budget:
         block //= 2
@@ -147,6 +149,14 @@ def cut(
 def _run(models: int, tensors: Sequence[TensorPlan], workers: int) -> int:
     """Bytes that a worker reads one after another, of inputs elsewhere."""
     return min(models * _RUN, sum(tensor.bytes_read for tensor in tensors) // (workers * _RUNS))
+
+
+def _largest_block(inputs: Inputs) -> int:
+    """The most elements of a block that are of use."""
+    if any(isinstance(path, Remote) for path in inputs.files):
+        return _LARGEST_BLOCK_ELSEWHERE
+    has_deltas = any(agent.delta is not None for agent in inputs.opened_agents.values())
+    return _LARGEST_BLOCK_OF_DELTAS if has_deltas else _LARGEST_BLOCK
 
 
 def _workers(points: Sequence[Point], inputs: Inputs, limits: Limits, *, solves: bool) -> int:

@@ -9,8 +9,9 @@ before it is known to fit.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -44,7 +45,15 @@ _FASTER = 1.1
 
 
 class DamagedError(ValueError):
-    """Bytes that are no block; says what is wrong with them."""
+    """Bytes that are no block; says what is wrong with them.
+
+    Attributes:
+        index: which of the blocks that were given.
+    """
+
+    def __init__(self, text: str, index: int = 0) -> None:
+        super().__init__(text)
+        self.index = index
 
 
 def digest(data: Any) -> bytes:
@@ -229,57 +238,78 @@ def _fewest(xors: Words) -> tuple[int, int]:
 _local = threading.local()
 
 
-def _unpacked(data: Bytes, sizes: range) -> Bytes:
-    """The content of a zstd frame, of one of these sizes."""
-    try:
-        size = zstandard.frame_content_size(data.data)
-        if size not in sizes:
-            raise DamagedError(f"it says that it has {size:,} bytes, but it has {sizes.start:,} to {sizes.stop - 1:,}")
-        if not hasattr(_local, "zstd"):
-            _local.zstd = zstandard.ZstdDecompressor()
-        found = _local.zstd.decompress(data.data, max_output_size=size, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise DamagedError("its bytes cannot be decompressed") from error
-    if len(found) != size:
-        raise DamagedError(f"it has {len(found):,} bytes, not {size:,} as it says")
-    return np.frombuffer(found, np.uint8)
-
-
-def decode(row: Row, payload: Bytes, base: Words, out: Words, take: Take) -> None:
-    """The words of the agent's block.
+def decode(rows: Sequence[Row], payload: Bytes, base: Words, out: Words, take: Take) -> None:
+    """The words of an agent's blocks.
 
     Args:
-        row: of the block; `Row.check` has accepted it.
-        payload: uint8: its bytes in the file.
-        base: unsigned integers: the base's words.
+        rows: of blocks that follow each other in the tensor; `Row.check` has accepted them.
+        payload: uint8: their bytes in the file, one block after another.
+        base: unsigned integers: the base's words; those of all blocks.
         out: of the same type: filled; may be the same array.
         take: gives temporary memory of so many bytes.
 
     Raises:
-        DamagedError: the bytes are not what the row says; `out` holds anything then.
+        DamagedError: the bytes are not what a row says; `out` holds anything then.
     """
-    if xxhash.xxh3_64_intdigest(payload.data) != row.payload:
-        raise DamagedError("its bytes have another checksum")
-    if row.kind == NOTHING:
+    data, spans = _contents(rows, payload, base, take)
+    first = 0
+    for form, alike in groupby(rows, lambda row: row.form % _PACKED):
+        stop = first + len(list(alike))
+        place = slice(first * BLOCK, stop * BLOCK)
+        done = _patch(form, base[place], spans[first:stop], data, out[place])
+        if done < stop - first:
+            raise DamagedError("its positions lie outside of it, or are not as many as its values", first + done)
+        first = stop
+
+
+def _patch(form: int, base: Words, spans: patches.Spans, data: Bytes, out: Words) -> int:
+    """Decode blocks of one form; how many are done before the first that is damaged."""
+    kind, planes = form % _PLANES, form // _PLANES
+    if kind == NOTHING:
         out[:] = base
-        return
-    sizes = row.content(base.size, base.itemsize)
-    content = _unpacked(payload, sizes) if row.packed else payload
-    cut = content.size - patches.values_size(row.moved, row.escaped, row.planes, base.itemsize)
-    positions, values = content[:cut], content[cut:]
-    if row.kind == GAPS:
-        fits = patches.patch_gaps(base, positions, values, row.moved, row.planes, out)
-    else:
-        fits = patches.patch_bitmap(base, _aligned(positions, take), values, row.moved, row.planes, out)
-    if not fits:
-        raise DamagedError("its positions lie outside of it, or are not as many as its values")
+        return len(spans)
+    patch = patches.patch_gaps if kind == GAPS else patches.patch_bitmaps
+    return patch(base, spans, BLOCK, data, planes, out)
 
 
-def _aligned(data: Bytes, take: Take) -> NDArray[np.uint64]:
-    """Bytes as words, copied where they begin between two words."""
-    words = data.view(np.uint64)
-    if words.flags.aligned:
-        return words
-    copy = take(data.size)
-    copy[:] = data
-    return copy.view(np.uint64)
+def _contents(rows: Sequence[Row], payload: Bytes, base: Words, take: Take) -> tuple[Bytes, patches.Spans]:
+    """Positions and values of all blocks, decompressed, and where they lie in there."""
+    begin, contents = 0, []
+    for index, row in enumerate(rows):
+        stored = payload[begin : begin + row.stored]
+        if row.form and xxhash.xxh3_64_intdigest(stored.data) != row.payload:
+            raise DamagedError("its bytes have another checksum", index)
+        sizes = row.content(min(BLOCK, base.size - index * BLOCK), base.itemsize)
+        contents.append(_unpacked(stored, sizes, index) if row.packed else stored)
+        begin += row.stored
+    ends = list(accumulate(content.size for content in contents))
+    spans = [
+        (
+            end - content.size,
+            end - patches.values_size(row.moved, row.escaped, row.planes, base.itemsize),
+            end,
+            row.moved,
+        )
+        for row, content, end in zip(rows, contents, ends, strict=True)
+    ]
+    data = payload
+    if any(row.packed for row in rows):
+        data = np.concatenate(contents, out=take(ends[-1]))
+    return data, np.array(spans, np.uint64)
+
+
+def _unpacked(data: Bytes, sizes: range, index: int) -> Bytes:
+    """The content of a zstd frame, of one of these sizes."""
+    try:
+        size = zstandard.frame_content_size(data.data)
+        if size not in sizes:
+            wrong = f"it says that it has {size:,} bytes, but it has {sizes.start:,} to {sizes.stop - 1:,}"
+            raise DamagedError(wrong, index)
+        if not hasattr(_local, "zstd"):
+            _local.zstd = zstandard.ZstdDecompressor()
+        found = _local.zstd.decompress(data.data, max_output_size=size, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise DamagedError("its bytes cannot be decompressed", index) from error
+    if len(found) != size:
+        raise DamagedError(f"it has {len(found):,} bytes, not {size:,} as it says", index)
+    return np.frombuffer(found, np.uint8)

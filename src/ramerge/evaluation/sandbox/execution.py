@@ -205,8 +205,7 @@ class Execution:
         content = text.encode("utf-8", errors="surrogatepass")
         if self._way is not None:
             return self._sealed(content)
-        # whoever asked for it closes it, after the program has it
-        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - whoever asked for it closes it
         file.write(content)
         file.seek(0)
         return file

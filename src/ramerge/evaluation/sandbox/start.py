@@ -39,7 +39,7 @@ def main() -> None:
     namespace.clear()
     namespace.update(first)
     # to run a program is what this file is for; it holds no rights any more
-    exec(program, namespace)  # noqa: S102
+    exec(program, namespace)  # noqa: S102 - the sandboxed program
 
 
 def leave_to_child() -> None:
@@ -68,8 +68,7 @@ def set_limit(name: str, soft: str, hard: str) -> None:
 def be_killed_first() -> None:
     """Where the machine runs out of memory, the kernel kills this process and its children before others."""
     try:
-        # pathlib takes longer to import than all of this
-        with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
+        with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - pathlib imports slowly
             file.write("1000")
     except OSError:  # only Linux has it
         pass

@@ -1,3 +1,0 @@
-"""The classes of `ramerge.foundation.errors` under the name of earlier versions; all of them are in `ramerge` too."""
-
-from ramerge.foundation.errors import *  # noqa: F403
