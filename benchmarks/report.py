@@ -79,8 +79,8 @@ REASONS: dict[str, str] = {
     "methods.0.5B.dare": f"{_FIXED_COSTS}. {_COINS}",
     "methods.0.5B.dare_ties": f"{_FIXED_COSTS}. {_COINS}, and a sample is counted first",
     "buckets": (
-        "its inputs are read twice, because lambda depends on all of them, and the server shares the processors. A "
-        "merge also asks for blocks of tensors, many of which are smaller than the 8 MiB of the floor's requests"
+        "its inputs are read twice, because lambda depends on all of them, and the server shares the processors: it "
+        "takes two thirds of the processor time that a merge takes"
     ),
     "held.0.5B.ram+": _READ_TWICE,
     "held.1.5B.ram+": _READ_TWICE,

@@ -163,11 +163,11 @@ def test_tasks_have_stopped_when_it_ends(connected: Any, tmp_path: Path) -> None
     def own(_tell: Callable[[int], None]) -> Iterator[None]:
         yield
 
-    def work(_own: None, block: int) -> int:
+    def work(_own: None, block: int) -> Iterator[int]:
         (tmp_path / f"begun {block}").touch()
         time.sleep(0.2)
         (tmp_path / f"ended {block}").touch()
-        return block
+        yield block
 
     results = executors.RayExecutor(connected, 4, 2, lambda threads: 10_000_000 * threads).map(own, work, range(200))
     next(results)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from ramerge.checkpoint.arena import Arena
 from ramerge.checkpoint.identity import FileIdentity, Identity, has_changed, identity_of, is_another, is_same_elsewhere
 from ramerge.checkpoint.storage.place import Place, Remote
+from ramerge.checkpoint.storage.storage import Stream
 from ramerge.checkpoint.tensor import Stored, Tensor
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError, reason
@@ -55,11 +56,31 @@ class _File:
 
 
 class Wanted(NamedTuple):
-    """An array (uint8, contiguous) to fill with a file's bytes from byte `position` on."""
+    """An array (uint8, contiguous) to fill with a file's bytes from byte `position` on.
+
+    If there is a `stream`, these are the next bytes that it gives.
+    """
 
     path: Place
     position: int
     out: NDArray[np.uint8]
+    stream: Stream | None = None
+
+
+class Span(NamedTuple):
+    """Elements `start:stop` of tensors, which are read together."""
+
+    tensors: Sequence[Tensor]
+    start: int
+    stop: int
+
+
+class _Extent(NamedTuple):
+    """Bytes `begin:end` of a file elsewhere."""
+
+    path: Remote
+    begin: int
+    end: int
 
 
 class Files:
@@ -128,14 +149,20 @@ class Files:
             CheckpointError: as for `fill`.
         """
         elsewhere = [each for each in wanted if isinstance(each.path, Remote)]
-        asked = [self._requests.submit(self.fill, *each) for each in elsewhere[1:]]
+        asked = [self._requests.submit(self._fill, each) for each in elsewhere[1:]]
         try:
             for each in (*elsewhere[:1], *(each for each in wanted if isinstance(each.path, Path))):
-                self.fill(*each)
+                self._fill(each)
         finally:
             wait(asked)  # until then they write into the arrays
         for request in asked:
             request.result()
+
+    def _fill(self, wanted: Wanted) -> None:
+        if wanted.stream is not None:
+            wanted.stream.fill(wanted.out)
+        else:
+            self.fill(wanted.path, wanted.position, wanted.out)
 
     @cached_property
     def _requests(self) -> ThreadPoolExecutor:
@@ -178,6 +205,14 @@ class Files:
         return False
 
 
+def _elsewhere(tensor: Tensor, start: int, stop: int) -> _Extent | None:
+    """Where elements `start:stop` of a tensor lie; None if that is here, or if they are computed."""
+    origin, width = tensor.origin, itemsize(tensor.dtype)
+    if not isinstance(origin, Stored) or not isinstance(origin.path, Remote):
+        return None
+    return _Extent(origin.path, origin.offset + start * width, origin.offset + stop * width)
+
+
 def _arrived(identities: Mapping[Place, Identity]) -> Files:
     """The files as another machine opens them."""
     files = Files(identities)
@@ -208,6 +243,20 @@ class Reader:
         self._start = self._stop = 0
         self._held: dict[int, NDArray[np.uint8]] = {}
         self._digests: dict[tuple[int, int, int], bytes] = {}
+        self._streams: dict[tuple[int, int], Stream] = {}
+
+    def expect(self, spans: Iterable[Span]) -> None:
+        """Hear which blocks come next. What follows one another in a file elsewhere is one request for all of them."""
+        self._streams = {}
+        ends: dict[tuple[Remote, int], Stream] = {}
+        for tensors, start, stop in spans:
+            for tensor in {id(tensor): tensor for tensor in tensors}.values():
+                if (extent := _elsewhere(tensor, start, stop)) is None:
+                    continue
+                path, begin, end = extent
+                stream = ends.pop((path, begin), None) or Stream(path.storage, path.key, begin, begin)
+                stream.stop = end
+                ends[path, end] = self._streams[id(tensor), start] = stream
 
     def begin(self, start: int, stop: int) -> None:
         """Take all memory back. Blocks of elements `start:stop` come next."""
@@ -223,11 +272,13 @@ class Reader:
         asked: dict[int, NDArray[np.uint8]] = {}
         wanted = []
         for tensor in tensors:
-            origin, key = tensor.origin, id(tensor)
-            if isinstance(origin, Stored) and isinstance(origin.path, Remote) and key not in {*self._held, *asked}:
+            key, extent = id(tensor), _elsewhere(tensor, self._start, self._stop)
+            if extent is not None and key not in {*self._held, *asked}:
                 asked[key] = self._room(tensor)
-                position = self._start * itemsize(tensor.dtype)
-                wanted.append(Wanted(origin.path, origin.offset + position, asked[key][: self._nbytes(tensor)]))
+                stream = self._streams.pop((key, self._start), None)
+                if stream is not None and not stream.gives(extent.begin, extent.end):
+                    stream = None
+                wanted.append(Wanted(extent.path, extent.begin, asked[key][: self._nbytes(tensor)], stream))
         self.files.fill_all(wanted)
         self._held |= asked
         return [self.block(tensor) for tensor in tensors]

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,7 +33,7 @@ from ramerge.foundation.errors import PlanError, WeightsError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.methods.base import Counted, Counts, Statistic
 from ramerge.planning import remembered
-from ramerge.planning.model import Batch, Block, Plan, TensorPlan, Tie, share_of
+from ramerge.planning.model import Batch, Block, Plan, Run, TensorPlan, Tie, share_of
 from ramerge.planning.sample import sample
 
 Wanted = Mapping[int, Sequence[Statistic]]
@@ -242,23 +241,22 @@ class _Passes:
         plan = self._plan
         known, (tasks, _) = dict(self.known), _tasks(plan, self.known, {})
         wanted = {index: statistics for index, tensor in enumerate(plan.tensors) if tensor.merged}
-        blocks = _in_order(plan, wanted, 0)
+        runs = _in_order(plan, wanted, 0)
 
         def work(own: Worker, batch: Batch) -> Outcome:
             return own.observe(batch[0], statistics, known, tasks[batch[0].tensor][0])
 
         with _blas(plan):
-            self._learn(self._read("reading", [(block,) for block in blocks], work, wanted, known))
+            self._learn(self._read("reading", runs, work, wanted, known))
 
     def _count(self, stage: str, wanted: Wanted, number: int) -> None:
         before = len(self._plan.rounds) - number
-        batches = [(block,) for block in _in_order(self._plan, wanted, before)]
-        self._learn(self._counted(stage, batches, wanted, self.known))
+        self._learn(self._counted(stage, _in_order(self._plan, wanted, before), wanted, self.known))
 
-    def _counted(self, stage: str, batches: Sequence[Batch], wanted: Wanted, known: Known) -> Statistics:
+    def _counted(self, stage: str, runs: Sequence[Run], wanted: Wanted, known: Known) -> Statistics:
         known = dict(known)
         return self._read(
-            stage, batches, lambda own, batch: own.count(batch, wanted[batch[0].tensor], known), wanted, known
+            stage, runs, lambda own, batch: own.count(batch, wanted[batch[0].tensor], known), wanted, known
         )
 
     def _learn(self, counted: Statistics) -> None:
@@ -300,18 +298,18 @@ class _Passes:
         """What a sample says of everything that must be counted; nothing of parts of the model that it lacks."""
         batches, known = list(sample(self._plan.tensors)), dict(self.known)
         for wanted in self._plan.rounds:
-            due = [batch for batch in batches if batch[0].tensor in wanted]
+            due = [(batch,) for batch in batches if batch[0].tensor in wanted]
             known |= self._counted("sampling", due, wanted, known).results
         return {key: result for key, result in known.items() if key not in self.known}
 
     def _merge(self, sink: Sink, known: Known, verified: Mapping[tuple[Counted, str], Counted]) -> None:
         tasks, wanted = _tasks(self._plan, known, verified)
-        blocks = _in_order(self._plan, range(len(self._plan.tensors)), 0)
+        runs = _in_order(self._plan, range(len(self._plan.tensors)), 0, apart=sink.in_order)
         with _blas(self._plan):
             self._learn(
                 self._read(
                     "merging",
-                    [(block,) for block in blocks],
+                    runs,
                     lambda own, batch: own.merge(batch[0], tasks[batch[0].tensor], sink),
                     wanted,
                     self.known,
@@ -326,23 +324,23 @@ class _Passes:
     def _read(
         self,
         stage: str,
-        batches: Sequence[Batch],
+        runs: Sequence[Run],
         work: Callable[[Worker, Batch], Outcome],
         wanted: Mapping[int, Sequence[Counted]],
         known: Known,
         sink: Sink | None = None,
     ) -> Statistics:
-        """Read blocks once, those of a batch by the same worker, and count the statistics in `wanted`.
+        """Read blocks once, those of a run by the same worker, and count the statistics in `wanted`.
 
         At the end, inputs that have changed since planning are refused, and so are bad weights.
         """
-        plan, blocks = self._plan, list(chain.from_iterable(batches))
+        plan, blocks = self._plan, [block for run in runs for batch in run for block in batch]
         statistics, refusals, done = Statistics(plan, wanted, known, blocks), Refusals(plan), 0
         solving: dict[Block, int] = {}
         total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
         self.listen(Progress(stage, 0, total))
         # closed here and not by the garbage collector: workers must have stopped before the output is removed
-        with closing(self._outcomes(work, batches, wanted, sink)) as outcomes:
+        with closing(self._outcomes(work, runs, wanted, sink)) as outcomes:
             try:
                 for outcome in outcomes:
                     if isinstance(outcome, Compiling):
@@ -375,7 +373,7 @@ class _Passes:
     def _outcomes(
         self,
         work: Callable[[Worker, Batch], Outcome],
-        batches: Sequence[Batch],
+        runs: Sequence[Run],
         wanted: Mapping[int, Sequence[Counted]],
         sink: Sink | None,
     ) -> Generator[Outcome | Message, None, None]:
@@ -390,13 +388,17 @@ class _Passes:
         def elsewhere() -> AbstractContextManager[Callable[[], None]]:
             return _elsewhere(plan, files, sink)
 
+        def along(own: Worker, run: Sequence[Batch]) -> Iterator[Outcome]:
+            own.expect(run)
+            return (work(own, batch) for batch in run)
+
         if self.journal is None:
-            return self._executor.map(of_thread, work, batches, elsewhere)
+            return self._executor.map(of_thread, along, runs, elsewhere)
 
         def owner(batch: Batch) -> int | None:
             return sink.owner(batch[0]) if sink is not None else None
 
-        return self.journal.map(self._executor, of_thread, work, batches, Outcomes(plan, wanted), elsewhere, owner)
+        return self.journal.map(self._executor, of_thread, along, runs, Outcomes(plan, wanted), elsewhere, owner)
 
     def _compiling(self, kernel: Compiling) -> None:
         self._kernels_begun += not kernel.done
@@ -423,20 +425,39 @@ def _blas(plan: Plan) -> AbstractContextManager[object]:
     return cast(AbstractContextManager[object], threadpoolctl.threadpool_limits(1, "blas"))
 
 
-def _in_order(plan: Plan, tensors: Sequence[int] | Mapping[int, object], before: int) -> list[Block]:
+def _in_order(
+    plan: Plan, tensors: Sequence[int] | Mapping[int, object], before: int, *, apart: bool = False
+) -> list[Run]:
     """Blocks of tensors in the order of the output's files. Every second pass goes backwards, the last one forwards.
 
-    So each begins with the blocks that the previous pass has read last, which are still in the page cache.
+    So each begins with the blocks that the previous pass has read last, which are still in the page cache. Within a run
+    all go forwards.
 
     Args:
         plan: the plan.
         tensors: indices of tensors.
         before: how many passes come after this one.
+        apart: whether each block is a run.
     """
-    blocks = [
-        block for index in tensors for block in _blocks(plan.tensors[index], index, plan.resources.block_elements)
-    ]
-    return blocks[::-1] if before % 2 else blocks
+    size = plan.resources.block_elements
+    blocks = [block for index in tensors for block in _blocks(plan.tensors[index], index, size)]
+    runs = list(_runs(plan, blocks, 0 if apart else plan.resources.run_bytes))
+    return runs[::-1] if before % 2 else runs
+
+
+def _runs(plan: Plan, blocks: Sequence[Block], size: int) -> Iterator[Run]:
+    """Blocks one after another, as many as have so many bytes; at least one."""
+    run: list[Batch] = []
+    left = size
+    for block in blocks:
+        nbytes = share_of(plan.tensors[block.tensor], block)
+        if run and nbytes > left:
+            yield tuple(run)
+            run, left = [], size
+        run.append((block,))
+        left -= nbytes
+    if run:
+        yield tuple(run)
 
 
 def _blocks(tensor: TensorPlan, index: int, size: int) -> Iterator[Block]:

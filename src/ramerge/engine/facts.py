@@ -27,7 +27,7 @@ def facts_of(plan: Plan, further: object = None) -> dict[str, str]:
         **dict(_recipe(plan)),
         # the same file has another device on another machine
         **{f"{path}": repr({**asdict(identity), "device": 0}) for path, identity in plan.files.items()},
-        "the size of blocks (--threads, --max-memory)": str(plan.resources.block_elements),
+        "the size of blocks (--threads, --max-memory)": f"{plan.resources.block_elements}, {plan.resources.run_bytes}",
         "what is known of earlier reads (--no-cache)": _digest(known),
         "what is read and written": _digest(list(_work(plan)), further),
     }

@@ -22,9 +22,10 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -249,13 +250,13 @@ class Journal:
         self,
         executor: Executor,
         worker: Callable[[Callable[[Any], None]], AbstractContextManager[Worker]],
-        work: Callable[[Worker, Block], Outcome],
-        blocks: Sequence[Block],
+        work: Callable[[Worker, Sequence[Block]], Iterable[Outcome]],
+        runs: Sequence[Sequence[Block]],
         codec: Codec[Block, Outcome],
         elsewhere: Elsewhere = bare,
         owner: Callable[[Block], int | None] = lambda block: None,
     ) -> Generator[Any, None, None]:
-        """As `Executor.map`: the outcomes of all blocks, whoever finds or has found them.
+        """As `Executor.map`: the outcomes of all blocks of runs, whoever finds or has found them.
 
         `owner` says which rank must do a block; None if it does not matter.
 
@@ -265,6 +266,7 @@ class Journal:
         journal, others, number = self._own, self._others, self._passes
         assert journal is not None
         self._passes += 1
+        blocks = [block for run in runs for block in run]
         journal.append(_PASS, number, len(blocks))
         own: _Own | None = journal
         missing, left = bytearray(b"\1" * len(blocks)), len(blocks)
@@ -278,16 +280,24 @@ class Journal:
                         left -= 1
                         yield codec.decode(blocks[record.index], record.payload)
 
-        def recorded(owned: Worker, numbered: tuple[int, Block]) -> _Recorded[Outcome]:
-            outcome = work(owned, numbered[1])
-            data, amount = codec.encode(outcome)
-            if own is None:  # in another process
-                return _Recorded(numbered[0], (amount, data))
-            own.append(_BLOCK, number, numbered[0], amount, data)
-            return _Recorded(numbered[0], outcome)
+        def recorded(owned: Worker, numbered: Sequence[tuple[int, Block]]) -> Iterator[_Recorded[Outcome]]:
+            outcomes = work(owned, tuple(block for _, block in numbered))
+            for (index, _), outcome in zip(numbered, outcomes, strict=True):
+                data, amount = codec.encode(outcome)
+                if own is None:  # in another process
+                    yield _Recorded(index, (amount, data))
+                else:
+                    own.append(_BLOCK, number, index, amount, data)
+                    yield _Recorded(index, outcome)
 
         yield from found()
-        mine = [(i, block) for i, block in enumerate(blocks) if missing[i] and self._is_mine(i, owner(block))]
+        numbered = enumerate(blocks)
+        all_runs = [list(islice(numbered, len(run))) for run in runs]
+        due = (
+            [(i, block) for i, block in run if missing[i] and self._is_mine(turn, owner(block))]
+            for turn, run in enumerate(all_runs)
+        )
+        mine = [run for run in due if run]
         looked = time.monotonic()
         with closing(executor.map(worker, recorded, mine, elsewhere)) as results:
             for result in results:

@@ -40,6 +40,8 @@ class Patches:
         writer: of the delta.
     """
 
+    in_order = True
+
     def __init__(self, plan: Plan, base: Checkpoint, writer: DeltaWriter) -> None:
         self._parts = {part.name: part for tensor in plan.tensors for part in tensor.parts}
         self._plan = plan

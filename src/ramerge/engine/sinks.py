@@ -51,6 +51,8 @@ class Shards:
         writer: of `all_shards`.
     """
 
+    in_order = False
+
     def __init__(self, plan: Plan, writer: Writer) -> None:
         self._plan = plan
         self._writer = writer
@@ -108,6 +110,8 @@ class Whole:
     At most two tensors are collected at a time. Faster workers wait, so a slow function does not use more memory.
     Blocks are begun in the order of tensors, so every tensor that is begun will be complete.
     """
+
+    in_order = True
 
     def __init__(self, plan: Plan, function: Callable[[MergedTensor], None]) -> None:
         self._plan = plan

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.checkpoint.arena import Arena
-from ramerge.checkpoint.read import Files, Reader
+from ramerge.checkpoint.read import Files, Reader, Span
 from ramerge.checkpoint.scaled import Scaled, decode_parts, requantise
 from ramerge.foundation.dtypes import FLOATS, itemsize
 from ramerge.kernels.convert import count_non_finite
@@ -20,7 +20,7 @@ from ramerge.kernels.native import told_of_compiling
 from ramerge.kernels.piece import Piece, count_negative, no_counts, words_of
 from ramerge.kernels.work import told_of_work
 from ramerge.methods.base import Counted, Counts, Statistic
-from ramerge.planning.model import Block, Plan, TensorPlan, share_of
+from ramerge.planning.model import Batch, Block, Plan, TensorPlan, share_of
 
 _NOTHING = np.empty((0, 0), np.uint8)
 # A result of a statistic over one part of the model.
@@ -53,7 +53,13 @@ class Outcome:
 
 
 class Sink(Protocol):
-    """Where merged bytes go."""
+    """Where merged bytes go.
+
+    Attributes:
+        in_order: whether bytes must come nearly in their order, so that workers take neighbouring blocks side by side.
+    """
+
+    in_order: bool
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         """Take bytes of a part of a point's tensor from byte `start` on, from any thread. `data` is reused."""
@@ -128,6 +134,14 @@ class Worker:
         self._tell = tell
         self._arena = Arena(plan.resources.buffer_bytes)
         self._reader = Reader(files, self._arena)
+
+    def expect(self, batches: Sequence[Batch]) -> None:
+        """Hear which blocks come next."""
+        self._reader.expect(
+            Span([source.tensor for source in self._plan.tensors[block.tensor].sources], block.start, block.stop)
+            for batch in batches
+            for block in batch
+        )
 
     def count(self, blocks: Sequence[Block], statistics: Sequence[Statistic], known: Known) -> Outcome:
         """Read blocks of a tensor of all inputs, one after another, and count them in the same arrays."""

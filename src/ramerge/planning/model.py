@@ -226,6 +226,9 @@ class Block:
 Batch = tuple[Block, ...]
 """Blocks of a tensor that a worker takes at once; not empty."""
 
+Run = tuple[Batch, ...]
+"""Batches that a worker takes one after another; not empty."""
+
 
 def share_of(tensor: TensorPlan, block: Block) -> int:
     """The block's share of the bytes that a read of all sources takes; those of all blocks add up to these bytes."""
@@ -284,6 +287,7 @@ class Resources:
         buffer_bytes: size of a worker's buffer.
         peak_memory_bytes: upper estimate of the process's memory.
         worker_bytes: the share of it that each worker takes.
+        run_bytes: of the blocks that a worker takes one after another, where more than one is better.
         solving_seconds: about how long solving for whole matrices takes; None if nothing is solved.
     """
 
@@ -292,6 +296,7 @@ class Resources:
     buffer_bytes: int
     peak_memory_bytes: int
     worker_bytes: int
+    run_bytes: int = 0
     solving_seconds: float | None = None
 
     def memory_of(self, workers: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ramerge.checkpoint.storage.place import Remote
 from ramerge.foundation.errors import RecipeError
@@ -26,17 +26,23 @@ _BYTES_OF_CODES = 50_000_000
 # Parts of a file that is sent, and the library that sends it.
 _BYTES_OF_SENDING = 80_000_000
 
-# What a worker holds of the answer to a request, before it is copied into the buffer.
-_BYTES_OF_ANSWER = 4_000_000
+# What a worker holds of the answer to a request, one for each model, before it is copied into the buffer. Measured.
+_BYTES_OF_ANSWER = 1_500_000
 
 # With blocks of this many elements, the buffers of all workers stay in the last level of cache. Smaller blocks cost
 # more in calls than they gain. Larger blocks do not fit.
 _LARGEST_BLOCK = 1 << 19
 # A delta's block becomes many short steps, and a thread that comes back from a short one waits long for Python's lock.
 _LARGEST_BLOCK_OF_DELTAS = 1 << 20
-# A block of an input elsewhere is a request, which costs servers and clients more than the caches save.
+# Elsewhere, a block of a tensor that is not stored as it is read is a request, or several. These cost servers and
+# clients more than the caches save.
 _LARGEST_BLOCK_ELSEWHERE = 1 << 22
-# Workers that must have room for such blocks. Each asks for a block of all inputs at the same time.
+# Bytes of a file elsewhere that a worker reads in one request, as blocks that follow one another. Far more would not
+# cost servers less, and would leave some workers without work at the end.
+_RUN = 32_000_000
+# How many of these each worker has at least, so that all are busy to the end.
+_RUNS = 4
+# Workers that must have room for such blocks.
 _FEW = 4
 _SMALLEST_BLOCK = 1 << 12
 # Threads beside those that keep the processors busy, because they wait for disks, or for servers.
@@ -122,7 +128,7 @@ def cut(
 
     def resources(workers: int, block: int) -> Resources:
         buffer = max((tensor.buffer_bytes(block) for tensor in kinds), default=0)
-        each = buffer + scratch + partials + (_BYTES_OF_ANSWER if elsewhere else 0)
+        each = buffer + scratch + partials + (models * _BYTES_OF_ANSWER if elsewhere else 0)
         return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
 
     block = _largest_block(inputs)
@@ -136,7 +142,13 @@ def cut(
         needed = _megabytes(made.peak_memory_bytes)
         given = f"--max-memory: {limits.memory:,} bytes are too little (compiling in a first run counts, too)"
         findings.problem(f"{given}; give at least {needed}")
-    return made
+    # a worker that solves for a matrix would let the answers to its requests wait
+    return replace(made, run_bytes=_run(models, tensors, workers)) if elsewhere and not scratch else made
+
+
+def _run(models: int, tensors: Sequence[TensorPlan], workers: int) -> int:
+    """Bytes that a worker reads one after another, of inputs elsewhere."""
+    return min(models * _RUN, sum(tensor.bytes_read for tensor in tensors) // (workers * _RUNS))
 
 
 def _largest_block(inputs: Inputs) -> int:

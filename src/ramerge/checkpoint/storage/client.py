@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 RETRY_SECONDS = "RAMERGE_RETRY_SECONDS"
 _RETRY_SECONDS = 120.0
 # Bytes of an answer that are in memory before they are where they belong.
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -115,10 +115,10 @@ def _is_same(one: Version, other: Version) -> bool:
     return one.tag == other.tag and one.nbytes == other.nbytes and times
 
 
-def fill(
-    store: ObjectStore, key: str, version: Version, position: int, out: NDArray[np.uint8], *, place: str, access: str
-) -> None:
-    """Fill `out` (uint8, contiguous) with bytes of a file of a known version.
+def chunks(
+    store: ObjectStore, key: str, version: Version, start: int, stop: int, *, place: str, access: str
+) -> Iterator[NDArray[np.uint8]]:
+    """Bytes `start:stop` of a file of a known version, at least one, as they come.
 
     A file that is wanted whole is asked for without a range, because some servers ignore ranges of small files.
 
@@ -126,36 +126,34 @@ def fill(
         store: holds it.
         key: its path there.
         version: what it must be.
-        position: first byte.
-        out: where its bytes go.
+        start: first byte.
+        stop: byte after the last one.
         place: its name for messages.
         access: what to check if access is denied, in words.
 
     Raises:
-        CheckpointError: see `Storage.fill`.
+        CheckpointError: see `Storage.chunks`.
     """
-    if not out.size:
-        return
     obstore = library(place)
-    end = position + out.size
-    if end > version.nbytes:
+    if stop > version.nbytes:
         raise CheckpointError(has_changed(place))
-    wanted: dict[str, object] = {} if out.size == version.nbytes else {"range": (position, end)}
+    wanted: dict[str, object] = {} if stop - start == version.nbytes else {"range": (start, stop)}
     if version.tag and not version.tag.startswith("W/"):  # weak tags never match
         wanted["if_match"] = f'"{version.tag}"'
     with in_words(place, access):
         answer = obstore.get(store, key, options=wanted)
-        if not _is_same(version_of(answer.meta), version) or tuple(answer.range) != (position, end):
+        if not _is_same(version_of(answer.meta), version) or tuple(answer.range) != (start, stop):
             if "html" in str(answer.attributes.get("Content-Type", "")):
                 raise CheckpointError(f"{place}: the answer is a web page; is a proxy or a login in the way?")
             raise CheckpointError(has_changed(place))
         sent = 0
         for chunk in answer.stream(_CHUNK):
-            data = np.frombuffer(chunk, np.uint8)[: out.size - sent]
-            out[sent : sent + data.size] = data
             sent += len(chunk)
-    if sent != out.size:
-        raise CheckpointError(f"{place}: the server sent {sent:,} bytes instead of {out.size:,}; run this again")
+            if sent > stop - start:
+                break
+            yield np.frombuffer(chunk, np.uint8)
+    if sent != stop - start:
+        raise CheckpointError(f"{place}: the server sent {sent:,} bytes instead of {stop - start:,}; run this again")
 
 
 def has_changed(place: str) -> str:

@@ -35,6 +35,8 @@ _TRANSIENT = (408, 429, 500, 502, 503, 504)
 _NO_ANSWER = ("ConnectError", "ConnectTimeout", "ConnectionError", "ProxyError", "ReadTimeout", "SSLError")
 _LONGEST_WAIT = 30.0
 _SMALL = 1 << 16
+# Bytes that are read at once where the hub's cache holds a file.
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -72,20 +74,22 @@ class Hub(Storage):
         """See `Storage`."""
         return self._files
 
-    def fill(self, key: str, position: int, out: NDArray[np.uint8]) -> None:
+    def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
         """See `Storage`."""
-        place = f"{self.address}/{key}"
         if (path := self._cached.get(key)) is not None:
-            _fill_from(path, position, out)
+            yield from _chunks_of(path, start, stop)
             return
         source = self._source(key)
         try:
-            self._ask(source, place, position, out)
+            for chunk in self._asked(source, key, start, stop):
+                start += chunk.size
+                yield chunk
         except client.DeniedError:  # the signature has expired
-            self._ask(self._source(key, instead_of=source), place, position, out)
+            yield from self._asked(self._source(key, instead_of=source), key, start, stop)
 
-    def _ask(self, source: _Source, place: str, position: int, out: NDArray[np.uint8]) -> None:
-        client.fill(source.store, "", source.version, position, out, place=place, access=_ACCESS)
+    def _asked(self, source: _Source, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+        place = f"{self.address}/{key}"
+        return client.chunks(source.store, "", source.version, start, stop, place=place, access=_ACCESS)
 
     def _source(self, key: str, instead_of: _Source | None = None) -> _Source:
         """Where a file's bytes are; found anew if that is where they were."""
@@ -210,13 +214,16 @@ def _patiently(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer
         time.sleep(pause)
 
 
-def _fill_from(path: Path, position: int, out: NDArray[np.uint8]) -> None:
-    """Fill `out` with bytes of a file of the hub's cache, which never change."""
+def _chunks_of(path: Path, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+    """Bytes of a file of the hub's cache, which never change."""
     try:
-        with path.open("rb") as file:
-            file.seek(position)
-            got = file.readinto(out.data)
+        with path.open("rb", buffering=0) as file:
+            file.seek(start)
+            while start < stop:
+                data = file.read(min(_CHUNK, stop - start))
+                if not data:
+                    raise CheckpointError(f"{path}: ends early; remove it from the hub's cache")
+                start += len(data)
+                yield np.frombuffer(data, np.uint8)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
-    if got < out.size:
-        raise CheckpointError(f"{path}: ends early; remove it from the hub's cache")

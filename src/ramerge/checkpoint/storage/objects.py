@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
@@ -91,9 +91,9 @@ class Bucket:
         """
         return self._uploads.abort(f"{self._folder}/{key}") if self._uploads is not None else 0
 
-    def fill(self, key: str, version: Version, position: int, out: NDArray[np.uint8]) -> None:
-        """See `client.fill`."""
-        client.fill(self.store, key, version, position, out, place=self.place(key), access=self._access)
+    def chunks(self, key: str, version: Version, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+        """See `client.chunks`."""
+        return client.chunks(self.store, key, version, start, stop, place=self.place(key), access=self._access)
 
 
 class Objects(Storage):
@@ -128,9 +128,9 @@ class Objects(Storage):
             )
         return found
 
-    def fill(self, key: str, position: int, out: NDArray[np.uint8]) -> None:
+    def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
         """See `Storage`."""
-        self._bucket.fill(key, self.files()[key], position, out)
+        return self._bucket.chunks(key, self.files()[key], start, stop)
 
 
 def _arrived(scheme: str, rest: str, files: Mapping[str, Version]) -> Objects:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -105,13 +105,13 @@ class Web(Storage):
         self._denied = f"{place}: access is denied; {_ACCESS}"
         return None
 
-    def fill(self, key: str, position: int, out: NDArray[np.uint8]) -> None:
+    def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
         """See `Storage`."""
         version = self.find(key)
         place = f"{self.address}/{key}"
         if version is None:
             raise CheckpointError(f"{place}: there is no such file")
-        client.fill(self._store, key, version, position, out, place=place, access=_ACCESS)
+        return client.chunks(self._store, key, version, start, stop, place=place, access=_ACCESS)
 
 
 def _arrived(address: str, query: str, found: Mapping[str, Version | None]) -> Web:

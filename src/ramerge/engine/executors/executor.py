@@ -22,12 +22,15 @@ def bare() -> Iterator[Callable[[], None]]:
 
 
 class Executor(Protocol):
-    """Runs `work` on every block, with workers that each own something: buffers, open files."""
+    """Runs `work` on every block, with workers that each own something: buffers, open files.
+
+    A block is whatever one worker does at a stretch, and has any number of results.
+    """
 
     def map(
         self,
         worker: Callable[[Callable[[Result], None]], AbstractContextManager[Worker]],
-        work: Callable[[Worker, Block], Result],
+        work: Callable[[Worker, Block], Iterable[Result]],
         blocks: Iterable[Block],
         elsewhere: Elsewhere = bare,
     ) -> Generator[Result, None, None]:

@@ -214,7 +214,7 @@ class RayExecutor:
     def map(
         self,
         worker: Callable[[Callable[[Result], None]], AbstractContextManager[Worker]],
-        work: Callable[[Worker, Block], Result],
+        work: Callable[[Worker, Block], Iterable[Result]],
         blocks: Iterable[Block],
         elsewhere: Elsewhere = bare,
     ) -> Generator[Result, None, None]:
@@ -297,7 +297,7 @@ def _results(report: tuple[str, bytes], run: _Run[Block]) -> Iterator[Any]:
     for result in results:
         if isinstance(result, _Done):
             del run.missing[result.number]
-            yield result.value
+            yield from result.results
         else:
             yield result
     if failure is not None:
@@ -361,10 +361,10 @@ def _leave_if_ending() -> None:
 
 @dataclass(frozen=True)
 class _Done(Generic[Result]):
-    """The result of a block."""
+    """The results of a block."""
 
     number: int
-    value: Result
+    results: list[Result]
 
 
 @dataclass
@@ -393,8 +393,8 @@ def _batches(worker: Any, work: Any, blocks: Sequence[tuple[int, Any]], threads:
     queue: SimpleQueue[Any] = SimpleQueue()
     stop, end = threading.Event(), object()
 
-    def numbered(own: Any, block: tuple[int, Any]) -> _Done[Any]:
-        return _Done(block[0], work(own, block[1]))
+    def numbered(own: Any, block: tuple[int, Any]) -> Iterator[_Done[Any]]:
+        yield _Done(block[0], list(work(own, block[1])))
 
     def feed() -> None:
         try:

@@ -26,7 +26,7 @@ class ThreadExecutor:
     def map(
         self,
         worker: Callable[[Callable[[Result], None]], AbstractContextManager[Worker]],
-        work: Callable[[Worker, Block], Result],
+        work: Callable[[Worker, Block], Iterable[Result]],
         blocks: Iterable[Block],
         _elsewhere: Elsewhere = bare,
     ) -> Generator[Result, None, None]:
@@ -42,7 +42,10 @@ class ThreadExecutor:
             try:
                 with worker(results.put) as own:
                     while not stop.is_set() and (taken := take()) is not None:
-                        results.put(work(own, taken[0]))
+                        for result in work(own, taken[0]):
+                            results.put(result)
+                            if stop.is_set():
+                                break
             except BaseException as error:
                 results.put(_Failure(error))
             finally:
