@@ -36,9 +36,9 @@ _SAMPLE = (
     "as much as the floor's, and Python starts with cold caches"
 )
 _EXPANDED = (
-    "this disk reads 1.7 GB/s, so both merges wait for two slow processors, not for the disk: an agent's block is made "
-    "from the base's block and its changes, which takes as long as copying it from the page cache, and checksums come "
-    "on top. Fewer bytes are read, which counts only where the disk or the network is slower than that"
+    "from deltas the merge waits for two processors, and no more for the disk: in both passes an agent's block is made "
+    "from the base's block and its changes, which takes as long as copying it from the page cache. Whole agents wait "
+    "for the disk in their first pass only, because the second one finds them in the page cache"
 )
 REASONS: dict[str, str] = {
     "huge.one": (
