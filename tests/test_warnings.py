@@ -13,7 +13,7 @@ from ramerge.foundation.errors import InputError
 from ramerge.foundation.text import markdown
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.families import BASE, FAMILIES, trained, write_family
-from tests.reference import Stored
+from tests.reference import Stored, encode
 from tests.test_cli import ramerge as command
 
 LAX = {"allow": {"missing_tensors": True, "extra_tensors": True}}
@@ -66,6 +66,21 @@ def test_no_flag_hides_warnings(little: dict, tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, f"warning: {warning}\n")
     done = command("merge", path, tmp_path / "other", "--quiet", "--strict")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {warning}\n")
+
+
+def test_a_strict_plan_counts_warnings_as_problems(tmp_path: Path) -> None:
+    for name in ("base", "code"):
+        write_checkpoint(tmp_path / name, {"w": encode(np.ones(8) + (name != "base"), "F32")})
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps({**recipe(tmp_path, ["code"]), "dtype": "bfloat16"}))
+    (forecast,) = ramerge.plan(path).forecast
+    for strict, flags in ((False, []), (True, ["--strict"])):
+        plain, values = command("plan", path, *flags), command("plan", path, *flags, "--json")
+        told = json.loads(values.stdout)
+        assert plain.returncode == values.returncode == (2 if strict else 0)
+        assert plain.stdout.splitlines()[-1] == ("problems: 1" if strict else "ready to merge")
+        assert (told["problems"], told["warnings"]) == (([forecast], []) if strict else ([], [forecast]))
+        assert plain.stderr == values.stderr == f"{'error' if strict else 'warning'}: {forecast}\n"
 
 
 def test_an_agent_that_adds_nothing_is_refused(tmp_path: Path) -> None:

@@ -126,14 +126,13 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **f
 
     document, out = read_inputs(paths, flags, or_model=True)
     made = make(document, out, as_delta=as_delta, **_machine(flags), **_sending(flags))
-    problems = (*made.problems, *(made.forecast if flags["strict"] else ()))
-    warn([*made.warnings, *(() if flags["strict"] else made.forecast)])
+    warn(made.doubts)
     if as_json:
         click.echo(dumped(made.as_dict()), nl=False)
     elif not quiet:
         say(texts.plan(made))
-    if problems:
-        raise click.exceptions.Exit(fail(problems, 2))
+    if made.objections:
+        raise click.exceptions.Exit(fail(made.objections, 2))
 
 
 @click.command(short_help="Write a model of any format as safetensors.")

@@ -486,6 +486,16 @@ class Plan(Contents):
         return (*self.forecast_of_rounding, *self.forecast_of_density)
 
     @property
+    def objections(self) -> tuple[str, ...]:
+        """The problems; of a strict plan also the forecast, although a merge that counts may find nothing wrong."""
+        return (*self.problems, *(self.forecast if self.strict else ()))
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """The warnings and the forecast, as far as they are no `objections`."""
+        return (*self.warnings, *(() if self.strict else self.forecast))
+
+    @property
     def fine(self) -> dict[str, str]:
         """Agents whose steps are so fine that training leaves hardly an element where it was, with the reason."""
         dtypes = self.input_dtypes
@@ -565,7 +575,7 @@ class Plan(Contents):
             "peak_memory_bytes": self.resources.peak_memory_bytes,
             "solving_seconds": self.resources.solving_seconds,
             "notes": list(self.notes),
-            "warnings": [*self.warnings, *self.forecast],
-            "problems": list(self.problems),
+            "warnings": list(self.doubts),
+            "problems": list(self.objections),
         }
         return without_secrets(values)
