@@ -101,7 +101,7 @@ IDLE = "has no effect with shared: mean; only shared: ties uses it"
         ("ram", {"density": 0.3, "shared": "ties"}, [], []),
         ("ram", {"density": 0.3}, [{"shared": "ties"}], []),
         ("ram", {"density": 0.3}, [{"shared": "ties", "density": 0.5}], [f"parameters.density: {IDLE}"]),
-        ("ram", {"shared": "ties"}, [{"shared": "mean", "density": 1}], [f"rules.0.parameters.density: {IDLE}"]),
+        ("ram", {"shared": "ties"}, [{"shared": "mean", "density": 1}], [f"rule 1: parameters.density: {IDLE}"]),
         (
             "wudi",
             {"solver": "adam", "proximity": 0.1},
