@@ -247,10 +247,24 @@ def test_cards_name_no_folders_of_this_machine(tmp_path: Path) -> None:
     text = (tmp_path / "d/README.md").read_text()
     assert "# A delta on base" in text and str(tmp_path) not in text
     ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "packed", as_delta=True)
-    assert "# packed" in (tmp_path / "packed/README.md").read_text()
+    text = (tmp_path / "packed/README.md").read_text()
+    assert "# packed" in text and "recipe is in `companions/ramerge.yaml`" in text
+    assert (tmp_path / "packed/companions/ramerge.yaml").is_file()
     ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "model")
     text = (tmp_path / "model/README.md").read_text()
     assert "# A merged model" in text and 'from_pretrained("MODEL")' in text and "packed" not in text
+    assert "recipe is in `ramerge.yaml`" in text and (tmp_path / "model/ramerge.yaml").is_file()
+
+
+def test_a_report_of_a_merge_that_is_a_delta(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    write_checkpoint(tmp_path / "base", simple(0))
+    write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
+    ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "packed", as_delta=True)
+    done = command("report", tmp_path / "packed")
+    assert done.returncode == 0, done.stderr
+    assert "ramerge.yaml" not in done.stderr and (tmp_path / "packed/report.html").is_file()
+    ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "model")  # the page does no harm
 
 
 def test_arguments_are_checked(tmp_path: Path) -> None:

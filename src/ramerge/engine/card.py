@@ -9,6 +9,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from ramerge.checkpoint.delta.layout import COMPANIONS
 from ramerge.engine.record import AgentStatistics, Record
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.text import markdown
@@ -57,7 +58,7 @@ Inputs: {inputs}. Output: {record.dtype}{_rounded(record)}.{_spared(plan)}
 {_table(record) if plan.method.combines else ""}
 {_warnings(record)}
 {_unpacking(plan, record) if is_delta else _loading(literal) if "config.json" in plan.companions else ""}
-The recipe is in `ramerge.yaml`, counts and sizes are in `ramerge.json`.
+The recipe is in `{f"{COMPANIONS}/" if is_delta else ""}ramerge.yaml`, counts and sizes are in `ramerge.json`.
 """
 
 
