@@ -200,7 +200,7 @@ def test_the_commands(tmp_path: Path) -> None:
     )
     assert "ramerge apply BASE" in (tmp_path / "d/README.md").read_text()
     said = command("apply", tmp_path / "base", tmp_path / "d", tmp_path / "back")
-    assert said.returncode == 0 and "3 of 4 tensors changed: " in said.stdout
+    assert said.returncode == 0 and "3 of 4 tensors changed, " in said.stdout
     assert f"made from {made['delta_bytes']:,} bytes for a model of {made['agent_bytes']:,}: " in said.stdout
     assert "writing: " in said.stderr and "comparing" not in said.stderr
     assert files(tmp_path / "back") == files(tmp_path / "a")
@@ -250,7 +250,7 @@ def test_a_base_of_another_dtype_is_one_problem(tmp_path: Path) -> None:
     assert "give that base" in problem and "--dtype bfloat16" in problem
     said = command("delta", tmp_path / "base BF16", tmp_path / "a", tmp_path / "whole")
     elements = sum(tensor.bits.size for tensor in simple(0).values())
-    first = f"3 of 3 tensors stored whole (not in the base, or there in another dtype or shape): {elements:,} elements"
+    first = f"3 of 3 tensors stored whole (not in the base, or there in another dtype or shape), {elements:,} elements"
     assert said.stdout.splitlines()[0] == first
     (note,) = (
         note

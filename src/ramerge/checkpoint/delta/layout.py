@@ -168,7 +168,7 @@ def stored_in_words(tensors: int, changed: int, whole: int, elements: int) -> st
     texts = [f"{changed:,} of {tensors:,} tensors changed"] if changed or not whole else []
     if whole:
         texts.append(f"{whole:,} of {tensors:,} tensors stored whole (not in the base, or there in another dtype or shape)")
-    return f"{', '.join(texts)}: {elements:,} elements"
+    return f"{', '.join(texts)}, {elements:,} elements"
 
 
 def size_of(folder: Place) -> int:
