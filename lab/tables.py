@@ -137,7 +137,7 @@ def of_geometry(results: Results, kinds: Mapping[str, str]) -> str:
                     f"{np.mean(densities):.1f} % ({min(densities):.1f} to {max(densities):.1f})",
                     f"{100 * shared[0]:.1f} %",
                     f"{np.mean([one['norm'][task] for one in geometry]):.3f}",
-                    f"{np.mean(_cosines(geometry, task)):.2f}",
+                    decimals(float(np.mean(_cosines(geometry, task))), 2),
                 )
             )
     head = ("agents", "of", "density (least to most)", "unique", "length", "mean cosine to the others")
