@@ -271,6 +271,8 @@ def test_a_score_without_items_says_what_it_cannot_say(tmp_path: Path) -> None:
     result = found(tmp_path / "out", scorer=Fake(lambda model, _: {"one": quality(model)}))
     assert result.test is None and result.apart is None and result.winner.objectives[0].low is None
     assert "too high by an unknown amount" in result.notes[0]
+    # notes are warnings of the command, and are not said again
+    assert not any("too high" in line for line in summary(result, tmp_path / "out"))
 
 
 def test_several_objectives_give_a_front(tmp_path: Path) -> None:

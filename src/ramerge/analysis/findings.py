@@ -194,8 +194,8 @@ def _sparsity(figures: _Figures) -> Finding:
         text += f" Nothing was moved by {enumerated(figures.still)}."
     hidden = [agent.name for agent in figures.agents if agent.changed < 0.05 * figures.model.elements]
     more = (
-        f" {enumerated(hidden)} changed under 5 % of all values; steps smaller than half a last place of the stored format "
-        "left no trace in the files. If the trainer has kept wider weights, merge those."
+        f" {enumerated(hidden)} changed under 5 % of all values; steps smaller than half a last place of the stored "
+        "format left no trace in the files. If the trainer has kept wider weights, merge those."
         if hidden
         else ""
     )
@@ -213,8 +213,8 @@ def _low_rank(figures: _Figures, adapters: Sequence[str]) -> Finding | None:
         text += " For a single agent that changes nothing."
     elif shared:
         text += (
-            f" RAM is made for sparse updates: most of what {enumerated(shared)} moved others moved too, so RAM averages "
-            "it, and lambda says little."
+            f" RAM is made for sparse updates: most of what {enumerated(shared)} moved others moved too, so RAM "
+            "averages it, and lambda says little."
         )
     else:
         text += " Most of it no other agent moved, because the agents change other matrices or others are sparse."
@@ -238,8 +238,8 @@ def _overlap(figures: _Figures) -> Finding:
     return Finding(
         text,
         f"Of what each moved, no other agent moved {_each(figures.agents, lambda a: a.unique_share)}; "
-        f"{enumerated(pair.agents)} both moved {both:.1%} of the model, where chance would give {expected:.1%}, with the "
-        f"same sign in {pair.sign_agreement:.0%} of it and a cosine of {decimals(pair.cosine, 2)}.",
+        f"{enumerated(pair.agents)} both moved {both:.1%} of the model, where chance would give {expected:.1%}, with "
+        f"the same sign in {pair.sign_agreement:.0%} of it and a cosine of {decimals(pair.cosine, 2)}.",
     )
 
 

@@ -19,7 +19,6 @@ from ramerge.analysis.results import Analysis
 from ramerge.engine.warn import AboutMethod
 from ramerge.foundation.errors import PlanError
 from ramerge.foundation.jsontext import dumped
-from ramerge.foundation.text import decimals
 from ramerge.methods.moved import ORDERED
 from ramerge.methods.table import METHODS
 
@@ -130,7 +129,7 @@ def recommend(analysis: Analysis) -> Recommendation:
 def _told(densities: dict[str, float], analysis: Analysis, found: str) -> str:
     if found == COPIES:
         pair = max(analysis.model.pairs, key=lambda one: one.cosine)
-        return f"the cosine of {' and '.join(pair.agents)} is {decimals(pair.cosine, 2)}"
+        return f"the cosine of {' and '.join(pair.agents)} is {pair.cosine:.2f}"
     return "densities " + ", ".join(f"{name} {value:.1%}" for name, value in densities.items())
 
 
@@ -210,7 +209,7 @@ def _unknown(
         yield f"a mean density of {mean:.0%} is near the limit of {_DENSE_FROM:.0%} between sparse and dense"
     cosine = max(pair.cosine for pair in analysis.model.pairs)
     if found != COPIES and cosine > _UNALIKE:
-        yield f"two agents have a cosine of {decimals(cosine, 2)}; only agents with cosines near 0, and copies, were measured"
+        yield f"two agents have a cosine of {cosine:.2f}; only agents with cosines near 0, and copies, were measured"
     measured = sorted({one["agents"] for one in known["settings"]})
     if len(analysis.model.agents) not in measured:
         counts = " and ".join(map(str, measured))
