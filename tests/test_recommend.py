@@ -144,7 +144,9 @@ def test_keys_that_go_with_any_method_become_flags_that_read_as_the_recipe(tmp_p
 
 
 def test_a_recipe_without_parameters_is_named_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "r.yaml").write_text(f"base: {AGENTS / 'base'}\nagents: {{a: {AGENTS / 'add'}, s: {AGENTS / 'sort'}}}\n")
+    (tmp_path / "r.yaml").write_text(
+        f"base: {AGENTS / 'base'}\nagents: {{a: {AGENTS / 'add'}, s: {AGENTS / 'sort'}}}\n"
+    )
     monkeypatch.chdir(tmp_path)
     told = CliRunner().invoke(cli, ["recommend", "r.yaml", "--no-cache"])
     assert "try first: ramerge merge r.yaml --method" in told.stdout and "\nleft out" not in told.stdout
@@ -173,7 +175,9 @@ def test_what_real_agents_say_comes_before_the_tiny_ones() -> None:
     kinds = list(dict.fromkeys(line.partition(":")[0] for line in told[:-1]))
     assert kinds == ["try first", "why", "against it", "evidence", "check", "tables", "not known"]
     seeds = known_of(recommend.SPARSE)["seeds"]
-    assert any(f"the choice made again, {seeds} times; in 1 of {seeds} it was more than 1 point" in line for line in told)
+    assert any(
+        f"the choice made again, {seeds} times; in 1 of {seeds} it was more than 1 point" in line for line in told
+    )
 
 
 def test_what_it_says_can_be_merged() -> None:

@@ -37,7 +37,13 @@ CLEAR = "\x1b[2J\x1b[Hready to merge"
 
 
 def test_numbers_and_lists_in_sentences() -> None:
-    assert [decimals(value, 2) for value in (-0.004, -0.006, 0.0, 1.005, 2.0)] == ["0.00", "-0.01", "0.00", "1.00", "2.00"]
+    assert [decimals(value, 2) for value in (-0.004, -0.006, 0.0, 1.005, 2.0)] == [
+        "0.00",
+        "-0.01",
+        "0.00",
+        "1.00",
+        "2.00",
+    ]
     assert [enumerated(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 
 

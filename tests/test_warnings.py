@@ -115,7 +115,9 @@ def test_parameters_that_change_nothing_are_named(
     tmp_path: Path, method: str, given: dict, rules: list[dict], said: list[str]
 ) -> None:
     names = write_simple(tmp_path)
-    made = recipe(tmp_path, names, method, parameters=given, rules=[{"match": "*", "parameters": each} for each in rules])
+    made = recipe(
+        tmp_path, names, method, parameters=given, rules=[{"match": "*", "parameters": each} for each in rules]
+    )
     assert list(ramerge.plan(made).warnings) == said
     assert list(ramerge.plan(made, strict=True).problems) == said
 

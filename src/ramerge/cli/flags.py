@@ -15,6 +15,8 @@ from ramerge.recipe.document import Document, document_of, read_document
 from ramerge.recipe.words import pairs
 
 _YAML = (".yaml", ".yml")
+# Keys of a recipe that may fit no other method.
+_OF_A_METHOD = ("method", "parameters", "preset", "rules", "importance")
 
 
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
@@ -55,7 +57,8 @@ def named_inputs(
         recipe: what was read, in ramerge's own form.
         translated: whether it was written in mergekit's form.
     """
-    own = [key for key in ("method", "parameters", "preset", "rules", "importance") if key in _keys(recipe)]
+    present = _keys(recipe)
+    own: list[str] = [key for key in _OF_A_METHOD if key in present]
     bound = [key for key in own if key not in ("method", "parameters")]
     if paths and (bound or translated or _is_model(paths[0])):
         return _spelled_out(recipe), own

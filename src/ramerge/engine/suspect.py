@@ -201,15 +201,16 @@ def _wrong_base(plan: Plan, sample: _Sample, apart: Sequence[int]) -> Iterator[s
     by_angles = not _is_start(sample)
     if (cosines[0] > _COMMON and by_angles) or all(share > _VOTES for share in votes.values()):
         text = "the agents differ from the base in the same way, and little from each other"
-        text += f" (mean cosine of task vectors {decimals(cosines[0], 2)}); unless they are checkpoints of one run, they were"
+        text += f" (mean cosine of task vectors {cosines[0]:.2f}); unless they are checkpoints of one run, they were"
         yield _of_base(plan, f"{text} probably trained from another model, or the base is swapped with an agent")
     elif votes[likely] > _VOTES:
         text = f"where {names[likely - 1]} differs from the base, the other agents hold its values and not the base's"
         yield _of_base(plan, f"{text}; is it swapped with the base?")
     elif cosines[0] > _PARTLY and cosines[straight] < _APART and by_angles:
         name = names[straight - 1]
-        text = f"the other models differ from {name} in different directions (mean cosine {decimals(cosines[straight], 2)})"
-        text += f", but from the base in a common direction ({decimals(cosines[0], 2)}); is {name} swapped with the base?"
+        text = f"the other models differ from {name} in different directions (mean cosine "
+        text += f"{decimals(cosines[straight], 2)}), but from the base in a common direction ({cosines[0]:.2f}); is "
+        text += f"{name} swapped with the base?"
         yield _of_base(plan, text)
 
 

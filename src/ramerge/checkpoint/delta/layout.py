@@ -167,7 +167,9 @@ def stored_in_words(tensors: int, changed: int, whole: int, elements: int) -> st
     """How many of the agent's tensors a delta holds, and how many of their elements."""
     texts = [f"{changed:,} of {tensors:,} tensors changed"] if changed or not whole else []
     if whole:
-        texts.append(f"{whole:,} of {tensors:,} tensors stored whole (not in the base, or there in another dtype or shape)")
+        texts.append(
+            f"{whole:,} of {tensors:,} tensors stored whole (not in the base, or there in another dtype or shape)"
+        )
     return f"{', '.join(texts)}, {elements:,} elements"
 
 
