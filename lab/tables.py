@@ -19,6 +19,7 @@ from lab.rules import Choice
 from lab.settings import MAIN, SETTINGS
 from lab.smollm import Real
 from lab.statistics import Estimate, holm, mean_ranks
+from ramerge.foundation.text import decimals
 
 REFERENCE = "ram+"
 _REAL = Path(__file__).parents[1] / "docs" / "results" / "smollm2.json"
@@ -137,7 +138,7 @@ def of_geometry(results: Results, kinds: Mapping[str, str]) -> str:
                     f"{np.mean(densities):.1f} % ({min(densities):.1f} to {max(densities):.1f})",
                     f"{100 * shared[0]:.1f} %",
                     f"{np.mean([one['norm'][task] for one in geometry]):.3f}",
-                    f"{np.mean(_cosines(geometry, task)):.2f}",
+                    decimals(float(np.mean(_cosines(geometry, task))), 2),
                 )
             )
     head = ("agents", "of", "density (least to most)", "unique", "length", "mean cosine to the others")

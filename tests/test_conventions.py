@@ -180,11 +180,11 @@ def test_rules_of_the_recipe(tmp_path: Path) -> None:
     ("rules", "words"),
     [
         ([{"from": "norm|embed_tokens", "to": "y"}], "several tensors the name"),
-        ([{"from": "nothing", "to": "y"}], "matches no name"),
-        ([{"from": "(", "to": "y"}], "missing \\)"),
+        ([{"from": "x", "to": "x"}, {"from": "nothing", "to": "y"}], "rename 2: 'nothing': matches no name"),
+        ([{"from": "(", "to": "y"}], "rename 1: .*missing \\)"),
         ([{"from": "x", "to": r"\2"}], "invalid group reference"),
-        ([{"from": "x", "to": "y", "agent": "c"}], "unknown agent 'c'"),
-        ([{"from": "x", "too": "y"}], "did you mean 'rename.0.to'|unknown key"),
+        ([{"from": "x", "to": "y", "agent": "c"}], "rename 1: agent: unknown agent 'c'"),
+        ([{"from": "x", "too": "y"}], "rename 1: too: unknown key 'too'; did you mean 'to'"),
     ],
 )
 def test_rules_that_make_no_sense(rules: list, words: str, tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_the_commands(tmp_path: Path) -> None:
     )
     assert "ramerge apply BASE" in (tmp_path / "d/README.md").read_text()
     said = command("apply", tmp_path / "base", tmp_path / "d", tmp_path / "back")
-    assert said.returncode == 0 and "3 of 4 tensors changed" in said.stdout
+    assert said.returncode == 0 and "3 of 4 tensors changed, " in said.stdout
     assert f"made from {made['delta_bytes']:,} bytes for a model of {made['agent_bytes']:,}: " in said.stdout
     assert "writing: " in said.stderr and "comparing" not in said.stderr
     assert files(tmp_path / "back") == files(tmp_path / "a")
@@ -240,6 +240,26 @@ def test_no_delta_is_promised_of_an_agent_that_was_rounded(base: str, agent: str
     assert "stored whole" in text and "convert" not in text and "only what moved" not in text
 
 
+def test_a_base_of_another_dtype_is_one_problem(tmp_path: Path) -> None:
+    for dtype in ("F32", "BF16"):
+        write_checkpoint(tmp_path / f"base {dtype}", simple(0, dtype))
+    write_checkpoint(tmp_path / "a", simple(1, "F32", moved=0.1))
+    ramerge.delta(tmp_path / "base F32", tmp_path / "a", tmp_path / "d")
+    (problem,) = ramerge.plan({"base": str(tmp_path / "base BF16"), "agents": {"a": str(tmp_path / "d")}}).problems
+    assert f"over a base in float32, and {tmp_path / 'base BF16'} is in bfloat16 (3 tensors)" in problem
+    assert "give that base" in problem and "--dtype bfloat16" in problem
+    said = command("delta", tmp_path / "base BF16", tmp_path / "a", tmp_path / "whole")
+    elements = sum(tensor.bits.size for tensor in simple(0).values())
+    first = f"3 of 3 tensors stored whole (not in the base, or there in another dtype or shape), {elements:,} elements"
+    assert said.stdout.splitlines()[0] == first
+    (note,) = (
+        note
+        for note in ramerge.plan({"base": str(tmp_path / "base BF16"), "agents": {"a": str(tmp_path / "whole")}}).notes
+        if "is a delta" in note
+    )
+    assert note.endswith(f"is a delta: {first}")
+
+
 def test_cards_name_no_folders_of_this_machine(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
@@ -247,10 +267,24 @@ def test_cards_name_no_folders_of_this_machine(tmp_path: Path) -> None:
     text = (tmp_path / "d/README.md").read_text()
     assert "# A delta on base" in text and str(tmp_path) not in text
     ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "packed", as_delta=True)
-    assert "# packed" in (tmp_path / "packed/README.md").read_text()
+    text = (tmp_path / "packed/README.md").read_text()
+    assert "# packed" in text and "recipe is in `companions/ramerge.yaml`" in text
+    assert (tmp_path / "packed/companions/ramerge.yaml").is_file()
     ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "model")
     text = (tmp_path / "model/README.md").read_text()
     assert "# A merged model" in text and 'from_pretrained("MODEL")' in text and "packed" not in text
+    assert "recipe is in `ramerge.yaml`" in text and (tmp_path / "model/ramerge.yaml").is_file()
+
+
+def test_a_report_of_a_merge_that_is_a_delta(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    write_checkpoint(tmp_path / "base", simple(0))
+    write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
+    ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "packed", as_delta=True)
+    done = command("report", tmp_path / "packed")
+    assert done.returncode == 0, done.stderr
+    assert "ramerge.yaml" not in done.stderr and (tmp_path / "packed/report.html").is_file()
+    ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "model")  # the page does no harm
 
 
 def test_arguments_are_checked(tmp_path: Path) -> None:

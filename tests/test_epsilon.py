@@ -8,6 +8,7 @@ import pytest
 
 import ramerge
 from ramerge.methods.ram import AgentCounts
+from ramerge.planning.model import _are
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
 from tests.conformance.test_merge import run, same
@@ -136,11 +137,17 @@ def dense(folder: Path, dtype: str) -> list[str]:
     return ["code", "tool"]
 
 
+def test_agents_of_a_kind_are_named_together() -> None:
+    kinds = {"code": "float32", "math": "a LoRA adapter", "tool": "float32", "chat": "a LoRA adapter", "web": "float32"}
+    assert _are(kinds) == "code, tool and web are float32, math and chat are LoRA adapters"
+    assert _are({"code": "float32", "math": "a LoRA adapter"}) == "code is float32, math is a LoRA adapter"
+
+
 def test_float32_agents_are_warned_of(tmp_path: Path) -> None:
     names = dense(tmp_path, "F32")
     source = recipe(tmp_path, names, "ram")
     forecast = ramerge.plan(source).forecast
-    assert len(forecast) == 1 and "code is float32, tool is float32" in forecast[0] and "relative: 1" in forecast[0]
+    assert len(forecast) == 1 and "code and tool are float32: nearly" in forecast[0] and "relative: 1" in forecast[0]
     record = ramerge.merge(source, tmp_path / "out")
     (warning,) = [text for text in record.warnings if "epsilon" in text]
     assert "99% of code (float32), 99% of tool (float32)" in warning or "100% of code" in warning

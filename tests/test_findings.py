@@ -14,10 +14,10 @@ PART = "a part was moved by no other agent"
 ALIKE, CHANCE, UNKNOWN = (
     "times as many places as chance",
     "about as many places as chance",
-    "cannot be told from chance",
+    "The overlap is what chance would give",
 )
 GAIN, SAME = "times as much of the agents' updates as averaging", "RAM and averaging leave about the same"
-WAYS, ONE_WAY = "in direction the agents differ", "in direction some agents are much alike"
+WAYS, ONE_WAY = "the agents move in different directions", "some agents move in much the same direction"
 SENTENCES = {SPARSE, DENSE, MIXED, OWN, SHARED, PART, ALIKE, CHANCE, UNKNOWN, GAIN, SAME, WAYS, ONE_WAY}
 
 SAID = {

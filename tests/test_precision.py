@@ -133,7 +133,10 @@ def test_every_command_and_the_card_name_the_dtypes(lossy: Path, tmp_path: Path)
     dtypes = "base bfloat16, code float32, tool float32"
     planned = command("plan", str(lossy), str(tmp_path / "out"))
     assert f"dtypes       {dtypes}, output bfloat16" in planned.stdout
-    assert "warning: code and tool are float32, the output is bfloat16" in planned.stderr and not planned.returncode
+    assert (
+        "warning: code and tool are float32, the output is bfloat16: updates" in planned.stderr
+        and not planned.returncode
+    )
     assert command("plan", str(lossy), "--strict").returncode == 2
     merged = command("merge", str(lossy), str(tmp_path / "out"))
     assert f"dtypes: {dtypes}, output bfloat16" in merged.stdout

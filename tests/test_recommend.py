@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,15 @@ from click.testing import CliRunner
 
 import ramerge
 from ramerge.analysis import recommend
+from ramerge.cli.flags import named_inputs, read_recipe
 from ramerge.cli.main import cli
 from ramerge.demo.run import AGENTS
 from ramerge.engine.warn import AboutMethod
 from ramerge.methods.moved import ORDERED
 from ramerge.methods.table import METHODS
+from ramerge.recipe.document import read_document
+from ramerge.recipe.words import read_varied
+from ramerge.search.spacefile import vary_space
 from tests.checkpoints import recipe, write_checkpoint
 from tests.reference import encode
 
@@ -70,6 +75,109 @@ def test_its_first_line_is_a_command_that_merges(tmp_path: Path, monkeypatch: py
     assert merged.exit_code == 0, merged.output
     record = json.loads((tmp_path / "OUT/ramerge.json").read_text())
     assert record["dtype"] == "float32" and record["method"] in command
+
+
+INPUTS = """
+base: base
+agents: {add: add, sort: sort}
+"""
+RULES = f"""
+method: ties
+parameters: {{density: 0.3}}
+{INPUTS}
+rules: [{{layers: 0, parameters: {{density: 0.5}}}}, {{match: "*norm*", keep: base}}]
+rename: [{{from: "^unknown", to: known}}]
+allow: {{missing_tensors: true}}
+dtype: float32
+"""
+MERGEKIT = """
+merge_method: ties
+base_model: base
+parameters: {weight: 1}
+models:
+  - {model: add, parameters: {density: 0.3}}
+  - {model: sort, parameters: {density: [0.3, 0.5]}}
+dtype: float32
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out"),
+    [
+        (RULES.replace("rename", "#"), "method, parameters, rules"),
+        (MERGEKIT, "method, parameters, rules"),
+        (MERGEKIT.replace("[0.3, 0.5]", "0.3"), "method, parameters"),
+        ("method: ram\n" + INPUTS + "preset: paper\n", "method, preset"),
+    ],
+    ids=["rules", "mergekit's gradients", "mergekit", "a preset"],
+)
+def test_where_the_recipe_takes_no_other_method_its_agents_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, left_out: str
+) -> None:
+    (tmp_path / "models").mkdir()
+    for name in ("base", "add", "sort"):
+        (tmp_path / "models" / name).symlink_to(AGENTS / name)
+    (tmp_path / "models/recipe.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(cli, ["recommend", "models/recipe.yaml", "--no-cache"])
+    assert told.exit_code == 0, told.output
+    first, second = told.stdout.splitlines()[:2]
+    command = shlex.split(first.removeprefix("try first: "))
+    assert command[2:4] == ["--base", "models/base"] and "add=models/add" in command
+    assert second == f"left out of the recipe: {left_out}"
+    merged = CliRunner().invoke(cli, command[1:])
+    assert merged.exit_code == 0, merged.output
+    record = json.loads((tmp_path / "OUT/ramerge.json").read_text())
+    assert record["dtype"] == ("float32" if "dtype" in text else "bfloat16") and not record.get("rules")
+
+
+def test_keys_that_go_with_any_method_become_flags_that_read_as_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(RULES)
+    document = read_document(tmp_path / "recipe.yaml")
+    empty = {"base": None, "agents": (), "settings": (), "dtype": None}
+    words, _ = named_inputs(["recipe.yaml"], empty, document, translated=False)
+    settings = [value for flag, value in pairwise(words) if flag == "--set"]
+    agents = [value for flag, value in pairwise(words) if flag == "--agent"]
+    read = read_recipe([], {**empty, "base": "base", "agents": agents, "settings": settings})
+    kept = {key: value for key, value in document.values.items() if key not in ("method", "parameters", "rules")}
+    assert read.values == kept
+
+
+def test_a_recipe_without_parameters_is_named_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "r.yaml").write_text(
+        f"base: {AGENTS / 'base'}\nagents: {{a: {AGENTS / 'add'}, s: {AGENTS / 'sort'}}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(cli, ["recommend", "r.yaml", "--no-cache"])
+    assert "try first: ramerge merge r.yaml --method" in told.stdout and "\nleft out" not in told.stdout
+
+
+def test_its_last_line_is_a_search_to_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "r.yaml").write_text(
+        f"base: {AGENTS / 'base'}\nagents: {{{', '.join(f'{t}: {AGENTS / t}' for t in ('add', 'reverse', 'sort'))}}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    last = CliRunner().invoke(cli, ["recommend", "r.yaml", "--no-cache"]).stdout.splitlines()[-1]
+    command = last.partition("on your own tasks: ramerge search ")[2]
+    assert command == (
+        "r.yaml SEARCH --vary method=ram+,task_arithmetic,ties --vary parameters.shared=agree_max,mean "
+        "--score FILE.py:FUNCTION"
+    )
+    varied = read_varied([value for flag, value in pairwise(shlex.split(command)) if flag == "--vary"])
+    assert vary_space(read_document(tmp_path / "r.yaml"), varied).size == 4
+    for other in (SHIPPED, ["r.yaml", "--dtype", "float32"]):
+        without = CliRunner().invoke(cli, ["recommend", *other, "--no-cache"]).stdout.splitlines()[-1]
+        assert "needs a recipe file" in without and "docs/guides/search.md" in without
+
+
+def test_what_real_agents_say_comes_before_the_tiny_ones() -> None:
+    told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).stdout.splitlines()
+    kinds = list(dict.fromkeys(line.partition(":")[0] for line in told[:-1]))
+    assert kinds == ["try first", "why", "against it", "evidence", "check", "tables", "not known"]
+    seeds = known_of(recommend.SPARSE)["seeds"]
+    assert any(
+        f"the choice made again, {seeds} times; in 1 of {seeds} it was more than 1 point" in line for line in told
+    )
 
 
 def test_what_it_says_can_be_merged() -> None:
@@ -158,7 +266,7 @@ def test_without_evidence_it_says_that_it_does_not_know(
     monkeypatch.setattr(recommend, "files", lambda _: tmp_path)
     found = recommend.recommend(analysis)
     assert found.method == "ram+" and not found.evidence
-    assert "no measurements" in found.unknown[0]
+    assert "no measurements" in found.unknown[0] and found.check is None
 
 
 @pytest.fixture

@@ -257,7 +257,14 @@ def test_a_lambda_that_rounding_undoes_is_noted(tmp_path: Path) -> None:
     assert note in analysis.notes
     assert analysis.rounding["code"]["effective_lambda"] == record.statistics[0].effective_lambda
     said = command("analyze", str(tmp_path / "out/ramerge.yaml"))
-    assert "1.000 of 1.20" in said.stdout and "effective:" in said.stdout
+    assert "1.000 of 1.20" in said.stdout
+    assert "  erased: share of the agent's changes in a ram+ merge that rounding to bfloat16 undoes\n" in said.stdout
+    assert "  effective: factor that is left after rounding, of the factor before" in said.stdout
+    said = command("analyze", str(tmp_path / "out/ramerge.yaml"), "--rounding", "stochastic")
+    assert "rounding to bfloat16 undoes; others grew instead, so the mean is kept\n" in said.stdout
+    cards = [(tmp_path / name / "README.md").read_text() for name in ("out", "tossed")]
+    assert ["others grew instead, so the mean is kept" in card for card in cards] == [False, True]
+    assert all("share of the agent's changes that rounding to bfloat16 undoes" in card for card in cards)
 
 
 def test_convert_tosses_too(tmp_path: Path) -> None:

@@ -195,8 +195,8 @@ def test_rules_convert_to_the_dtype_that_is_wanted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ([{"match": "nothing.*", "keep": "base"}], ["catches nothing", "no such tensor"]),
-        ([{"match": "*", "keep": "base"}, {"match": "*", "take": "code"}], ["earlier rules"]),
+        ([{"match": "nothing.*", "keep": "base"}], ["rule 1: nothing.*: catches nothing", "no such tensor"]),
+        ([{"match": "*", "keep": "base"}, {"match": "*", "take": "code"}], ["rule 2: *: ", "earlier rules"]),
     ],
 )
 def test_rules_that_catch_nothing(rules: list, words: list[str], tmp_path: Path) -> None:
@@ -210,11 +210,11 @@ def test_rules_that_catch_nothing(rules: list, words: list[str], tmp_path: Path)
     [
         ({"match": "*"}, "one of keep"),
         ({"match": "*", "keep": "base", "take": "code"}, "one of keep"),
-        ({"match": "*", "take": "nobody"}, "nobody"),
+        ({"match": "*", "take": "nobody"}, "rule 1: take: unknown agent 'nobody'"),
         ({"match": "*", "keep": "agent"}, "base"),
         ({"match": "", "keep": "base"}, "empty"),
         ({"layers": "7-3", "keep": "base"}, "layers"),
-        ({"match": "*", "parameters": {"r": -1}}, "parameters.r"),
+        ({"match": "*", "parameters": {"r": -1}}, "rule 1: parameters.r: "),
         ({"match": "*", "parameters": {"p": 0.5}}, "belongs to dare"),
         ({"matches": "*", "keep": "base"}, "did you mean 'match'"),
     ],

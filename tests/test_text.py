@@ -16,12 +16,35 @@ from ramerge.foundation.events import Progress
 from ramerge.foundation.files import write_files
 from ramerge.foundation.jsontext import Limits, dumped, parse
 from ramerge.foundation.screen import shown, stage
-from ramerge.foundation.text import MOST, brief, csv_cell, markdown, message, one_line, quoted, unknown, without_secrets
+from ramerge.foundation.text import (
+    MOST,
+    brief,
+    csv_cell,
+    decimals,
+    enumerated,
+    markdown,
+    message,
+    one_line,
+    quoted,
+    unknown,
+    without_secrets,
+)
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.test_cli import ramerge as command
 
 LIMITS = Limits(10_000, 1000)
 CLEAR = "\x1b[2J\x1b[Hready to merge"
+
+
+def test_numbers_and_lists_in_sentences() -> None:
+    assert [decimals(value, 2) for value in (-0.004, -0.006, 0.0, 1.005, 2.0)] == [
+        "0.00",
+        "-0.01",
+        "0.00",
+        "1.00",
+        "2.00",
+    ]
+    assert [enumerated(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 
 
 @pytest.mark.parametrize(

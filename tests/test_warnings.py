@@ -11,9 +11,10 @@ import ramerge
 from ramerge.demo.run import AGENTS
 from ramerge.foundation.errors import InputError
 from ramerge.foundation.text import markdown
+from ramerge.methods.table import METHODS
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.families import BASE, FAMILIES, trained, write_family
-from tests.reference import Stored
+from tests.reference import Stored, encode
 from tests.test_cli import ramerge as command
 
 LAX = {"allow": {"missing_tensors": True, "extra_tensors": True}}
@@ -68,11 +69,70 @@ def test_no_flag_hides_warnings(little: dict, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {warning}\n")
 
 
+def test_a_strict_plan_counts_warnings_as_problems(tmp_path: Path) -> None:
+    for name in ("base", "code"):
+        write_checkpoint(tmp_path / name, {"w": encode(np.ones(8) + (name != "base"), "F32")})
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps({**recipe(tmp_path, ["code"]), "dtype": "bfloat16"}))
+    (forecast,) = ramerge.plan(path).forecast
+    for strict, flags in ((False, []), (True, ["--strict"])):
+        plain, values = command("plan", path, *flags), command("plan", path, *flags, "--json")
+        told = json.loads(values.stdout)
+        assert plain.returncode == values.returncode == (2 if strict else 0)
+        assert plain.stdout.splitlines()[-1] == ("problems: 1" if strict else "ready to merge")
+        assert (told["problems"], told["warnings"]) == (([forecast], []) if strict else ([], [forecast]))
+        assert plain.stderr == values.stderr == f"{'error' if strict else 'warning'}: {forecast}\n"
+
+
 def test_an_agent_that_adds_nothing_is_refused(tmp_path: Path) -> None:
     write_simple(tmp_path, {"code": 0.1})
     write_checkpoint(tmp_path / "tool", {"other.weight": floats(np.ones(10))})
     with pytest.raises(ramerge.PlanError, match=r"agents\.tool.*no tensor of it is used"):
         ramerge.merge(recipe(tmp_path, ["code", "tool"], **LAX), tmp_path / "out")
+
+
+IDLE = "has no effect with shared: mean; only shared: ties uses it"
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "rules", "said"),
+    [
+        ("ram+", {"density": 0.3, "trim": "model"}, [], [f"parameters.density: {IDLE}", f"parameters.trim: {IDLE}"]),
+        ("ram", {"density": 0.3, "shared": "ties"}, [], []),
+        ("ram", {"density": 0.3}, [{"shared": "ties"}], []),
+        ("ram", {"density": 0.3}, [{"shared": "ties", "density": 0.5}], [f"parameters.density: {IDLE}"]),
+        ("ram", {"shared": "ties"}, [{"shared": "mean", "density": 1}], [f"rule 1: parameters.density: {IDLE}"]),
+        (
+            "wudi",
+            {"solver": "adam", "proximity": 0.1},
+            [],
+            ["parameters.proximity: has no effect with solver: adam; only solver: closed_form uses it"],
+        ),
+        ("swudi", {"exp_time": 3.0}, [], []),
+    ],
+)
+def test_parameters_that_change_nothing_are_named(
+    tmp_path: Path, method: str, given: dict, rules: list[dict], said: list[str]
+) -> None:
+    names = write_simple(tmp_path)
+    made = recipe(
+        tmp_path, names, method, parameters=given, rules=[{"match": "*", "parameters": each} for each in rules]
+    )
+    assert list(ramerge.plan(made).warnings) == said
+    assert list(ramerge.plan(made, strict=True).problems) == said
+
+
+def test_a_sweep_warns_of_parameters_that_change_nothing_at_any_point(tmp_path: Path) -> None:
+    document = recipe(tmp_path, write_simple(tmp_path))
+    density = {"parameters.density": [0.2, 0.5]}
+    assert ramerge.plan(document, vary=density).warnings == (f"--vary parameters.density=0.2: {IDLE}",)
+    assert ramerge.plan(document, vary={"parameters.shared": ["mean", "ties"], **density}).warnings == ()
+
+
+def test_a_preset_does_not_warn_of_its_own_parameters(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    for name, preset in ((name, preset) for name, method in METHODS.items() for preset in method.presets):
+        assert ramerge.plan(recipe(tmp_path, names, name, preset=preset)).warnings == ()
 
 
 # --- agents that are not what they are taken for ----------------------------------------------------------------------

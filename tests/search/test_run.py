@@ -25,6 +25,7 @@ from ramerge.search.results import SearchResult
 from ramerge.search.run import SearchRequest, search
 from ramerge.search.scores import Objective, ScoreFailedError, Split
 from ramerge.search.space import Axis, Choices, Range, Space
+from ramerge.search.spacefile import vary_space
 from ramerge.search.text import summary
 from tests.commands import ramerge as command
 from tests.search.scorers import ITEMS, Fake, answers, facts, known, quality
@@ -80,6 +81,17 @@ def test_a_search_that_is_done_does_nothing_again_and_can_be_extended(tmp_path: 
     assert scorer.asked == [] and again == first
     more = found(tmp_path / "out", scorer=scorer)
     assert tried(more) == list(GRID.listed()) and len(scorer.asked) == 3
+
+
+@pytest.mark.parametrize("sampler", ["grid", "tpe"])
+def test_a_single_method_of_the_space_is_merged_in_place_of_the_recipes(tmp_path: Path, sampler: str) -> None:
+    space = vary_space(recipe(), {"method": ["ties"], "parameters.density": [0.2, 0.5]})
+    result = found(tmp_path / "out", space, sampler=sampler)
+    assert sorted(point["parameters.density"] for point in tried(result)) == [0.2, 0.5]
+    density = result.winner.point["parameters.density"]
+    ramerge.merge(recipe(method="ties", parameters={"density": density}), tmp_path / "ties")
+    weights = [(tmp_path / place / "model.safetensors").read_bytes() for place in ("ties", "out/best")]
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
@@ -259,6 +271,8 @@ def test_a_score_without_items_says_what_it_cannot_say(tmp_path: Path) -> None:
     result = found(tmp_path / "out", scorer=Fake(lambda model, _: {"one": quality(model)}))
     assert result.test is None and result.apart is None and result.winner.objectives[0].low is None
     assert "too high by an unknown amount" in result.notes[0]
+    # notes are warnings of the command, and are not said again
+    assert not any("too high" in line for line in summary(result, tmp_path / "out"))
 
 
 def test_several_objectives_give_a_front(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_server_takes_one_point_after_another(
         numbers = [int(key) - 1 for key in keys if split_of(key) == split]
         assert measured is not None
         assert measured[0].value == pytest.approx(sum(number % 10 >= 2 for number in numbers) / len(numbers))
-    assert result.winner.point == {"parameters.r": 0.2} and list(result.scores) == ["rewards/prompts"]
+    assert result.winner.point == {"method": "ram+", "parameters.r": 0.2} and list(result.scores) == ["rewards/prompts"]
 
 
 def _with_load(asked: list[str], load: str) -> list[str]:
@@ -142,7 +142,7 @@ def test_a_server_that_dies_costs_its_point_only(tmp_path: Path, monkeypatch: py
     result = found(tmp_path, "vllm", (0.5, 0.2, 0.1))
     assert [point.state for point in result.points] == ["complete", "failed", "complete"]
     assert "does not answer any more" in str(result.points[1].failure)
-    assert result.winner.point == {"parameters.r": 0.1}
+    assert result.winner.point == {"method": "ram+", "parameters.r": 0.1}
 
 
 def test_another_configuration_starts_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

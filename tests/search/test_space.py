@@ -42,6 +42,16 @@ dtype: [bfloat16, float32]
     ]
 
 
+@pytest.mark.parametrize(
+    "text", ["method: ties\nrounding: [nearest, stochastic]\n", "method: {ties: {rounding: [nearest, stochastic]}}\n"]
+)
+def test_a_single_method_is_that_of_every_point_and_not_the_recipes(tmp_path: Path, text: str) -> None:
+    space = spanned(tmp_path, text, method="ram+", parameters={"r": 0.2})
+    points = [*space.listed(), space.draw(lambda axis: axis.domain.extremes()[0])]
+    assert [point["rounding"] for point in points] == ["nearest", "stochastic", "nearest"]
+    assert {recipe_of(recipe(method="ram+", parameters={"r": 0.2}), point).method for point in points} == {"ties"}
+
+
 def test_a_parameter_that_another_value_switches_off_does_not_vary(tmp_path: Path) -> None:
     text = "method: [ram]\nparameters: {density: [0.2, 0.5], shared: [mean, ties]}\n"
     points = list(spanned(tmp_path, text).listed())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ramerge.analysis.parts import AgentPart, Finding, Pair, Part
+from ramerge.foundation.text import decimals, enumerated
 
 # An agent is sparse that moved less than this, and moved nearly everything beyond the other.
 _SPARSE, _NEARLY_ALL = 0.5, 0.9
@@ -78,7 +79,7 @@ class _Figures:
     @cached_property
     def alike(self) -> str:
         """The names of the telling pair."""
-        return _names(self.telling.agents) if self.telling else ""
+        return enumerated(self.telling.agents) if self.telling else ""
 
     @cached_property
     def cosine(self) -> float:
@@ -116,11 +117,11 @@ _SPARSITY: tuple[Row, ...] = (
 _CHANCE: tuple[Row, ...] = (
     (
         lambda f: f.telling is None and f.cosine >= 0.5,
-        "Which places are shared cannot be told from chance; in direction some agents are much alike.",
+        "The overlap is what chance would give; some agents move in much the same direction.",
     ),
     (
         lambda f: f.telling is None,
-        "Which places are shared cannot be told from chance; in direction the agents differ.",
+        "The overlap is what chance would give; the agents move in different directions.",
     ),
     (lambda f: f.times > _ALIKE, "{f.alike} share {f.times:.1f} times as many places as chance would give."),
     (lambda f: f.times < 1 / _ALIKE, "The agents share fewer places than chance would give."),
@@ -175,7 +176,7 @@ def finding_of_broken(model: Part, non_finite: Mapping[str, int]) -> tuple[Findi
     each = ", ".join(f"{label} {count:,}" for label, count in broken.items())
     return (
         Finding(
-            f"These figures say nothing of what training changed: much of {_names(list(broken))} is NaN or Inf.",
+            f"These figures say nothing of what training changed: much of {enumerated(list(broken))} is NaN or Inf.",
             f"NaN and Inf: {each}, in {model.elements:,} elements; they count as not moved. Leave such a model out, or "
             "copy or train it again.",
         ),
@@ -184,17 +185,17 @@ def finding_of_broken(model: Part, non_finite: Mapping[str, int]) -> tuple[Findi
 
 def _said(table: Sequence[Row], figures: _Figures) -> str:
     text = next(text for condition, text in table if condition(figures))
-    return text.format(f=figures, dense=_names(figures.dense))
+    return text.format(f=figures, dense=enumerated(figures.dense))
 
 
 def _sparsity(figures: _Figures) -> Finding:
     text = _said(_SPARSITY, figures)
     if figures.still:
-        text += f" Nothing was moved by {_names(figures.still)}."
+        text += f" Nothing was moved by {enumerated(figures.still)}."
     hidden = [agent.name for agent in figures.agents if agent.changed < 0.05 * figures.model.elements]
     more = (
-        f" {_names(hidden)} changed under 5 % of all values; steps smaller than half a last place of the stored format "
-        "left no trace in the files. If the trainer has kept wider weights, merge those."
+        f" {enumerated(hidden)} changed under 5 % of all values; steps smaller than half a last place of the stored "
+        "format left no trace in the files. If the trainer has kept wider weights, merge those."
         if hidden
         else ""
     )
@@ -206,14 +207,14 @@ def _low_rank(figures: _Figures, adapters: Sequence[str]) -> Finding | None:
     found = [agent for agent in figures.agents if agent.name in adapters]
     if not found:
         return None
-    text = f"{_names([agent.name for agent in found])}: LoRA, dense wherever it acts."
+    text = f"{enumerated([agent.name for agent in found])}: LoRA, dense wherever it acts."
     shared = [agent.name for agent in found if agent.unique_share < _OWN[0][0]]
     if len(figures.agents) == 1:
         text += " For a single agent that changes nothing."
     elif shared:
         text += (
-            f" RAM is made for sparse updates: most of what {_names(shared)} moved others moved too, so RAM averages "
-            "it, and lambda says little."
+            f" RAM is made for sparse updates: most of what {enumerated(shared)} moved others moved too, so RAM "
+            "averages it, and lambda says little."
         )
     else:
         text += " Most of it no other agent moved, because the agents change other matrices or others are sparse."
@@ -237,8 +238,8 @@ def _overlap(figures: _Figures) -> Finding:
     return Finding(
         text,
         f"Of what each moved, no other agent moved {_each(figures.agents, lambda a: a.unique_share)}; "
-        f"{_names(pair.agents)} both moved {both:.1%} of the model, where chance would give {expected:.1%}, with the "
-        f"same sign in {pair.sign_agreement:.0%} of it and a cosine of {pair.cosine:.2f}.",
+        f"{enumerated(pair.agents)} both moved {both:.1%} of the model, where chance would give {expected:.1%}, with "
+        f"the same sign in {pair.sign_agreement:.0%} of it and a cosine of {decimals(pair.cosine, 2)}.",
     )
 
 
@@ -248,7 +249,7 @@ def _own(agents: Sequence[AgentPart]) -> str:
     for agent in agents:
         words = next(words for least, words in _OWN if agent.unique_share >= least)
         groups.setdefault(words, []).append(agent.name)
-    return f"Of what {'; of what '.join(f'{_names(names)} moved, {words}' for words, names in groups.items())}."
+    return f"Of what {'; of what '.join(f'{enumerated(names)} moved, {words}' for words, names in groups.items())}."
 
 
 def _dilution(figures: _Figures, dtype: str) -> Finding:
@@ -268,7 +269,3 @@ def _times(pair: Pair) -> float:
 
 def _each(agents: Sequence[AgentPart], figure: Callable[[AgentPart], float]) -> str:
     return ", ".join(f"{agent.name} {figure(agent):.1%}" for agent in agents)
-
-
-def _names(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -6,18 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from ramerge.analysis.results import Analysis
+from ramerge.checkpoint.delta.layout import COMPANIONS
 from ramerge.engine.record import Record, read_record, read_sweep
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import brief
 
 
 def open_finished(out: Path) -> tuple[Path, Record]:
-    """The path of the resolved recipe, and the record.
+    """The path of the resolved recipe, and the record; of a merge that was written as a delta, too.
 
     Raises:
         RecipeError: no merge of ramerge's is there.
     """
-    recipe, record = out / "ramerge.yaml", out / "ramerge.json"
+    recipe, record, packed = out / "ramerge.yaml", out / "ramerge.json", out / COMPANIONS / "ramerge.yaml"
+    if not recipe.is_file() and packed.is_file():
+        recipe = packed
     if (out / "sweep.json").is_file():
         points = read_sweep(out / "sweep.json").points
         raise RecipeError(f"{out}: is a sweep; name one of the checkpoints in it: {brief(', '.join(points), 500)}")

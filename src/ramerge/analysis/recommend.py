@@ -20,6 +20,7 @@ from ramerge.engine.warn import AboutMethod
 from ramerge.foundation.errors import PlanError
 from ramerge.foundation.jsontext import dumped
 from ramerge.methods.moved import ORDERED
+from ramerge.methods.table import METHODS
 
 COPIES, DENSE, PAIR, SPARSE = "copies", "dense", "pair", "sparse"
 PAGE = "docs/findings.md"
@@ -56,6 +57,7 @@ class Recommendation:
         compare: methods to compare with.
         reasons: sentences, from the counts.
         evidence: sentences, from the lab, about tiny agents.
+        check: how often the choice was wrong there, on a training that it had not seen; None without evidence.
         real: a word, `for`, `against` or `neither`, and a sentence: what real agents say of it; None without any.
         tables: where the figures of the evidence stand; empty without evidence.
         unknown: sentences about what the evidence does not say.
@@ -68,6 +70,7 @@ class Recommendation:
     compare: tuple[str, ...]
     reasons: tuple[str, ...]
     evidence: tuple[str, ...]
+    check: str | None
     real: tuple[str, str] | None
     tables: str
     unknown: tuple[str, ...]
@@ -116,6 +119,7 @@ def recommend(analysis: Analysis) -> Recommendation:
         compare=tuple(name for name in ("ram+", "task_arithmetic", "ties") if name != chosen["method"]),
         reasons=(f"{_WORDS[found]}: {_told(densities, analysis, found)}", *why),
         evidence=_evidence(known, advice) if known else (),
+        check=_check(known, advice) if known else None,
         real=_real(known) if known and known["real"] else None,
         tables=f"{PAGE}, {_SECTIONS if known['real'] else _SECTION}" if known else "",
         unknown=tuple(_unknown(analysis, found, mean, known, advice)),
@@ -144,14 +148,20 @@ def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
 
 
 def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> tuple[str, ...]:
-    seeds, margin = known["seeds"], advice["margin"]
+    margin = advice["margin"]
     level = abs(known["mean"] - known["ram+"]) < margin and (known["method"], known["parameters"]) != ("ram+", {})
     return (
         *(_scored(one, known) for one in known["settings"]),
-        f"when it was chosen without one of these {seeds} trainings, it was more than {margin:g} point below the best "
-        f"of {known['candidates']} candidates on that one in {known['errors']} of {seeds} cases, and "
-        f"{known['regret']:.1f} points on average",
         *([f"less than {margin:g} point counts as no difference: on tiny agents RAM+ is as good"] if level else []),
+    )
+
+
+def _check(known: dict[str, Any], advice: dict[str, Any]) -> str:
+    """How often the choice was wrong on a training that it had not seen."""
+    margin, seeds = advice["margin"], known["seeds"]
+    return (
+        f"one training was left out and the choice made again, {seeds} times; in {known['errors']} of {seeds} it was "
+        f"more than {margin:g} point behind the best ({known['regret']:.1f} points on average)"
     )
 
 
@@ -206,12 +216,16 @@ def _unknown(
         yield f"merges of {len(analysis.model.agents)} agents were not measured in this situation, only of {counts}"
 
 
-def summary(found: Recommendation, inputs: Sequence[str]) -> list[str]:
+def summary(
+    found: Recommendation, inputs: Sequence[str], left_out: Sequence[str] = (), recipe: str | None = None
+) -> list[str]:
     """Lines of text.
 
     Args:
         found: the recommendation.
         inputs: the words of a command that name the recipe, or base and agents.
+        left_out: keys of the recipe that these words leave out.
+        recipe: the recipe's file, if a search can take it as it is.
     """
     words = [*inputs, "--method", found.method]
     for assigned in _assigned(found.parameters):
@@ -220,10 +234,23 @@ def summary(found: Recommendation, inputs: Sequence[str]) -> list[str]:
         words += ["--rounding", found.rounding]
     return [
         f"try first: ramerge merge {shlex.join(words)} OUT",
+        *([f"left out of the recipe: {', '.join(left_out)}"] if left_out else []),
         *(f"why: {reason}" for reason in found.reasons),
-        *(f"evidence: {text}" for text in found.evidence),
         *([f"{_SPEAKS[found.real[0]]}: {found.real[1]}"] if found.real else []),
+        *(f"evidence: {text}" for text in found.evidence),
+        *([f"check: {found.check}"] if found.check else []),
         *([f"tables: {found.tables}"] if found.tables else []),
         *(f"not known: {text}" for text in found.unknown),
-        f"then compare with {' and '.join(found.compare)} on your own tasks: ramerge search",
+        f"then compare with {' and '.join(found.compare)} on your own tasks: {_comparison(found, recipe)}",
     ]
+
+
+def _comparison(found: Recommendation, recipe: str | None) -> str:
+    """The search that compares what was found, with its parameters and without, with other methods."""
+    if recipe is None:
+        return "ramerge search needs a recipe file that names these agents (docs/guides/search.md shows one)"
+    words = [recipe, "SEARCH", "--vary", f"method={','.join((found.method, *found.compare))}"]
+    fields = METHODS[found.method].parameters.model_fields
+    for name, value in found.parameters.items():
+        words += ["--vary", f"parameters.{name}={value},{fields[name].default}"]
+    return f"ramerge search {shlex.join(words)} --score FILE.py:FUNCTION"

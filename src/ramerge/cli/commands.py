@@ -125,14 +125,13 @@ def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **f
 
     document, out = read_inputs(paths, flags, or_model=True)
     made = make(document, out, as_delta=as_delta, **_machine(flags), **_sending(flags))
-    problems = (*made.problems, *(made.forecast if flags["strict"] else ()))
-    warn([*made.warnings, *(() if flags["strict"] else made.forecast)])
+    warn(made.doubts)
     if as_json:
         click.echo(dumped(made.as_dict()), nl=False)
     elif not quiet:
         say(texts.plan(made))
-    if problems:
-        raise click.exceptions.Exit(fail(problems, 2))
+    if made.objections:
+        raise click.exceptions.Exit(fail(made.objections, 2))
 
 
 @click.command(short_help="Write a model of any format as safetensors.")
@@ -225,8 +224,12 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) 
     from ramerge.analysis.run import analyze as run
     from ramerge.cli.flags import named_inputs, read_recipe
     from ramerge.foundation.screen import shown, stage
+    from ramerge.planning.inputs import tensors_of_base
+    from ramerge.recipe.mergekit.translate import is_mergekit
+    from ramerge.recipe.read import open_recipe
 
-    document = read_recipe(paths, flags)
+    written = read_recipe(paths, flags)
+    document = open_recipe(written, {}, tensors_of_base)
     with shown(stage, quiet=quiet or as_json) as listen:
         limits = {key: flags[key] for key in ("threads", "max_memory", "cache", "strict")}
         analysis = run(document, on_progress=listen, **limits)
@@ -235,7 +238,9 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) 
     if as_json:
         click.echo(found.to_json(), nl=False)
     elif not quiet:
-        say(summary(found, named_inputs(paths, flags)))
+        inputs, left_out = named_inputs(paths, flags, document, translated=is_mergekit(written.values))
+        changed = any(flags[key] for key in ("base", "agents", "settings", "dtype"))
+        say(summary(found, inputs, left_out, None if changed else next(iter(paths), None)))
 
 
 @click.command(short_help="Make an HTML page of a finished merge.")

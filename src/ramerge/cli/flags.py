@@ -8,12 +8,15 @@ from typing import Any
 
 from ramerge.checkpoint.storage.table import is_destination, is_remote
 from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.text import unknown
 from ramerge.foundation.yamltext import parse_scalar
 from ramerge.recipe.document import Document, document_of, read_document
 from ramerge.recipe.words import pairs
 
 _YAML = (".yaml", ".yml")
+# Keys of a recipe that may fit no other method.
+_OF_A_METHOD = ("method", "parameters", "preset", "rules", "importance")
 
 
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
@@ -41,19 +44,74 @@ def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
     return document
 
 
-def named_inputs(paths: Sequence[str], options: Mapping[str, Any]) -> list[str]:
-    """The words that name the same recipe and agents in a command with another method and parameters."""
+def named_inputs(
+    paths: Sequence[str], options: Mapping[str, Any], recipe: Document, *, translated: bool
+) -> tuple[list[str], list[str]]:
+    """The words that name the same agents in a merge with another method, and the keys of the recipe left out by them.
+
+    They name the recipe itself where every key that stays goes with any method. A recipe in mergekit's form takes no
+    other method, and rules, presets and importances are those of one method: then they name base and agents.
+
+    Args:
+        paths, options: of the command line, as for `read_recipe`.
+        recipe: what was read, in ramerge's own form.
+        translated: whether it was written in mergekit's form.
+    """
+    present = _keys(recipe)
+    own: list[str] = [key for key in _OF_A_METHOD if key in present]
+    bound = [key for key in own if key not in ("method", "parameters")]
+    if paths and (bound or translated or _is_model(paths[0])):
+        return _spelled_out(recipe), own
     words = [*paths]
-    if paths:  # parameters of the recipe may be those of its own method only
+    if paths and "parameters" in own:  # they may be those of the recipe's method only
         words += ["--set", "parameters={}"]
     for flag, values in (
         ("--base", [options["base"]] if options["base"] else []),
         ("--agent", options["agents"]),
-        ("--set", [each for each in options["settings"] if not each.startswith(("method=", "parameters."))]),
+        ("--set", [each for each in options["settings"] if each.partition("=")[0].partition(".")[0] not in own]),
         ("--dtype", [options["dtype"]] if options["dtype"] else []),
     ):
         words += [word for value in values for word in (flag, value)]
+    return words, bound
+
+
+def _keys(recipe: Document) -> set[str]:
+    """The keys of a recipe that have a value, with `importance` if an agent has one."""
+    agents = recipe.values.get("agents")
+    models = agents.values() if isinstance(agents, Mapping) else ()
+    weighted = any(isinstance(model, Mapping) and model.get("importance") for model in models)
+    return {key for key, value in recipe.values.items() if value} | ({"importance"} if weighted else set())
+
+
+def _spelled_out(recipe: Document) -> list[str]:
+    """Flags for base, agents and all keys that go with any method, with paths that lead there from here."""
+    values, words = recipe.values, []
+    if values.get("base") is not None:
+        words += ["--base", _from_recipe(values["base"], recipe.folder)]
+    for name, agent in values["agents"].items():
+        model = (agent.get("model") or agent["delta"]) if isinstance(agent, Mapping) else agent
+        parts = [model] if isinstance(model, str) else model
+        words += ["--agent", f"{name}={'+'.join(_from_recipe(part, recipe.folder) for part in parts)}"]
+    for key in ("dtype", "rounding", "rounding_seed", "companions", "shard_size", "rename", "allow"):
+        if values.get(key) is not None:
+            words += ["--set", f"{key}={_as_yaml(values[key])}"]
     return words
+
+
+def _from_recipe(model: str, folder: Path) -> str:
+    """A model of a recipe, by a name that is valid here: paths of a recipe start at its folder."""
+    if is_remote(model):
+        return model
+    path = folder / Path(model).expanduser()
+    if "+" in model and not path.exists():
+        return "+".join(_from_recipe(part, folder) for part in model.split("+"))
+    return str(path) if path.exists() else model
+
+
+def _as_yaml(value: Any) -> str:
+    """The text of which `--set` makes the value."""
+    plain = isinstance(value, str) and parse_scalar(value) == value
+    return value if plain else dumped(value, indent=None).strip()
 
 
 def _read(path: str, options: Mapping[str, Any]) -> Document:

@@ -122,8 +122,8 @@ def plan(made: Plan) -> list[str]:
     lines = [f"{label:<{width}}  {text}" for label, text in rows]
     lines += [f"note: {note}" for note in made.notes]
     lines.append(
-        f"problems: {len(made.problems)}"
-        if made.problems
+        f"problems: {len(made.objections)}"
+        if made.objections
         else f"ready to {'merge' if made.method.combines else 'convert'}"
     )
     return lines

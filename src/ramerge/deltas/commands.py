@@ -86,11 +86,11 @@ def _tell(record: DeltaRecord, what: str, *, quiet: bool, as_json: bool) -> None
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        kinds = f"{record.changed:,} of {record.tensors:,} tensors changed, {record.moved:,} elements"
-        kinds += f"; {record.whole:,} tensors stored whole" if record.whole else ""
+        from ramerge.checkpoint.delta.layout import stored_in_words
+
         say(
             [
-                kinds,
+                stored_in_words(record.tensors, record.changed, record.whole, record.moved),
                 f"{what} {record.delta_bytes:,} bytes for a model of {record.agent_bytes:,}: {record.seconds:.1f} s",
             ]
         )

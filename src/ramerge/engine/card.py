@@ -9,6 +9,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from ramerge.checkpoint.delta.layout import COMPANIONS
 from ramerge.engine.record import AgentStatistics, Record
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.text import markdown
@@ -57,7 +58,7 @@ Inputs: {inputs}. Output: {record.dtype}{_rounded(record)}.{_spared(plan)}
 {_table(record) if plan.method.combines else ""}
 {_warnings(record)}
 {_unpacking(plan, record) if is_delta else _loading(literal) if "config.json" in plan.companions else ""}
-The recipe is in `ramerge.yaml`, counts and sizes are in `ramerge.json`.
+The recipe is in `{f"{COMPANIONS}/" if is_delta else ""}ramerge.yaml`, counts and sizes are in `ramerge.json`.
 """
 
 
@@ -122,27 +123,34 @@ def columns_of(record: Record) -> tuple[Column, ...]:
         if not column.optional or any(column.key in agent.values for agent in record.statistics)
     )
     dtype = "the output's dtypes" if record.dtype == "mixed" else record.dtype
-    known = [column for column in _rounding(dtype) if all(column.key in agent.values for agent in record.statistics)]
+    figures = _rounding(dtype, coins=record.rounding_seed is not None)
+    known = [column for column in figures if all(column.key in agent.values for agent in record.statistics)]
     return (*columns, *known)
 
 
-def _rounding(dtype: str) -> list[Column]:
+def _rounding(dtype: str, *, coins: bool) -> list[Column]:
     """What rounding to a dtype did; the record has more figures of it."""
     return [
-        Column("erased_share", "erased", ".1%", erased_means("the merge", dtype)),
+        Column("erased_share", "erased", ".1%", erased_means("", dtype, coins=coins)),
         Column("effective_lambda", "effective", ".3f", effective_means(), none="-", of="nominal_lambda"),
     ]
 
 
-def erased_means(merge: str, dtype: str) -> str:
-    """What the figure `erased` of an agent is."""
-    changed = f"of the elements that the agent moved and {merge} changes"
-    return f"{changed}, share that rounding to {dtype} puts back to the base"
+def erased_means(merge: str, dtype: str, *, coins: bool) -> str:
+    """What the figure `erased` of an agent is.
+
+    Args:
+        merge: which merge it is of, such as ` in a ram merge`; empty where there is only one.
+        dtype: of the output.
+        coins: whether coins rounded, which let as much grow as they erase.
+    """
+    kept = "; others grew instead, so the mean is kept" if coins else ""
+    return f"share of the agent's changes{merge} that rounding to {dtype} undoes{kept}"
 
 
 def effective_means() -> str:
     """What the figure `effective` of an agent is."""
-    return "factor on updates of elements that no other agent moved: after rounding, of before; from a sample"
+    return "factor that is left after rounding, of the factor before, where no other agent moved (from a sample)"
 
 
 def _table(record: Record) -> str:

@@ -23,6 +23,7 @@ from ramerge.checkpoint.read import Files, Reader, threads_for
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.pool import Pool
+from ramerge.foundation.text import decimals
 from ramerge.planning.findings import key_of
 from ramerge.planning.model import Plan, TensorPlan
 
@@ -59,7 +60,7 @@ def suspicions(plan: Plan) -> tuple[str, ...]:
             text = "every merged tensor equals the base's, so it adds nothing; is it the right checkpoint?"
             found.append(_of(plan, name, text))
         elif sample.correlations[t - 1] < _FOREIGN:
-            text = f"its weights correlate with the base's by only {sample.correlations[t - 1]:.2f}"
+            text = f"its weights correlate with the base's by only {decimals(sample.correlations[t - 1], 2)}"
             text += "; the value is nearly 1 for agents of this base; is it an agent of another model?"
             found.append(_of(plan, name, text))
     if found:
@@ -207,8 +208,9 @@ def _wrong_base(plan: Plan, sample: _Sample, apart: Sequence[int]) -> Iterator[s
         yield _of_base(plan, f"{text}; is it swapped with the base?")
     elif cosines[0] > _PARTLY and cosines[straight] < _APART and by_angles:
         name = names[straight - 1]
-        text = f"the other models differ from {name} in different directions (mean cosine {cosines[straight]:.2f})"
-        text += f", but from the base in a common direction ({cosines[0]:.2f}); is {name} swapped with the base?"
+        text = f"the other models differ from {name} in different directions (mean cosine "
+        text += f"{decimals(cosines[straight], 2)}), but from the base in a common direction ({cosines[0]:.2f}); is "
+        text += f"{name} swapped with the base?"
         yield _of_base(plan, text)
 
 

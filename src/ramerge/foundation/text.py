@@ -81,6 +81,16 @@ def brief(text: str, most: int = MOST) -> str:
     return f"{text[:half]}… ({len(text) - 2 * half:,} characters more) …{text[-half:]}"
 
 
+def enumerated(names: Sequence[str]) -> str:
+    """`a`, `a and b`, or `a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def decimals(value: float, digits: int) -> str:
+    """A number with so many decimals; what rounds to zero has no sign."""
+    return f"{round(value, digits) + 0.0:.{digits}f}"
+
+
 def quoted(text: object, most: int = 120) -> str:
     """An untrusted name or value for a message, quoted and shortened."""
     return brief(without_secrets(one_line(repr(text))), most)

@@ -68,6 +68,7 @@ def make_plan(
     findings = Findings(recipe.document)
     checks.note_methods(points, findings)
     findings.warnings += recipe.document.warnings
+    checks.warn_of_idle(points, findings)
     inputs = open_inputs(recipe, findings, needs_base=points[0].uses_base)
     here = out is None or isinstance(out, Path)
     can_repeat = not in_memory and not observed and not as_delta and here  # what was sent is not sent again

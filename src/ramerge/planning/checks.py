@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ramerge.checkpoint.companions import canonical_key, companion_files, compare_configs
 from ramerge.checkpoint.formats.safetensors import INDEX
@@ -12,10 +12,12 @@ from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, one_line
+from ramerge.methods.base import conditions
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.inputs import Inputs
 from ramerge.planning.layout import unlike_base
 from ramerge.planning.model import TensorPlan, Tie, caught
+from ramerge.recipe.document import Key
 from ramerge.recipe.layers import counts_of
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
@@ -79,6 +81,29 @@ def note_methods(points: Sequence[Point], findings: Findings) -> None:
     """Note which methods give other results in mergekit with the same parameters."""
     noted = [point.method for point in points if any(point.method.noted(values) for values in point.parameters)]
     findings.notes += dict.fromkeys(f"{method.name}: mergekit's {method.differs}" for method in noted)
+
+
+def warn_of_idle(points: Sequence[Point], findings: Findings) -> None:
+    """Warn of parameters that were given and change nothing at any point, in no tensor that they are for."""
+    for key, rules in _given(points[0].recipe):
+        first, name = points[0].parameters[rules[0]], key[-1]
+        needed = conditions(type(first), name)
+        if not needed or any(name in point.parameters[rule].in_effect() for point in points for rule in rules):
+            continue
+        now, then = (
+            ", ".join(f"{other}: {value}" for other, value in values.items())
+            for values in ({other: getattr(first, other) for other in needed}, needed)
+        )
+        findings.warnings.append(findings.document.where(key, f"has no effect with {now}; only {then} uses it"))
+
+
+def _given(recipe: Recipe) -> Iterator[tuple[Key, list[int]]]:
+    """The keys of parameters in a recipe, each with the rules whose tensors it is for; 0 is for all others."""
+    merging = {number: rule.parameters for number, rule in enumerate(recipe.rules, 1) if rule.parameters is not None}
+    for name in recipe.parameters:
+        yield ("parameters", name), [0, *(number for number, own in merging.items() if name not in own)]
+    for number, own in merging.items():
+        yield from ((("rules", str(number - 1), "parameters", name), [number]) for name in own)
 
 
 def note_one_agent(point: Point, findings: Findings) -> None:

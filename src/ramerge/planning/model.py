@@ -20,11 +20,11 @@ from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize, widest
-from ramerge.foundation.text import without_secrets
+from ramerge.foundation.text import enumerated, without_secrets
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
 from ramerge.methods.base import Counted, Layer, Statistic
-from ramerge.methods.moved import ADVICE, ORDERED, absolute
+from ramerge.methods.moved import ORDERED, absolute
 from ramerge.methods.table import Method
 from ramerge.recipe.layers import layer_of
 from ramerge.recipe.model import LIKE_BASE, Recipe
@@ -491,6 +491,16 @@ class Plan(Contents):
         return (*self.forecast_of_rounding, *self.forecast_of_density)
 
     @property
+    def objections(self) -> tuple[str, ...]:
+        """The problems; of a strict plan also the forecast, although a merge that counts may find nothing wrong."""
+        return (*self.problems, *(self.forecast if self.strict else ()))
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """The warnings and the forecast, as far as they are no `objections`."""
+        return (*self.warnings, *(() if self.strict else self.forecast))
+
+    @property
     def fine(self) -> dict[str, str]:
         """Agents whose steps are so fine that training leaves hardly an element where it was, with the reason."""
         dtypes = self.input_dtypes
@@ -503,10 +513,11 @@ class Plan(Contents):
         epsilon = absolute(self.parameters)
         if epsilon is None or not self.fine or len(self.agents) == 1:
             return ()
-        each = ", ".join(f"{name} is {why}" for name, why in self.fine.items())
         return (
-            f"{each}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then nearly all is "
-            f"shared, and {self.method.name} averages that; `ramerge analyze` counts it. {ADVICE}. {ORDERED}",
+            f"{_are(self.fine)}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then "
+            f"{self.method.name} averages nearly all. Count it with `ramerge analyze`, or choose another "
+            "threshold, such as `--set parameters.epsilon.relative=1` (in a recipe `epsilon: {relative: 1}`); "
+            f"{ORDERED}",
         )
 
     @property
@@ -516,17 +527,16 @@ class Plan(Contents):
         if not wide:
             return ()
         names = [name for name in self.agents if name in wide]
-        dtypes = sorted({self.input_dtypes[name] for name in names})
         counted = (
-            "The merge counts them"
+            "and the merge counts them"
             if self.rounds_updates
-            else f"They are not counted, because {self.method.name} does not look at the base"
+            else f"and not counted, because {self.method.name} does not look at the base"
         )
         return (
-            f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {' and '.join(dtypes)}, the output is "
-            f"{self.dtype}: updates smaller than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) "
-            f"are lost. {counted}; `dtype: {self.exact_dtype}` in the recipe, or `--dtype {self.exact_dtype}`, keeps "
-            f"them; `rounding: stochastic` keeps them on average. {ORDERED}",
+            f"{_are({name: self.input_dtypes[name] for name in names})}, the output is {self.dtype}: updates smaller "
+            f"than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, {counted}. Keep them "
+            f"with `--dtype {self.exact_dtype}` (in a recipe `dtype: {self.exact_dtype}`), or on average with "
+            f"`rounding: stochastic`; {ORDERED}",
         )
 
     @property
@@ -570,7 +580,20 @@ class Plan(Contents):
             "peak_memory_bytes": self.resources.peak_memory_bytes,
             "solving_seconds": self.resources.solving_seconds,
             "notes": list(self.notes),
-            "warnings": [*self.warnings, *self.forecast],
-            "problems": list(self.problems),
+            "warnings": list(self.doubts),
+            "problems": list(self.objections),
         }
         return without_secrets(values)
+
+
+def _are(kinds: Mapping[str, str]) -> str:
+    """Agents of each kind in words: `a, b and c are float32, d is a LoRA adapter`."""
+    groups: dict[str, list[str]] = {}
+    for name, kind in kinds.items():
+        groups.setdefault(kind, []).append(name)
+    return ", ".join(
+        f"{enumerated(names)} are {kind.removeprefix('a ')}{'s' * kind.startswith('a ')}"
+        if len(names) > 1
+        else f"{names[0]} is {kind}"
+        for kind, names in groups.items()
+    )

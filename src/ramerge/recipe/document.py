@@ -57,7 +57,7 @@ class Document:
 
     def where(self, key: Key, message: str) -> str:
         """`message` about the value at `key`, with the file, the line and its text."""
-        name = brief(one_line(".".join(map(str, key))), 200)
+        name = brief(one_line(_name_of(key)), 200)
         label = f"{name}: {message}" if name else message
         for length in range(len(key), 0, -1):
             if key[:length] in self.flags:
@@ -106,6 +106,18 @@ class Document:
             if value is not None:
                 changed.set(tuple(key.split(".")), value, f"{flag}{key}={value}")
         return changed
+
+
+# Keys whose entries have no names, and what users call an entry; they are counted from 1, as in the notes of a plan.
+_NUMBERED = {"rules": "rule", "rename": "rename"}
+
+
+def _name_of(key: Key) -> str:
+    """What messages call the value at a key."""
+    if len(key) > 1 and key[0] in _NUMBERED and key[1].isdecimal():
+        entry = f"{_NUMBERED[key[0]]} {int(key[1]) + 1}"
+        return ": ".join([entry, *([".".join(key[2:])] if key[2:] else [])])
+    return ".".join(map(str, key))
 
 
 def document_of(model: str, label: str, method: str | None = "passthrough") -> Document:

@@ -122,7 +122,7 @@ class Space:
     """All points of a search.
 
     Attributes:
-        methods: the methods, of which a point has one.
+        methods: the methods, of which every point names one, also where there is only one: it may not be the recipe's.
         axes: everything else. Those with a method of their own come before those for all methods.
         given: the recipe's own parameters, on which it may depend whether another parameter counts.
     """
@@ -134,7 +134,7 @@ class Space:
     def draw(self, choose: Callable[[Axis], Any]) -> Point:
         """The point that comes of choosing on one axis after another."""
         method = choose(self.by_method) if len(self.methods) > 1 else self.methods[0]
-        point = {"method": method} if len(self.methods) > 1 else {}
+        point: Point = {"method": method}
         for axis in self.axes_of(method):
             if self._matters(axis, method, point):
                 point[axis.key] = choose(axis)
@@ -170,8 +170,7 @@ class Space:
     def listed(self) -> Iterator[Point]:
         """All points, the last axis varying fastest; only where they can be counted."""
         for method in self.methods:
-            first = {"method": method} if len(self.methods) > 1 else {}
-            yield from self._below(first, method, self.axes_of(method))
+            yield from self._below({"method": method}, method, self.axes_of(method))
 
     def _below(self, point: Point, method: str, axes: Sequence[Axis]) -> Iterator[Point]:
         if not axes:
@@ -214,4 +213,4 @@ def label(key: str) -> str:
 
 def spelled(point: Mapping[str, Any]) -> str:
     """A point in one line."""
-    return ", ".join(f"{label(key)} = {value}" for key, value in point.items()) or "the recipe as it is"
+    return ", ".join(f"{label(key)} = {value}" for key, value in point.items())

@@ -174,8 +174,7 @@ class Study:
     def _fixed(self, point: Point) -> Asked:
         """A trial of one point, whatever a sampler would draw."""
         samplers = self._optuna.samplers
-        method = point.get("method", self._space.methods[0])
-        axes = [self._space.by_method, *self._space.axes_of(method)]
+        axes = [self._space.by_method, *self._space.axes_of(point["method"])]
         stored = {axis.name: _stored(axis, point[axis.key]) for axis in axes if axis.key in point}
         self._study.sampler = samplers.PartialFixedSampler(stored, samplers.RandomSampler(seed=0))
         trial = self._study.ask()

@@ -16,7 +16,7 @@ _MOST_FAILURES = 3
 
 
 def summary(result: SearchResult, out: Path) -> list[str]:
-    """The best points, how sure the first place is, and where everything is."""
+    """The best points, how sure the first place is, and where everything is. Notes are told apart, as warnings."""
     return [*ranking(result), *findings(result), *_failures(result), _where(result, out)]
 
 
@@ -68,7 +68,7 @@ def findings(result: SearchResult) -> list[str]:
         )
     if len(result.objectives) > 1:
         lines.append(f"Pareto front: points {', '.join(map(str, result.front))}; the best is the most balanced of them")
-    return [*lines, *[f"note: {note}" for note in result.notes]]
+    return lines
 
 
 def _of_objective(result: SearchResult, place: int, objective: Objective) -> str:

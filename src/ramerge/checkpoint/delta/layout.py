@@ -163,6 +163,16 @@ def read_index(path: Place) -> Index:
     return index
 
 
+def stored_in_words(tensors: int, changed: int, whole: int, elements: int) -> str:
+    """How many of the agent's tensors a delta holds, and how many of their elements."""
+    texts = [f"{changed:,} of {tensors:,} tensors changed"] if changed or not whole else []
+    if whole:
+        texts.append(
+            f"{whole:,} of {tensors:,} tensors stored whole (not in the base, or there in another dtype or shape)"
+        )
+    return f"{', '.join(texts)}, {elements:,} elements"
+
+
 def size_of(folder: Place) -> int:
     """Bytes of changes and whole tensors of a delta; its headers, index and other files do not count.
 

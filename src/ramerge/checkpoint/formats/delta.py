@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -18,6 +18,7 @@ from ramerge.checkpoint.delta.layout import (
     DeltaTensor,
     Index,
     read_index,
+    stored_in_words,
 )
 from ramerge.checkpoint.formats import safetensors
 from ramerge.checkpoint.formats.files import check_files, check_index, opened_each, read_json, weight_files
@@ -28,6 +29,7 @@ from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.patched import Patched
 from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.tensor import Stored, Tensor
+from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.text import quoted
 
@@ -61,7 +63,11 @@ def open_folder(folder: Place, opening: Opening) -> Contents:
     files |= identify([*(folder / name for name in names), *beside.values()])
     stored = _stored(folder, names, index)
     tensors, problems = [], list(_missing(folder, index, base))
+    retyped = _retyped(index, base)
+    problems += _other_base(folder, index, base, retyped) if retyped else []
     for name, entry in index.tensors.items():
+        if name in retyped:
+            continue
         try:
             tensors.append(_tensor(name, entry, stored, base, index.metadata.base))
         except ValueError as error:
@@ -89,10 +95,8 @@ def told(index: Index) -> str:
     """What a delta holds, in words."""
     kinds = [tensor.kind for tensor in index.tensors.values()]
     moved = sum(tensor.moved for tensor in index.tensors.values())
-    texts = [f"{kinds.count('changed'):,} of {len(kinds):,} tensors are changed, {moved:,} elements"]
-    texts += [f"{kinds.count('whole'):,} are stored whole"] if "whole" in kinds else []
-    texts += [f"{len(index.dropped):,} are dropped"] if index.dropped else []
-    return ", ".join(texts)
+    text = stored_in_words(len(kinds), kinds.count("changed"), kinds.count("whole"), moved)
+    return text + (f"; {len(index.dropped):,} are dropped" if index.dropped else "")
 
 
 def files_beside(model: Checkpoint, *, allow_outside_links: bool = False) -> Mapping[str, Place]:
@@ -174,6 +178,29 @@ def _missing(folder: Place, index: Index, base: Checkpoint) -> Iterator[str]:
         yield f"{folder}: drops tensor {quoted(name)}, which the base {base.directory} lacks; is that another model?"
 
 
+def _retyped(index: Index, base: Checkpoint) -> set[str]:
+    """The tensors that the base has in another dtype, but in the same shape."""
+    return {
+        name
+        for name, entry in index.tensors.items()
+        if entry.kind != "whole" and (below := base.tensors.get(name)) is not None
+        if below.dtype != entry.dtype and below.shape == entry.shape
+    }
+
+
+def _other_base(folder: Place, index: Index, base: Checkpoint, retyped: Iterable[str]) -> list[str]:
+    """One problem for all tensors that the base has in another dtype."""
+    names = list(retyped)
+    wanted, given = (
+        " and ".join(sorted({full_name(tensors[name].dtype) for name in names}))
+        for tensors in (index.tensors, base.tensors)
+    )
+    return [
+        f"{folder}: this delta was made over a base in {wanted}, and {base.directory} is in {given} "
+        f"({len(names):,} tensor{'s' * (len(names) > 1)}); give that base, and for a merge in {given} --dtype {given}"
+    ]
+
+
 def _tensor(name: str, entry: DeltaTensor, stored: Mapping[str, Tensor], base: Checkpoint, wanted: str) -> Tensor:
     """A tensor of the agent.
 
@@ -186,10 +213,10 @@ def _tensor(name: str, entry: DeltaTensor, stored: Mapping[str, Tensor], base: C
     below = base.tensors.get(name)
     if below is None:
         raise ValueError(f"the base {base.directory} lacks it; is that another model?")
-    if (below.dtype, below.shape) != (entry.dtype, entry.shape):
+    if below.shape != entry.shape:
         raise ValueError(
-            f"is {entry.dtype} {list(entry.shape)}, but {below.dtype} {list(below.shape)} in the base "
-            f"{base.directory}; is that another model?"
+            f"has shape {list(entry.shape)}, but {list(below.shape)} in the base {base.directory}; is that another "
+            "model?"
         )
     table = _extent(stored, BLOCKS + name, "U64", (blocks_of(below.elements), COLUMNS))
     data = None

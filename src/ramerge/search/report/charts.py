@@ -35,7 +35,7 @@ def _row(result: SearchResult, place: int, point: TriedPoint) -> Row:
         "rank": place,
         "point": point.number,
         "values": spelled(point.point),
-        "method": str(point.point.get("method", result.space["methods"][0])),
+        "method": str(point.point["method"]),
         "state": "given up early" if point.state == "pruned" else point.state,
         "value": first.value,
         "low": first.value if first.low is None else first.low,
