@@ -176,6 +176,7 @@ def packed(data: bytes) -> bytes:
         (GAPS + 16 + 256, 1, 0, b"nothing"),
         (GAPS + 16 + 256, 1, 0, packed(b"\1\1")[:-1]),
         (GAPS + 16 + 256, 1, 0, packed(b"\1\1") + b"more"),
+        (GAPS + 16 + 256, 1, 0, b""),
         (GAPS + 16 + 256, 1, 0, zstandard.ZstdCompressor(write_content_size=False).compress(b"\1\1")),
         (BITMAP + 16 + 256, 1, 0, packed(b"\1\1")),
     ],
@@ -310,6 +311,12 @@ def refused(models: Path, *deltas: Path, base: str = "base") -> str:
     assert not (models / "back").exists()
     assert not (models / "m").exists()
     return str(found.value)
+
+
+def test_a_delta_without_its_index_is_no_model(models: Path) -> None:
+    delta = write_delta(models / "delta", models / "base", models / "v1")
+    (delta / INDEX).unlink()
+    assert f"{delta}: is a delta without its index" in refused(models, delta)
 
 
 def test_another_base_is_refused(models: Path) -> None:

@@ -93,6 +93,8 @@ def test_another_method_loses_what_is_not_its_own() -> None:
         ("method: [ram, ram]\n", ["each of them once"]),
         ("parameters.r: []\n", ["has no values"]),
         ("parameters.r: [0, 0]\n", ["names a value twice"]),
+        ("dtype: [float32, fp32]\n", ["names a value twice"]),
+        ("parameters.density: [0.1, 0.2]\n", ["parameters.density: changes nothing; only shared: ties uses it"]),
         ("parameters.r: {from: 0}\n", ["to must be a number"]),
         ("parameters.r: {from: 1, to: 0}\n", ["must rise"]),
         ("parameters.r: {from: 0, to: 1, stepp: 1}\n", ["unknown key of a range 'stepp'", "did you mean 'step'?"]),

@@ -37,6 +37,8 @@ def out_of(path: str | Path, stage: str | Path | None = None, *, public: bool = 
         CheckpointError: it is not a possible place.
     """
     text = os.fspath(path)
+    if not text:
+        raise RecipeError("OUT: must not be empty; name a folder, or a place such as s3://bucket/model")
     if is_destination(text):
         staged = _stage_of(stage) if stage is not None else store.folder("outputs")
         if staged is None:

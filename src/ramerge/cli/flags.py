@@ -62,7 +62,7 @@ def named_inputs(
     bound = [key for key in own if key not in ("method", "parameters")]
     if paths and (bound or translated or _is_model(paths[0])):
         return _spelled_out(recipe), own
-    words = [*paths]
+    words = [f"./{path}" if path.startswith("-") else path for path in paths]
     if paths and "parameters" in own:  # they may be those of the recipe's method only
         words += ["--set", "parameters={}"]
     for flag, values in (

@@ -162,6 +162,26 @@ class Space:
             for name, value in _conditions(method, axis.key).items()
         )
 
+    def idle(self) -> Iterator[tuple[Axis, Mapping[str, Any]]]:
+        """Axes that change nothing at any point, with the values of other parameters that they would need."""
+        for axis in self.axes:
+            methods = [method for method in self.methods if axis in self.axes_of(method)]
+            if methods and not any(self._may_matter(axis, method) for method in methods):
+                yield axis, _conditions(methods[0], axis.key)
+
+    def _may_matter(self, axis: Axis, method: str) -> bool:
+        """Whether there is a point with the method where the axis matters."""
+        domains = {other.key: other.domain for other in self.axes_of(method)}
+
+        def can_be(name: str, value: Any) -> bool:
+            domain = domains.get(f"parameters.{name}")
+            if domain is None:
+                return bool(self.given.get(name, _default(method, name)) == value)
+            listed = domain.listed()
+            return listed is None or value in listed
+
+        return all(can_be(name, value) for name, value in _conditions(method, axis.key).items())
+
     @property
     def is_listed(self) -> bool:
         """Whether the points can be counted."""

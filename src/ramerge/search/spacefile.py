@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import quoted, unknown
 from ramerge.methods.table import METHODS
@@ -70,6 +71,9 @@ class _Reader:
             raise RecipeError(f"{self._source}: nothing varies; name a key with values, such as parameters.r: [0, 0.1]")
         if space.size is not None and space.size > MOST_POINTS:
             raise RecipeError(f"{self._source}: spans more than {MOST_POINTS:,} points; give fewer values, or ranges")
+        for axis, needed in space.idle():
+            only = ", ".join(f"{name}: {value}" for name, value in needed.items())
+            self._problems.append(f"{self._source}: {axis.key}: changes nothing; only {only} uses it")
         self._check_values(space)
         self._refuse()
         return space
@@ -161,7 +165,8 @@ def _choices(inner: Any) -> Choices:
     values = inner if isinstance(inner, list | tuple) else [inner]
     if not values:
         raise ValueError("has no values")
-    if any(value in values[:index] for index, value in enumerate(values)):
+    plain = [full_dtype(value) for value in values]
+    if any(value in plain[:index] for index, value in enumerate(plain)):
         raise ValueError("names a value twice")
     return Choices(tuple(values))
 

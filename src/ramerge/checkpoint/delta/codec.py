@@ -149,7 +149,7 @@ class Row(NamedTuple):
         if self.escaped > (moved if planes < width else 0):
             raise DamagedError(f"{self.escaped:,} of {moved:,} values cannot be long")
         sizes, most = self.content(elements, width), most_stored(elements, width)
-        if stored >= sizes.stop or sizes.start > most or (not self.packed and stored < sizes.start):
+        if stored >= sizes.stop or sizes.start > most or stored < (1 if self.packed else sizes.start):
             raise DamagedError(f"{stored:,} bytes are not what {moved:,} elements take")
         if stored > most or self.begin + stored > data_bytes:
             raise DamagedError(f"bytes {self.begin:,} to {self.begin + stored:,} of {data_bytes:,} do not exist")

@@ -37,6 +37,8 @@ from ramerge.foundation.text import quoted
 from ramerge.foundation.typedjson import to_model
 
 INDEX = "delta.safetensors.index.json"
+DATA_FILE = "delta-{:05}.safetensors"
+"""Data files, counted from 1."""
 COMPANIONS = "companions"
 BLOCKS, DATA, WHOLE, HEADER, PADDING = "blocks:", "data:", "whole:", "header:", "padding:"
 CHANGES = (BLOCKS, DATA, WHOLE)
@@ -150,7 +152,7 @@ def read_index(path: Place) -> Index:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise CheckpointError(f"{path}: {error}; get the delta again") from error
     _check_version(path, values.get("metadata"))
     try:
         index = to_model(values, Index)

@@ -19,6 +19,7 @@ from ramerge.checkpoint.delta.layout import (
     CHANGES,
     COMPANIONS,
     DATA,
+    DATA_FILE,
     FORMAT,
     HEADER,
     INDEX,
@@ -210,7 +211,7 @@ class _DataFiles:
 
     @property
     def _name(self) -> str:
-        return f"delta-{self._number:05}.safetensors"
+        return DATA_FILE.format(self._number)
 
     @contextmanager
     def entry(

@@ -12,6 +12,7 @@ from ramerge.checkpoint.delta.layout import (
     BLOCKS,
     COMPANIONS,
     DATA,
+    DATA_FILE,
     HEADER,
     INDEX,
     WHOLE,
@@ -38,8 +39,16 @@ _MOST_PROBLEMS = 100
 
 
 def find(folder: Place) -> Place | None:
-    """The folder itself if it has the index of a delta."""
-    return folder if (folder / INDEX).exists() else None
+    """The folder itself if it has the index of a delta.
+
+    Raises:
+        CheckpointError: there are a delta's data files without their index.
+    """
+    if (folder / INDEX).exists():
+        return folder
+    if (folder / DATA_FILE.format(1)).exists():
+        raise CheckpointError(f"{folder}: is a delta without its index, {INDEX}; get the delta again")
+    return None
 
 
 def open_folder(folder: Place, opening: Opening) -> Contents:

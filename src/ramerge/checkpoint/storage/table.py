@@ -39,6 +39,8 @@ def _check_bucket(scheme: str, rest: str, query: str) -> None:
         raise CheckpointError(
             f"{scheme}://{rest}: names of buckets and folders have no part that is empty, `.` or `..`"
         )
+    if not rest.isprintable():
+        raise CheckpointError(f"{scheme}://{rest}: names of buckets and folders have no tabs, newlines or the like")
 
 
 def _web(scheme: str, rest: str, query: str) -> Storage:
