@@ -161,8 +161,10 @@ def test_places_where_the_output_cannot_be(tmp_path: Path) -> None:
     assert plan(source, tmp_path / "folder", overwrite=True).problems == ()
     (tmp_path / "folder" / "chapters").mkdir()
     assert "was not made by a merge" in plan(source, tmp_path / "folder", overwrite=True).problems[0]
-    for here in ("", ".", "/"):
+    for here in (".", "/"):
         assert plan(source, here).problems
+    with pytest.raises(ramerge.RecipeError, match="OUT: must not be empty"):
+        plan(source, "")
     (tmp_path / "link").symlink_to(tmp_path / "base")
     assert "is one of the inputs" in plan(source, tmp_path / "link", overwrite=True).problems[0]
 

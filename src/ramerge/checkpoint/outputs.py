@@ -6,9 +6,10 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ramerge.checkpoint.delta.layout import INDEX
+from ramerge.checkpoint.inside import SWEEP, holds_another, model_inside
 from ramerge.checkpoint.storage.destination import Destination
 from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.storage.table import is_destination, open_destination
@@ -151,7 +152,9 @@ def conflict(out: Path, inputs: Sequence[Place], *, overwrite: bool) -> str | No
         return EXISTS
     if not is_replaceable(out):
         return "has subfolders and was not made by a merge, so --overwrite does not replace it; remove it yourself"
-    return None
+    names = [path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()]
+    inside = model_inside(names, _record(out / SWEEP))
+    return holds_another(out / inside) if inside else None
 
 
 def is_replaceable(folder: Path) -> bool:
@@ -159,12 +162,15 @@ def is_replaceable(folder: Path) -> bool:
 
     This protects home and project folders that are named by mistake.
     """
-    made = (folder / INDEX).is_file() or any(_is_ours(folder / name) for name in ("ramerge.json", "sweep.json"))
+    made = (folder / INDEX).is_file() or any(
+        "ramerge_version" in _record(folder / name) for name in ("ramerge.json", SWEEP)
+    )
     return folder.is_dir() and (made or not any(entry.is_dir() for entry in folder.iterdir()))
 
 
-def _is_ours(record: Path) -> bool:
+def _record(path: Path) -> dict[str, Any]:
+    """What a record of ramerge says; nothing if it cannot be read."""
     try:
-        return "ramerge_version" in read(record, RECORD)
+        return read(path, RECORD)
     except (OSError, ValueError):
-        return False
+        return {}

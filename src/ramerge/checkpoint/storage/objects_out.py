@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ramerge.checkpoint.delta.layout import COMPANIONS, INDEX
+from ramerge.checkpoint.inside import RECORDS, SWEEP, holds_another, model_inside
 from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.checkpoint.storage.objects import MARKER, Bucket
 from ramerge.checkpoint.storage.place import Place, Remote
@@ -34,8 +34,6 @@ _PART = 8 << 20
 _MOST_PARTS = 9_000
 _PARTS_AT_ONCE = 4
 _LARGEST_MARKER = 32 << 20
-_SWEEP = "sweep.json"
-_RECORDS = ("ramerge.json", INDEX, _SWEEP)
 
 
 class ObjectsOut(Destination):
@@ -82,26 +80,13 @@ class ObjectsOut(Destination):
             raise PlanError(
                 f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
             )
-        own = self._own_folders(there)
-        if inside := sorted(
-            key
-            for key in there
-            if "/" in key and key.rpartition("/")[2] in (*_RECORDS, "config.json") and key.partition("/")[0] not in own
-        ):
-            raise PlanError(
-                f"{self.address}: holds another model, in {self.address}/{inside[0].rpartition('/')[0]}, which "
-                "--overwrite would remove; choose another folder, or remove it yourself"
-            )
-        if there and not any(name in there for name in _RECORDS) and any("/" in key for key in there):
+        if inside := model_inside(there, self._json(SWEEP) if SWEEP in there else {}):
+            raise PlanError(f"{self.address}: {holds_another(f'{self.address}/{inside}')}")
+        if there and not any(name in there for name in RECORDS) and any("/" in key for key in there):
             raise PlanError(
                 f"{self.address}: has subfolders and was not made by a merge, so --overwrite does not replace it; "
                 "remove it yourself"
             )
-
-    def _own_folders(self, there: Collection[str]) -> Collection[str]:
-        """Folders that are a part of what is in this one: a sweep's points, or the files that a delta keeps."""
-        points = self._json(_SWEEP).get("points") if _SWEEP in there else None
-        return [*(points if isinstance(points, dict) else ()), *([COMPANIONS] if INDEX in there else ())]
 
     def claim(self, run: str, *, overwrite: bool, shared: Collection[str] = ()) -> None:
         """See `Destination`. The marker names shared files at once, because one process writes it."""
