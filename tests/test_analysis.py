@@ -203,7 +203,7 @@ def test_alike_agents(tmp_path: Path) -> None:
     first, second = found.model.agents
     assert math.isinf(first.rho) and first.lambdas == {"ram+": 1.2, "ram+ official": 1.2, "ram+s": 1.1}
     assert first.fates["ram"].retained == 1.5 and second.fates["ram"].retained == 0.75
-    assert "much alike" in found.findings[1].text
+    assert "move in much the same" in found.findings[1].text
     assert found.as_dict()["model"]["agents"][0]["rho"] is None
 
 
