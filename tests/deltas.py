@@ -9,16 +9,21 @@ import pytest
 
 from ramerge.checkpoint import patched
 from ramerge.checkpoint.delta import apply as apply_module
-from ramerge.checkpoint.delta import codec, layout, write
+from ramerge.checkpoint.delta import codec, layout, progress, write
+from ramerge.checkpoint.foreign import convert
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.stage import staged
 from ramerge.deltas import make
+from ramerge.engine import patches
 
 
 def blocks_of_elements(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let blocks be so small that tensors of tests have several."""
-    for module in (codec, layout, write, patched, make, apply_module):
+    """Let blocks be so small that tensors of tests have several.
+
+    In all modules that know the size: one that is first imported meanwhile would keep the small one for ever.
+    """
+    for module in (codec, layout, progress, write, patched, make, apply_module, convert, patches):
         monkeypatch.setattr(module, "BLOCK", size)
 
 
