@@ -17,10 +17,15 @@ def test_an_output_elsewhere_is_refused(out: str | Path) -> None:
         path_of(out)
 
 
-@pytest.mark.parametrize("out", ["", ".", "/"])
+@pytest.mark.parametrize("out", [".", "/"])
 def test_only_beside_a_folder_with_a_name_is_cleaned(out: str) -> None:
     with pytest.raises(RecipeError, match="name the folder that the stopped runs wrote"):
         ramerge.clean(out)
+
+
+def test_an_output_has_a_name() -> None:
+    with pytest.raises(RecipeError, match="OUT: must not be empty"):
+        ramerge.clean("")
 
 
 def test_more_ranks_than_there_can_be() -> None:
