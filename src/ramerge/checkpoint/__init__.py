@@ -10,7 +10,8 @@ tensor, origins  what a tensor is; where its elements come from
 read, arena      how its blocks are read, and in which memory
 write, stage     the output's files; the output folder, which appears complete or not at all
 relay            an output elsewhere: made here, sent file by file
-outputs, paths   where an output may be; checks that paths stay in their folder
+outputs, inside  where an output may be; models inside of it, which replacing it would remove
+paths            checks that paths stay in their folder
 foreign          deltas that trainers publish, unpacked once
 lowrank          origins that compute: LoRA and DoRA on a base
 scaled           origins that decode: codes and scales
