@@ -149,16 +149,16 @@ class Files:
             CheckpointError: as for `fill`.
         """
         elsewhere = [each for each in wanted if isinstance(each.path, Remote)]
-        asked = [self._requests.submit(self._fill, each) for each in elsewhere[1:]]
+        asked = [self._requests.submit(self._fill_one, each) for each in elsewhere[1:]]
         try:
             for each in (*elsewhere[:1], *(each for each in wanted if isinstance(each.path, Path))):
-                self._fill(each)
+                self._fill_one(each)
         finally:
             wait(asked)  # until then they write into the arrays
         for request in asked:
             request.result()
 
-    def _fill(self, wanted: Wanted) -> None:
+    def _fill_one(self, wanted: Wanted) -> None:
         if wanted.stream is not None:
             wanted.stream.fill(wanted.out)
         else:
