@@ -78,9 +78,9 @@ lab-quick: $(VENV)/.dev  ## two seeds and few methods, and print the page: at mo
 kills: $(VENV)/.dev  ## kill 200 merges, sweeps and conversions, on threads, ranks and Ray, and to a bucket from one process and from ranks, and let them go on: 30 minutes
 	nice $(BIN)/python -m tests.kills $(KILLS)
 
-# The real thing: SmolLM2-135M-Instruct and three agents trained from it with GRPO on a CPU. See lab/real/README.md.
+# The real thing: SmolLM2-135M-Instruct and four agents trained from it with GRPO on a CPU. See lab/real/README.md.
 REAL ?= .real
-TASKS := sum call fact
+TASKS := sum call fact needle
 AGENTS := $(foreach task,$(TASKS),$(REAL)/agents/$(task)/model.safetensors)
 AGENT_FLAGS := $(foreach task,$(TASKS),--agent $(task)=$(REAL)/agents/$(task))
 STEPS_fact := 15

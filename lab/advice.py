@@ -232,7 +232,7 @@ def _kept_of_real(choice: Choice) -> dict[str, Any] | None:
         "model": smollm.MODEL,
         "dtype": choice.dtype,
         "trainings": len(choice.real.seeds),
-        "prompts": choice.real.prompts,
+        "prompts": sum(choice.real.prompts.values()),
         "speaks": "for" if verdict == HOLDS else "against" if verdict == DOES_NOT and apart.high < 0 else "neither",
         "advised": label(choice.on_real),
         "same": choice.on_real == choice.name,

@@ -323,12 +323,11 @@ def _real(results: Results) -> str:
 The rule was made on tiny agents. Here it is tested on agents of another kind: SmolLM2-135M, trained with GRPO on one
 task each ([Real agents](results/real-agents.md)). {_which(real)} They were saved in bfloat16 and in float32, and are
 merged in each. All parameters are the defaults, so nothing was chosen by these scores. Scores are mean rewards in per
-cent over
-{real.prompts} held-out prompts for each task, the same for all models; half-right replies have part of the reward.
+cent over held-out prompts, the same for all models: {_asked(real)}. Half-right replies have part of the reward.
 
 ```sh
 # for each seed; needs the agents that `make agents SEED=1` trains
-python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --prompts {real.prompts}
+python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --prompts {real.asked}
 ```
 
 {tables.of_real_models(real)}
@@ -340,6 +339,13 @@ python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --promp
 {summary.equal_on_real(real)}
 
 {_how_often(real)}"""
+
+
+def _asked(real: smollm.Real) -> str:
+    """How many prompts of each task there are."""
+    counts = ", ".join(f"{count} of `{task}`" for task, count in real.prompts.items())
+    fewer = [f"`{task}`" for task, count in real.prompts.items() if count < real.asked]
+    return f"{counts} ({' and '.join(fewer)} have no more)" if fewer else counts
 
 
 def _how_often(real: smollm.Real) -> str:

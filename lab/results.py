@@ -245,7 +245,9 @@ class Measured:
         if task not in self._replicates:
             models = {id(one): one for known in (self.models, self.default, self.best) for one in known.values()}
             right = np.stack([one.right if task is None else one.right[:, [task]] for one in models.values()], axis=3)
-            self._replicates[task] = dict(zip(models, statistics.replicates(right).T, strict=True))
+            self._replicates[task] = dict(
+                zip(models, statistics.replicates(list(np.moveaxis(right, 1, 0))).T, strict=True)
+            )
         return self._replicates[task][id(model)]
 
     @cached_property

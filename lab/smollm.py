@@ -28,14 +28,19 @@ class Real:
     Attributes:
         seeds: of the trainings.
         agents: tasks.
-        prompts: how many of each task.
-        rewards: of base, agents and merges (`METHOD, DTYPE`), of shape (seeds, tasks, prompts), from 0 to 1.
+        asked: how many prompts of each task were asked for; a task that has fewer is asked all.
+        rewards: of base, agents and merges (`METHOD, DTYPE`), from 0 to 1: of each task, of shape (seeds, prompts).
     """
 
     seeds: tuple[int, ...]
     agents: tuple[str, ...]
-    prompts: int
-    rewards: Mapping[str, Floats]
+    asked: int
+    rewards: Mapping[str, tuple[Floats, ...]]
+
+    @property
+    def prompts(self) -> dict[str, int]:
+        """How many prompts of each task were asked."""
+        return {task: rewards.shape[1] for task, rewards in zip(self.agents, self.rewards[BASE], strict=True)}
 
     @property
     def trainings(self) -> str:
@@ -54,8 +59,7 @@ class Real:
 
     def by_task(self, name: str) -> Floats:
         """Mean rewards in per cent, of shape (tasks,)."""
-        found: Floats = 100 * self.rewards[name].mean((0, 2))
-        return found
+        return np.array([100 * task.mean() for task in self.rewards[name]])
 
     def mean(self, name: str) -> Estimate:
         """The mean over trainings and tasks in per cent, with its interval."""
@@ -68,7 +72,7 @@ class Real:
 
     @cached_property
     def _drawn(self) -> dict[str, Floats]:
-        together = np.stack(list(self.rewards.values()), axis=3)
+        together = [np.stack(task, axis=2) for task in zip(*self.rewards.values(), strict=True)]
         return dict(zip(self.rewards, statistics.replicates(together).T, strict=True))
 
 
@@ -81,7 +85,7 @@ def read(results: Results) -> Real | None:
     alike = [stored for stored in files if _kind(stored) == _kind(first)]
     names = [name for name in first["models"] if all(name in stored["models"] for stored in alike)]
     tasks = tuple(first["agents"])
-    rewards = {name: np.array([_rewards(stored["models"][name], tasks) for stored in alike]) for name in names}
+    rewards = {name: tuple(_rewards(alike, name, task) for task in tasks) for name in names}
     real = Real(tuple(stored["seed"] for stored in alike), tasks, first["prompts"], rewards)
     return real if real.merges else None
 
@@ -91,6 +95,6 @@ def _kind(stored: Mapping[str, Any]) -> tuple[Any, ...]:
     return sorted(stored["agents"]), stored["prompts"], stored["prompt seed"]
 
 
-def _rewards(digits: Mapping[str, str], tasks: Sequence[str]) -> list[list[float]]:
-    """Of one model, from quarters: one digit a prompt."""
-    return [[int(digit) / 4 for digit in digits[task]] for task in tasks]
+def _rewards(alike: Sequence[Mapping[str, Any]], name: str, task: str) -> Floats:
+    """Of one model and task, of shape (seeds, prompts), from quarters: one digit a prompt."""
+    return np.array([[int(digit) / 4 for digit in stored["models"][name][task]] for stored in alike])

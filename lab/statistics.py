@@ -35,20 +35,21 @@ class Estimate:
     p: float
 
 
-def replicates(right: NDArray[np.bool_] | Floats) -> Floats:
-    """Bootstrap replicates of the mean over seeds, tasks and prompts.
+def replicates(right: Sequence[NDArray[np.bool_] | Floats]) -> Floats:
+    """Bootstrap replicates of the mean over seeds, tasks and prompts; every task counts the same.
 
     Args:
-        right: right answers, or rewards from 0 to 1, of shape (seeds, tasks, prompts, models).
+        right: of each task, right answers, or rewards from 0 to 1, of shape (seeds, prompts, models). Tasks may have
+            different numbers of prompts.
 
     Returns:
         Of shape (resamples, models), in per cent.
     """
-    seeds, tasks, prompts, models = right.shape
+    seeds, _, models = right[0].shape
     within = np.zeros((seeds, RESAMPLES, models))
-    for seed, by_task in enumerate(_often(seeds, tasks, prompts)):
-        for task, often in enumerate(by_task):
-            within[seed] += often.astype(np.float32) @ right[seed, task].astype(np.float32) / prompts / tasks
+    for seed, by_task in enumerate(_often(seeds, tuple(task.shape[1] for task in right))):
+        for often, task in zip(by_task, right, strict=True):
+            within[seed] += often.astype(np.float32) @ task[seed].astype(np.float32) / task.shape[1] / len(right)
     chosen = np.random.default_rng(1).integers(0, seeds, (RESAMPLES, seeds))
     places = (np.arange(RESAMPLES)[:, None] + _STRIDE * np.arange(seeds)) % RESAMPLES
     drawn: Floats = 100 * within[chosen, places].mean(1)
@@ -56,15 +57,16 @@ def replicates(right: NDArray[np.bool_] | Floats) -> Floats:
 
 
 @lru_cache(maxsize=8)
-def _often(seeds: int, tasks: int, prompts: int) -> NDArray[np.uint8]:
-    """How often each prompt is drawn, of shape (seeds, tasks, resamples, prompts)."""
+def _often(seeds: int, prompts: tuple[int, ...]) -> list[list[NDArray[np.uint8]]]:
+    """How often each prompt is drawn: of each seed and task, of shape (resamples, prompts)."""
     generator = np.random.default_rng(0)
-    often = np.empty((seeds, tasks, RESAMPLES, prompts), dtype=np.uint8)
-    for by_task in often:
-        for one in by_task:
-            drawn = generator.integers(0, prompts, (RESAMPLES, prompts)) + prompts * np.arange(RESAMPLES)[:, None]
-            one[:] = np.bincount(drawn.ravel(), minlength=RESAMPLES * prompts).reshape(RESAMPLES, prompts)
-    return often
+    return [[_counts(generator, count) for count in prompts] for _ in range(seeds)]
+
+
+def _counts(generator: np.random.Generator, prompts: int) -> NDArray[np.uint8]:
+    """How often each of some prompts is drawn, of shape (resamples, prompts)."""
+    drawn = generator.integers(0, prompts, (RESAMPLES, prompts)) + prompts * np.arange(RESAMPLES)[:, None]
+    return np.bincount(drawn.ravel(), minlength=RESAMPLES * prompts).reshape(RESAMPLES, prompts).astype(np.uint8)
 
 
 def estimate(value: float, drawn: Floats) -> Estimate:

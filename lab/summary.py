@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from lab import rules, smollm
 from lab.claims import DOES_NOT, HOLDS, LEVEL, better, beyond
 from lab.results import Measured, Results
@@ -97,7 +99,7 @@ def plus_over_ram(main: Measured) -> str:
 
 def equal_on_real(real: smollm.Real, dtype: str = "bfloat16") -> str:
     """Where RAM+ and RAM answer the prompts of the real agents alike."""
-    first, second = (real.rewards[f"{name}, {dtype}"] for name in ("ram+", "ram"))
+    first, second = (np.concatenate(real.rewards[f"{name}, {dtype}"], axis=1) for name in ("ram+", "ram"))
     where = f"{len(real.agents)} real agents in {dtype}"
     if (first == second).all():
         return f"On {where} `ram+` and `ram` have the same reward on each of {first.size} prompts."

@@ -1,10 +1,14 @@
 """Rules for shared elements on the real agents: merge in bfloat16 and in float32, and score base, agents and merges.
 
     python lab/real/compare.py --work .real
+    python lab/real/compare.py --work .real --serve vllm
 
 keeps the reward of every prompt in lab/results/real-SEED.json after each model, so that a run that was stopped goes on;
 SEED is that of the agents' training. All models see the same prompts, none of which occurs in training. No parameter is
 chosen. `python -m lab page` renders the section of docs/findings.md from it.
+
+With `--serve` a server answers, and `ramerge eval` asks and scores: models in bfloat16 only, in which servers compute.
+Rewards are kept in lab/results/served-SEED.json.
 """
 
 from __future__ import annotations
@@ -13,16 +17,20 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from evaluate import evaluate_task
+from reward import records
 from tasks import TASKS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ramerge
+from ramerge.evaluation.serving import SERVERS, KeptServer
 
 MERGES: dict[str, dict[str, Any]] = {
     "ram": {"method": "ram"},
@@ -47,12 +55,51 @@ def merged(work: Path, agents: Sequence[str], name: str, dtype: str) -> Path:
     return folder
 
 
-def rewards(folder: Path, agents: Sequence[str], flags: dict[str, int]) -> dict[str, str]:
-    """The reward of each prompt of each task, in quarters: one digit a prompt."""
+Scorer = Callable[[Path], Mapping[str, Sequence[float]]]
+"""What gives the rewards of a model's folder: of each task, those of its prompts."""
+
+
+def in_process(agents: Sequence[str], flags: dict[str, int], folder: Path) -> Mapping[str, Sequence[float]]:
+    """With transformers, computed in float32."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    found = {task: evaluate_task(model, tokenizer, TASKS[task], flags)["rewards"] for task in agents}
-    return {task: "".join(str(round(4 * reward)) for reward in values) for task, values in found.items()}
+    return {task: evaluate_task(model, tokenizer, TASKS[task], flags)["rewards"] for task in agents}
+
+
+@contextmanager
+def over_endpoint(kind: str, work: Path, agents: Sequence[str], flags: dict[str, int]) -> Iterator[Scorer]:
+    """With a server that loads one model after another."""
+    for task in agents:
+        lines = map(json.dumps, records(TASKS[task], flags["prompts"], flags["seed"]))
+        (work / f"{task}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    server = KeptServer(ramerge.ModelServer(kind), work / "served", work / "server.log")
+    try:
+        yield partial(_asked, server, work, agents)
+    finally:
+        server.close()
+
+
+def _asked(server: KeptServer, work: Path, agents: Sequence[str], folder: Path) -> Mapping[str, Sequence[float]]:
+    """The rewards of a folder's model, by `ramerge eval`."""
+    access = ramerge.EndpointAccess(server.load(folder.resolve()))
+    target = ramerge.EvaluationTarget("model", server.served_name)
+    found = {}
+    for task in agents:
+        results = work / "scores"
+        shutil.rmtree(results, ignore_errors=True)
+        function = Path(__file__).with_name("reward.py").resolve()
+        settings = [f"rewards.function={function}:compute_score", f"rewards.max_tokens={TASKS[task].max_new_tokens}"]
+        request = ramerge.EvaluationRequest(["rewards"], settings=settings, data={"prompts": work / f"{task}.jsonl"})
+        ramerge.evaluate(results, [target], request, access)
+        lines = (results / "model" / "rewards" / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+        samples = sorted(map(json.loads, lines), key=lambda sample: int(sample["key"]))
+        found[task] = [sample["metrics"]["reward"][0] for sample in samples]
+    return found
+
+
+def in_quarters(rewards: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """The reward of each prompt of each task, in quarters: one digit a prompt."""
+    return {task: "".join(str(round(4 * reward)) for reward in values) for task, values in rewards.items()}
 
 
 def training(work: Path, task: str) -> dict[str, Any]:
@@ -61,40 +108,68 @@ def training(work: Path, task: str) -> dict[str, Any]:
     return {key: log["settings"][key] for key in ("steps", "lr", "seed")}
 
 
-def main() -> None:
-    """Merge, score, keep."""
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path(".real"), help="folder of base, agents and agents-float32")
     parser.add_argument("--agents", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--prompts", type=int, default=100, help="test prompts a task")
+    parser.add_argument(
+        "--prompts", type=int, default=500, help="test prompts a task; a task that has fewer is asked all"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the test prompts")
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--serve", choices=SERVERS, help="score over an endpoint that this server opens")
     parser.add_argument("--out", type=Path, help="file of results; default: lab/results/real-SEED.json")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    flags = {"prompts": given.prompts, "seed": given.seed, "batch": given.batch}
-    models = {"base": given.work / "base", **{task: given.work / "agents" / task for task in given.agents}}
+    return parser.parse_args()
+
+
+def opened(given: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
+    """The file of results, and what it holds so far."""
     agents = {task: training(given.work, task) for task in given.agents}
     seeds = sorted({agent.pop("seed") for agent in agents.values()})
     if len(seeds) != 1:
         raise SystemExit(f"{given.work} has agents of several seeds: {', '.join(map(str, seeds))}")
     kept: dict[str, Any] = {"prompts": given.prompts, "prompt seed": given.seed, "seed": seeds[0], "agents": agents}
+    if given.serve:
+        kept["server"] = given.serve
+    out = given.out or RESULTS / f"{'served' if given.serve else 'real'}-{seeds[0]}.json"
     kept["models"] = {}
-    out = given.out or RESULTS / f"real-{seeds[0]}.json"
-    if out.exists():
-        before = json.loads(out.read_text(encoding="utf-8"))
-        if {**before, "models": {}} != kept:
-            raise SystemExit(f"{out} holds results of other agents or prompts: remove it first")
-        kept = before
-    for name in (*models, *(f"{merge}, {dtype}" for dtype in FOLDERS for merge in MERGES)):
+    if not out.exists():
+        return out, kept
+    before = json.loads(out.read_text(encoding="utf-8"))
+    if {**before, "models": {}} != kept:
+        raise SystemExit(f"{out} holds results of other agents or prompts: remove it first")
+    return out, before
+
+
+def compare(given: argparse.Namespace, scorer: Scorer) -> None:
+    """Merge, score, keep."""
+    out, kept = opened(given)
+    models = {"base": given.work / "base", **{task: given.work / "agents" / task for task in given.agents}}
+    dtypes = ["bfloat16"] if given.serve else list(FOLDERS)
+    for name in (*models, *(f"{merge}, {dtype}" for dtype in dtypes for merge in MERGES)):
         if name in kept["models"]:
             continue
         began = time.perf_counter()
         folder = models[name] if name in models else merged(given.work, given.agents, *name.split(", "))
-        kept["models"][name] = rewards(folder, given.agents, flags)
+        kept["models"][name] = in_quarters(scorer(folder))
         out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def main() -> None:
+    """Score in this process or over an endpoint."""
+    given = parse_arguments()
+    flags = {"prompts": given.prompts, "seed": given.seed, "batch": given.batch}
+    if not given.serve:
+        torch.set_num_threads(given.threads)
+        compare(given, partial(in_process, given.agents, flags))
+        return
+    work = given.work / "endpoint"
+    work.mkdir(exist_ok=True)
+    with over_endpoint(given.serve, work, given.agents, flags) as scorer:
+        compare(given, scorer)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ occurs in training. Weights are widened to float32 (exact from bf16), so that sc
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -39,17 +40,32 @@ def batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Example
 def reply(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, examples: Sequence[Example]
 ) -> list[str]:
-    """Greedy replies to one batch of problems."""
-    inputs = tokenizer.apply_chat_template(
-        [task.messages(example) for example in examples],
-        add_generation_prompt=True,
-        padding=True,
-        return_tensors="pt",
-        return_dict=True,
+    """Greedy replies to one batch of problems; what all prompts begin with is computed once."""
+    prompts = [
+        tokenizer.apply_chat_template(task.messages(example), add_generation_prompt=True, return_dict=False)
+        for example in examples
+    ]
+    shared = common_beginning(prompts)
+    rest = tokenizer.pad({"input_ids": [prompt[len(shared) :] for prompt in prompts]}, return_tensors="pt")
+    first = torch.tensor([shared] * len(prompts))
+    with torch.no_grad():
+        cache = model(first[:1], use_cache=True).past_key_values
+    cache.batch_repeat_interleave(len(prompts))
+    tokens = model.generate(
+        torch.cat([first, rest["input_ids"]], 1),
+        attention_mask=torch.cat([torch.ones_like(first), rest["attention_mask"]], 1),
+        past_key_values=cache,
+        max_new_tokens=task.max_new_tokens,
+        do_sample=False,
     )
-    tokens = model.generate(**inputs, max_new_tokens=task.max_new_tokens, do_sample=False)
-    prompt_length = inputs["input_ids"].shape[1]
-    return [tokenizer.decode(row[prompt_length:], skip_special_tokens=True) for row in tokens]
+    begins = len(shared) + rest["input_ids"].shape[1]
+    return [tokenizer.decode(row[begins:], skip_special_tokens=True) for row in tokens]
+
+
+def common_beginning(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """The tokens that all prompts begin with, without the last one of the shortest."""
+    columns = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*prompts, strict=False))
+    return [column[0] for column in columns][: min(map(len, prompts)) - 1]
 
 
 def score(rewards: Sequence[float]) -> dict[str, float]:

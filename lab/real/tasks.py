@@ -1,8 +1,9 @@
-"""Three verifiable tasks that a 135M model can learn in a few GRPO steps, each with an answer format of its own.
+"""Four verifiable tasks that a 135M model can learn in a few GRPO steps, each with an answer format of its own.
 
 A prompt is a chat of a system line, one solved example and the problem: without the example the base model finds the
 format so rarely that GRPO has no reward to compare. A problem's key alone decides whether it belongs to the training
 or to the test half, so the halves are disjoint whatever the seeds are. Rewards lie in [0, 1] and read the text only.
+`needle` is a task of reasoning-gym (Stojanovski et al., arXiv 2505.24760): its own generator and its own verifier.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import reasoning_gym
 
 Split = Literal["train", "test"]
 Message = dict[str, str]
 
 # One problem in four is kept for testing.
 TEST_SHARE = 4
+# Two tasks have fewer test problems than a caller may want: drawing ends after this many draws a wanted problem.
+DRAWS = 100
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -85,13 +90,15 @@ class Task:
         ]
 
     def examples(self, split: Split, seed: int, count: int) -> list[Example]:
-        """Draw distinct problems of one half, the same ones for the same seed."""
+        """Draw distinct problems of one half, the same ones for the same seed; fewer where there are no more."""
         rng = random.Random(f"{self.name}/{split}/{seed}")
         drawn: dict[str, Example] = {}
-        while len(drawn) < count:
+        for _ in range(DRAWS * count):
             example = self.draw(rng)
             if example.split == split:
                 drawn.setdefault(example.question, example)
+            if len(drawn) == count:
+                break
         return list(drawn.values())
 
 
@@ -156,6 +163,24 @@ def reward_fact(text: str, answer: str) -> float:
     return 0.25 * framed + 0.25 * right + 0.5 * (framed and right)
 
 
+def needles(seed: int) -> Any:
+    """A dataset of one problem: two statements, and a question about one of them."""
+    return reasoning_gym.create_dataset(
+        "needle_haystack", size=1, seed=seed, min_num_statements=2, max_num_statements=2
+    )
+
+
+def draw_needle(rng: random.Random) -> Example:
+    """Draw two statements about people and a question whose answer is a name."""
+    problem = needles(rng.getrandbits(31))[0]
+    return Example(f"needle/{problem['question']}", problem["question"], problem["answer"])
+
+
+def reward_needle(text: str, answer: str) -> float:
+    """1 for a reply that is the name and nothing else, by the verifier of reasoning-gym."""
+    return float(needles(0).score_answer(text, {"answer": answer}))
+
+
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
@@ -176,6 +201,14 @@ TASKS: dict[str, Task] = {
             10,
             draw_fact,
             reward_fact,
+        ),
+        Task(
+            "needle",
+            "Find the person.",
+            ("Zoe enjoys golf. Max dreads rain. \nWho enjoys golf? Reply only with a name.", "Zoe"),
+            10,
+            draw_needle,
+            reward_needle,
         ),
     )
 }

@@ -9,13 +9,14 @@ from lab import statistics
 
 
 def scores(p: list[float], seeds: int = 8, between: float = 0.0) -> np.ndarray:
-    """Two tasks of 300 prompts for models that are right with given chances, which vary between seeds."""
+    """Two tasks of 300 prompts for models that are right with given chances, which vary between seeds; of shape
+    (tasks, seeds, prompts, models)."""
     generator = np.random.default_rng(1)
     found = []
     for _ in range(seeds):
         shift = between * generator.standard_normal()
         found.append([generator.random((300, len(p))) < np.clip(np.array(p) + shift, 0, 1) for _ in range(2)])
-    return np.array(found)
+    return np.array(found).swapaxes(0, 1)
 
 
 def test_replicates_have_the_spread_of_seeds_and_prompts() -> None:
@@ -25,6 +26,11 @@ def test_replicates_have_the_spread_of_seeds_and_prompts() -> None:
     assert prompts_only == pytest.approx(100 * math.sqrt(2 * p * (1 - p) / 600 / seeds), rel=0.25)
     both = statistics.replicates(scores([p], seeds, between=0.1))[:, 0].std()
     assert both == pytest.approx(100 * math.sqrt((0.01 + 2 * p * (1 - p) / 600) / seeds), rel=0.25)
+
+
+def test_tasks_of_few_prompts_count_as_much_as_others() -> None:
+    often, rare = np.zeros((4, 200, 1)), np.ones((4, 20, 1))
+    assert statistics.replicates([often, rare]) == pytest.approx(50)
 
 
 def test_differences_are_paired() -> None:
