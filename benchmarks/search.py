@@ -17,10 +17,10 @@ from benchmarks.machine import describe
 from ramerge.demo.run import AGENTS
 from ramerge.demo.scoring import rewards
 from ramerge.recipe.document import Document
-from ramerge.search.points import merge_point
-from ramerge.search.scores import Objective, joined, read_scores
-from ramerge.search.space import Axis, Choices, Space
-from ramerge.search.study import Study
+from ramerge.selection.points import merge_point
+from ramerge.selection.scores import Objective, joined, read_scores
+from ramerge.selection.space import Axis, Choices, Space
+from ramerge.selection.study import Study
 
 TASKS = ("add", "reverse", "sort")
 R = Axis("parameters.r", Choices((0.0, 0.1, 0.2, 0.3, 0.4, 0.5)), "ram+")

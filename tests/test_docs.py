@@ -34,8 +34,8 @@ from ramerge.engine.record import AgentStatistics, Record
 from ramerge.importance.record import FisherRecord
 from ramerge.methods.table import METHODS
 from ramerge.recipe.document import read_document
-from ramerge.search.results import SearchResult, TriedPoint
-from ramerge.search.spacefile import file_space
+from ramerge.selection.results import SearchResult, TriedPoint
+from ramerge.selection.spacefile import file_space
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -21,7 +21,7 @@ from ramerge.methods.moved import ORDERED
 from ramerge.methods.table import METHODS
 from ramerge.recipe.document import read_document
 from ramerge.recipe.words import read_varied
-from ramerge.search.spacefile import vary_space
+from ramerge.selection.spacefile import vary_space
 from tests.checkpoints import recipe, write_checkpoint
 from tests.reference import encode
 

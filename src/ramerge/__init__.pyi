@@ -1,3 +1,4 @@
+from .analysis.recommend import Recommendation, recommend
 from .analysis.results import Analysis
 from .analysis.run import analyze
 from .api import clean, convert, merge, plan, sweep
@@ -30,6 +31,9 @@ from .importance.estimate import fisher
 from .importance.record import FisherRecord
 from .planning.model import Plan
 from .recipe.model import Agent, Allow, Recipe, Rename, Rule
+from .selection.results import SearchResult
+from .selection.run import SearchProgress
+from .selection.search import search
 
 __all__ = [
     "Agent",
@@ -58,9 +62,12 @@ __all__ = [
     "RayError",
     "Recipe",
     "RecipeError",
+    "Recommendation",
     "Record",
     "Rename",
     "Rule",
+    "SearchProgress",
+    "SearchResult",
     "WeightsError",
     "__version__",
     "analyze",
@@ -72,5 +79,7 @@ __all__ = [
     "fisher",
     "merge",
     "plan",
+    "recommend",
+    "search",
     "sweep",
 ]

@@ -28,7 +28,7 @@ from ramerge.foundation.process import fill_streams, handle, ignore, stopped
 from ramerge.foundation.terminal import complain, fail, say, warn
 from ramerge.foundation.version import __version__
 from ramerge.importance import commands as importance
-from ramerge.search import commands as search
+from ramerge.selection import commands as search
 
 _INTERRUPTED = 128
 

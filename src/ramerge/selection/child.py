@@ -1,4 +1,4 @@
-"""The process in which a score's function runs: `python -m ramerge.search.child FUNCTION DESCRIPTOR`.
+"""The process in which a score's function runs: `python -m ramerge.selection.child FUNCTION DESCRIPTOR`.
 
 It reads a JSON line for each model from standard input, and writes lines to the descriptor. What the function prints
 goes to the log that standard output and error are.
@@ -49,17 +49,18 @@ def main(spec: str, descriptor: int) -> None:
 
 
 def _score(function: Callable[..., Any], asked: Mapping[str, Any], say: Callable[..., None]) -> None:
-    more = {"split": asked["split"]} if takes_split(function) else {}
-    for part in _parts(function(Path(asked["model"]), **more)):
-        say(part=plain(part))
+    for part in parts_of(function, Path(asked["model"]), asked["split"]):
+        say(part=part)
         if not json.loads(sys.stdin.readline() or "{}").get("more"):
             break
     say(done=True)
 
 
-def _parts(returned: Any) -> Iterator[Any]:
-    """A generator gives its scores part by part."""
-    return iter(returned) if inspect.isgenerator(returned) else iter([returned])
+def parts_of(function: Callable[..., Any], model: Path, split: str) -> Iterator[Any]:
+    """What a function says of a model, as JSON holds it; a generator gives its scores part by part."""
+    more = {"split": split} if takes_split(function) else {}
+    returned = function(model, **more)
+    yield from map(plain, returned if inspect.isgenerator(returned) else [returned])
 
 
 def takes_split(function: Callable[..., Any]) -> bool:

@@ -16,12 +16,12 @@ from ramerge.foundation.events import Progress
 from ramerge.foundation.extras import install
 from ramerge.foundation.jsontext import dumped
 from ramerge.recipe.document import Document
-from ramerge.search import evidence
-from ramerge.search.evidence import Estimate
-from ramerge.search.folder import Folder, search_folder
-from ramerge.search.points import document_of, merge_point
-from ramerge.search.results import SearchResult, TriedPoint
-from ramerge.search.scores import (
+from ramerge.selection import evidence
+from ramerge.selection.evidence import Estimate
+from ramerge.selection.folder import Folder, search_folder
+from ramerge.selection.points import document_of, merge_point
+from ramerge.selection.results import SearchResult, TriedPoint
+from ramerge.selection.scores import (
     Measure,
     Objective,
     ScoreFailedError,
@@ -31,8 +31,8 @@ from ramerge.search.scores import (
     check_names,
     joined,
 )
-from ramerge.search.space import Space
-from ramerge.search.study import Asked, Study, Trial, check_sampler
+from ramerge.selection.space import Space
+from ramerge.selection.study import Asked, Study, Trial, check_sampler
 
 TRIALS = 30
 _SHOWN = 1000

@@ -1,26 +1,30 @@
-"""A score that is a Python function, in a process of its own.
+"""A score that is a Python function: named, and run in a process of its own, or given, and run in this process.
 
-The process stays for all points, because importing torch takes seconds. It has a time limit for each model: one that
-hangs or dies is replaced for the next point.
+The process of its own stays for all points, because importing torch takes seconds. It has a time limit for each model:
+one that hangs or dies is replaced for the next point.
 """
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import json
 import os
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ramerge.foundation.children import dies_with_parent, stop
 from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.functions import in_words
 from ramerge.foundation.text import shown
-from ramerge.search.scores import ScoreFailedError, Scores, Split, read_scores
+from ramerge.selection.child import parts_of, takes_split
+from ramerge.selection.scores import ScoreFailedError, Scores, Split, read_scores
 
 _MOST_BYTES = 1 << 26
 _SECONDS_TO_START = 300.0  # importing torch from a slow disk
@@ -80,6 +84,35 @@ class FunctionScorer:
         return self._process
 
 
+class CallableScorer:
+    """A function of this process. Nothing ends one that hangs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.splits = takes_split(function)
+        self.in_parts = inspect.isgeneratorfunction(function)
+
+    def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
+        """See `Scorer.parts`."""
+        try:
+            for part in parts_of(self._function, model, split):
+                yield read_scores(part)
+        except Exception as error:
+            raise error if isinstance(error, ScoreFailedError) else ScoreFailedError(in_words(error)) from error
+
+    def about(self) -> Mapping[str, Any]:
+        """Its name, and the digest of its text; without one where the text is not known."""
+        name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
+        text = ""
+        with suppress(OSError, TypeError):
+            text = inspect.getsource(self._function)
+        digest = hashlib.sha256(text.encode()).hexdigest() if text else ""
+        return {"function": f"{self._function.__module__}:{name}", "digest": digest}
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
 class _Process:
     """The process, and the lines between it and this one."""
 
@@ -91,7 +124,7 @@ class _Process:
         try:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "ramerge.search.child", spec, str(theirs)],
+                    [sys.executable, "-m", "ramerge.selection.child", spec, str(theirs)],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,

@@ -32,7 +32,7 @@ from ramerge.foundation.errors import EvaluationError, OutputError, reason
 from ramerge.foundation.files import lock, write_file
 from ramerge.foundation.jsontext import Limits, dumped, read
 from ramerge.foundation.text import brief
-from ramerge.search.scores import Measure, Scores, of_items
+from ramerge.selection.scores import Measure, Scores, of_items
 
 _FILE = Limits(size=1 << 28, signs=1 << 26)
 _SCORES, _TEST = "scores", "test"

@@ -19,8 +19,8 @@ import numpy as np
 
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.text import shown
-from ramerge.search.scores import Objective
-from ramerge.search.space import Axis, Choices, Point, Range, Space
+from ramerge.selection.scores import Objective
+from ramerge.selection.space import Axis, Choices, Point, Range, Space
 
 if TYPE_CHECKING:
     import optuna

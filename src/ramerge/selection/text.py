@@ -6,10 +6,10 @@ from pathlib import Path
 
 from ramerge.foundation.terminal import table
 from ramerge.foundation.text import shown
-from ramerge.search.evidence import Estimate
-from ramerge.search.results import SearchResult, TriedPoint, counts
-from ramerge.search.scores import Objective
-from ramerge.search.space import label, spelled
+from ramerge.selection.evidence import Estimate
+from ramerge.selection.results import SearchResult, TriedPoint, counts
+from ramerge.selection.scores import Objective
+from ramerge.selection.space import label, spelled
 
 _MOST_ROWS = 20
 _MOST_FAILURES = 3

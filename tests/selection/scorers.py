@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ramerge.search.scores import Scores, Split, read_scores
+from ramerge.selection.scores import Scores, Split, read_scores
 
 ITEMS = 60
 

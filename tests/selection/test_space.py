@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from ramerge.demo.run import AGENTS
 from ramerge.foundation.errors import RecipeError
 from ramerge.recipe.document import Document
-from ramerge.search.points import recipe_of
-from ramerge.search.space import Choices, Range, Space
-from ramerge.search.spacefile import file_space, vary_space
+from ramerge.selection.points import recipe_of
+from ramerge.selection.space import Choices, Range, Space
+from ramerge.selection.spacefile import file_space, vary_space
 
 TASKS = ("add", "reverse", "sort")
 VALUES = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in TASKS}}

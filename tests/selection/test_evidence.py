@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramerge.search import evidence
-from ramerge.search.scores import Measure, Objective, ScoreFailedError, joined, of_items, read_scores
+from ramerge.selection import evidence
+from ramerge.selection.scores import Measure, Objective, ScoreFailedError, joined, of_items, read_scores
 
 MEAN = Objective()
 

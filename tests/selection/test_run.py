@@ -18,17 +18,17 @@ import ramerge
 from ramerge.demo.run import AGENTS
 from ramerge.foundation.errors import EvaluationError, PlanError, RecipeError
 from ramerge.recipe.document import Document
-from ramerge.search import run
-from ramerge.search.folder import Folder
-from ramerge.search.report.write import can_render, render
-from ramerge.search.results import SearchResult
-from ramerge.search.run import SearchRequest, search
-from ramerge.search.scores import Objective, ScoreFailedError, Split
-from ramerge.search.space import Axis, Choices, Range, Space
-from ramerge.search.spacefile import vary_space
-from ramerge.search.text import summary
+from ramerge.selection import run
+from ramerge.selection.folder import Folder
+from ramerge.selection.report.write import can_render, render
+from ramerge.selection.results import SearchResult
+from ramerge.selection.run import SearchRequest, search
+from ramerge.selection.scores import Objective, ScoreFailedError, Split
+from ramerge.selection.space import Axis, Choices, Range, Space
+from ramerge.selection.spacefile import vary_space
+from ramerge.selection.text import summary
 from tests.commands import ramerge as command
-from tests.search.scorers import ITEMS, Fake, answers, facts, known, quality
+from tests.selection.scorers import ITEMS, Fake, answers, facts, known, quality
 
 pytest.importorskip("optuna")
 
@@ -293,7 +293,7 @@ def test_figures_hold_the_points_and_compile(tmp_path: Path) -> None:
     """`search.report.charts`: a figure for each thing to see; Vega-Lite accepts it, with the rows that it has."""
     if not can_render():
         pytest.skip("the page's libraries are not here")
-    from ramerge.search.report.charts import figures_of
+    from ramerge.selection.report.charts import figures_of
 
     def returns(model: Path, _: Split) -> Any:
         r = facts(model)["parameters"].get("r", 0.2)

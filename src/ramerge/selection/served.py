@@ -21,8 +21,8 @@ from ramerge.evaluation.serving import KeptServer, ModelServer
 from ramerge.evaluation.suite import Context
 from ramerge.evaluation.targets import EvaluationTarget
 from ramerge.foundation.errors import EndpointError, EvaluationError
-from ramerge.search.folder import Folder
-from ramerge.search.scores import Measure, ScoreFailedError, Scores, Split, of_items
+from ramerge.selection.folder import Folder
+from ramerge.selection.scores import Measure, ScoreFailedError, Scores, Split, of_items
 
 _NAME = "candidate"
 

@@ -7,8 +7,8 @@ from typing import Any
 import altair as alt
 
 from ramerge.analysis.report.charts import AGENT_COLOURS, GREY, Figure
-from ramerge.search.results import SearchResult, TriedPoint
-from ramerge.search.space import label, spelled
+from ramerge.selection.results import SearchResult, TriedPoint
+from ramerge.selection.space import label, spelled
 
 Row = dict[str, Any]
 

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ramerge.foundation.version import __version__
-from ramerge.search.evidence import Estimate
-from ramerge.search.scores import Objective
-from ramerge.search.space import Point
+from ramerge.selection.evidence import Estimate
+from ramerge.selection.scores import Objective
+from ramerge.selection.space import Point
 
 SCHEMA = "ramerge.search/1"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ramerge.evaluation import bootstrap
-from ramerge.search.scores import Floats, Measure, Objective, Scores
+from ramerge.selection.scores import Floats, Measure, Objective, Scores
 
 HOPELESS = 0.998
 """A point is given up where the interval of this level, of its paired difference to the best, lies below 0."""

@@ -19,8 +19,8 @@ from ramerge.foundation.text import quoted, unknown
 from ramerge.methods.table import METHODS
 from ramerge.recipe.document import Document, Key, read_document
 from ramerge.recipe.model import DEFAULT_METHOD
-from ramerge.search.points import check_point
-from ramerge.search.space import MOST_POINTS, Axis, Choices, Point, Range, Space, parameter_of, takes
+from ramerge.selection.points import check_point
+from ramerge.selection.space import MOST_POINTS, Axis, Choices, Point, Range, Space, parameter_of, takes
 
 _KEYS = ("method", "dtype", "rounding", "parameters")
 _RANGE = ("from", "to", "step", "log")
@@ -37,6 +37,15 @@ def vary_space(recipe: Document, vary: Mapping[str, Sequence[Any]]) -> Space:
     document = Document({key: list(values) for key, values in vary.items()})
     document.flags = {(key,): f"--vary {key}" for key in vary}
     return _Reader(recipe, document, "--vary").space()
+
+
+def mapped_space(recipe: Document, values: Mapping[str, Any]) -> Space:
+    """The space of a mapping, as a YAML file holds it.
+
+    Raises:
+        RecipeError: with all problems.
+    """
+    return _Reader(recipe, Document(dict(values)), "space").space()
 
 
 def file_space(recipe: Document, path: Path) -> Space:

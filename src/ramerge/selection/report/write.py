@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from ramerge.search.results import SearchResult
-from ramerge.search.space import spelled
-from ramerge.search.text import findings, ranking_rows
+from ramerge.selection.results import SearchResult
+from ramerge.selection.space import spelled
+from ramerge.selection.text import findings, ranking_rows
 
 _LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
 
@@ -26,7 +26,7 @@ def render(result: SearchResult, recipe: str) -> str:
     """
     from ramerge.analysis.report.page import plain_page
     from ramerge.foundation.version import __version__
-    from ramerge.search.report.charts import figures_of
+    from ramerge.selection.report.charts import figures_of
 
     head, rows = ranking_rows(result)
     apart = f"Validation and test: {result.apart}." if result.apart else "Validation and test items are the same."

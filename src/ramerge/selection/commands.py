@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge.foundation.completion import files, folders
-from ramerge.foundation.errors import EvaluationError, RecipeError, StoppedError
+from ramerge.foundation.errors import EvaluationError, StoppedError
 from ramerge.foundation.options import (
     DATA,
     DEBUG,
@@ -23,15 +23,19 @@ from ramerge.foundation.options import (
 from ramerge.foundation.terminal import say, warn
 
 if TYPE_CHECKING:
+    from ramerge.evaluation.evaluate import EvaluationRequest
+    from ramerge.evaluation.serving import ModelServer
     from ramerge.foundation.screen import Bar
-    from ramerge.search.results import SearchResult
-    from ramerge.search.run import MakeScorer, SearchProgress
-    from ramerge.search.scores import Objective
-    from ramerge.search.space import Space
+    from ramerge.selection.run import SearchProgress
 
 _SAMPLERS = ("grid", "tpe", "cmaes", "nsga2")
 SERVERS = ("transformers", "vllm", "sglang")
 _PROMPTS = (".jsonl", ".json", ".parquet")
+_PASSED_ON = (
+    *("space", "objectives", "trials", "sampler", "seed", "prune", "most_failures", "score_timeout"),
+    *("concurrency", "html", "threads", "max_memory", "cache"),
+)
+"""Options that the function has under the same names."""
 
 
 @click.command(short_help="Find the merge that scores best.")
@@ -88,7 +92,7 @@ _PROMPTS = (".jsonl", ".json", ".parquet")
 @QUIET
 @as_json("the result")
 @DEBUG
-def search(recipe: Path, out: Path, quiet: bool, as_json: bool, html: bool, **options: Any) -> None:
+def search(recipe: Path, out: Path, vary: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
     """Merge points of a space, score each, and keep the best in the folder OUT.
 
     The recipe says what is merged; --vary or --space says which of its values vary. A search that was stopped goes on
@@ -102,13 +106,19 @@ def search(recipe: Path, out: Path, quiet: bool, as_json: bool, html: bool, **op
     ramerge search recipe.yaml OUT --space space.yaml --trials 50 --score my_scores:score
     """
     from ramerge.foundation.jsontext import dumped
-    from ramerge.search.text import summary
+    from ramerge.foundation.screen import shown
+    from ramerge.recipe.words import read_varied
+    from ramerge.selection.search import search as run
+    from ramerge.selection.text import summary
 
-    try:
-        result = _searched(recipe, out, options, quiet=quiet or as_json, html=html)
-    except StoppedError as stop:
-        stop.kept = f"what was scored is kept in {out}, and the same command goes on from there"
-        raise
+    given = {key: options[key] for key in _PASSED_ON}
+    score, server = _score(options)
+    with shown(bar, quiet=quiet or as_json) as listen:
+        try:
+            result = run(recipe, out, score, vary=read_varied(vary), server=server, on_progress=listen, **given)
+        except StoppedError as stop:
+            stop.kept = f"what was scored is kept in {out}, and the same command goes on from there"
+            raise
     warn(result.notes)
     if as_json:
         click.echo(dumped(result.as_dict()), nl=False)
@@ -116,87 +126,23 @@ def search(recipe: Path, out: Path, quiet: bool, as_json: bool, html: bool, **op
         say(summary(result, out))
 
 
-def _searched(recipe: Path, out: Path, options: dict[str, Any], *, quiet: bool, html: bool) -> SearchResult:
-    from ramerge.foundation.screen import shown
-    from ramerge.planning.inputs import tensors_of_base
-    from ramerge.recipe.read import open_recipe
-    from ramerge.search.run import SearchRequest, search
-
-    document = open_recipe(recipe, {}, tensors_of_base)
-    space = _space(document, options)
-    request = SearchRequest(
-        space=space,
-        objectives=_objectives(options["objectives"]),
-        trials=options["trials"],
-        sampler=options["sampler"] or ("grid" if options["vary"] else "tpe"),
-        seed=options["seed"],
-        prune=options["prune"],
-        most_failures=options["most_failures"],
-        options={key: options[key] for key in ("threads", "max_memory", "cache")},
-    )
-    with shown(bar, quiet=quiet) as listen:
-        result = search(document, out, request, _scorer(options), on_progress=listen)
-    if html:
-        _write_page(result, out)
-    return result
-
-
-def _write_page(result: SearchResult, out: Path) -> None:
-    from ramerge.foundation.extras import install
-    from ramerge.foundation.files import write_file
-    from ramerge.search.report.write import can_render, render
-
-    if can_render():
-        write_file(out / "search.html", render(result, (out / "recipe.yaml").read_text(encoding="utf-8")))
-    else:
-        say(f"note: a page, search.html, needs libraries that are not here: {install('report')}", err=True)
-
-
-def _space(document: Any, options: dict[str, Any]) -> Space:
-    from ramerge.recipe.words import read_varied
-    from ramerge.search.spacefile import file_space, vary_space
-
-    if bool(options["vary"]) == (options["space"] is not None):
-        raise RecipeError("say what varies: with --vary KEY=V,V,... or with --space FILE, one of them")
-    if options["vary"]:
-        return vary_space(document, read_varied(options["vary"]))
-    return file_space(document, options["space"])
-
-
-def _objectives(words: tuple[str, ...]) -> tuple[Objective, ...]:
-    from ramerge.search.scores import Objective
-
-    found = []
-    for word in words:
-        name, _, way = word.rpartition("=") if word.endswith(("=min", "=max")) else (word, "", "max")
-        if not name:
-            raise EvaluationError(f"--objective {word}: must be NAME, or NAME=min")
-        found.append(Objective(name, way == "min"))
-    if len({each.name for each in found}) < len(found):
-        raise EvaluationError("--objective: each of them once")
-    return tuple(found) or (Objective(),)
-
-
-def _scorer(options: dict[str, Any]) -> MakeScorer:
-    from ramerge.search.functions import FunctionScorer
-
+def _score(options: dict[str, Any]) -> tuple[str | EvaluationRequest, ModelServer | None]:
+    """What scores, and the server that it needs."""
     spec = options["score"]
     if ":" not in spec:
-        return _suite_scorer(spec, options)
+        return _suites(spec, options)
     if options["serve"] or options["reward"]:
         raise EvaluationError("--serve and --reward: are for suites and prompts, and --score names a function")
-    return lambda folder: FunctionScorer(spec, folder.log, options["score_timeout"])
+    return spec, None
 
 
-def _suite_scorer(spec: str, options: dict[str, Any]) -> MakeScorer:
+def _suites(spec: str, options: dict[str, Any]) -> tuple[EvaluationRequest, ModelServer]:
     """Suites, or a file of prompts with a reward function."""
     from shlex import split
 
-    from ramerge.evaluation.endpoint import EndpointAccess
     from ramerge.evaluation.evaluate import EvaluationRequest
     from ramerge.evaluation.jobs import read_data
     from ramerge.evaluation.serving import ModelServer
-    from ramerge.search.served import SuiteScorer
 
     if options["serve"] is None:
         raise EvaluationError(
@@ -211,12 +157,8 @@ def _suite_scorer(spec: str, options: dict[str, Any]) -> MakeScorer:
         settings.append(f"rewards.function={options['reward']}")
     elif options["reward"]:
         raise EvaluationError("--reward: is for prompts, --score FILE.jsonl or FILE.parquet")
-    request = EvaluationRequest(
-        suites, options["tasks"], settings, read_data(data), limit=options["limit"], most_failures=8
-    )
-    access = EndpointAccess("", concurrency=options["concurrency"], timeout=options["score_timeout"])
-    server = ModelServer(options["serve"], split(options["serve_args"]), options["serve_timeout"])
-    return lambda folder: SuiteScorer(request, access, server, folder)
+    request = EvaluationRequest(suites, options["tasks"], settings, read_data(data), limit=options["limit"])
+    return request, ModelServer(options["serve"], split(options["serve_args"]), options["serve_timeout"])
 
 
 def bar(event: SearchProgress) -> Bar:

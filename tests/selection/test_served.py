@@ -16,11 +16,11 @@ from ramerge.evaluation.endpoint import EndpointAccess
 from ramerge.evaluation.evaluate import EvaluationRequest
 from ramerge.evaluation.serving import KeptServer, ModelServer
 from ramerge.recipe.document import Document
-from ramerge.search.folder import Folder
-from ramerge.search.results import SearchResult
-from ramerge.search.run import SearchRequest, search
-from ramerge.search.served import SuiteScorer, split_of
-from ramerge.search.space import Axis, Choices, Space
+from ramerge.selection.folder import Folder
+from ramerge.selection.results import SearchResult
+from ramerge.selection.run import SearchRequest, search
+from ramerge.selection.served import SuiteScorer, split_of
+from ramerge.selection.space import Axis, Choices, Space
 
 pytest.importorskip("optuna")
 pytest.importorskip("openai")

@@ -1,0 +1,157 @@
+"""The function that users call: what the command `search` takes as words, as values of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from ramerge.evaluation.endpoint import EndpointAccess
+from ramerge.evaluation.evaluate import EvaluationRequest
+from ramerge.evaluation.serving import ModelServer
+from ramerge.foundation.errors import EvaluationError, RecipeError
+from ramerge.foundation.extras import install
+from ramerge.foundation.files import write_file
+from ramerge.planning.inputs import tensors_of_base
+from ramerge.recipe.document import Document
+from ramerge.recipe.read import AnyRecipe, open_recipe
+from ramerge.selection import run
+from ramerge.selection.functions import CallableScorer, FunctionScorer
+from ramerge.selection.report.write import can_render, render
+from ramerge.selection.results import SearchResult
+from ramerge.selection.run import Listener, MakeScorer, SearchRequest
+from ramerge.selection.scores import Objective
+from ramerge.selection.served import SuiteScorer
+from ramerge.selection.space import Space
+from ramerge.selection.spacefile import file_space, mapped_space, vary_space
+
+Samplers: TypeAlias = Literal["grid", "tpe", "cmaes", "nsga2"]
+Score: TypeAlias = str | Callable[..., Any] | EvaluationRequest
+
+
+def search(
+    recipe: AnyRecipe,
+    out: str | Path,
+    score: Score,
+    *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    space: str | Path | Mapping[str, Any] | None = None,
+    trials: int | None = None,
+    sampler: Samplers | None = None,
+    seed: int = 0,
+    objectives: Sequence[str] = (),
+    prune: bool = True,
+    most_failures: int = 5,
+    score_timeout: float = 3600.0,
+    server: ModelServer | None = None,
+    concurrency: int = 8,
+    html: bool = True,
+    threads: int | None = None,
+    max_memory: int | str | None = None,
+    cache: bool = True,
+    on_progress: Listener | None = None,
+) -> SearchResult:
+    """Merge points of a space, score each, and keep the best in the folder `out`.
+
+    A search that was stopped goes on where it was when it is called again with the same arguments.
+
+    Args:
+        recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
+        out: the folder of the search. The best checkpoint is in `out/best`, and `out/recipe.yaml` merges it.
+        score: what scores a merged model. A function gets its folder (a `Path`) and returns `{name: number}` or
+            `{name: [number of each item]}`; it may have a parameter `split`, which is `validation` or `test`. Named as
+            `module:function` or `file.py:function` it runs in a process of its own, with a time limit; given as a
+            function it runs in this process, without one. An `EvaluationRequest` asks suites of `evaluate`, and needs
+            `server`.
+        vary: keys of the recipe to values, such as `{"method": ["ram", "ties"], "parameters.r": [0, 0.1]}`.
+        space: instead of `vary`, a YAML file, or its content: what varies, also as ranges (docs/guides/search.md).
+        trials: points to try; by default all of a grid, otherwise 30.
+        sampler: what chooses points; by default `grid` with `vary` and `tpe` with `space`.
+        seed: of the sampler.
+        objectives: names of figures to raise, or `NAME=min` to lower; by default the mean of all figures. Several give
+            a Pareto front.
+        prune: whether points are given up early that are worse than the best for sure.
+        most_failures: points that may fail one after the other before the search stops; 0 for no bound.
+        score_timeout: seconds that scoring one point may take.
+        server: for suites, the server to keep running.
+        concurrency: for suites, requests at once.
+        html: whether to write `out/search.html`; needs the extra `report`.
+        threads, max_memory, cache: of every merge, as for `plan`.
+        on_progress: called before the first point and after each.
+
+    Returns:
+        Every point with its scores, the best one, and what it scores on items that it was not chosen by.
+
+    Raises:
+        RecipeError: the recipe or the space is wrong.
+        EvaluationError: the score is wrong, another search is in the folder, or no point got a score. What was scored
+            is kept.
+        PlanError: the recipe cannot be merged.
+        OutputError: the folder cannot be written.
+    """
+    folder = Path(out)
+    document = open_recipe(recipe, {}, tensors_of_base)
+    request = SearchRequest(
+        space=_space(document, vary, space),
+        objectives=_objectives(objectives),
+        trials=trials,
+        sampler=sampler or ("grid" if vary else "tpe"),
+        seed=seed,
+        prune=prune,
+        most_failures=most_failures,
+        options={"threads": threads, "max_memory": max_memory, "cache": cache},
+    )
+    make_scorer = _scorer(score, score_timeout, server, concurrency)
+    result = run.search(document, folder, request, make_scorer, on_progress=on_progress or (lambda _: None))
+    return _with_page(result, folder) if html else result
+
+
+def _space(
+    recipe: Document, vary: Mapping[str, Sequence[Any]] | None, space: str | Path | Mapping[str, Any] | None
+) -> Space:
+    if bool(vary) == (space is not None):
+        raise RecipeError("say what varies: with --vary KEY=V,V,... or with --space FILE, one of them")
+    if vary:
+        return vary_space(recipe, vary)
+    if isinstance(space, Mapping):
+        return mapped_space(recipe, space)
+    assert space is not None
+    return file_space(recipe, Path(space))
+
+
+def _objectives(words: Sequence[str]) -> tuple[Objective, ...]:
+    found = []
+    for word in words:
+        name, _, way = word.rpartition("=") if word.endswith(("=min", "=max")) else (word, "", "max")
+        if not name:
+            raise EvaluationError(f"--objective {word}: must be NAME, or NAME=min")
+        found.append(Objective(name, way == "min"))
+    if len({each.name for each in found}) < len(found):
+        raise EvaluationError("--objective: each of them once")
+    return tuple(found) or (Objective(),)
+
+
+def _scorer(score: Score, seconds: float, server: ModelServer | None, concurrency: int) -> MakeScorer:
+    if isinstance(score, EvaluationRequest):
+        if server is None:
+            raise EvaluationError("suites need a server: server=ramerge.ModelServer(...)")
+        started, asked = server, replace(score, most_failures=8)
+        access = EndpointAccess("", concurrency=concurrency, timeout=seconds)
+        return lambda folder: SuiteScorer(asked, access, started, folder)
+    if server is not None:
+        raise EvaluationError("server: is for suites, and the score is a function")
+    if isinstance(score, str):
+        spec = score
+        return lambda folder: FunctionScorer(spec, folder.log, seconds)
+    function = score
+    return lambda folder: CallableScorer(function)
+
+
+def _with_page(result: SearchResult, folder: Path) -> SearchResult:
+    """The result, after its page is written; with a note where that cannot be."""
+    if not can_render():
+        note = f"a page, search.html, needs libraries that are not here: {install('report')}"
+        return replace(result, notes=(*result.notes, note))
+    write_file(folder / "search.html", render(result, (folder / "recipe.yaml").read_text(encoding="utf-8")))
+    return result
