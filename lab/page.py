@@ -338,7 +338,25 @@ python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --promp
 
 {summary.equal_on_real(real)}
 
-{_how_often(real)}"""
+{_how_often(real)}{_served(results, real)}"""
+
+
+def _served(results: Results, real: smollm.Real) -> str:
+    """The same models over an endpoint."""
+    served = smollm.read(results, "served")
+    if served is None or served.agents != real.agents or not set(served.seeds) <= set(real.seeds):
+        return ""
+    seeds = ", ".join(map(str, served.seeds))
+    return f"""
+
+Over a served endpoint, with vLLM on a CPU (trainings of seeds {seeds}; models and merges in bfloat16, as it computes;
+`compare.py` above computes in float32):
+
+```sh
+python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --prompts {real.asked} --serve vllm
+```
+
+{tables.of_served(real.of_seeds(served.seeds), served)}"""
 
 
 def _asked(real: smollm.Real) -> str:

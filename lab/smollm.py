@@ -65,6 +65,12 @@ class Real:
         """The mean over trainings and tasks in per cent, with its interval."""
         return statistics.estimate(float(self.by_task(name).mean()), self._drawn[name])
 
+    def of_seeds(self, seeds: Sequence[int]) -> Real:
+        """The same of some trainings."""
+        places = [self.seeds.index(seed) for seed in seeds]
+        rewards = {name: tuple(task[places] for task in known) for name, known in self.rewards.items()}
+        return Real(tuple(seeds), self.agents, self.asked, rewards)
+
     def difference(self, first: str, second: str) -> Estimate:
         """The first's mean less the second's, in points, on the same prompts."""
         value = float((self.by_task(first) - self.by_task(second)).mean())
@@ -76,9 +82,15 @@ class Real:
         return dict(zip(self.rewards, statistics.replicates(together).T, strict=True))
 
 
-def read(results: Results) -> Real | None:
-    """What is kept of trainings of the same tasks, the most tasks that there are; None if that is not enough."""
-    files = [stored for stored in results.kept_all("real-*") if {BASE, *stored["agents"]} <= stored["models"].keys()]
+def read(results: Results, kind: str = "real") -> Real | None:
+    """What is kept of trainings of the same tasks, the most tasks that there are; None if that is not enough.
+
+    Args:
+        results: all that is kept.
+        kind: `real`, computed in float32 by transformers, or `served`, in bfloat16 by a server.
+    """
+    known = results.kept_all(f"{kind}-*")
+    files = [stored for stored in known if {BASE, *stored["agents"]} <= stored["models"].keys()]
     if not files:
         return None
     first = max(files, key=lambda stored: len(stored["agents"]))

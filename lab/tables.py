@@ -280,6 +280,17 @@ def of_real_merges(real: Real, dtype: str, methods: Sequence[str]) -> str:
     )
 
 
+def of_served(real: Real, served: Real) -> str:
+    """Every model computed in float32 and served in bfloat16: means, and how often rewards are the same."""
+    rows = []
+    for name in served.rewards:
+        pairs = list(zip(real.rewards[name], served.rewards[name], strict=True))
+        same = sum(int((first == second).sum()) for first, second in pairs) / sum(first.size for first, _ in pairs)
+        label = f"`{name.partition(', ')[0]}`" if ", " in name else BASE if name == BASE else f"agent {name}"
+        rows.append((label, f"{real.mean(name).value:.1f}", f"{served.mean(name).value:.1f}", f"{same:.1%}"))
+    return table(("model", "float32, transformers", "bfloat16, over an endpoint", "prompts of the same reward"), rows)
+
+
 def _scores_of_real(real: Real, name: str) -> tuple[str, ...]:
     return (*(f"{score:.1f}" for score in real.by_task(name)), _with_interval(real.mean(name)))
 
