@@ -11,9 +11,10 @@ from typing import Any
 from ramerge.checkpoint import relay
 from ramerge.checkpoint import stage as beside
 from ramerge.checkpoint.outputs import out_of
+from ramerge.checkpoint.storage.destination import Destination
 from ramerge.engine.chosen import chosen_executor
 from ramerge.engine.execute import execute
-from ramerge.engine.ranks import TIMEOUT, Executors, Rank, chosen_rank
+from ramerge.engine.ranks import TIMEOUT, Executors, Rank, chosen_rank, rank_of
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
 from ramerge.foundation.errors import RecipeError
@@ -47,6 +48,7 @@ def plan(
     public: bool = False,
     cache: bool = True,
     strict: bool = False,
+    executor: Executors = "threads",
 ) -> Plan:
     """What a merge (with `vary`: a sweep) would read, write and need. Reads headers only.
 
@@ -70,6 +72,7 @@ def plan(
         public: whether everybody may see a repository that is written on the hub.
         cache: whether to use counts of earlier reads of the same files, and to store counts for later reads.
         strict: whether warnings count as problems.
+        executor: what the plan is for, as in `merge`: with `ranks`, only rank 0 asks whether OUT in a bucket is free.
 
     Returns:
         The plan. Its `problems` say what would make the merge fail. `merge` and `sweep` carry it out.
@@ -77,9 +80,12 @@ def plan(
     Raises:
         RecipeError: the recipe is wrong; all its problems are listed.
     """
+    place = out_of(out, stage, public=public) if out is not None else None
+    if isinstance(place, Destination) and executor == "ranks":
+        place.joins = rank_of(os.environ).number > 0
     return make_plan(
         make_points(open_recipe(recipe, overriding(method, parameters, dtype, rounding), tensors_of_base), vary),
-        out_of(out, stage, public=public) if out is not None else None,
+        place,
         in_memory=in_memory,
         as_delta=as_delta,
         threads=threads,
@@ -340,7 +346,8 @@ def _planned(
         if (out is None) == (on_tensor is None):
             raise RecipeError("give either an output folder, or a function that takes the tensors: on_tensor=...")
         options["cache"] &= rank is None  # each machine may remember something else
-        return plan(recipe, out, in_memory=on_tensor is not None, **options)
+        executor: Executors = "threads" if rank is None else "ranks"
+        return plan(recipe, out, in_memory=on_tensor is not None, executor=executor, **options)
     given = [name for name, value in {"out": out, **options}.items() if value != _DEFAULTS.get(name)]
     if given:
         raise RecipeError(f"a plan already holds these options: pass {', '.join(given)} to `plan` instead")
@@ -379,5 +386,5 @@ def _with_room(made: Plan, kind: str, rank: Rank | None) -> Plan:
     needed = made.bytes_written  # of tasks on Ray, none knows how far sending is
     if rank is not None:
         largest = len(made.points) * max((shard.file_bytes for shard in made.shards), default=0)
-        needed = relay.needed_of(needed, largest, rank.world)
+        needed = relay.needed_of(needed, largest, 1 if made.out.carries else rank.world)
     return replace(made, problems=(*made.problems, *relay.room_problems(made.out, needed)))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import json
+import os
+import shutil
 import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +17,7 @@ import pytest
 
 import ramerge
 from ramerge.checkpoint import relay
-from ramerge.checkpoint.storage.objects import MARKER
+from ramerge.checkpoint.storage.objects import MARKER, RANKS
 from ramerge.checkpoint.storage.objects_out import ObjectsOut
 from ramerge.engine.ranks import Rank
 from ramerge.foundation.errors import OutputWarning, RamergeError, SendError
@@ -95,6 +99,8 @@ MOMENTS = [
     (2, "sent", 0),
     (2, "emptied", 1),
     (2, "put", 0),
+    (0, "told", 9),
+    (2, "told", 7),
 ]
 
 
@@ -111,7 +117,8 @@ def test_a_killed_rank_ends_all_and_any_number_goes_on(
     said = [process.communicate(timeout=120)[1] for process in processes]
     codes = [process.returncode for process in processes]
     assert codes[killed] == -signal.SIGKILL
-    assert all(code == 1 and f"rank {killed} " in text for code, text in zip(codes, said, strict=True) if code >= 0)
+    ended = [(code, text) for code, text in zip(codes, said, strict=True) if code >= 0]
+    assert all(code == 1 and f"rank {killed} " in text for code, text in ended), said
     there = s3.files(name)
     assert MARKER in there and ("model.safetensors.index.json" not in there or what == "removed")
     assert left(stage)
@@ -177,7 +184,7 @@ def test_an_error_of_a_server_is_one_of_all_and_is_kept(s3: Server, source: dict
         ended = in_threads(source, out)
     assert all(isinstance(failure, RamergeError) and "access is denied" in str(failure) for failure in ended), ended
     assert "model.safetensors.index.json" not in s3.files("ranks-server")
-    with pytest.warns(OutputWarning, match="continuing"):
+    with pytest.warns(OutputWarning, match="begins anew: .* because what does the work .* has changed"):
         kills.merge(source, out)
     assert found(s3, "ranks-server") == expected(source, tmp_path / "here")
 
@@ -191,7 +198,7 @@ def test_the_old_model_goes_when_rank_0_has_a_file(
     out, clear, seen = s3.put(Path(source["base"]), name), ObjectsOut.clear, list[set[str]]()
 
     def cleared(self: ObjectsOut, *arguments: Any) -> None:
-        seen.append(set(s3.files(name)))
+        seen.append({key for key in s3.files(name) if not key.startswith(RANKS)})
         clear(self, *arguments)
 
     monkeypatch.setattr(ObjectsOut, "clear", cleared)
@@ -209,14 +216,63 @@ def test_sweeps(s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path)
     assert left(stage) == []
 
 
-def test_a_stage_that_is_not_shared(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
-    out = f"s3://{BUCKET}/apart"
-    ended = side_by_side(
-        [lambda n=n: kills.merge(source, out, rank=Rank(n, 2, 2.0), stage=tmp_path / f"stage-{n}") for n in range(2)]
-    )
-    assert re.search(r"have not come within 2 s: 1; .* is \S+stage-0 shared\?", str(ended[0]))
-    assert "stage-1 shared?" in str(ended[1]) or "a merge on" in str(ended[1])
-    assert s3.files("apart") == {} and not left(tmp_path / "stage-0")
+def test_ranks_need_no_folder_that_all_see(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
+    """As on machines of their own. Two of the three stages are one folder."""
+    (tmp_path / "recipe.yaml").write_text(json.dumps(source))
+    stages = [tmp_path / f"stage-{number}" for number in (0, 1, 1)]
+    command = [sys.executable, "-m", "ramerge", "merge", str(tmp_path / "recipe.yaml"), f"s3://{BUCKET}/apart"]
+    processes = [
+        subprocess.Popen(
+            [*command, "--executor", "ranks", "--stage", str(stage)],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(WORLD)},
+        )
+        for rank, stage in enumerate(stages)
+    ]
+    assert [process.wait(120) for process in processes] == [0] * WORLD
+    assert found(s3, "apart") == expected(source, tmp_path / "here")
+    assert not any(map(left, stages)) and not [key for key in s3.files("apart") if key.startswith(".")]
+
+
+def test_ranks_of_an_analysis_meet_in_a_bucket(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(json.dumps(source))
+    meet = ["--executor", "ranks", "--meet", f"s3://{BUCKET}/meet", "--json", str(tmp_path / "found.json")]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "ramerge", "analyze", str(tmp_path / "recipe.yaml"), *meet],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"},
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(120) for process in processes] == [0, 0]
+    told = [json.loads((tmp_path / "found.json").read_text()), json.loads(ramerge.analyze(source).to_json())]
+    one, other = ({**each, "seconds": 0, "peak_memory_bytes": 0} for each in told)
+    assert one == other
+    assert s3.files("meet") == {}
+
+
+def test_a_rank_that_does_not_come(s3: Server, source: dict[str, Any], stage: Path) -> None:
+    with pytest.raises(
+        ramerge.RankError, match=r"have not come within 2 s: 1; are all started with the same command\?"
+    ):
+        kills.merge(source, f"s3://{BUCKET}/alone", rank=Rank(0, 2, 2.0))
+    assert s3.files("alone") == {} and not left(stage)
+
+
+def test_what_a_rank_had_not_sent_is_made_again(
+    s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path
+) -> None:
+    """Rank 2 has made more than it has sent, and its folder is gone."""
+    name = "ranks-lost-disk"
+    out = f"s3://{BUCKET}/{name}"
+    processes = [
+        started(source, out, "record" if rank == 2 else "never", 30, rank=[rank, WORLD, 4.0]) for rank in range(WORLD)
+    ]
+    for process in processes:
+        process.communicate(timeout=120)
+    (lost,) = stage.glob(".*.2.ramerge-partial")
+    shutil.rmtree(lost)
+    assert goes_on(source, out) == [None, None]
+    assert found(s3, name) == expected(source, tmp_path / "here")
 
 
 def test_a_stage_that_is_too_small(s3: Server, source: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,9 +283,8 @@ def test_a_stage_that_is_too_small(s3: Server, source: dict[str, Any], monkeypat
     monkeypatch.setattr(relay, "_FILES", 1)
     made = ramerge.plan(source, f"s3://{BUCKET}/small")
     assert made.problems == (), "one process has few files there"
-    for executor in ("ranks", "ray"):
-        with pytest.raises(ramerge.PlanError, match=rf"needs {size:,} bytes of disk in .*--stage"):
-            ramerge.merge(made, executor=executor)
+    with pytest.raises(ramerge.PlanError, match=rf"needs {size:,} bytes of disk in .*--stage"):
+        ramerge.merge(made, executor="ray")
 
 
 def test_an_interrupted_merge_on_ray_goes_on(

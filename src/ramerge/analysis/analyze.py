@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ramerge.analysis.anatomy import Anatomy, Tally
@@ -17,6 +16,7 @@ from ramerge.analysis.narrowing import Narrowing, finding_of, narrowed
 from ramerge.analysis.parts import Part, TensorPart, part_of
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.roles import ROLES, role_of
+from ramerge.checkpoint.outputs import Out
 from ramerge.engine.execute import observe
 from ramerge.engine.executors.executor import Executor
 from ramerge.engine.ranks import Rank
@@ -100,7 +100,7 @@ def analyze(
     listen: Listener = silence,
     *,
     rank: Rank | None = None,
-    meet: Path | None = None,
+    meet: Out | None = None,
 ) -> Analysis:
     """Carry out what `plan_analysis` planned.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from ramerge.analysis.analyze import EPSILONS, plan_analysis
 from ramerge.analysis.analyze import analyze as carry_out
 from ramerge.analysis.results import Analysis
-from ramerge.checkpoint.outputs import path_of
+from ramerge.checkpoint.outputs import Out, out_of, path_of
+from ramerge.checkpoint.storage.destination import Destination
+from ramerge.checkpoint.storage.table import is_destination
 from ramerge.engine.chosen import chosen_executor
 from ramerge.engine.ranks import TIMEOUT, Executors, chosen_rank
 from ramerge.foundation.errors import RecipeError
@@ -49,7 +52,8 @@ def analyze(
         threads, max_memory: as for `merge`.
         cache: whether to store counts for later merges of the same files, which then need one read less.
         strict, executor, rank_timeout, ray_init, on_progress: as for `merge`.
-        meet: a folder that all ranks share; needed with `executor="ranks"`. They use a hidden folder in it.
+        meet: a folder that all ranks share, here or in a bucket; needed with `executor="ranks"`. They use a hidden
+            folder in it.
 
     Returns:
         The same figures for the model, every layer, role and tensor.
@@ -70,6 +74,15 @@ def analyze(
         cache=cache and rank is None,
         strict=strict,
     )
-    listen, folder = on_progress or silence, path_of(meet) if meet is not None else None
+    listen, folder = on_progress or silence, _meeting_place(meet) if meet is not None else None
     with chosen_executor(executor, plan, ray_init) as carrier:
         return carry_out(plan, anatomy, carrier, listen, rank=rank, meet=folder)
+
+
+def _meeting_place(meet: str | Path) -> Out:
+    if not is_destination(os.fspath(meet)):
+        return path_of(meet, "a folder in which ranks meet")
+    place = out_of(meet)
+    if isinstance(place, Destination) and not place.carries:
+        raise RecipeError(f"meet: {meet}: ranks cannot meet there; give a folder that all share, or one of a bucket")
+    return place

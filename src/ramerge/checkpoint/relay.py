@@ -4,9 +4,11 @@ Weights are written into files of a folder of the stage, as those of an output o
 them says which blocks are done. A file that is complete is sent; then it is emptied, so the stage takes little disk:
 
     sent        the id of the run, and each file that was sent, with what tells whether it is still there
-    sent.3      the same of files that rank 3 has sent, if several processes send
+    sent.3.8f   the same of files that rank 3 has sent, if several processes send
 
-Of several processes, each sends the files that it has made, and the first one does the rest. They share the folder.
+Of several processes, each sends the files that it has made, and the first one does the rest. They share the folder; or
+each has one of its own, and the small files in it are carried from one to the other (`Destination.board`). Then what
+was made and not sent is lost with its process.
 
 The rest is as in `checkpoint.stage`. A run that was killed goes on there: blocks in the journal are in a file here, or
 in one that was sent.
@@ -19,9 +21,11 @@ import json
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +33,14 @@ from ramerge.checkpoint.outputs import Out, free_bytes
 from ramerge.checkpoint.stage import Keeper, Output, Stage, built, discarded, hidden_folder, staged
 from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.checkpoint.storage.place import Place
-from ramerge.foundation.errors import SendError
+from ramerge.foundation.errors import OutputError, SendError
+from ramerge.foundation.files import lock
 
 _SENT = "sent"
 # How many files of a process are on the stage, about: one that is sent, and two more that are made.
 _FILES = 3
 _SECONDS_TO_SHOW = 120.0
+_SECONDS_TO_REMOVE = 5.0
 _PAUSE = 0.05
 
 
@@ -57,6 +63,7 @@ def relayed(
         OutputError: another run writes there, or it or
             the stage cannot be written to.
     """
+    _clear_others(destination)
     with built(_Elsewhere(destination, shared), overwrite=overwrite, keeper=keeper) as stage:
         assert isinstance(stage, Relay)
         yield stage
@@ -71,22 +78,74 @@ def made_at(
     return relayed(out, overwrite=overwrite, keeper=keeper, shared=shared)
 
 
-def joined(destination: Destination, files: Collection[str], number: int) -> Relay:
+def joined(destination: Destination, files: Collection[str], work: Path, own: str) -> Relay:
     """The folder that another process has made with `relayed`, for a further process that sends files.
 
     Args:
         destination: the place.
         files: all large files.
-        number: of this process, from 1.
+        work: the hidden folder that holds the stage.
+        own: the number of this process, from 1, and a random one.
     """
-    work = work_of(destination)
     destination.join(files)
-    return Relay(work / "new", files, destination, _Sent(work, number), files)
+    kept = () if destination.carries else files
+    return Relay(work / "new", kept, destination, _Sent(work, own), files, is_apart=destination.carries)
 
 
-def work_of(destination: Destination) -> Path:
-    """The hidden folder on the stage."""
-    return hidden_folder(_local(destination))
+def work_of(destination: Destination, number: int = 0) -> Path:
+    """The hidden folder on the stage. Each rank has its own where they need not share it."""
+    local = _local(destination)
+    return hidden_folder(local.with_name(f"{local.name}.{number}") if number and destination.carries else local)
+
+
+@contextmanager
+def apart(destination: Destination, number: int) -> Iterator[None]:
+    """The hidden folder of a rank that shares it with no other; removed when the `with` block ends.
+
+    Raises:
+        OutputError: another process uses it.
+    """
+    _clear_others(destination)
+    work = work_of(destination, number)
+    try:
+        descriptor = _locked(work)
+    except BlockingIOError as error:
+        raise OutputError(f"{work}: another process is at work there; wait for it, or choose another stage") from error
+    try:
+        (work / "new").mkdir()
+        yield
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _locked(work: Path) -> int:
+    """The lock of a new folder. Another rank may take it for one that was left, and lock it while it removes it.
+
+    Raises:
+        BlockingIOError: another process keeps it.
+    """
+    until = time.monotonic() + _SECONDS_TO_REMOVE
+    while True:
+        work.mkdir(parents=True, exist_ok=True)
+        try:
+            return lock(work / "lock", wait=False)
+        except FileNotFoundError:
+            pass
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(_PAUSE)
+
+
+def _clear_others(destination: Destination) -> None:
+    """Remove the folders of ranks that were killed, as far as they are on this stage."""
+    local = _local(destination)
+    for work in local.parent.glob(f".{escape(local.name)}.*.ramerge-partial"):
+        with suppress(BlockingIOError, FileNotFoundError):
+            descriptor = lock(work / "lock", wait=False)
+            shutil.rmtree(work, ignore_errors=True)
+            os.close(descriptor)
 
 
 def discard(destination: Destination) -> list[str]:
@@ -95,6 +154,7 @@ def discard(destination: Destination) -> list[str]:
     Raises:
         OutputError: a process on this machine writes there, or what is there cannot be removed.
     """
+    _clear_others(destination)
     return discarded(_Elsewhere(destination))
 
 
@@ -153,15 +213,24 @@ class Relay(Stage):
         destination: where they are sent.
         sent: what was sent.
         large: files that are sent before the end, by this process or another one.
+        is_apart: whether other processes that send have folders of their own.
     """
 
     reserves = False
 
     def __init__(
-        self, folder: Path, kept: Collection[str], destination: Destination, sent: _Sent, large: Collection[str]
+        self,
+        folder: Path,
+        kept: Collection[str],
+        destination: Destination,
+        sent: _Sent,
+        large: Collection[str],
+        *,
+        is_apart: bool,
     ) -> None:
         super().__init__(folder, kept)
         self._large = large
+        self.is_apart = is_apart
         self._destination, self._sent = destination, sent
         self._cleared = False
 
@@ -187,6 +256,11 @@ class Relay(Stage):
             self._sent.add(name, self._destination.send(name, path, reaches))
         os.truncate(path, 0)
         os.truncate(path, size)
+
+    @property
+    def sent(self) -> Collection[str]:
+        """Files that were sent, by this process or another one."""
+        return self._sent.files
 
     def clear(self) -> None:
         """Remove, once, what the place held before. Called when the first file is ready, before it is complete there.
@@ -224,7 +298,8 @@ class _Sent:
 
     Args:
         work: the hidden folder.
-        number: of this process. Each process appends to a file of its own, and reads all of them.
+        own: the number of this process and a random one; empty of the first. Each process appends to a file of its own,
+            and reads all of them.
 
     Attributes:
         run: the id of the run that has begun; None if none has.
@@ -232,9 +307,9 @@ class _Sent:
         files: by name, what `Destination.send` has said.
     """
 
-    def __init__(self, work: Path, number: int = 0) -> None:
+    def __init__(self, work: Path, own: str = "") -> None:
         self._first = work / _SENT
-        self._own = work / f"{_SENT}.{number}" if number else self._first
+        self._own = work / f"{_SENT}.{own}" if own else self._first
         self.is_new = False
         self.read()
 
@@ -316,7 +391,8 @@ class _Elsewhere(Output):
 
     def _made_stage(self, kept: Collection[str]) -> Stage:
         large = self._keeper.files if self._keeper is not None else ()
-        return Relay(self._new, kept, self._destination, self._sent, large)
+        is_apart = self._shared and self._destination.carries
+        return Relay(self._new, kept, self._destination, self._sent, large, is_apart=is_apart)
 
     def _refuse_occupied(self, overwrite: bool) -> None:
         if self._keeper is None:  # nothing is continued

@@ -61,7 +61,7 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
 
     leads = _leads(flags)
-    made = make(document, out, as_delta=as_delta, **_machine(flags), **_sending(flags))
+    made = make(document, out, as_delta=as_delta, executor=flags["executor"], **_machine(flags), **_sending(flags))
     if leads:
         warn(made.warnings)  # before the work, so that it can be stopped
     with shown(stage, quiet=quiet or as_json or not leads) as listen:

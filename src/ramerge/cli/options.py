@@ -86,9 +86,8 @@ EXECUTOR: tuple[Decorator, ...] = (
 MEET: Decorator = click.option(
     "--meet",
     metavar="FOLDER",
-    type=PATH,
     shell_complete=folders,
-    help="With ranks: a folder that all of them share.",
+    help="With ranks: a folder that all of them share, here or in a bucket.",
 )
 METHOD: Decorator = click.option(
     "--method",

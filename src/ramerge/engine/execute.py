@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from ramerge.checkpoint.delta.write import DeltaWriter
 from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.model import Checkpoint
+from ramerge.checkpoint.outputs import Out
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.storage.destination import Destination
 from ramerge.engine.beside import make_records, write_beside, write_beside_delta
@@ -164,7 +164,7 @@ def observe(
     listen: Listener = silence,
     *,
     rank: Rank | None = None,
-    meet: Path | None = None,
+    meet: Out | None = None,
 ) -> Observed:
     """Count statistics of the tensors that the method merges, of inputs and results. Nothing is written.
 
@@ -398,7 +398,11 @@ class _Passes:
         def owner(batch: Batch) -> int | None:
             return sink.owner(batch[0]) if sink is not None else None
 
-        return self.journal.map(self._executor, of_thread, along, runs, Outcomes(plan, wanted), elsewhere, owner)
+        def lasting(batch: Batch) -> bool:
+            return sink is None or sink.holds(batch[0])
+
+        codec = Outcomes(plan, wanted)
+        return self.journal.map(self._executor, of_thread, along, runs, codec, elsewhere, owner, lasting)
 
     def _compiling(self, kernel: Compiling) -> None:
         self._kernels_begun += not kernel.done

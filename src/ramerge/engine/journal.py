@@ -73,6 +73,10 @@ class Others(Protocol):
         """Raise if one of them has failed or is lost."""
         ...
 
+    def tell(self) -> None:
+        """Let them see now what was written."""
+        ...
+
 
 @dataclass(frozen=True)
 class Session:
@@ -97,6 +101,9 @@ class _One:
     def check(self) -> None:
         """Nobody can be lost."""
 
+    def tell(self) -> None:
+        """Nobody looks."""
+
 
 class Journal:
     """The journal of one run.
@@ -106,11 +113,21 @@ class Journal:
         files: names and sizes of the large files of the folder that is built.
         total: bytes of work in all passes.
         fresh: whether what earlier runs have done is not used.
+        apart: whether each rank builds a folder of its own. What it has written there is of no use for a later run, and
+            what was counted does not depend on it.
     """
 
-    def __init__(self, facts: Mapping[str, str], files: Mapping[str, int], total: int, *, fresh: bool = False) -> None:
+    def __init__(
+        self,
+        facts: Mapping[str, str],
+        files: Mapping[str, int],
+        total: int,
+        *,
+        fresh: bool = False,
+        apart: bool = False,
+    ) -> None:
         self.files = files
-        self._fresh = fresh
+        self._fresh, self._apart = fresh, apart
         self.session = Session(1, ())
         self.reason = ""
         self._facts = dict(facts)
@@ -167,7 +184,7 @@ class Journal:
         later passes are not trusted either: what they wrote may be written over when it is completed.
         """
         names = sorted(path.name for path in folder.iterdir() if path.name != _FACTS)
-        lengths = {name: _trusted(folder / name, seed) for name in names}
+        lengths = {name: _trusted(folder / name, seed, self._apart) for name in names}
         done: dict[int, bytearray] = {}
         amounts: dict[int, int] = {}
         last: dict[str, dict[int, int]] = {name: {} for name in names}  # where each pass ends in each file
@@ -255,10 +272,12 @@ class Journal:
         codec: Codec[Block, Outcome],
         elsewhere: Elsewhere = bare,
         owner: Callable[[Block], int | None] = lambda block: None,
+        lasting: Callable[[Block], bool] = lambda block: True,
     ) -> Generator[Any, None, None]:
         """As `Executor.map`: the outcomes of all blocks of runs, whoever finds or has found them.
 
-        `owner` says which rank must do a block; None if it does not matter.
+        `owner` says which rank must do a block; None if it does not matter. `lasting` says whether what an earlier run
+        has written of a block is still there.
 
         Raises:
             RankError: another rank has failed or is lost.
@@ -276,6 +295,8 @@ class Journal:
             for source in self._sources:
                 for record in source.take(number):
                     if record.index < len(missing) and missing[record.index]:
+                        if source.is_before and not lasting(blocks[record.index]):
+                            continue
                         missing[record.index] = 0
                         left -= 1
                         yield codec.decode(blocks[record.index], record.payload)
@@ -318,6 +339,7 @@ class Journal:
                     looked = time.monotonic()
         if others.world > 1:
             journal.sync()  # on a network file system, others see it then
+            others.tell()
         pause = 0.01
         while left:
             yield from found()
@@ -402,10 +424,15 @@ class _Own:
 
 
 class _Source:
-    """Records of one file, pass by pass. The file may not be there yet, and may grow."""
+    """Records of one file, pass by pass. The file may not be there yet, and may grow.
+
+    Attributes:
+        is_before: whether it is of an earlier run.
+    """
 
     def __init__(self, path: Path, seed: int, length: int | None) -> None:
         self._path, self._seed, self._length = path, seed, length
+        self.is_before = length is not None
         self._position = 0
 
     def take(self, number: int) -> Iterator[_Record]:
@@ -448,7 +475,7 @@ def _seed(facts: bytes) -> int:
     return int.from_bytes(hashlib.sha256(facts).digest()[:8], "little")
 
 
-def _trusted(path: Path, seed: int) -> int:
+def _trusted(path: Path, seed: int, apart: bool) -> int:
     """Up to which byte a file's records are good, and everything that they speak of is still there."""
     end = marked = 0
     same_boot = False
@@ -458,4 +485,4 @@ def _trusted(path: Path, seed: int) -> int:
         elif record.kind == _SYNCED:
             marked = record.amount
         end = record.end
-    return end if same_boot else min(marked, end)
+    return end if same_boot or apart else min(marked, end)

@@ -143,6 +143,10 @@ class Patches:
     def owner(self, block: Block) -> int | None:
         """See `Sink.owner`."""
 
+    def holds(self, block: Block) -> bool:
+        """See `Sink.holds`."""
+        return True
+
     def sync(self) -> None:
         """Nothing to do: no other process works."""
 

@@ -9,6 +9,8 @@ every second:
 
 A process is lost if its file has not changed for some time. Clocks are not compared. The names hold a random number,
 because other processes may have been started for the same output, or may have left their files.
+
+Where they share no folder, each has one of its own, and a carrier brings these files from one to the other, late.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from ramerge.engine.journal import Session
-from ramerge.foundation.errors import InputError, RankError, RecipeError, StoppedError, reason
+from ramerge.foundation.errors import InputError, RamergeError, RankError, RecipeError, StoppedError, reason
 
 Executors = Literal["threads", "ranks", "ray"]
 
@@ -46,6 +48,31 @@ _LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
     ("SLURM_PROCID", "SLURM_NTASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
 )
+
+
+class Carrier(Protocol):
+    """Brings the small files of ranks from folder to folder. All of its methods raise what keeps it from that."""
+
+    def begin(self) -> None:
+        """Begin; rank 0 first removes what an earlier run has left."""
+        ...
+
+    def meet(self, members: Collection[str]) -> None:
+        """Bring the files of these ranks, too. When it returns, those are there that were there when it was called."""
+        ...
+
+    def carry(self) -> None:
+        """Bring everything now."""
+        ...
+
+    def check(self) -> None:
+        """Raise if nothing is brought any more."""
+        ...
+
+    def end(self) -> None:
+        """Bring what was written last, and as rank 0 remove everything."""
+        ...
+
 
 _HERE, _CLEARED, _WRITTEN, _DONE, _LEFT, _FAILED = "here", "cleared", "written", "done", "left", "failed"
 _ORDER = (_HERE, _CLEARED, _WRITTEN, _DONE, _LEFT)
@@ -132,10 +159,11 @@ class Team:
 
     Args:
         rank: this one.
-        work: the hidden folder, which rank 0 makes.
+        work: the hidden folder, which rank 0 makes; or this rank's own.
+        carrier: makes what brings files, from the name of this rank, if each rank has its own folder.
     """
 
-    def __init__(self, rank: Rank, work: Path) -> None:
+    def __init__(self, rank: Rank, work: Path, carrier: Callable[[str], Carrier] | None = None) -> None:
         self.number, self.world = rank.number, rank.world
         self._rank = rank
         self._folder = work / FOLDER
@@ -149,6 +177,8 @@ class Team:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._has_failed = False
+        self.own = f"{rank.number}.{self._nonce}"
+        self._carrier = carrier(self.own) if carrier is not None else None
 
     # --- finding each other -------------------------------------------------------------------------------------------
 
@@ -168,13 +198,23 @@ class Team:
                 who = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
                 raise RankError(
                     f"of {self.world} ranks these have not come within {self._rank.timeout:g} s: {who}; "
-                    f"are all started with the same command, and is {self._folder.parent.parent} shared?",
+                    f"are all started with the same command{self._sharing}?",
                     resumable=True,
                 )
+            self._check_carrier()
             self._look_for_others()
             time.sleep(_PAUSE)
         text = json.dumps({"nonces": [self._nonces[number] for number in range(self.world)], **asdict(session)})
         _replace(self._folder / _SESSION, text)
+        self._meet()
+
+    @property
+    def _sharing(self) -> str:
+        return f", and is {self._folder.parent.parent} shared" if self._carrier is None else ""
+
+    def _meet(self) -> None:
+        if self._carrier is not None:
+            self._carrier.meet([f"{number}.{nonce}" for number, nonce in self._nonces.items()])
 
     def _look_for_others(self) -> None:
         for path in list(self._folder.iterdir()):
@@ -199,11 +239,13 @@ class Team:
         deadline = time.monotonic() + self._rank.timeout
         beats: set[int] = set()
         while True:
+            self._check_carrier()
             said = _read(self._folder / _SESSION)
             nonces = said["nonces"] if said is not None else []
             if nonces[self.number : self.number + 1] == [self._nonce]:
                 assert said is not None
                 self._nonces = dict(enumerate(nonces))
+                self._meet()
                 return Session(said["run"], tuple((name, length) for name, length in said["before"]))
             if nonces:
                 leader = _read(self._folder / f"0.{nonces[0]}") or {}
@@ -212,8 +254,8 @@ class Team:
                     raise RankError(f"{self._folder.parent}: another job is at work there", resumable=True)
             if time.monotonic() > deadline:
                 raise RankError(
-                    f"rank 0 has not begun within {self._rank.timeout:g} s; is it started with the same command, and "
-                    f"is {self._folder.parent.parent} shared?",
+                    f"rank 0 has not begun within {self._rank.timeout:g} s; is it started with the same "
+                    f"command{self._sharing}?",
                     resumable=True,
                 )
             time.sleep(_PAUSE)
@@ -230,6 +272,7 @@ class Team:
         if now - self._checked < 0.5 * min(1.0, self._rank.timeout):
             return
         self._checked = now
+        self._check_carrier()
         for number, nonce in list(self._nonces.items()):  # rank 0 may still be finding others
             if number == self.number:
                 continue
@@ -246,6 +289,19 @@ class Team:
             if said is None and not self._folder.exists():
                 raise RankError("rank 0 has ended", resumable=True)
 
+    def _check_carrier(self) -> None:
+        if self._carrier is not None:
+            self._carrier.check()
+
+    def tell(self) -> None:
+        """Let the others see now what this rank has written.
+
+        Raises:
+            SendError: that cannot be done.
+        """
+        if self._carrier is not None:
+            self._carrier.carry()
+
     def say_cleared(self) -> None:
         """As rank 0: say that what the place of an output held before is removed."""
         self._say(_CLEARED)
@@ -261,6 +317,7 @@ class Team:
             RankError: a rank has failed or is lost.
         """
         self._say(_WRITTEN)
+        self.tell()
         if self.number == 0:
             self._wait_for(_WRITTEN, [number for number in self._nonces if number])
 
@@ -286,6 +343,9 @@ class Team:
         """Tell the others how this rank has ended. Rank 0 waits for them to hear it, and removes the folder."""
         if self._thread is None:
             return
+        if self.number:  # what it says now is the last: rank 0 then removes everything
+            self._ended.set()
+            self._thread.join()
         if failure is None:
             self._say(_LEFT if self.number else _DONE)
             self._wait_until_left(self._rank.timeout)
@@ -293,6 +353,9 @@ class Team:
             self.fail(failure)
         self._ended.set()
         self._thread.join()
+        if self._carrier is not None:
+            with suppress(RamergeError):  # how this rank has ended matters more
+                self._carrier.end()
         if self.number == 0:
             shutil.rmtree(self._folder, ignore_errors=True)
             with suppress(OSError):
@@ -318,6 +381,9 @@ class Team:
     # --- signs of life ------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        if self._carrier is not None:
+            self._folder.mkdir(exist_ok=True)
+            self._carrier.begin()
         self._thread = threading.Thread(target=self._live, name="ramerge-rank", daemon=True)
         self._thread.start()
 
@@ -337,7 +403,7 @@ class Team:
         with self._lock, suppress(OSError):  # who cannot write is lost for the others
             self._beats += 1
             text = json.dumps({**self._state, "beats": self._beats})
-            _replace(self._folder / f"{self.number}.{self._nonce}", text)
+            _replace(self._folder / self.own, text)
 
 
 def _in_words(failure: BaseException) -> str:

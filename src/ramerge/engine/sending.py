@@ -158,6 +158,14 @@ class Relayed(Shards):
         """See `Sink.owner`."""
         return self._owners[self._plan.tensors[block.tensor].parts[0].shard]
 
+    def holds(self, block: Block) -> bool:
+        """See `Sink.holds`. Where each rank has a folder of its own, only what was sent is there."""
+        shards = {part.shard for part in self._plan.tensors[block.tensor].parts}
+        points = range(len(self._plan.points))
+        return not self._stage.is_apart or all(
+            shard_name(self._plan, point, shard) in self._stage.sent for shard in shards for point in points
+        )
+
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         """See `Sink.write`."""
         with self._changed:

@@ -68,6 +68,10 @@ class Shards:
     def owner(self, block: Block) -> int | None:
         """See `Sink.owner`."""
 
+    def holds(self, block: Block) -> bool:
+        """See `Sink.holds`."""
+        return True
+
     def sync(self) -> None:
         """See `Sink.sync`."""
         self._writer.sync()
@@ -170,6 +174,10 @@ class Whole:
 
     def owner(self, block: Block) -> int | None:
         """See `Sink.owner`."""
+
+    def holds(self, block: Block) -> bool:
+        """See `Sink.holds`."""
+        return True
 
     def sync(self) -> None:
         """Nothing to do: no other process works."""

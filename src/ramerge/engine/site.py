@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, contextmanager
-from functools import cached_property
+from contextlib import closing, contextmanager, nullcontext
+from functools import cached_property, partial
 from pathlib import Path
 
 from ramerge.checkpoint.outputs import Out
-from ramerge.checkpoint.relay import Relay, joined, made_at, work_of
+from ramerge.checkpoint.relay import Relay, apart, joined, made_at, work_of
 from ramerge.checkpoint.stage import Stage, gathered, hidden_folder
+from ramerge.checkpoint.storage.board import Board
+from ramerge.checkpoint.storage.destination import Destination
 from ramerge.checkpoint.write import Writer
 from ramerge.engine.facts import facts_of
 from ramerge.engine.journal import Journal
@@ -18,6 +20,8 @@ from ramerge.engine.sending import Relayed
 from ramerge.engine.sinks import Shards, all_shards
 from ramerge.foundation.errors import PlanError
 from ramerge.planning.model import Plan
+
+_WHO = "what does the work (one process, or ranks with a folder each)"
 
 
 class Site:
@@ -93,22 +97,26 @@ def building(plan: Plan, rank: Rank | None, *, fresh: bool) -> Iterator[Site]:
     """
     assert plan.out is not None
     files = {} if plan.below is not None else {shard.name: shard.file_bytes for shard in all_shards(plan)}
-    journal = Journal(facts_of(plan), files, plan.bytes_read, fresh=fresh)
-    out = plan.out
-    work = hidden_folder(out) if isinstance(out, Path) else work_of(out)
-    with together(rank, work) as team, closing(journal):
-        if team is not None and (number := team.number):
-            yield Site(work, journal, team, lambda: _joined(out, work, files, number))
+    out, number = plan.out, rank.number if rank is not None else 0
+    several = rank is not None and rank.world > 1
+    carries = out if several and isinstance(out, Destination) and out.carries else None
+    facts = facts_of(plan) | {_WHO: "ranks with a folder each" if carries else "one folder"}
+    journal = Journal(facts, files, plan.bytes_read, fresh=fresh, apart=carries is not None)
+    work = hidden_folder(out) if isinstance(out, Path) else work_of(out, number)
+    own_folder = apart(carries, number) if number and carries else nullcontext()
+    with own_folder, _together(rank, work, out) as team, closing(journal):
+        if team is not None and number:
+            own = team.own
+            yield Site(work, journal, team, lambda: _joined(out, work, files, own))
         else:
-            several = rank is not None and rank.world > 1
             made = made_at(out, overwrite=plan.overwrite, keeper=journal, shared=several)
             with made as stage, _failing(team):
                 yield Site(work, journal, team, lambda: stage)
 
 
-def _joined(out: Out, work: Path, files: Collection[str], number: int) -> Stage:
-    """The same folder of another process."""
-    return Stage(work / "new", files) if isinstance(out, Path) else joined(out, files, number)
+def _joined(out: Out, work: Path, files: Collection[str], own: str) -> Stage:
+    """The same folder of another process, or this one's own."""
+    return Stage(work / "new", files) if isinstance(out, Path) else joined(out, files, work, own)
 
 
 @contextmanager
@@ -123,11 +131,13 @@ def _failing(team: Team | None) -> Iterator[None]:
 
 
 @contextmanager
-def meeting(plan: Plan, rank: Rank, folder: Path, further: object) -> Iterator[Site]:
-    """The site of a plan without an output: ranks meet in `folder`. Begun when the `with` block begins."""
-    journal = Journal(facts_of(plan, further), {}, plan.bytes_read)
-    work = hidden_folder(folder / "ranks")
-    with together(rank, work) as team, closing(journal):
+def meeting(plan: Plan, rank: Rank, place: Out, further: object) -> Iterator[Site]:
+    """The site of a plan without an output: ranks meet at `place`. Begun when the `with` block begins."""
+    here = isinstance(place, Path)
+    journal = Journal(facts_of(plan, further), {}, plan.bytes_read, apart=not here)
+    work = hidden_folder(place / "ranks") if isinstance(place, Path) else work_of(place, rank.number)
+    own_folder = nullcontext() if isinstance(place, Path) or not rank.number else apart(place, rank.number)
+    with own_folder, _together(rank, work, place) as team, closing(journal):
         site = Site(work, journal, team, lambda: Stage(work / "new"))
         if site.leads:
             with gathered(work, journal):
@@ -141,15 +151,22 @@ def meeting(plan: Plan, rank: Rank, folder: Path, further: object) -> Iterator[S
 
 
 @contextmanager
-def together(rank: Rank | None, work: Path) -> Iterator[Team | None]:
+def _together(rank: Rank | None, work: Path, out: Out | None = None) -> Iterator[Team | None]:
     """The other ranks; they are told how the `with` block ends."""
     if rank is None:
         yield None
         return
-    team = Team(rank, work)
+    carrier = None
+    if isinstance(out, Destination) and out.carries and rank.world > 1:
+        carrier = partial(_board, out, work, rank.world)
+    team = Team(rank, work, carrier)
     try:
         yield team
     except BaseException as failure:
         team.end(failure)
         raise
     team.end(None)
+
+
+def _board(out: Destination, work: Path, world: int, own: str) -> Board:
+    return out.board(work, own, world)

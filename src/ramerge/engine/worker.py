@@ -73,6 +73,10 @@ class Sink(Protocol):
         """The rank that must do a block; None if it does not matter."""
         ...
 
+    def holds(self, block: Block) -> bool:
+        """Whether what an earlier run has written of a block is still there."""
+        ...
+
     def sync(self) -> None:
         """Bring to the disk what was written; called in other processes that work, before they report it."""
         ...

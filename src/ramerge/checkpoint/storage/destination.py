@@ -5,8 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ramerge.checkpoint.storage.place import Place
+
+if TYPE_CHECKING:
+    from ramerge.checkpoint.storage.board import Board
 
 Reaches = Callable[[int], None]
 """Waits until so many of a file's first bytes are final. Raises `SendError` if they will never be: then what is under
@@ -25,12 +29,14 @@ class Destination(ABC):
         name: the model's name for its card.
         stage: the folder on this machine in which files lie until they are sent.
         result: what names the model that is there now; the address, unless something names it more exactly.
+        joins: whether another process takes the folder, and this one only sends to it.
     """
 
     address: str
     name: str
     stage: Path
     result: str
+    joins = False
 
     def __str__(self) -> str:
         return self.address
@@ -66,6 +72,21 @@ class Destination(ABC):
         Args:
             shared: as that process has given them to `claim`.
         """
+
+    @property
+    def carries(self) -> bool:
+        """Whether ranks can tell each other through it what they do, so that they need no folder that all see."""
+        return False
+
+    def board(self, work: Path, own: str, world: int) -> Board:
+        """What carries small files from rank to rank, if it `carries`. See `storage.board`.
+
+        Args:
+            work: the rank's own folder.
+            own: its number and a random one.
+            world: how many ranks there are.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def holds(self, sent: Mapping[str, str]) -> bool:

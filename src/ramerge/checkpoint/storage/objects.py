@@ -29,6 +29,8 @@ _ACCESS = {
 
 # Lies in a folder from when a run takes it until the run has put a complete model there.
 MARKER = ".ramerge-partial"
+# Holds what ranks tell each other (`storage.board`).
+RANKS = ".ramerge-ranks"
 
 
 class Bucket:
@@ -66,11 +68,11 @@ class Bucket:
         """The name of a file for messages."""
         return f"{self.address}/{key}"
 
-    def list(self) -> dict[str, Version]:
-        """What is in the folder now."""
+    def list(self, below: str | None = None) -> dict[str, Version]:
+        """What is in the folder now, or in a folder below it."""
         found: dict[str, Version] = {}
         with self.in_words(absent="there is no such bucket"):
-            for chunk in self.obstore.list(self.store, chunk_size=_CHUNK):
+            for chunk in self.obstore.list(self.store, below, chunk_size=_CHUNK):
                 found |= {meta["path"]: client.version_of(meta) for meta in chunk}
                 if len(found) > _MOST_FILES:
                     break
@@ -126,7 +128,7 @@ class Objects(Storage):
                 f"{self.address}: a merge is being written there, or was stopped before it was complete; wait for it, "
                 f"go on with it, or remove it (ramerge clean {self.address})"
             )
-        return found
+        return {key: version for key, version in found.items() if not key.startswith(f"{RANKS}/")}
 
     def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
         """See `Storage`."""

@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.inside import RECORDS, SWEEP, holds_another, model_inside
+from ramerge.checkpoint.storage.board import Board
 from ramerge.checkpoint.storage.destination import Destination, Reaches
-from ramerge.checkpoint.storage.objects import MARKER, Bucket
+from ramerge.checkpoint.storage.objects import MARKER, RANKS, Bucket
 from ramerge.checkpoint.storage.place import Place, Remote
+from ramerge.checkpoint.storage.storage import Version
 from ramerge.foundation.errors import OutputError, OutputWarning, PlanError, SendError
 from ramerge.foundation.version import __version__
 
@@ -60,14 +62,28 @@ class ObjectsOut(Destination):
                     f"{self.address}: is, holds or is inside the input {each.storage.address}; choose another place"
                 ]
         try:
-            self._refuse(run, overwrite=overwrite)
+            if not self.joins:
+                self._refuse(run, overwrite=overwrite)
         except (OutputError, PlanError) as error:
             return list(error.problems)
         return []
 
+    def _there(self) -> dict[str, Version]:
+        """The files of the folder, without what ranks tell each other."""
+        return {key: version for key, version in self._bucket.list().items() if not key.startswith(f"{RANKS}/")}
+
+    @property
+    def carries(self) -> bool:
+        """See `Destination`."""
+        return True
+
+    def board(self, work: Path, own: str, world: int) -> Board:
+        """See `Destination`."""
+        return Board(self._bucket, work, own, world)
+
     def _refuse(self, run: Callable[[], str | None], *, overwrite: bool) -> None:
         """Raise if the folder cannot be taken."""
-        there = self._bucket.list()
+        there = self._there()
         said = self._marker() if there.pop(MARKER, None) is not None else None
         if said is not None and (said.get("run") is None or said.get("run") != run()):
             raise OutputError(
@@ -106,6 +122,8 @@ class ObjectsOut(Destination):
         self._said = {**said, "files": _names(said, "files"), "uploads": unknown or []}
         if shared:
             self._name(uploads=shared)
+        else:
+            self._delete(list(self._bucket.list(RANKS)))  # of ranks that were killed
 
     def join(self, shared: Collection[str]) -> None:
         """See `Destination`."""
@@ -155,14 +173,14 @@ class ObjectsOut(Destination):
 
     def holds(self, sent: Mapping[str, str]) -> bool:
         """See `Destination`."""
-        there = self._bucket.list()
+        there = self._there()
         return all(
             name in there and _receipt(there[name].nbytes, there[name].tag) == said for name, said in sent.items()
         )
 
     def clear(self, run: str, sent: Collection[str]) -> None:
         """See `Destination`."""
-        there = self._bucket.list()
+        there = self._there()
         if self._marker().get("run") != run:
             raise OutputError(f"{self.address}: another program has removed {MARKER} there; is it writing there, too?")
         named = self._said["files"]
@@ -215,7 +233,9 @@ class ObjectsOut(Destination):
 
     def discard(self, run: str | None) -> list[str]:
         """See `Destination`."""
-        there = self._bucket.list()
+        there = self._there()
+        if run is None:
+            self._delete(list(self._bucket.list(RANKS)))
         if MARKER not in there:
             return []
         said = self._marker()
