@@ -34,7 +34,7 @@ import ramerge
 from ramerge.checkpoint.relay import _local
 from ramerge.checkpoint.stage import hidden_folder
 from ramerge.checkpoint.storage import objects_out
-from ramerge.checkpoint.storage.objects import MARKER
+from ramerge.checkpoint.storage.objects import MARKER, RANKS
 from ramerge.checkpoint.storage.table import open_destination
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.executor import Elsewhere, Executor, bare
@@ -164,8 +164,8 @@ class InBucket(Place):
         self.work = hidden_folder(_local(open_destination(self.name, stage, public=False)))
 
     def files(self) -> dict[str, bytes]:
-        """See `Place`."""
-        return self._server.files(self._folder)
+        """See `Place`. What ranks tell each other is no part of a model."""
+        return {name: data for name, data in self._server.files(self._folder).items() if not name.startswith(RANKS)}
 
     def put(self, files: Mapping[str, bytes]) -> None:
         """See `Place`."""
@@ -174,7 +174,7 @@ class InBucket(Place):
 
     def clear(self) -> None:
         """See `Place`."""
-        obstore.delete(self._server.bucket(), [f"{self._folder}/{name}" for name in self.files()])
+        obstore.delete(self._server.bucket(), [f"{self._folder}/{name}" for name in self._server.files(self._folder)])
         shutil.rmtree(self._stage, ignore_errors=True)
 
     def is_no_model(self, files: Mapping[str, bytes]) -> bool:
@@ -184,8 +184,8 @@ class InBucket(Place):
     def left(self) -> list[str]:
         """See `Place`."""
         here = [str(path) for path in self._stage.rglob("*")] if self._stage.exists() else []
-        marker = [MARKER] if MARKER in self.files() else []
-        return [*here, *marker, *(f"an open upload of {name}" for name in self._server.uploads(self._folder))]
+        hidden = [name for name in self._server.files(self._folder) if name.startswith((MARKER, RANKS))]
+        return [*here, *hidden, *(f"an open upload of {name}" for name in self._server.uploads(self._folder))]
 
 
 @dataclass(frozen=True)
@@ -359,6 +359,8 @@ class _Rounds:
         if left := place.left():
             problems.append(f"left beside it: {', '.join(left)}")
         again = job.log.stat().st_size - of_all
+        if self._executor == "bucket, ranks":  # each worker may lose a whole file, and there are not more files
+            workers = max(workers, killed * of_all)
         if again > workers and self._executor != "ray" and not COMMANDS[command].in_one_process:
             problems.append(f"{again} blocks were done again after {killed} kills of {workers} workers in all")
         for what, number in {"rounds": 1, "kills": killed, "again": max(again, 0), "workers": workers}.items():
