@@ -54,8 +54,8 @@ REASONS: dict[str, str] = {
         "And the process that collects shares the two processors with two nodes, while one node leaves it one of them"
     ),
     "cluster.1.5B.two.ties": (
-        "the disk: a node of one processor takes 9.5 seconds, and to write the output of 3.1 GB takes 6 of them, whatever "
-        "the number of nodes. What computes (analyze, which writes nothing) is 1.85 times as fast"
+        "the disk: a node of one processor takes 9.5 seconds, and to write the output of 3.1 GB takes 6 of them, "
+        "whatever the number of nodes. What computes (analyze, which writes nothing) is 1.85 times as fast"
     ),
     "delta_merges.0.5B.cold": _EXPANDED,
     "delta_merges.0.5B.warm.delta": (

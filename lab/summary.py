@@ -97,6 +97,15 @@ def plus_over_ram(main: Measured) -> str:
     return f"{told[0].upper()}{told[1:]}."
 
 
+def scores_of_real(real: smollm.Real, dtype: str = "bfloat16") -> str:
+    """What merges of the real agents score, in one sentence; pages repeat it."""
+    ram, average, total = (real.mean(f"{name}, {dtype}").value for name in ("ram", "linear", smollm.SUM))
+    return (
+        f"On {len(real.agents)} real agents of {smollm.MODEL} in {dtype}, each trained {real.trainings}, RAM scores "
+        f"{ram:.1f} %, averaging {average:.1f} %, and the plain sum of the updates {total:.1f} %."
+    )
+
+
 def equal_on_real(real: smollm.Real, dtype: str = "bfloat16") -> str:
     """Where RAM+ and RAM answer the prompts of the real agents alike."""
     first, second = (np.concatenate(real.rewards[f"{name}, {dtype}"], axis=1) for name in ("ram+", "ram"))

@@ -181,8 +181,13 @@ def test_long_names_with_one_beginning_do_not_share_a_place(tmp_path: Path) -> N
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"disk is full.*nothing was kept"), staged(tmp_path / "out", overwrite=False):
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what was free when it was full, and not after what was written is removed."""
+    monkeypatch.setattr(
+        module, "free_bytes", lambda out: 7 if (out.parent / ".out.ramerge-partial").exists() else 10**9
+    )
+    full = pytest.raises(OutputError, match=r"disk is full \(7 bytes free\).*nothing was kept")
+    with full, staged(tmp_path / "out", overwrite=False):
         raise OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(OutputError, match="Input/output error"), staged(tmp_path / "out", overwrite=False):
         raise OSError(errno.EIO, "Input/output error")

@@ -172,6 +172,15 @@ def test_pages_say_the_same_of_ram_plus_against_ram(kept: Results) -> None:
         assert all(one in text for one in sentences), (name, sentences)
 
 
+def test_pages_say_the_same_of_merges_of_the_real_agents(kept: Results) -> None:
+    real = smollm.read(kept)
+    assert real is not None
+    root = page.PAGE.parents[1]
+    for name in ("README.md", "docs/methods/index.md", "docs/methods/task-arithmetic.md"):
+        text = " ".join((root / name).read_text(encoding="utf-8").split())
+        assert summary.scores_of_real(real) in text, name
+
+
 def test_shared_rules_are_stated_once(kept: Results) -> None:
     made, text = list(claims(kept)), page.text(kept)
     assert {one.rule for one in made} >= RULES.keys()

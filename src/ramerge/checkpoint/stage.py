@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from ramerge.checkpoint.outputs import EXISTS, is_replaceable
+from ramerge.checkpoint.outputs import EXISTS, free_bytes, is_replaceable
 from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, StoppedError, reason
 from ramerge.foundation.files import hidden_beside, is_at, lock, write_all
@@ -110,6 +110,7 @@ def built(output: Output, *, overwrite: bool, keeper: Keeper | None) -> Iterator
             guard.hold()
     except BaseException as error:
         failure = error
+        output.look()
     output.close(failure)
     if output.placed:
         StoppedError.finished[output.named] = None
@@ -312,6 +313,12 @@ class Output:
         self._made: list[Path] = []
         self._stage: Stage | None = None
         self._built: Identity | None = None
+        self._free: int | None = None
+
+    def look(self) -> None:
+        """Note how much of the disk is free, before what was written is removed."""
+        with suppress(OSError):
+            self._free = free_bytes(self._out)
 
     def open(self, overwrite: bool, keeper: Keeper | None) -> Stage:
         """The folder to build in. First repairs what a killed run left."""
@@ -509,7 +516,7 @@ class Output:
 
     def reason(self, error: OSError) -> str:
         """An error of the operating system."""
-        return _reason(error, self._out)
+        return _reason(error, self._free)
 
     def fate(self) -> str:
         """A phrase that says what is at OUT now."""
@@ -538,11 +545,9 @@ class Output:
         )
 
 
-def _reason(error: OSError, out: Path) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        with suppress(OSError, StopIteration):
-            folder = next(each for each in out.parents if each.exists())
-            return f"the disk is full ({shutil.disk_usage(folder).free:,} bytes free)"
+def _reason(error: OSError, free: int | None) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) and free is not None:
+        return f"the disk is full ({free:,} bytes free)"
     return reason(error, f": {error.filename}" if error.filename else "")
 
 
