@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lab import rules, smollm
+from lab import advice, rules, smollm
 from lab.claims import DOES_NOT, HOLDS, LEVEL, better, beyond
 from lab.results import Measured, Results
 from lab.rows import ALL
@@ -41,17 +41,47 @@ def points(difference: Estimate) -> str:
     return f"{difference.value:+.1f} points, from {difference.low:+.1f} to {difference.high:+.1f}"
 
 
+_SITUATIONS = {
+    "copies": "agents of which some are nearly copies of others",
+    "dense": "agents that moved most elements",
+    "pair": "two sparse agents",
+    "sparse": "three or more sparse agents",
+}
+
+
 def lines(results: Results) -> Iterator[str]:
-    """At most eight sentences, each for what was measured."""
+    """What to do, what real agents say, then what tiny agents say; each for what was measured."""
     main = results.setting(MAIN)
     if main is None or not {"ram", "ram+", "linear", "task_arithmetic"} <= main.best.keys():
         return
+    yield from _first(results)
+    yield from _real(results)
     yield _best(main)
     yield _ram(main)
     yield from _when(results, main)
     yield from _untrained(main)
     yield from _rule(results)
     yield _how_sure(main)
+
+
+def _first(results: Results) -> Iterator[str]:
+    """What `ramerge recommend` says in each situation."""
+    told = [f"{_SITUATIONS[name]}, `{advice.label(choice.name)}`" for name, choice in advice.choices(results)]
+    if told:
+        yield (
+            f"**What to try first.** `ramerge recommend` looks at your agents and says it: for {'; for '.join(told)} "
+            "([its rule](#what-recommend-says)). Then compare on your own tasks, with `ramerge search`: no method is "
+            "always best."
+        )
+
+
+def _real(results: Results) -> Iterator[str]:
+    """What real agents say of RAM+ and of adding up."""
+    real = smollm.read(results)
+    if real is not None and all(f"{name}, bfloat16" in real.rewards for name in ("ram", "linear")):
+        apart = {dtype: real.difference(f"{smollm.SUM}, {dtype}", f"ram+, {dtype}") for dtype in real.merges}
+        told = "; ".join(f"in {dtype} {points(one)} ({judged(one)})" for dtype, one in apart.items())
+        yield f"**Real agents.** {scores_of_real(real)} The sum minus RAM+: {told}."
 
 
 def _best(main: Measured) -> str:

@@ -18,6 +18,8 @@ import pytest
 
 import ramerge
 from ramerge.checkpoint.stage import hidden_folder
+from ramerge.engine.facts import facts_of, seen_elsewhere
+from ramerge.engine.journal import difference
 from ramerge.engine.ranks import Rank, advice, rank_of
 from ramerge.foundation.errors import RamergeError
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
@@ -196,6 +198,19 @@ def test_ranks_that_do_not_do_the_same(source: dict, tmp_path: Path) -> None:
         assert first.startswith("rank 1 has failed: rank 1 does not do the same work")
         assert re.search(words, second)
         assert not out.exists() and beside(out) == []
+
+
+def test_ranks_may_read_copies_of_the_inputs(source: dict, tmp_path: Path) -> None:
+    """With the same time of the last write. A run that goes on wants the same files."""
+    file = Path(source["base"]) / "model.safetensors"
+    before = facts_of(ramerge.plan(source))
+    shutil.copy2(file, tmp_path / "copy")
+    (tmp_path / "copy").replace(file)
+    copied = facts_of(ramerge.plan(source))
+    assert difference(before, copied) == str(file)
+    assert seen_elsewhere(before) == seen_elsewhere(copied)
+    os.utime(file, ns=(0, 0))
+    assert difference(seen_elsewhere(before), seen_elsewhere(facts_of(ramerge.plan(source)))) == str(file)
 
 
 def test_a_rank_that_does_not_come(source: dict, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,30 @@ def test_suites_need_a_server(tmp_path: Path) -> None:
         ramerge.search(RECIPE, tmp_path / "out", ramerge.EvaluationRequest(["tool"]), vary=VARY)
 
 
+def test_a_range_with_whole_ends_holds_all_numbers_between(tmp_path: Path) -> None:
+    space = {"parameters": {"r": {"from": 0, "to": 1}}}
+    found = ramerge.search(RECIPE, tmp_path / "out", by_items, space=space, trials=4, html=False)
+    assert any(0 < point.point["parameters.r"] < 1 for point in found.points) and found.points_of_space is None
+    seeds = {"method": ["dare"], "parameters": {"seed": {"from": 1, "to": 3}}}
+    counted = ramerge.search(RECIPE, tmp_path / "seeds", by_items, space=seeds, trials=9, html=False)
+    assert sorted(point.point["parameters.seed"] for point in counted.points) == [1, 2, 3]
+
+
+def test_an_objective_that_is_no_figure_ends_the_search_at_once(tmp_path: Path) -> None:
+    heard: list[ramerge.SearchProgress] = []
+    with pytest.raises(ramerge.EvaluationError, match=r"--objective 'tol'; did you mean 'tool'\?"):
+        ramerge.search(RECIPE, tmp_path / "out", by_items, vary=VARY, objectives=["tol"], on_progress=heard.append)
+    assert [one.done for one in heard] == [0]
+
+
 def test_a_recommendation_can_be_merged(tmp_path: Path) -> None:
-    found = ramerge.recommend(ramerge.analyze(RECIPE))
-    record = ramerge.merge(
-        RECIPE, tmp_path / "out", method=found.method, parameters=found.parameters, rounding=found.rounding
-    )
-    assert record.method == found.method and found.reasons
+    """The recipe's own parameters, which may be of another method, do not stay."""
+    own = RECIPE | {"parameters": {"r": 0.3, "shared": "sum"}, "dtype": "float32"}
+    found = ramerge.recommend(own)
+    assert found == ramerge.recommend(ramerge.analyze(own)) and found.reasons
+    record = ramerge.merge(found.applied(own), tmp_path / "out")
+    assert record.method == found.method and record.dtype == "float32"
+    assert record.parameters["r"] != 0.3 and found.parameters.items() <= record.parameters.items()
+    other = replace(found, method="task_arithmetic", parameters={"scale": 0.8}, rounding="stochastic")
+    applied = ramerge.plan(other.applied(own))
+    assert applied.problems == () and applied.recipe.rounding == "stochastic"

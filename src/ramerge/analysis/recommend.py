@@ -11,16 +11,20 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from typing import Any
 
 from ramerge.analysis.results import Analysis
+from ramerge.analysis.run import analyze
 from ramerge.engine.warn import AboutMethod
 from ramerge.foundation.errors import PlanError
 from ramerge.foundation.jsontext import dumped
 from ramerge.methods.moved import ORDERED
 from ramerge.methods.table import METHODS
+from ramerge.planning.inputs import tensors_of_base
+from ramerge.recipe.document import Document
+from ramerge.recipe.read import AnyRecipe, open_recipe
 
 COPIES, DENSE, PAIR, SPARSE = "copies", "dense", "pair", "sparse"
 PAGE = "docs/findings.md"
@@ -75,6 +79,17 @@ class Recommendation:
     tables: str
     unknown: tuple[str, ...]
 
+    def applied(self, recipe: AnyRecipe) -> Document:
+        """A recipe with this method, parameters and rounding in place of its own, for `merge`, `plan` or `search`.
+
+        Raises:
+            RecipeError: the recipe cannot be read.
+        """
+        document = open_recipe(recipe, {}, tensors_of_base)
+        own = {key: value for key, value in document.values.items() if key not in ("parameters", "preset")}
+        kept = replace(document, values=own)
+        return kept.with_values({"method": self.method, "parameters": self.parameters, "rounding": self.rounding})
+
     def to_json(self) -> str:
         """The text of `--json`."""
         return dumped(asdict(self))
@@ -95,12 +110,15 @@ def situation(densities: Iterable[float], cosines: Iterable[float]) -> str:
     return PAIR if len(known) == 2 else SPARSE
 
 
-def recommend(analysis: Analysis) -> Recommendation:
-    """What to try first with the agents of an analysis.
+def recommend(analysis: Analysis | AnyRecipe) -> Recommendation:
+    """What to try first with the agents of an analysis, or of a recipe, which is analysed first.
 
     Raises:
         PlanError: there is only one agent.
+        RamergeError: the recipe cannot be analysed; see `analyze`.
     """
+    if not isinstance(analysis, Analysis):
+        analysis = analyze(analysis)
     agents = analysis.model.agents
     if len(agents) < 2:
         raise PlanError(["recommend: there is one agent only, so there is nothing to merge; name at least two agents"])
@@ -250,6 +268,7 @@ def _comparison(found: Recommendation, recipe: str | None) -> str:
     if recipe is None:
         return "ramerge search needs a recipe file that names these agents (docs/guides/search.md shows one)"
     words = [recipe, "SEARCH", "--vary", f"method={','.join((found.method, *found.compare))}"]
+    words += ["--vary", f"rounding={found.rounding}"] if found.rounding else []
     fields = METHODS[found.method].parameters.model_fields
     for name, value in found.parameters.items():
         words += ["--vary", f"parameters.{name}={value},{fields[name].default}"]

@@ -6,17 +6,20 @@ Two runs whose facts are equal do the same work on the same blocks, and write th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from ramerge.checkpoint.identity import FileIdentity, Identity
 from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.version import __version__
 from ramerge.planning.model import Plan
 from ramerge.planning.remembered import facts as values_of
+
+_HERE = "; inode "
 
 
 def facts_of(plan: Plan, further: object = None) -> dict[str, str]:
@@ -25,12 +28,24 @@ def facts_of(plan: Plan, further: object = None) -> dict[str, str]:
     return {
         "the version of ramerge or NumPy": f"{__version__}, {np.__version__}",
         **dict(_recipe(plan)),
-        # the same file has another device on another machine
-        **{f"{path}": repr({**asdict(identity), "device": 0}) for path, identity in plan.files.items()},
+        **{f"{path}": _file(identity) for path, identity in plan.files.items()},
         "the size of blocks (--threads, --max-memory)": f"{plan.resources.block_elements}, {plan.resources.run_bytes}",
         "what is known of earlier reads (--no-cache)": _digest(known),
         "what is read and written": _digest(list(_work(plan)), further),
     }
+
+
+def seen_elsewhere(facts: Mapping[str, str]) -> dict[str, str]:
+    """What of the facts must be the same on all machines. A copy of a file has another inode there."""
+    return {name: value.partition(_HERE)[0] for name, value in facts.items()}
+
+
+def _file(identity: Identity) -> str:
+    """A file: first what copies have in common (`is_same_elsewhere`). Its device has another number on each machine."""
+    if not isinstance(identity, FileIdentity):
+        return repr(asdict(identity))
+    size_and_time = f"{identity.nbytes} bytes of {identity.modified_ns}"
+    return f"{size_and_time}{_HERE}{identity.inode} changed at {identity.changed_ns}"
 
 
 def _recipe(plan: Plan) -> Iterator[tuple[str, str]]:

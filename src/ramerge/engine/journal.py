@@ -32,6 +32,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import xxhash
 
 from ramerge.engine.executors.executor import Elsewhere, Executor, bare
+from ramerge.engine.facts import seen_elsewhere
 from ramerge.foundation.errors import RankError, RayError, SendError, StoppedError
 from ramerge.foundation.machine import boot
 
@@ -251,7 +252,7 @@ class Journal:
     def disagreement(self, work: Path) -> str | None:
         """The first fact that the journal's other ranks see differently."""
         said = json.loads((work / FOLDER / _FACTS).read_bytes())
-        return difference(said["facts"], self._facts)
+        return difference(seen_elsewhere(said["facts"]), seen_elsewhere(self._facts))
 
     def close(self) -> None:
         """End the run."""

@@ -73,7 +73,10 @@ class Site:
         elif team is not None:
             journal.session = team.join()
             if (other := journal.disagreement(self._work)) is not None:
-                raise PlanError(f"rank {team.number} does not do the same work as rank 0: not the same is: {other}")
+                raise PlanError(
+                    f"rank {team.number} does not do the same work as rank 0: not the same is: {other}; inputs must be "
+                    "the same files, or copies with the same time of the last write (cp -a, rsync -t)"
+                )
             journal.open(self._work, team)
         else:
             journal.open(self._work)

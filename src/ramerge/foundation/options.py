@@ -43,8 +43,8 @@ STAGE: Decorator = click.option(
     "--stage",
     metavar="FOLDER",
     shell_complete=folders,
-    help="Of an OUT elsewhere: where files lie until they are sent, a folder that all ranks and nodes see; default: in "
-    "the user's cache folder.",
+    help="Of an OUT elsewhere: where files lie until they are sent; default: in the user's cache folder. With Ray, and "
+    "with ranks to the hub, a folder that all see.",
 )
 SENDING: tuple[Decorator, ...] = (
     STAGE,

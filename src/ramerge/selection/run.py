@@ -15,6 +15,7 @@ from ramerge.foundation.errors import EvaluationError, OutputError, PlanError, R
 from ramerge.foundation.events import Progress
 from ramerge.foundation.extras import install
 from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.text import unknown
 from ramerge.recipe.document import Document
 from ramerge.selection import evidence
 from ramerge.selection.evidence import Estimate
@@ -22,6 +23,7 @@ from ramerge.selection.folder import Folder, search_folder
 from ramerge.selection.points import document_of, merge_point
 from ramerge.selection.results import SearchResult, TriedPoint
 from ramerge.selection.scores import (
+    MEAN,
     Measure,
     Objective,
     ScoreFailedError,
@@ -38,6 +40,11 @@ TRIALS = 30
 _SHOWN = 1000
 _RECIPE = "ramerge.yaml"
 _MERGE, _SCORE = "merge seconds", "score seconds"
+
+
+class _WrongObjectiveError(EvaluationError):
+    """No point can have the objective."""
+
 
 MakeScorer: TypeAlias = Callable[[Folder], Scorer]
 
@@ -229,9 +236,10 @@ class _Search:
             recipe = (self._folder.candidate / _RECIPE).read_text(encoding="utf-8")
             self._folder.write(f"trials/{asked.number}.yaml", recipe)
             scores, is_whole = self._scored()
+            self._check_objectives(scores)
             validation = _split(self._scorer, scores, "validation")
             values = [_finite(each, validation) for each in self._request.objectives]
-        except OutputError:
+        except (OutputError, _WrongObjectiveError):
             raise
         except (ScoreFailedError, RamergeError) as error:
             failure = str(error)[:_SHOWN]
@@ -251,6 +259,12 @@ class _Search:
                 self._best = Trial(asked.number, asked.point, "complete", tuple(values), None, {})
                 self._best_scores = validation
         return None
+
+    def _check_objectives(self, scores: Scores) -> None:
+        """Raise if an objective is no figure of the first scores: then no further point would have it."""
+        for each in self._request.objectives if not self._names else ():
+            if each.name != MEAN and each.name not in scores:
+                raise _WrongObjectiveError(unknown("--objective", each.name, [*scores, MEAN]))
 
     def _scored(self) -> tuple[Scores, bool]:
         """The candidate's scores, and whether they are whole: a hopeless point is given up."""

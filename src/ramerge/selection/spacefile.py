@@ -132,11 +132,18 @@ class _Reader:
                 self._say(place, "is empty")
             return
         try:
-            domain = _range(inner) if isinstance(inner, dict) else _choices(inner)
+            domain = _range(inner, self._is_real(key, method)) if isinstance(inner, dict) else _choices(inner)
         except ValueError as error:
             self._say(place, str(error))
             return
         yield Axis(key, domain, method, self._document.where(place, "").partition("\n")[0].rstrip(": "))
+
+    def _is_real(self, key: str, method: str | None) -> bool:
+        """Whether a key's values need not be whole, so that `from: 0, to: 1` means all numbers between."""
+        name = parameter_of(key)
+        methods = [method] if method is not None else METHODS
+        kinds = {str(METHODS[each].parameters.model_fields[name].annotation) for each in methods if takes(each, key)}
+        return name is not None and any("float" in kind for kind in kinds)
 
     def _check_keys(self, axes: Sequence[Axis], methods: Sequence[str]) -> None:
         known = list(dict.fromkeys(name for method in methods for name in _parameters(method)))
@@ -186,8 +193,8 @@ def _is_range(inner: Mapping[str, Any]) -> bool:
     return bool(inner.keys() & {"from", "to"}) or (plain and bool(inner) and inner.keys() <= {*_ENDS, *_RANGE})
 
 
-def _range(inner: Mapping[str, Any]) -> Range:
-    """Raises `ValueError` with what is wrong."""
+def _range(inner: Mapping[str, Any], is_real: bool) -> Range:
+    """Whole ends and no step mean whole numbers only, unless `is_real`. Raises `ValueError` with what is wrong."""
     if strangers := [name for name in inner if name not in _RANGE]:
         raise ValueError(f"{unknown('key of a range', strangers[0], _RANGE)}; such as {{from: 0, to: 0.5}}")
     low, high = (_number(name, inner.get(name)) for name in ("from", "to"))
@@ -201,7 +208,7 @@ def _range(inner: Mapping[str, Any]) -> Range:
         raise ValueError(f"step {step}: must be above 0 and fit between {low} and {high}")
     if log and (low <= 0 or step is not None):
         raise ValueError("log: true needs a range above 0, and no step")
-    return Range(low, high, step, log)
+    return Range(float(low) if is_real and step is None else low, high, step, log)
 
 
 def _number(name: str, value: Any) -> float:
