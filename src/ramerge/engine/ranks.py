@@ -69,6 +69,10 @@ class Carrier(Protocol):
         """Raise if nothing is brought any more."""
         ...
 
+    def clock(self) -> float:
+        """Seconds in which files were brought, without those in which nobody could."""
+        ...
+
     def end(self) -> None:
         """Bring what was written last, and as rank 0 remove everything."""
         ...
@@ -280,10 +284,11 @@ class Team:
             if said is not None and said.get("state") == _FAILED:
                 raise RankError(f"rank {number} has failed: {said['words']}", resumable=bool(said["resumable"]))
             beats = said["beats"] if said is not None else -1
-            before, since = self._seen.get(number, (-2, now))
+            clock = now if self._carrier is None else self._carrier.clock()
+            before, since = self._seen.get(number, (-2, clock))
             if beats != before:
-                self._seen[number] = beats, now
-            elif now - since > self._rank.timeout:
+                self._seen[number] = beats, clock
+            elif clock - since > self._rank.timeout:
                 text = f"rank {number} is lost: there was no sign of it for {self._rank.timeout:g} s"
                 raise RankError(text, resumable=True)
             if said is None and not self._folder.exists():
@@ -429,6 +434,6 @@ def _replace(path: Path, text: str) -> None:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
