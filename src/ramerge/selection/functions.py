@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,15 @@ class CallableScorer:
 
     def about(self) -> Mapping[str, Any]:
         """Its name, and the digest of its text; without one where the text is not known."""
-        name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
+        function: Any = self._function
+        while isinstance(function, partial):
+            function = function.func
+        named = function if hasattr(function, "__qualname__") else type(function)
         text = ""
         with suppress(OSError, TypeError):
-            text = inspect.getsource(self._function)
+            text = inspect.getsource(named)
         digest = hashlib.sha256(text.encode()).hexdigest() if text else ""
-        return {"function": f"{self._function.__module__}:{name}", "digest": digest}
+        return {"function": f"{named.__module__}:{named.__qualname__}", "digest": digest}
 
     def close(self) -> None:
         """There is nothing to end."""
