@@ -390,6 +390,7 @@ def test_an_analysis_does_not_remove_what_another_one_says(s3: Server, tmp_path:
         (tmp_path / name).mkdir()
     first, second = teams
     first._begin()
+    first._beat()
     first.tell()
     before = s3.files("meet-twice")
     with pytest.raises(SendError, match="meet-twice: another job is at work there; wait for it"):
@@ -414,4 +415,18 @@ def test_what_a_killed_job_has_left_hinders_no_other(s3: Server, tmp_path: Path)
     board = Board(Bucket("s3", f"{BUCKET}/{name}", "writing there", SendError), tmp_path, "0.00123456789abcde", 2)
     board.begin()
     assert s3.files(name) == {}
+    board.end()
+
+
+def test_who_has_claimed_the_place_does_not_wait_to_see_who_lives(s3: Server, tmp_path: Path) -> None:
+    """A merge goes on after a kill without that delay, which counts against the time of the other ranks."""
+    (tmp_path / "board").mkdir()
+    (tmp_path / "board" / "0.0123456789abcdef").write_text("{}")
+    s3.put(tmp_path, f"claimed/{RANKS}")
+    out = ObjectsOut("s3", f"{BUCKET}/claimed", tmp_path)
+    out.claim("0123", overwrite=False, shared=["model.safetensors"])
+    board = out.board(tmp_path, "0.00123456789abcde", 2)
+    began = time.monotonic()
+    board.begin()
+    assert time.monotonic() - began < 2 and s3.files("claimed").keys() == {MARKER}
     board.end()

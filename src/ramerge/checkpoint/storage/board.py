@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ramerge.checkpoint.storage.objects import RANKS, Bucket
@@ -44,9 +44,13 @@ class Board:
         work: the folder of this process.
         own: its number and a random one, as `3.8f3c...`.
         world: how many processes there are.
+        is_claimed: whether no other job can be at work in the folder.
     """
 
-    def __init__(self, bucket: Bucket, work: Path, own: str, world: int) -> None:
+    def __init__(
+        self, bucket: Bucket, work: Path, own: str, world: int, is_claimed: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._is_claimed = is_claimed
         self._bucket, self._work, self._own = bucket, work, own
         self._leads = own.startswith("0.")
         self._pause = _PAUSE + _PAUSE_A_RANK * world
@@ -71,7 +75,8 @@ class Board:
             SendError: the bucket cannot be asked, or another job is at work there.
         """
         if self._leads:
-            self._refuse_others()
+            if not self._is_claimed():
+                self._refuse_others()
             self._remove()
         self._thread.start()
 

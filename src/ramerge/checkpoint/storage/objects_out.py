@@ -79,7 +79,7 @@ class ObjectsOut(Destination):
 
     def board(self, work: Path, own: str, world: int) -> Board:
         """See `Destination`."""
-        return Board(self._bucket, work, own, world)
+        return Board(self._bucket, work, own, world, lambda: bool(self._said))
 
     def _refuse(self, run: Callable[[], str | None], *, overwrite: bool) -> None:
         """Raise if the folder cannot be taken."""
