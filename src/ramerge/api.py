@@ -14,7 +14,7 @@ from ramerge.checkpoint.outputs import out_of
 from ramerge.checkpoint.storage.destination import Destination
 from ramerge.engine.chosen import chosen_executor
 from ramerge.engine.execute import execute
-from ramerge.engine.ranks import TIMEOUT, Executors, Rank, chosen_rank, rank_of
+from ramerge.engine.ranks import TIMEOUT, Executors, Rank, check_executor, chosen_rank, rank_of
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
 from ramerge.foundation.errors import RecipeError
@@ -80,6 +80,7 @@ def plan(
     Raises:
         RecipeError: the recipe is wrong; all its problems are listed.
     """
+    check_executor(executor)
     place = out_of(out, stage, public=public) if out is not None else None
     if isinstance(place, Destination) and executor == "ranks":
         place.joins = rank_of(os.environ).number > 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ramerge
@@ -75,14 +77,60 @@ def test_a_function_that_throws_fails_its_point_only(tmp_path: Path) -> None:
         ({"space": {"parameters": {"q": [1, 2]}}}, "parameters.q: unknown parameter"),
         ({"vary": VARY, "objectives": ["=min"]}, "must be NAME"),
         ({"vary": VARY, "server": ramerge.ModelServer("vllm")}, "the score is a function"),
+        ({"vary": "parameters.r=0"}, "vary: must be a mapping from keys to lists of values, not 'parameters.r=0'"),
+        ({"vary": {"parameters.r": 0.1}}, "vary: must be a mapping from keys to lists"),
+        ({"vary": {3: [1, 2]}}, "unknown key '3'"),
+        ({"vary": {"method": [["ram"], "ties"]}}, "unknown method"),
+        ({"space": 3}, "space: must be a mapping or the path of a file, not 3"),
+        ({"vary": VARY, "trials": 0}, "trials: must be a whole number above 0, not 0"),
+        ({"vary": VARY, "sampler": "greedy"}, "sampler: must be one of grid, tpe, cmaes, nsga2, not 'greedy'"),
+        ({"vary": VARY, "seed": -1}, "seed: must be a whole number"),
+        ({"vary": VARY, "objectives": "tool=min"}, "objectives: must be a list of names, not 'tool=min'"),
+        ({"vary": VARY, "most_failures": -1}, "most_failures: must be a whole number"),
+        ({"vary": VARY, "score_timeout": float("nan")}, "score_timeout: must be a number of seconds above 0, not nan"),
+        ({"vary": VARY, "on_progress": 3}, "on_progress: must be a function, not 3"),
+        ({"vary": VARY, "cache": "no", "html": 1}, "cache: must be True or False, not 'no'"),
+        ({"vary": VARY, "score": None}, "score: must be a function, .* not None"),
+        ({"vary": VARY, "recipe": None}, "recipe: must be a Recipe, a mapping or the path of a file, not None"),
     ],
 )
 def test_what_makes_no_sense_is_said_before_anything_is_merged(
     tmp_path: Path, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises((ramerge.RecipeError, ramerge.EvaluationError), match=said):
-        ramerge.search(RECIPE, tmp_path / "out", by_items, **options)
+        ramerge.search(**({"recipe": RECIPE, "out": tmp_path / "out", "score": by_items} | options))
     assert not (tmp_path / "out").exists()
+
+
+def nothing(model: Path) -> Iterator[dict[str, float]]:
+    return
+    yield {}
+
+
+def long_name(model: Path) -> dict[str, float]:
+    return {"x" * 5000: 1.0}
+
+
+def half_a_character(model: Path) -> dict[str, float]:
+    return {"\ud800": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("score", "said"),
+    [(nothing, "gave no scores"), (long_name, "at most 200"), (half_a_character, "can be printed"), (max, "TypeError")],
+)
+def test_scores_of_no_use_fail_their_point_and_keep_the_folder_whole(tmp_path: Path, score: Any, said: str) -> None:
+    for _ in range(2):
+        with pytest.raises(ramerge.EvaluationError, match=f"(?s)no point got a score.*{said}"):
+            ramerge.search(RECIPE, tmp_path / "out", score, vary=VARY, html=False)
+
+
+def test_another_function_behind_a_partial_is_another_score(tmp_path: Path) -> None:
+    """And numbers of NumPy are values like others."""
+    vary = {"parameters.r": np.array([0, 0.25], np.float32)}
+    ramerge.search(RECIPE, tmp_path / "out", partial(by_items), vary=vary, html=False)
+    with pytest.raises(ramerge.EvaluationError, match="score"):
+        ramerge.search(RECIPE, tmp_path / "out", partial(nothing), vary=vary, html=False)
 
 
 def test_suites_need_a_server(tmp_path: Path) -> None:
@@ -117,3 +165,34 @@ def test_a_recommendation_can_be_merged(tmp_path: Path) -> None:
     other = replace(found, method="task_arithmetic", parameters={"scale": 0.8}, rounding="stochastic")
     applied = ramerge.plan(other.applied(own))
     assert applied.problems == () and applied.recipe.rounding == "stochastic"
+
+
+def always(value: float) -> Any:
+    return lambda model: {"tool": [value, 1.0] * 10}
+
+
+class Answer:
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __call__(self, model: Path) -> dict[str, list[float]]:
+        return {"tool": [self.value, 1.0] * 10}
+
+
+@pytest.mark.parametrize("make", [always, Answer])
+def test_a_score_with_other_values_is_another_score(tmp_path: Path, make: Any) -> None:
+    ramerge.search(RECIPE, tmp_path / "out", make(0.0), vary=VARY, html=False)
+    ramerge.search(RECIPE, tmp_path / "out", make(0.0), vary=VARY, html=False)
+    with pytest.raises(ramerge.EvaluationError, match="score"):
+        ramerge.search(RECIPE, tmp_path / "out", make(1.0), vary=VARY, html=False)
+    again = partial(make(0.0))
+    ramerge.search(RECIPE, tmp_path / "partial", again, vary=VARY, html=False)
+
+
+def test_what_a_function_raises_is_in_the_log(tmp_path: Path) -> None:
+    def score(model: Path) -> dict[str, list[float]]:
+        raise KeyError("my bug")
+
+    with pytest.raises(ramerge.EvaluationError):
+        ramerge.search(RECIPE, tmp_path / "out", score, vary=VARY, html=False)
+    assert "in score\n    raise KeyError" in (tmp_path / "out" / "score.log").read_text()

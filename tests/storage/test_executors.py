@@ -8,8 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,11 @@ import pytest
 
 import ramerge
 from ramerge.checkpoint import relay
-from ramerge.checkpoint.storage.objects import MARKER, RANKS
+from ramerge.checkpoint.storage.board import Board
+from ramerge.checkpoint.storage.objects import MARKER, RANKS, Bucket
 from ramerge.checkpoint.storage.objects_out import ObjectsOut
-from ramerge.engine.ranks import Rank
+from ramerge.engine import journal
+from ramerge.engine.ranks import Rank, Team
 from ramerge.foundation.errors import OutputWarning, RamergeError, SendError
 from tests import kills
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
@@ -250,6 +255,12 @@ def test_ranks_of_an_analysis_meet_in_a_bucket(s3: Server, source: dict[str, Any
     assert s3.files("meet") == {}
 
 
+def test_a_rank_whose_rank_0_does_not_come_leaves_nothing(s3: Server, source: dict[str, Any], stage: Path) -> None:
+    with pytest.raises(ramerge.RankError, match="rank 0 has not begun within 2 s"):
+        kills.merge(source, f"s3://{BUCKET}/waits", rank=Rank(1, 2, 2.0))
+    assert s3.files("waits") == {} and not left(stage)
+
+
 def test_a_rank_that_does_not_come(s3: Server, source: dict[str, Any], stage: Path) -> None:
     with pytest.raises(
         ramerge.RankError, match=r"have not come within 2 s: 1; are all started with the same command\?"
@@ -303,3 +314,125 @@ def test_an_interrupted_merge_on_ray_goes_on(
         cluster.merge(connected, source, out, block=kills.BLOCK)
     assert found(s3, "ray-interrupted") == expected(source, tmp_path / "here")
     assert left(stage) == [] and s3.uploads("ray-interrupted") == []
+
+
+def test_a_list_that_lacks_what_was_put_while_it_was_made(
+    s3: Server, source: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the additions to a file it names a later one, and not the one before."""
+    fetch, real, hidden = Board._fetch_all, Bucket.list, dict[Board, str]()
+    fetching = threading.local()
+
+    def fetched(board: Board) -> None:
+        fetching.board = board
+        try:
+            fetch(board)
+        finally:
+            del fetching.board
+
+    def listed(bucket: Bucket, below: str | None = None) -> dict[str, Any]:
+        there = real(bucket, below)
+        board = getattr(fetching, "board", None)
+        if board is not None and board not in hidden:
+            news = [key for key in there if key.split("/")[1] in board._members and key not in board._seen]
+            for key in news:
+                file, _, start = key.rpartition("@")
+                if any(int(other.rpartition("@")[2]) > int(start) for other in news if other.startswith(f"{file}@")):
+                    hidden[board] = key
+                    del there[key]
+                    break
+        return there
+
+    append = journal._Own.append
+
+    def slowly(own: Any, *arguments: Any) -> None:
+        time.sleep(0.02)
+        append(own, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Board, "_fetch_all", fetched)
+        patch.setattr(Bucket, "list", listed)
+        patch.setattr(journal._Own, "append", slowly)
+        assert in_threads(source, f"s3://{BUCKET}/ranks-gap") == [None] * WORLD
+    assert hidden
+    assert found(s3, "ranks-gap") == expected(source, tmp_path / "here")
+
+
+def test_nobody_is_lost_while_the_server_does_not_answer(
+    s3: Server, source: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, seconds = Bucket.list, 3.0
+    began, writers = threading.Event(), set[int]()
+    until = list[float]()
+
+    def listed(bucket: Bucket, below: str | None = None) -> dict[str, Any]:
+        if began.is_set():
+            until.append(time.monotonic() + 2 * seconds)
+            time.sleep(max(0.0, until[0] - time.monotonic()))
+        return real(bucket, below)
+
+    append = journal._Own.append
+
+    def noted(own: Any, kind: int, *arguments: Any) -> None:
+        append(own, kind, *arguments)
+        if kind == journal._BLOCK:
+            writers.add(id(own))
+            if len(writers) == WORLD:
+                began.set()
+
+    monkeypatch.setattr(Bucket, "list", listed)
+    monkeypatch.setattr(journal._Own, "append", noted)
+    ranks = [Rank(number, WORLD, seconds) for number in range(WORLD)]
+    out = f"s3://{BUCKET}/ranks-silence"
+    assert side_by_side([lambda rank=rank: kills.merge(source, out, rank=rank) for rank in ranks]) == [None] * WORLD
+    assert found(s3, "ranks-silence") == expected(source, tmp_path / "here")
+
+
+def test_an_analysis_does_not_remove_what_another_one_says(s3: Server, tmp_path: Path) -> None:
+    """Two jobs meet in one folder, from machines that share nothing."""
+    bucket = Bucket("s3", f"{BUCKET}/meet-twice", "writing there", SendError)
+    teams = [Team(Rank(0, 2, SECONDS), tmp_path / name, partial(_board, bucket, tmp_path / name)) for name in "ab"]
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    first, second = teams
+    first._begin()
+    first._beat()
+    first.tell()
+    before = s3.files("meet-twice")
+    with pytest.raises(SendError, match="meet-twice: another job is at work there; wait for it"):
+        second._begin()
+    assert before.keys() <= s3.files("meet-twice").keys()
+    assert before
+    first._ended.set()
+    assert first._carrier is not None
+    first._carrier.end()
+    assert s3.files("meet-twice") == {}
+
+
+def _board(bucket: Bucket, work: Path, own: str) -> Board:
+    return Board(bucket, work, own, 2)
+
+
+def test_what_a_killed_job_has_left_hinders_no_other(s3: Server, tmp_path: Path) -> None:
+    name = "meet-left"
+    (tmp_path / "board").mkdir()
+    (tmp_path / "board" / "0.0123456789abcdef").write_text("{}")
+    s3.put(tmp_path, f"{name}/{RANKS}")
+    board = Board(Bucket("s3", f"{BUCKET}/{name}", "writing there", SendError), tmp_path, "0.00123456789abcde", 2)
+    board.begin()
+    assert s3.files(name) == {}
+    board.end()
+
+
+def test_who_has_claimed_the_place_does_not_wait_to_see_who_lives(s3: Server, tmp_path: Path) -> None:
+    """A merge goes on after a kill without that delay, which counts against the time of the other ranks."""
+    (tmp_path / "board").mkdir()
+    (tmp_path / "board" / "0.0123456789abcdef").write_text("{}")
+    s3.put(tmp_path, f"claimed/{RANKS}")
+    out = ObjectsOut("s3", f"{BUCKET}/claimed", tmp_path)
+    out.claim("0123", overwrite=False, shared=["model.safetensors"])
+    board = out.board(tmp_path, "0.00123456789abcde", 2)
+    began = time.monotonic()
+    board.begin()
+    assert time.monotonic() - began < 2 and s3.files("claimed").keys() == {MARKER}
+    board.end()

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from ramerge.engine.journal import Session
 from ramerge.foundation.errors import InputError, RamergeError, RankError, RecipeError, StoppedError, reason
@@ -67,6 +67,10 @@ class Carrier(Protocol):
 
     def check(self) -> None:
         """Raise if nothing is brought any more."""
+        ...
+
+    def clock(self) -> float:
+        """Seconds in which files were brought, without those in which nobody could."""
         ...
 
     def end(self) -> None:
@@ -134,9 +138,14 @@ def chosen_rank(executor: str, timeout: float, ray_init: Mapping[str, Any] | Non
         raise RecipeError("ray_init: is only of use with executor ray")
     if executor in ("threads", "ray"):
         return None
-    if executor != "ranks":
-        raise RecipeError(f"executor: {executor!r} is not known; choose threads, ranks or ray")
+    check_executor(executor)
     return rank_of(os.environ, timeout)
+
+
+def check_executor(executor: str) -> None:
+    """Raise if there is no such executor."""
+    if executor not in get_args(Executors):
+        raise RecipeError(f"executor: {executor!r} is not known; choose threads, ranks or ray")
 
 
 def advice(environment: Mapping[str, str]) -> str:
@@ -280,10 +289,11 @@ class Team:
             if said is not None and said.get("state") == _FAILED:
                 raise RankError(f"rank {number} has failed: {said['words']}", resumable=bool(said["resumable"]))
             beats = said["beats"] if said is not None else -1
-            before, since = self._seen.get(number, (-2, now))
+            clock = now if self._carrier is None else self._carrier.clock()
+            before, since = self._seen.get(number, (-2, clock))
             if beats != before:
-                self._seen[number] = beats, now
-            elif now - since > self._rank.timeout:
+                self._seen[number] = beats, clock
+            elif clock - since > self._rank.timeout:
                 text = f"rank {number} is lost: there was no sign of it for {self._rank.timeout:g} s"
                 raise RankError(text, resumable=True)
             if said is None and not self._folder.exists():
@@ -429,6 +439,6 @@ def _replace(path: Path, text: str) -> None:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

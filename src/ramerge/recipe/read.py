@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.text import quoted
 from ramerge.recipe.document import Document, read_document
 from ramerge.recipe.mergekit.translate import Look, blind, is_mergekit, translate
 from ramerge.recipe.model import Recipe, read_structure
@@ -51,4 +53,6 @@ def _written(source: AnyRecipe) -> Document:
         return Document(source.model_dump(exclude_none=True, warnings=False, by_alias=True), folder=source.folder)
     if isinstance(source, str | Path):
         return read_document(Path(source))
+    if not isinstance(source, Document | Mapping):
+        raise RecipeError(f"recipe: must be a Recipe, a mapping or the path of a file, not {quoted(source)}")
     return source if isinstance(source, Document) else Document(dict(source))

@@ -64,8 +64,11 @@ def parts_of(function: Callable[..., Any], model: Path, split: str) -> Iterator[
 
 
 def takes_split(function: Callable[..., Any]) -> bool:
-    """Whether a function has a parameter `split`."""
-    return "split" in inspect.signature(function).parameters
+    """Whether a function has a parameter `split`; one that does not say what it takes has none."""
+    try:
+        return "split" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 def plain(value: Any) -> Any:

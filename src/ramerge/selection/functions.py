@@ -10,12 +10,15 @@ import hashlib
 import inspect
 import json
 import os
+import re
 import select
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from ramerge.selection.child import parts_of, takes_split
 from ramerge.selection.scores import ScoreFailedError, Scores, Split, read_scores
 
 _MOST_BYTES = 1 << 26
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _SECONDS_TO_START = 300.0  # importing torch from a slow disk
 
 
@@ -85,10 +89,15 @@ class FunctionScorer:
 
 
 class CallableScorer:
-    """A function of this process. Nothing ends one that hangs."""
+    """A function of this process. Nothing ends one that hangs.
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+    Args:
+        function: the function.
+        log: gets the traceback of what it raises.
+    """
+
+    def __init__(self, function: Callable[..., Any], log: Path) -> None:
+        self._function, self._log = function, log
         self.splits = takes_split(function)
         self.in_parts = inspect.isgeneratorfunction(function)
 
@@ -97,20 +106,43 @@ class CallableScorer:
         try:
             for part in parts_of(self._function, model, split):
                 yield read_scores(part)
+        except ScoreFailedError:
+            raise
         except Exception as error:
-            raise error if isinstance(error, ScoreFailedError) else ScoreFailedError(in_words(error)) from error
+            with self._log.open("a", encoding="utf-8") as log:
+                traceback.print_exception(error, file=log)
+            raise ScoreFailedError(in_words(error)) from error
 
     def about(self) -> Mapping[str, Any]:
-        """Its name, and the digest of its text; without one where the text is not known."""
-        name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
-        text = ""
-        with suppress(OSError, TypeError):
-            text = inspect.getsource(self._function)
-        digest = hashlib.sha256(text.encode()).hexdigest() if text else ""
-        return {"function": f"{self._function.__module__}:{name}", "digest": digest}
+        """Its name, and the digest of its text and of the values that it holds."""
+        function: Any = self._function
+        held: list[Any] = []
+        while isinstance(function, partial):
+            held += [function.args, function.keywords]
+            function = function.func
+        named = function if hasattr(function, "__qualname__") else type(function)
+        text = _ADDRESS.sub("", repr([*held, *_held(function)])) + _text(named)
+        digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        return {"function": f"{named.__module__}:{named.__qualname__}", "digest": digest}
 
     def close(self) -> None:
         """There is nothing to end."""
+
+
+def _held(function: Any) -> list[Any]:
+    """Defaults and closed-over values of a function; the attributes of an object that is called."""
+    cells = getattr(function, "__closure__", None) or ()
+    held = [getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)]
+    held += [cell.cell_contents for cell in cells]
+    return held if hasattr(function, "__code__") else [getattr(function, "__dict__", None)]
+
+
+def _text(named: Any) -> str:
+    """The source, or the compiled code where there is no source: in an interactive session."""
+    with suppress(OSError, TypeError):
+        return inspect.getsource(named)
+    code = getattr(named, "__code__", None)
+    return "" if code is None else f"{code.co_code.hex()} {_ADDRESS.sub('', repr(code.co_consts))} {code.co_names}"
 
 
 class _Process:

@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 
 MEAN = "mean"
 _MOST_NAMES = 1000
+_LONGEST_NAME = 200
 _LARGEST = 1e100  # sums over items, and the squares that errors are made of, are finite then
 
 
@@ -134,7 +135,17 @@ def read_scores(returned: Any) -> dict[str, Measure]:
         )
     if len(returned) > _MOST_NAMES:
         raise ScoreFailedError(f"returned {len(returned):,} names; at most {_MOST_NAMES:,} are possible")
-    return {str(name): _measure(str(name), value) for name, value in returned.items()}
+    return {_name(name): _measure(str(name), value) for name, value in returned.items()}
+
+
+def _name(given: Any) -> str:
+    """A name that a file of JSON can hold and be read with again."""
+    name = str(given)
+    if len(name) > _LONGEST_NAME or not name.isprintable():
+        raise ScoreFailedError(
+            f"{quoted(shown(name, 60))}: a name must be at most {_LONGEST_NAME} characters that can be printed"
+        )
+    return name
 
 
 def _measure(name: str, value: Any) -> Measure:
@@ -159,7 +170,7 @@ def joined(parts: Iterable[Scores]) -> dict[str, Measure]:
     """All parts together.
 
     Raises:
-        ScoreFailedError: parts have other names, or several of them no items.
+        ScoreFailedError: there is no part, parts have other names, or several of them no items.
     """
     whole: dict[str, Measure] = {}
     for number, part in enumerate(parts):
@@ -173,6 +184,8 @@ def joined(parts: Iterable[Scores]) -> dict[str, Measure]:
                 raise ScoreFailedError(f"{shown(name, 60)}: came twice; only lists of items can come in parts")
             else:
                 whole[name] = of_items(np.concatenate([before.items, measure.items]))
+    if not whole:
+        raise ScoreFailedError("gave no scores")
     return whole
 
 

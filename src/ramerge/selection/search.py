@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from ramerge.evaluation.endpoint import EndpointAccess
 from ramerge.evaluation.evaluate import EvaluationRequest
@@ -13,6 +14,7 @@ from ramerge.evaluation.serving import ModelServer
 from ramerge.foundation.errors import EvaluationError, RecipeError
 from ramerge.foundation.extras import install
 from ramerge.foundation.files import write_file
+from ramerge.foundation.text import quoted
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.document import Document
 from ramerge.recipe.read import AnyRecipe, open_recipe
@@ -27,6 +29,8 @@ from ramerge.selection.space import Space
 from ramerge.selection.spacefile import file_space, mapped_space, vary_space
 
 Samplers: TypeAlias = Literal["grid", "tpe", "cmaes", "nsga2"]
+_A_SCORE = "a function, or module:function or file.py:function, or an EvaluationRequest"
+_A_BOOL = "True or False"
 Score: TypeAlias = str | Callable[..., Any] | EvaluationRequest
 
 
@@ -90,6 +94,25 @@ def search(
         PlanError: the recipe cannot be merged.
         OutputError: the folder cannot be written.
     """
+    _check(
+        out=(isinstance(out, str | Path), "a folder", out),
+        score=(isinstance(score, str | EvaluationRequest) or callable(score), _A_SCORE, score),
+        vary=(vary is None or _varies(vary), "a mapping from keys to lists of values", vary),
+        space=(space is None or isinstance(space, str | Path | Mapping), "a mapping or the path of a file", space),
+        trials=(trials is None or _is_whole(trials, 1), "a whole number above 0", trials),
+        sampler=(sampler is None or sampler in get_args(Samplers), f"one of {', '.join(get_args(Samplers))}", sampler),
+        seed=(_is_whole(seed, 0, 2**31), "a whole number from 0 to 2147483647", seed),
+        objectives=(_are_words(objectives), "a list of names", objectives),
+        prune=(isinstance(prune, bool), _A_BOOL, prune),
+        most_failures=(_is_whole(most_failures, 0), "a whole number, or 0 for no bound", most_failures),
+        score_timeout=(_is_time(score_timeout), "a number of seconds above 0", score_timeout),
+        server=(server is None or isinstance(server, ModelServer), "a ModelServer", server),
+        concurrency=(_is_whole(concurrency, 1), "a whole number above 0", concurrency),
+        html=(isinstance(html, bool), _A_BOOL, html),
+        threads=(threads is None or _is_whole(threads, -(2**31)), "a whole number", threads),
+        cache=(isinstance(cache, bool), _A_BOOL, cache),
+        on_progress=(on_progress is None or callable(on_progress), "a function", on_progress),
+    )
     folder = Path(out)
     document = open_recipe(recipe, {}, tensors_of_base)
     request = SearchRequest(
@@ -107,11 +130,42 @@ def search(
     return _with_page(result, folder) if html else result
 
 
+def _check(**arguments: tuple[bool, str, object]) -> None:
+    """Refuse arguments: for each whether it is right, what it must be, and what was given."""
+    if wrong := [
+        f"{name}: must be {what}, not {quoted(given)}" for name, (ok, what, given) in arguments.items() if not ok
+    ]:
+        raise RecipeError(wrong)
+
+
+def _varies(vary: object) -> bool:
+    return not vary or (
+        isinstance(vary, Mapping)
+        and all(isinstance(each, Iterable) and not isinstance(each, str | bytes | Mapping) for each in vary.values())
+    )
+
+
+def _is_whole(value: object, least: int, bound: float = math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < bound
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _are_words(values: object) -> bool:
+    return (
+        isinstance(values, Iterable) and not isinstance(values, str) and all(isinstance(each, str) for each in values)
+    )
+
+
 def _space(
     recipe: Document, vary: Mapping[str, Sequence[Any]] | None, space: str | Path | Mapping[str, Any] | None
 ) -> Space:
     if bool(vary) == (space is not None):
-        raise RecipeError("say what varies: with --vary KEY=V,V,... or with --space FILE, one of them")
+        raise RecipeError(
+            "say what varies: with --vary KEY=V,V,... or with --space FILE, one of them (in Python vary or space)"
+        )
     if vary:
         return vary_space(recipe, vary)
     if isinstance(space, Mapping):
@@ -124,7 +178,7 @@ def _objectives(words: Sequence[str]) -> tuple[Objective, ...]:
     found = []
     for word in words:
         name, _, way = word.rpartition("=") if word.endswith(("=min", "=max")) else (word, "", "max")
-        if not name:
+        if not name.strip("="):
             raise EvaluationError(f"--objective {word}: must be NAME, or NAME=min")
         found.append(Objective(name, way == "min"))
     if len({each.name for each in found}) < len(found):
@@ -145,7 +199,7 @@ def _scorer(score: Score, seconds: float, server: ModelServer | None, concurrenc
         spec = score
         return lambda folder: FunctionScorer(spec, folder.log, seconds)
     function = score
-    return lambda folder: CallableScorer(function)
+    return lambda folder: CallableScorer(function, folder.log)
 
 
 def _with_page(result: SearchResult, folder: Path) -> SearchResult:

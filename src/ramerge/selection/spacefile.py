@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import quoted, unknown
@@ -34,8 +36,8 @@ def vary_space(recipe: Document, vary: Mapping[str, Sequence[Any]]) -> Space:
     Raises:
         RecipeError: with all problems.
     """
-    document = Document({key: list(values) for key, values in vary.items()})
-    document.flags = {(key,): f"--vary {key}" for key in vary}
+    document = Document({str(key): _plain(list(values)) for key, values in vary.items()})
+    document.flags = {(key,): f"--vary {key}" for key in document.values}
     return _Reader(recipe, document, "--vary").space()
 
 
@@ -45,7 +47,7 @@ def mapped_space(recipe: Document, values: Mapping[str, Any]) -> Space:
     Raises:
         RecipeError: with all problems.
     """
-    return _Reader(recipe, Document(dict(values)), "space").space()
+    return _Reader(recipe, Document(_plain(values)), "space").space()
 
 
 def file_space(recipe: Document, path: Path) -> Space:
@@ -101,7 +103,7 @@ class _Reader:
             return (str(self._recipe.values.get("method", DEFAULT_METHOD)),), []
         named = list(given) if isinstance(given, dict | list) else [given]
         for name in named:
-            if name not in METHODS:
+            if not isinstance(name, str) or name not in METHODS:
                 key = ("method", str(name)) if isinstance(given, dict) else ("method",)
                 self._problems.append(self._document.unknown(key, "method", name, list(METHODS)))
         if not named or any(name in named[:index] for index, name in enumerate(named)):
@@ -174,6 +176,15 @@ class _Reader:
                 for value in axis.domain.extremes()[1:]:
                     problems += check_point(self._recipe, first | {axis.key: value}, _label(axes))
             self._problems += problems
+
+
+def _plain(value: Any) -> Any:
+    """Values of Python as a YAML file holds them: with numbers of NumPy as Python's."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _choices(inner: Any) -> Choices:

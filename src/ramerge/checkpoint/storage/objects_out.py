@@ -79,7 +79,7 @@ class ObjectsOut(Destination):
 
     def board(self, work: Path, own: str, world: int) -> Board:
         """See `Destination`."""
-        return Board(self._bucket, work, own, world)
+        return Board(self._bucket, work, own, world, lambda: bool(self._said))
 
     def _refuse(self, run: Callable[[], str | None], *, overwrite: bool) -> None:
         """Raise if the folder cannot be taken."""
@@ -234,10 +234,10 @@ class ObjectsOut(Destination):
     def discard(self, run: str | None) -> list[str]:
         """See `Destination`."""
         there = self._there()
-        if run is None:
-            self._delete(list(self._bucket.list(RANKS)))
+        told = list(self._bucket.list(RANKS)) if run is None else []
+        self._delete(told)
         if MARKER not in there:
-            return []
+            return [f"{self.address}: what ranks of a stopped run had told each other was removed"] if told else []
         said = self._marker()
         if run is not None and said.get("run") != run:
             return []
