@@ -220,7 +220,8 @@ def test_real_agents_that_contradict_the_advice_are_shown() -> None:
     told = " ".join(CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).output.split())
     real = known_of(recommend.SPARSE)["real"]
     assert real["speaks"] == "against" and real["same"]
-    assert "against it: on 2 real agents (SmolLM2-135M, RL, agents and output in bfloat16) this scored" in told
+    agents = f"on {real['agents']} real agents (SmolLM2-135M, RL, agents and output in bfloat16)"
+    assert f"against it: {agents} this scored" in told
     assert f"{real['rival']} {real['scores'][real['rival']]:.1f} %" in told and "little evidence" in told
     assert 'tables: docs/findings.md, "What recommend says" and "On the real agents"' in told
 
