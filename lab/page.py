@@ -346,10 +346,10 @@ def _served(results: Results, real: smollm.Real) -> str:
     served = smollm.read(results, "served")
     if served is None or served.agents != real.agents or not set(served.seeds) <= set(real.seeds):
         return ""
-    seeds = ", ".join(map(str, served.seeds))
+    seeds = f"seed{'s' * (len(served.seeds) > 1)} {', '.join(map(str, served.seeds))}"
     return f"""
 
-Over a served endpoint, with vLLM on a CPU (trainings of seeds {seeds}; models and merges in bfloat16, as it computes;
+Over a served endpoint, with vLLM on a CPU (trainings of {seeds}; models and merges in bfloat16, as it computes;
 `compare.py` above computes in float32):
 
 ```sh
