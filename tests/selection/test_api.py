@@ -75,6 +75,7 @@ def test_a_function_that_throws_fails_its_point_only(tmp_path: Path) -> None:
         ({}, "say what varies"),
         ({"vary": VARY, "space": {"method": ["ram"]}}, "one of them"),
         ({"space": {"parameters": {"q": [1, 2]}}}, "parameters.q: unknown parameter"),
+        ({"space": {"dtype": {"from": 0, "to": 1}}}, "dtype"),
         ({"vary": VARY, "objectives": ["=min"]}, "must be NAME"),
         ({"vary": VARY, "server": ramerge.ModelServer("vllm")}, "the score is a function"),
         ({"vary": "parameters.r=0"}, "vary: must be a mapping from keys to lists of values, not 'parameters.r=0'"),

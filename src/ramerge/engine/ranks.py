@@ -169,10 +169,10 @@ class Team:
     Args:
         rank: this one.
         work: the hidden folder, which rank 0 makes; or this rank's own.
-        carrier: makes what brings files, from the name of this rank, if each rank has its own folder.
+        carrier: makes what brings files, from the name of this rank; None where all ranks share the folder.
     """
 
-    def __init__(self, rank: Rank, work: Path, carrier: Callable[[str], Carrier] | None = None) -> None:
+    def __init__(self, rank: Rank, work: Path, carrier: Callable[[str], Carrier | None] = lambda own: None) -> None:
         self.number, self.world = rank.number, rank.world
         self._rank = rank
         self._folder = work / FOLDER
@@ -187,7 +187,7 @@ class Team:
         self._thread: threading.Thread | None = None
         self._has_failed = False
         self.own = f"{rank.number}.{self._nonce}"
-        self._carrier = carrier(self.own) if carrier is not None else None
+        self._carrier = carrier(self.own)
 
     # --- finding each other -------------------------------------------------------------------------------------------
 

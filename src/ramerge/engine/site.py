@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, contextmanager, nullcontext
-from functools import cached_property, partial
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
 
 from ramerge.checkpoint.outputs import Out
 from ramerge.checkpoint.relay import Relay, apart, joined, made_at, work_of
 from ramerge.checkpoint.stage import Stage, gathered, hidden_folder
-from ramerge.checkpoint.storage.board import Board
 from ramerge.checkpoint.storage.destination import Destination
 from ramerge.checkpoint.write import Writer
 from ramerge.engine.facts import facts_of
@@ -136,10 +135,13 @@ def _failing(team: Team | None) -> Iterator[None]:
 @contextmanager
 def meeting(plan: Plan, rank: Rank, place: Out, further: object) -> Iterator[Site]:
     """The site of a plan without an output: ranks meet at `place`. Begun when the `with` block begins."""
-    here = isinstance(place, Path)
-    journal = Journal(facts_of(plan, further), {}, plan.bytes_read, apart=not here)
-    work = hidden_folder(place / "ranks") if isinstance(place, Path) else work_of(place, rank.number)
-    own_folder = nullcontext() if isinstance(place, Path) or not rank.number else apart(place, rank.number)
+    own_folder: AbstractContextManager[None] = nullcontext()
+    if isinstance(place, Path):
+        work = hidden_folder(place / "ranks")
+    else:
+        work = work_of(place, rank.number)
+        own_folder = apart(place, rank.number) if rank.number else own_folder
+    journal = Journal(facts_of(plan, further), {}, plan.bytes_read, apart=not isinstance(place, Path))
     with own_folder, _together(rank, work, place) as team, closing(journal):
         site = Site(work, journal, team, lambda: Stage(work / "new"))
         if site.leads:
@@ -159,17 +161,11 @@ def _together(rank: Rank | None, work: Path, out: Out | None = None) -> Iterator
     if rank is None:
         yield None
         return
-    carrier = None
-    if isinstance(out, Destination) and out.carries and rank.world > 1:
-        carrier = partial(_board, out, work, rank.world)
-    team = Team(rank, work, carrier)
+    elsewhere = out if isinstance(out, Destination) and rank.world > 1 else None
+    team = Team(rank, work, lambda own: elsewhere.board(work, own, rank.world) if elsewhere is not None else None)
     try:
         yield team
     except BaseException as failure:
         team.end(failure)
         raise
     team.end(None)
-
-
-def _board(out: Destination, work: Path, world: int, own: str) -> Board:
-    return out.board(work, own, world)

@@ -143,9 +143,11 @@ class _Reader:
     def _is_real(self, key: str, method: str | None) -> bool:
         """Whether a key's values need not be whole, so that `from: 0, to: 1` means all numbers between."""
         name = parameter_of(key)
+        if name is None:
+            return False
         methods = [method] if method is not None else METHODS
-        kinds = {str(METHODS[each].parameters.model_fields[name].annotation) for each in methods if takes(each, key)}
-        return name is not None and any("float" in kind for kind in kinds)
+        kinds = (METHODS[each].parameters.model_fields[name].annotation for each in methods if takes(each, key))
+        return any("float" in str(kind) for kind in kinds)
 
     def _check_keys(self, axes: Sequence[Axis], methods: Sequence[str]) -> None:
         known = list(dict.fromkeys(name for method in methods for name in _parameters(method)))

@@ -30,6 +30,8 @@ class Destination(ABC):
         stage: the folder on this machine in which files lie until they are sent.
         result: what names the model that is there now; the address, unless something names it more exactly.
         joins: whether another process takes the folder, and this one only sends to it.
+        carries: whether ranks can tell each other through it what they do (`board`), so that they need no folder that
+            all see.
     """
 
     address: str
@@ -37,6 +39,7 @@ class Destination(ABC):
     stage: Path
     result: str
     joins = False
+    carries = False
 
     def __str__(self) -> str:
         return self.address
@@ -73,20 +76,15 @@ class Destination(ABC):
             shared: as that process has given them to `claim`.
         """
 
-    @property
-    def carries(self) -> bool:
-        """Whether ranks can tell each other through it what they do, so that they need no folder that all see."""
-        return False
-
-    def board(self, work: Path, own: str, world: int) -> Board:
-        """What carries small files from rank to rank, if it `carries`. See `storage.board`.
+    def board(self, work: Path, own: str, world: int) -> Board | None:
+        """What carries small files from rank to rank; None where they need a folder that all see. See `storage.board`.
 
         Args:
             work: the rank's own folder.
             own: its number and a random one.
             world: how many ranks there are.
         """
-        raise NotImplementedError
+        return None
 
     @abstractmethod
     def holds(self, sent: Mapping[str, str]) -> bool:

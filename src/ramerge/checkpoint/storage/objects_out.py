@@ -47,6 +47,8 @@ class ObjectsOut(Destination):
         stage: see `Destination`.
     """
 
+    carries = True
+
     def __init__(self, scheme: str, rest: str, stage: Path) -> None:
         self._bucket = Bucket(scheme, rest, _WHAT, SendError)
         self.address = self.result = self._bucket.address
@@ -71,11 +73,6 @@ class ObjectsOut(Destination):
     def _there(self) -> dict[str, Version]:
         """The files of the folder, without what ranks tell each other."""
         return {key: version for key, version in self._bucket.list().items() if not key.startswith(f"{RANKS}/")}
-
-    @property
-    def carries(self) -> bool:
-        """See `Destination`."""
-        return True
 
     def board(self, work: Path, own: str, world: int) -> Board:
         """See `Destination`."""
