@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+import ramerge
 from ramerge.checkpoint import patched
 from ramerge.checkpoint.delta import apply as apply_module
-from ramerge.checkpoint.delta import codec, layout, progress, write
+from ramerge.checkpoint.delta import codec, collect, layout, progress, spool, write
 from ramerge.checkpoint.foreign import convert
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_checkpoint
@@ -23,14 +24,13 @@ def blocks_of_elements(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     In all modules that know the size: one that is first imported meanwhile would keep the small one for ever.
     """
-    for module in (codec, layout, progress, write, patched, make, apply_module, convert, patches):
+    for module in (codec, collect, layout, progress, spool, write, patched, make, apply_module, convert, patches):
         monkeypatch.setattr(module, "BLOCK", size)
 
 
 def write_delta(out: Path, base: Path, agent: Path, **options: Any) -> Path:
     """The delta of two folders."""
-    with staged(out, overwrite=False) as stage:
-        make.write_delta(open_checkpoint(base), open_checkpoint(agent), stage, **options)
+    ramerge.delta(base, agent, out, **options)
     return out
 
 

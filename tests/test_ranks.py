@@ -18,8 +18,9 @@ import pytest
 
 import ramerge
 from ramerge.checkpoint.stage import hidden_folder
-from ramerge.engine.facts import facts_of, seen_elsewhere
+from ramerge.engine.facts import seen_elsewhere
 from ramerge.engine.journal import difference
+from ramerge.engine.planned import facts_of
 from ramerge.engine.ranks import Rank, advice, rank_of
 from ramerge.foundation.errors import RamergeError
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple

@@ -17,7 +17,7 @@ from ramerge.engine.execute import execute
 from ramerge.engine.ranks import TIMEOUT, Executors, Rank, check_executor, chosen_rank, rank_of
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
-from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
 from ramerge.planning.build import make_plan
 from ramerge.planning.inputs import tensors_of_base
@@ -369,20 +369,18 @@ def _carried_out(
     ray_init: Mapping[str, Any] | None,
 ) -> tuple[Record, ...]:
     if kind != "threads":
-        refused = {
-            "on_tensor": on_tensor is not None,
-            "a delta": made.below is not None,
-        }
-        if what := next((what for what, is_so in refused.items() if is_so), None):
-            raise RecipeError(f"executor {kind}: {what} cannot be made by several processes; use threads")
-        made = _with_room(made, kind, rank)
-    with chosen_executor(kind, made, ray_init) as executor:
+        if on_tensor is not None:
+            raise RecipeError(f"executor {kind}: on_tensor cannot be called by several processes; use threads")
+        made = _with_room(made, rank)
+    if made.problems:
+        raise PlanError(made.problems)
+    with chosen_executor(kind, made.resources.workers, made.resources.memory_of, ray_init) as executor:
         return execute(made, executor, on_progress or silence, on_tensor, rank=rank, fresh=fresh)
 
 
-def _with_room(made: Plan, kind: str, rank: Rank | None) -> Plan:
+def _with_room(made: Plan, rank: Rank | None) -> Plan:
     """With the problem that the stage is too small, if it is: several processes have more files there than one."""
-    if made.out is None or isinstance(made.out, Path):
+    if made.out is None or isinstance(made.out, Path) or made.below is not None:
         return made
     needed = made.bytes_written  # of tasks on Ray, none knows how far sending is
     if rank is not None:

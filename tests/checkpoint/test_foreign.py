@@ -33,7 +33,6 @@ from ramerge.checkpoint.model import Checkpoint, Quantised
 from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.stage import staged
-from ramerge.deltas.make import write_delta
 from ramerge.foundation.errors import CheckpointError, OutputError
 from tests.checkpoints import alike, families, floats, simple, write_checkpoint
 from tests.foreign import CHECKSUMS, packed, write_grail, write_skyrl, write_slime
@@ -786,9 +785,7 @@ def test_a_recipe_names_them_as_deltas(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "full", versions[2])
     run = tmp_path / "run"
     first, second = (write_slime(run, k, versions[k - 1], versions[k]) for k in (1, 2))
-    with staged(tmp_path / "ours", overwrite=False) as stage:
-        opened = open_checkpoint(base)
-        write_delta(opened, open_checkpoint(second, base=opened), stage)
+    ramerge.delta(base, second, tmp_path / "ours")
     results = []
     for place, agent in enumerate(
         (

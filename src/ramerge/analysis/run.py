@@ -15,7 +15,7 @@ from ramerge.checkpoint.storage.destination import Destination
 from ramerge.checkpoint.storage.table import is_destination
 from ramerge.engine.chosen import chosen_executor
 from ramerge.engine.ranks import TIMEOUT, Executors, chosen_rank
-from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.read import AnyRecipe, open_recipe, overriding
@@ -75,7 +75,10 @@ def analyze(
         strict=strict,
     )
     listen, folder = on_progress or silence, _meeting_place(meet) if meet is not None else None
-    with chosen_executor(executor, plan, ray_init) as carrier:
+    if plan.problems:
+        raise PlanError(plan.problems)
+    resources = plan.resources
+    with chosen_executor(executor, resources.workers, resources.memory_of, ray_init) as carrier:
         return carry_out(plan, anatomy, carrier, listen, rank=rank, meet=folder)
 
 

@@ -216,8 +216,6 @@ class Relay(Stage):
         is_apart: whether other processes that send have folders of their own.
     """
 
-    reserves = False
-
     def __init__(
         self,
         folder: Path,
@@ -228,7 +226,7 @@ class Relay(Stage):
         *,
         is_apart: bool,
     ) -> None:
-        super().__init__(folder, kept)
+        super().__init__(folder, kept, reserves=False)
         self._large = large
         self.is_apart = is_apart
         self._destination, self._sent = destination, sent

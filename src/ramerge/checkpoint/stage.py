@@ -6,13 +6,14 @@ While OUT is written, there is a hidden folder `.OUT.ramerge-partial` beside it,
     new        the folder that is built, or a folder that will be removed
     old        the previous OUT, until `new` has been moved to OUT; only where two folders cannot be exchanged
     journal    what was done in `new`, if a later run can go on with it
+    spool      of a delta: blocks that are not in its files yet (`checkpoint.delta.spool`)
     ranks      what ranks of one merge tell each other
 
 `old` is always complete, and it is never removed under this name. If nothing is at OUT, it is moved back there. If
 `new` has been moved to OUT, `old` is renamed to `new` and then removed. `Output.settle` does this after every run,
 also a failed one, and before every run, because a killed run may have left folders. The rest is removed likewise, but
-for `new` and `journal` of a run that was stopped. A journal names its `new` by the inode, so it is never taken for
-that of another folder.
+for `new`, `journal` and `spool` of a run that was stopped. A journal names its `new` by the inode, so it is never taken
+for that of another folder.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from ramerge.checkpoint.storage.place import Place
 from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, StoppedError, reason
 from ramerge.foundation.files import hidden_beside, is_at, lock, write_all
 from ramerge.foundation.signals import Guard, held
+
+SPOOL = "spool"
+"""Folder for blocks of a delta."""
 
 _HERE = -100  # AT_FDCWD
 _RENAME_EXCHANGE = 2
@@ -198,15 +202,12 @@ class Stage:
     Args:
         folder: the folder.
         kept: files of it that an earlier run or another rank has made.
-
-    Attributes:
         reserves: whether large files get all of their disk at the beginning.
     """
 
-    reserves = True
-
-    def __init__(self, folder: Path, kept: Collection[str] = ()) -> None:
+    def __init__(self, folder: Path, kept: Collection[str] = (), *, reserves: bool = True) -> None:
         self.folder = folder
+        self.reserves = reserves
         self._kept = frozenset(kept)
         self._files: dict[str, tuple[Identity, int]] = {}
 
@@ -467,7 +468,7 @@ class Output:
         """Do what every run does before it begins, and say what was there."""
         self._lock = self._own()
         try:
-            left = [name for name in ("new", "journal", "ranks") if os.path.lexists(self._work / name)]
+            left = [name for name in ("new", "journal", SPOOL, "ranks") if os.path.lexists(self._work / name)]
             _remove_tree(self._work / "ranks")
             back = self.settle()
         finally:
@@ -503,8 +504,8 @@ class Output:
         return back
 
     def _remove(self) -> None:
-        """Remove what is not wanted any more; the journal first, because it speaks of `new`."""
-        for name in ("journal", "new"):
+        """Remove what is not wanted any more; the journal first, because it speaks of the others."""
+        for name in ("journal", SPOOL, "new"):
             _remove_tree(self._work / name)
 
     def words(self, error: OSError) -> str:

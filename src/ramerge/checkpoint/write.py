@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -74,6 +73,22 @@ class Written:
         with self._lock:
             self._dirty.add(shard)
 
+    def read(self, shard: str, offset: int, out: NDArray[np.uint8]) -> None:
+        """Fill `out` (uint8, contiguous) with bytes of the file `shard` from byte `offset` on.
+
+        Raises:
+            OSError: the disk fails, or the file ends early.
+        """
+        view = out.data
+        with self._opened(shard) as descriptor:
+            while view:
+                if (got := os.preadv(descriptor, [view], offset)) == 0:
+                    raise OSError(errno.EIO, "the file ends early", shard)
+                view, offset = view[got:], offset + got
+
+    def check(self) -> None:
+        """Raise what has kept a thread that brings data to the disk from doing so. There is none."""
+
     def sync(self) -> bool:
         """Bring what was written so far to the disk. Returns whether there was anything.
 
@@ -127,7 +142,11 @@ class Writer(Written):
     """
 
     def __init__(
-        self, stage: Stage, shards: Sequence[Shard], before_sync: Callable[[], Callable[[], None]] | None = None
+        self,
+        stage: Stage,
+        shards: Sequence[Shard],
+        before_sync: Callable[[], Callable[[], None]] | None = None,
+        pause: float = 0.0,
     ) -> None:
         """Create and allocate the files.
 
@@ -136,6 +155,8 @@ class Writer(Written):
             shards: the files.
             before_sync: called before what was written so far is brought to the disk; gives a function that is called
                 after that.
+            pause: seconds before each time that data is brought to the disk. Files that are removed soon may never
+                reach it.
 
         Raises:
             OSError: the disk is full or fails.
@@ -143,7 +164,8 @@ class Writer(Written):
         super().__init__(stage)
         self._before_sync = before_sync or (lambda: lambda: None)
         self._sizes = {shard.name: shard.file_bytes for shard in shards}
-        self._stop = False
+        self._pause = pause
+        self._stop = threading.Event()
         self._failure: OSError | None = None
         try:
             for shard in shards:
@@ -168,11 +190,19 @@ class Writer(Written):
             OSError: the disk is full or fails.
         """
         self._end_flusher()
-        if self._failure is not None:
-            raise self._failure
+        self.check()
         for name, size in self._sizes.items():
             with self._opened(name) as descriptor:
                 self._stage.finish(name, descriptor, size)
+
+    def check(self) -> None:
+        """See `Written.check`.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        if self._failure is not None:
+            raise self._failure
 
     def close(self) -> None:
         """Close the files without waiting for the disk."""
@@ -180,25 +210,25 @@ class Writer(Written):
         super().close()
 
     def _goes_on(self) -> bool:
-        return not self._stop
+        return not self._stop.is_set()
 
     def _end_flusher(self) -> None:
-        self._stop = True
+        self._stop.set()
         if hasattr(self, "_flusher"):
             self._flusher.join()
 
     def _flush(self) -> None:
-        while not self._stop:
+        while not self._stop.wait(self._pause):
             after = self._before_sync()
             try:
                 found = self.sync()
-                if not self._stop:
+                if not self._stop.is_set():
                     after()
             except OSError as error:
                 self._failure = error
                 return
             if not found:
-                time.sleep(0.02)
+                self._stop.wait(0.02)
 
 
 @dataclass

@@ -19,8 +19,6 @@ from ramerge.cli.options import (
     AGENTS,
     AS_DELTA,
     DTYPE,
-    EXECUTOR,
-    FRESH,
     LIMITS,
     MACHINE,
     MEET,
@@ -30,11 +28,11 @@ from ramerge.cli.options import (
     REPLACE,
     ROUNDING,
     SHARD_SIZE,
-    options,
 )
+from ramerge.engine.options import EXECUTOR, FRESH, carrying, leads
 from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.options import DEBUG, OUT, PATH, SENDING, STAGE, as_json
+from ramerge.foundation.options import DEBUG, OUT, PATH, SENDING, STAGE, as_json, options
 from ramerge.foundation.terminal import fail, reminder, say, warn
 
 if TYPE_CHECKING:
@@ -60,13 +58,13 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **
     if out is None:
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
 
-    leads = _leads(flags)
+    speaks = leads(flags)
     made = make(document, out, as_delta=as_delta, executor=flags["executor"], **_machine(flags), **_sending(flags))
-    if leads:
+    if speaks:
         warn(made.warnings)  # before the work, so that it can be stopped
-    with shown(stage, quiet=quiet or as_json or not leads) as listen:
-        record = run(made, on_progress=listen, **_carrying(flags))
-    if not leads:
+    with shown(stage, quiet=quiet or as_json or not speaks) as listen:
+        record = run(made, on_progress=listen, **carrying(flags))
+    if not speaks:
         return
     warn(warning for warning in record.warnings if warning not in made.warnings)
     if as_json:
@@ -96,11 +94,11 @@ def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, .
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no output folder: ramerge sweep RECIPE OUT --vary parameters.r=0,0.1,0.2")
-    leads = _leads(flags)
-    with shown(stage, quiet=quiet or as_json or not leads) as listen:
-        options = {**_machine(flags), **_sending(flags), **_carrying(flags)}
+    speaks = leads(flags)
+    with shown(stage, quiet=quiet or as_json or not speaks) as listen:
+        options = {**_machine(flags), **_sending(flags), **carrying(flags)}
         records = run(document, out, vary=read_varied(vary), on_progress=listen, **options)
-    if not leads:
+    if not speaks:
         return
     warnings = [warning for record in records for warning in record.warnings]
     warn(warnings)
@@ -165,11 +163,11 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, **flags: Any) -> N
     from ramerge.cli.flags import read_model
     from ramerge.foundation.screen import shown, stage
 
-    leads = _leads(flags)
+    speaks = leads(flags)
     made = make(read_model(model, flags), out, **_machine({"cache": True, **flags}), **_sending(flags))
-    with shown(stage, quiet=quiet or as_json or not leads) as listen:
-        record = run(made, on_progress=listen, **_carrying(flags))
-    if not leads:
+    with shown(stage, quiet=quiet or as_json or not speaks) as listen:
+        record = run(made, on_progress=listen, **carrying(flags))
+    if not speaks:
         return
     warn(record.warnings)
     if as_json:
@@ -196,12 +194,12 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
     document = read_recipe(paths, flags)
     _check_pages(flags, _models(document))
     asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
-    leads = _leads(flags)
-    with shown(stage, quiet=quiet or not leads) as listen:
+    speaks = leads(flags)
+    with shown(stage, quiet=quiet or not speaks) as listen:
         keys = ("threads", "max_memory", "cache", "strict", "meet")
-        chosen = {key: flags[key] for key in keys} | _carrying(flags)
+        chosen = {key: flags[key] for key in keys} | carrying(flags)
         analysis = run(document, epsilons=asked, on_progress=listen, **chosen)
-    if not leads:
+    if not speaks:
         return
     warn(analysis.warnings)
     if not quiet and not _prints(flags):
@@ -389,25 +387,6 @@ def clean(outs: tuple[str, ...], stage: str | None) -> None:
 
     for out in outs:
         say(run(out, stage=stage) or f"{out}: nothing is left of stopped runs")
-
-
-def _leads(flags: dict[str, Any]) -> bool:
-    """Whether this process speaks for all ranks."""
-    import os
-
-    from ramerge.engine.ranks import advice, rank_of
-
-    if flags["executor"] == "ranks":
-        return rank_of(os.environ).number == 0
-    warn(filter(None, [advice(os.environ)]))
-    return True
-
-
-def _carrying(flags: dict[str, Any]) -> dict[str, Any]:
-    from ramerge.cli.flags import read_ray_init
-
-    chosen = {key: flags[key] for key in ("fresh", "executor", "rank_timeout") if key in flags}
-    return chosen | {"ray_init": read_ray_init(flags["executor"], flags["address"], flags["ray_init"])}
 
 
 def _sending(flags: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,29 +177,6 @@ def _read_document(path: str, *, may_be_out: bool) -> Document:
             raise
         text = f"{path}: was read as the recipe, because it is a file; if it is meant as OUT, give a folder"
         raise RecipeError([*error.problems, text]) from error
-
-
-def read_ray_init(executor: str, address: str | None, texts: Iterable[str]) -> dict[str, Any]:
-    """The keywords of `ray.init` that `--address` and `--ray-init KEY=VALUE` ask for; dots lead into mappings.
-
-    Raises:
-        RecipeError: not of that form, or another executor is chosen.
-    """
-    made: dict[str, Any] = {} if address is None else {"address": address}
-    in_variables = "runtime_env.env_vars."  # these are text, whatever they look like
-    for key, text in pairs("--ray-init", texts, "KEY=VALUE, such as --ray-init runtime_env.env_vars.NAME=1"):
-        *folders, name = (
-            ["runtime_env", "env_vars", key[len(in_variables) :]] if key.startswith(in_variables) else key.split(".")
-        )
-        place = made
-        for folder in folders:
-            place = place.setdefault(folder, {})
-            if not isinstance(place, dict):
-                raise RecipeError(f"--ray-init {key}: {folder} is given as a value, too")
-        place[name] = text if key.startswith(in_variables) else parse_scalar(text)
-    if made and executor != "ray":
-        raise RecipeError("--address and --ray-init: are only of use with --executor ray")
-    return made
 
 
 def _is_model(path: str) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import click
 
 from ramerge.cli import completion as complete
@@ -51,37 +49,6 @@ MACHINE: tuple[Decorator, ...] = (
         help="Do not use counts from the user's cache folder, and do not store counts there.",
     ),
     *_SPEECH,
-)
-FRESH: Decorator = click.option(
-    "--fresh", is_flag=True, help="Begin anew, even if a run that was stopped could be continued."
-)
-EXECUTOR: tuple[Decorator, ...] = (
-    click.option(
-        "--executor",
-        type=click.Choice(["threads", "ranks", "ray"]),
-        default="threads",
-        help="What does the work: the threads of this process, the default; all ranks of torchrun, srun or mpirun; or "
-        "the nodes of a Ray cluster.",
-    ),
-    click.option(
-        "--rank-timeout",
-        metavar="SECONDS",
-        type=float,
-        default=60.0,
-        help="With ranks: after so long without a sign of life another rank is lost; default: 60.",
-    ),
-    click.option(
-        "--address",
-        metavar="HOST:PORT",
-        help="With ray: the cluster, or auto for that of this machine; default: as `ray.init` finds it, or a new one.",
-    ),
-    click.option(
-        "--ray-init",
-        "ray_init",
-        metavar="KEY=VALUE",
-        multiple=True,
-        help="With ray: a further keyword of `ray.init`, such as runtime_env.env_vars.NAME=1; repeatable.",
-    ),
 )
 MEET: Decorator = click.option(
     "--meet",
@@ -151,14 +118,3 @@ PAGES: tuple[Decorator, ...] = (
     click.option("--json", "json_file", type=PATH, help="Write all numbers to a JSON file; -: print them."),
     click.option("--csv", type=PATH, help="Write all numbers to a folder, as tables."),
 )
-
-
-def options(*decorators: Decorator) -> Decorator:
-    """Several options at once, in the order in which `--help` shows them."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        for decorator in reversed(decorators):
-            command = decorator(command)
-        return command
-
-    return decorate

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ramerge.engine.options import EXECUTOR, FRESH, carrying, leads
 from ramerge.foundation.completion import folders
-from ramerge.foundation.options import DEBUG, OUT, OUT_ANYWHERE, OVERWRITE, QUIET, SENDING, as_json
+from ramerge.foundation.options import DEBUG, OUT, OUT_ANYWHERE, OVERWRITE, QUIET, SENDING, as_json, options
 from ramerge.foundation.terminal import say, warn
 
 if TYPE_CHECKING:
@@ -35,12 +36,11 @@ _LINKS = click.option(
 @_THREADS
 @_LINKS
 @OVERWRITE
-@SENDING[0]
-@SENDING[1]
+@options(*SENDING, FRESH, *EXECUTOR)
 @QUIET
 @as_json("what was written")
 @DEBUG
-def delta(base: str, agent: str, out: str, quiet: bool, as_json: bool, **options: Any) -> None:
+def delta(base: str, agent: str, out: str, quiet: bool, as_json: bool, **flags: Any) -> None:
     """Write to OUT what AGENT has changed of BASE.
 
     OUT is a folder, one in a bucket (s3://bucket/folder, gs://, az://), or a repository of the hub (hub:owner/name).
@@ -50,8 +50,12 @@ def delta(base: str, agent: str, out: str, quiet: bool, as_json: bool, **options
     from ramerge.deltas.run import delta as run
     from ramerge.foundation.screen import shown, stage
 
-    with shown(stage, quiet=quiet or as_json) as listen:
-        record = run(base, agent, out, on_progress=listen, **options)
+    speaks = leads(flags)
+    chosen = {key: value for key, value in flags.items() if key not in ("address", "ray_init")} | carrying(flags)
+    with shown(stage, quiet=quiet or as_json or not speaks) as listen:
+        record = run(base, agent, out, on_progress=listen, **chosen)
+    if not speaks:
+        return
     warn(record.warnings)
     _tell(record, f"{out}: a delta of", quiet=quiet, as_json=as_json)
 
@@ -66,7 +70,7 @@ def delta(base: str, agent: str, out: str, quiet: bool, as_json: bool, **options
 @QUIET
 @as_json("what was written")
 @DEBUG
-def apply(base: str, deltas: tuple[str, ...], out: Path, quiet: bool, as_json: bool, **options: Any) -> None:
+def apply(base: str, deltas: tuple[str, ...], out: Path, quiet: bool, as_json: bool, **flags: Any) -> None:
     """Write to OUT the model that DELTAs give on BASE, with all its files, equal to the byte.
 
     Of several deltas, each must have been made for what BASE and the deltas before it give. Everything is checked
@@ -78,7 +82,7 @@ def apply(base: str, deltas: tuple[str, ...], out: Path, quiet: bool, as_json: b
     from ramerge.foundation.screen import shown, stage
 
     with shown(stage, quiet=quiet or as_json) as listen:
-        record = run(base, deltas, out, on_progress=listen, **options)
+        record = run(base, deltas, out, on_progress=listen, **flags)
     _tell(record, f"{out}: made from", quiet=quiet, as_json=as_json)
 
 

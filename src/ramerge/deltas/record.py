@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from ramerge.foundation.jsontext import dumped
 
@@ -41,6 +43,11 @@ class DeltaRecord:
     digest: str
     seconds: float
     warnings: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> DeltaRecord:
+        """From plain values."""
+        return DeltaRecord(**{**values, "warnings": tuple(values["warnings"])})
 
     def to_json(self) -> str:
         """As JSON."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from ramerge.checkpoint import relay
 from ramerge.checkpoint.delta.apply import write_agent
@@ -17,10 +18,15 @@ from ramerge.checkpoint.hub import Model, resolve
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.open import open_stacked
 from ramerge.checkpoint.outputs import out_of, path_of, problems_of
+from ramerge.checkpoint.read import threads_for
 from ramerge.checkpoint.stage import staged
+from ramerge.checkpoint.storage.destination import Destination
 from ramerge.deltas.card import card
-from ramerge.deltas.make import write_delta
+from ramerge.deltas.make import compare, fill, write_delta
 from ramerge.deltas.record import DeltaRecord
+from ramerge.engine.chosen import chosen_executor
+from ramerge.engine.ranks import TIMEOUT, Executors, chosen_rank
+from ramerge.engine.site import building
 from ramerge.foundation.dtypes import full_name, widest
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
@@ -41,6 +47,10 @@ def delta(
     overwrite: bool = False,
     stage: str | Path | None = None,
     public: bool = False,
+    fresh: bool = False,
+    executor: Executors = "threads",
+    rank_timeout: float = TIMEOUT,
+    ray_init: Mapping[str, Any] | None = None,
     on_progress: Listener | None = None,
 ) -> DeltaRecord:
     """Write what an agent has changed of its base, so that base and delta give every file of the agent back.
@@ -56,9 +66,10 @@ def delta(
         allow_outside_links: follow links of files that lead out of a model's folder.
         overwrite: replace an existing folder at `out`.
         stage: of an `out` elsewhere, a folder on this machine in which the delta lies until it is sent; by default in
-            the user's cache folder.
+            the user's cache folder. With the executors `ranks` and `ray` all processes must see it.
         public: whether everybody may see a repository that is written on the hub.
-        on_progress: called with a `Progress` in bytes of the agent.
+        fresh, executor, rank_timeout, ray_init: as for `ramerge.merge`.
+        on_progress: called with a `Progress` in bytes that are read.
 
     Returns:
         What was written.
@@ -68,16 +79,20 @@ def delta(
         CheckpointError: a model cannot be found or read, is quantised, or has changed meanwhile.
         PlanError: `out` cannot be where it is wanted.
         OutputError: the disk is full or fails.
+        RankError: another rank has failed or is lost.
+        RayError: a Ray cluster cannot be reached, or cannot do the work.
     """
     began = time.monotonic()
+    rank = chosen_rank(executor, rank_timeout, ray_init)
     if compression not in COMPRESSIONS:
         raise RecipeError(f"compression: {compression!r} is not known; choose one of {', '.join(COMPRESSIONS)}")
     check_threads(threads)
     below, above = _find(base), _find(agent)
     opened_base = open_stacked(below.folders, allow_outside_links=allow_outside_links)
     opened = open_stacked(above.folders, base=opened_base, allow_outside_links=allow_outside_links)
-    size = sum(tensor.nbytes for tensor in opened.tensors.values())
     place, inputs = out_of(out, stage, public=public), [*below.folders, *above.folders]
+    if isinstance(place, Destination):
+        place.joins = rank is not None and rank.number > 0
     # how much disk it takes is only known when it is made
     if isinstance(place, Path):
         problems = problems_of(place, inputs, 0, overwrite=overwrite)
@@ -85,19 +100,23 @@ def delta(
         problems = relay.problems_of(place, inputs, 0, overwrite=overwrite)
     if problems:
         raise PlanError(problems)
-    with relay.made_at(place, overwrite=overwrite) as folder:
+    work = compare(opened_base, opened, compression)
+    workers = threads or threads_for((*opened_base.files, *opened.files))
+    with (
+        chosen_executor(executor, workers, work.memory_of, ray_init) as carrier,
+        building(work.building(place, overwrite=overwrite), rank, fresh=fresh) as site,
+        closing(site.opened(site.spool)) as spool,
+    ):
+        if not site.leads:
+            fill(work, site, carrier, spool)
+            return DeltaRecord.of(site.written(spool.sync))
         index = write_delta(
-            opened_base,
-            opened,
-            folder,
-            compression=compression,
-            workers=threads,
-            listen=on_progress or silence,
-            allow_outside_links=allow_outside_links,
+            work, site, carrier, spool, listen=on_progress or silence, allow_outside_links=allow_outside_links
         )
-        made = _record(str(base), str(agent), index, opened, size, size_of(folder.folder), began)
+        made = _record(str(base), str(agent), index, opened, size_of(site.stage.folder), began)
         record = replace(made, warnings=tuple(_retyped(opened_base, opened)))
-        folder.write("README.md", card(record, below.hub_id, below.folder.resolve().name))
+        site.stage.write("README.md", card(record, below.hub_id, below.folder.resolve().name))
+        site.say(asdict(record))
     return record
 
 
@@ -145,7 +164,7 @@ def apply(
     with staged(folder, overwrite=overwrite) as stage:
         index = write_agent(opened, stage, workers=threads, listen=on_progress or silence)
     stored = sum(map(size_of, folders))
-    return _record(str(base), str(folder), index, opened, size, stored, began)
+    return _record(str(base), str(folder), index, opened, stored, began)
 
 
 def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
@@ -174,9 +193,7 @@ def _find(model: str | Path) -> Model:
     return resolve(os.fspath(model), Path.cwd())
 
 
-def _record(
-    base: str, agent: str, index: Index, opened: Checkpoint, size: int, stored: int, began: float
-) -> DeltaRecord:
+def _record(base: str, agent: str, index: Index, opened: Checkpoint, stored: int, began: float) -> DeltaRecord:
     kinds = [tensor.kind for tensor in index.tensors.values()]
     return DeltaRecord(
         base=without_secrets(base),
@@ -187,7 +204,7 @@ def _record(
         dropped=len(index.dropped),
         moved=sum(tensor.moved for tensor in index.tensors.values()),
         elements=sum(tensor.elements for tensor in opened.tensors.values()),
-        agent_bytes=size,
+        agent_bytes=sum(tensor.nbytes for tensor in opened.tensors.values()),
         delta_bytes=stored,
         digest=index.metadata.result,
         seconds=round(time.monotonic() - began, 3),

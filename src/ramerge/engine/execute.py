@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from ramerge.checkpoint.delta.collect import collect
 from ramerge.checkpoint.delta.write import DeltaWriter
 from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.model import Checkpoint
@@ -20,7 +21,8 @@ from ramerge.engine.beside import make_records, write_beside, write_beside_delta
 from ramerge.engine.executors.executor import Executor
 from ramerge.engine.journal import Journal
 from ramerge.engine.outcomes import Outcomes
-from ramerge.engine.patches import Patches
+from ramerge.engine.patches import COMPRESSION, Patches
+from ramerge.engine.planned import built_of, facts_of, shards_of
 from ramerge.engine.ranks import Rank
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor, Whole
@@ -82,7 +84,7 @@ def execute(
                 whole.finish()
             passes.keep()
             return _records(plan, passes, 0, seen, began)
-        with building(plan, rank, fresh=fresh) as site:
+        with building(built_of(plan), rank, fresh=fresh) as site:
             if plan.below is not None:
                 records = _write_delta(plan, plan.below, passes, site, seen, began)
             else:
@@ -93,7 +95,7 @@ def execute(
 
 
 def _write(plan: Plan, passes: _Passes, site: Site, seen: Sequence[str], began: float) -> tuple[Record, ...]:
-    with closing(site.shards(plan)) as shards:
+    with closing(site.opened(lambda: shards_of(plan, site))) as shards:
         passes.journal = site.journal
         if not passes.merge_guessed(shards):
             passes.count()
@@ -109,17 +111,20 @@ def _write(plan: Plan, passes: _Passes, site: Site, seen: Sequence[str], began: 
 def _write_delta(
     plan: Plan, below: Checkpoint, passes: _Passes, site: Site, seen: Sequence[str], began: float
 ) -> tuple[Record, ...]:
-    site.begin()
-    passes.journal = site.journal
-    passes.count()
-    passes.journal = None  # a delta is appended to; only the counts of a stopped run are used
-    names = [part.name for tensor in plan.tensors for part in tensor.parts]
-    with DeltaWriter(site.stage, names) as writer:
-        with closing(Patches(plan, below, writer)) as patches:
+    with closing(Patches(plan, below, site.opened(site.spool))) as patches:
+        passes.journal = site.journal
+        if not site.leads:
+            passes.count()
             passes.merge(patches)
-            written = patches.finish()
-        records = _records(plan, passes, written, seen, began)
-        write_beside_delta(plan, records[0], writer, site.stage)
+            return _records(plan, passes, site.written(patches.sync), seen, began)
+        passes.count()
+        passes.merge(patches)
+        site.written()
+        with DeltaWriter(site.stage, [entry.name for entry in patches.spool.slots.entries]) as writer:
+            collect(patches.spool, writer, below, COMPRESSION)
+            site.say(writer.written)
+            records = _records(plan, passes, writer.written, seen, began)
+            write_beside_delta(plan, records[0], writer, site.stage)
     return records
 
 
@@ -186,11 +191,20 @@ def observe(
     if plan.problems:
         raise PlanError(plan.problems)
     with closing(_Passes(plan, executor, listen)) as passes:
-        with meeting(plan, rank, meet, statistics) if rank and meet else nullcontext() as site:
+        with _met(plan, statistics, rank, meet) as site:
             passes.journal = site.journal if site is not None else None
             passes.count()
             passes.observe(statistics)
         return Observed(passes.known, passes.rounding[0], passes.non_finite)
+
+
+def _met(
+    plan: Plan, statistics: Sequence[Statistic], rank: Rank | None, meet: Out | None
+) -> AbstractContextManager[Site | None]:
+    """The site of ranks, if there are several."""
+    if rank is None or meet is None:
+        return nullcontext()
+    return meeting(facts_of(plan, statistics), plan.bytes_read, rank, meet)
 
 
 # --- passes ----------------------------------------------------------------------------------------------------------
@@ -377,10 +391,10 @@ class _Passes:
         wanted: Mapping[int, Sequence[Counted]],
         sink: Sink | None,
     ) -> Generator[Outcome | Message, None, None]:
-        # what these close over may travel to other processes, so nothing of `self`
-        plan, files = self._plan, self._files
-        if isinstance(plan.out, Destination):
-            plan = replace(plan, out=None)  # what sends, and its credentials, stay here
+        # what these close over may travel to other processes, so nothing of `self`, and not what sends, whose
+        # credentials stay here
+        out = None if isinstance(self._plan.out, Destination) else self._plan.out
+        plan, files = replace(self._plan, out=out, below=None), self._files
 
         def of_thread(tell: Callable[[Message], None]) -> AbstractContextManager[Worker]:
             return worker(plan, files, tell)

@@ -27,6 +27,7 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 import xxhash
@@ -113,6 +114,7 @@ class Journal:
         facts: everything that the work depends on, by a name for people.
         files: names and sizes of the large files of the folder that is built.
         total: bytes of work in all passes.
+        beside: names and sizes of further files in the hidden folder that hold what was done.
         fresh: whether what earlier runs have done is not used.
         apart: whether each rank builds a folder of its own. What it has written there is of no use for a later run, and
             what was counted does not depend on it.
@@ -124,10 +126,12 @@ class Journal:
         files: Mapping[str, int],
         total: int,
         *,
+        beside: Mapping[str, int] = MappingProxyType({}),
         fresh: bool = False,
         apart: bool = False,
     ) -> None:
         self.files = files
+        self._beside = beside
         self._fresh, self._apart = fresh, apart
         self.session = Session(1, ())
         self.reason = ""
@@ -174,8 +178,9 @@ class Journal:
         return fits
 
     def _are_there(self, work: Path) -> bool:
+        files = {**{f"new/{name}": size for name, size in self.files.items()}, **self._beside}
         with suppress(OSError):
-            return all((work / "new" / name).lstat().st_size == size for name, size in self.files.items())
+            return all((work / name).lstat().st_size == size for name, size in files.items())
         return False
 
     def _scanned(self, folder: Path, seed: int) -> Session:

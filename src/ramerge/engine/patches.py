@@ -3,142 +3,94 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.delta.codec import BLOCK, Encoded, Encoder, blocks_of, digest
-from ramerge.checkpoint.delta.write import DeltaWriter, TensorDigest
+from ramerge.checkpoint.delta.codec import BLOCK, Compression, Encoder
+from ramerge.checkpoint.delta.spool import MOST_TOGETHER, Entry, Kind, Slots, Spool
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.dtypes import itemsize
-from ramerge.planning.model import Block, Part, Plan
+from ramerge.planning.model import Block, Part, Plan, TensorPlan
 
 Bytes = NDArray[np.uint8]
-# Blocks that wait for an earlier one.
-_MOST_WAITING = 16
+
+COMPRESSION: Compression = "zstd"
+"""Of a merge that is written as a delta. It is small, because it is made to be sent."""
 
 
-@dataclass
-class _Half:
-    """A block of which some bytes are still to come."""
+class _Place(NamedTuple):
+    """Where a part of a tensor goes.
 
-    data: Bytes
-    missing: int
+    Attributes:
+        entry: of the spool.
+        begin: byte of the entry where the part's bytes begin.
+        base: what its blocks are compared with here; None if that is done later, or never.
+    """
+
+    entry: int
+    begin: int
+    base: Tensor | None
 
 
 class Patches:
-    """Compares merged blocks with the base's, in the workers' threads, and writes them in order, in its own thread.
+    """Compares merged blocks with the base's, in the workers' threads, and leaves them in a spool.
+
+    Pickled, it fills the same spool.
 
     Args:
-        plan: its merging pass goes forwards, so the block that is written next is always being merged.
+        plan: of the merge.
         base: the model that the delta is for.
-        writer: of the delta.
+        spool: the spool, with `slots_of` the plan.
     """
 
-    in_order = True
+    in_order = False
 
-    def __init__(self, plan: Plan, base: Checkpoint, writer: DeltaWriter) -> None:
-        self._parts = {part.name: part for tensor in plan.tensors for part in tensor.parts}
-        self._plan = plan
-        self._base = {name: tensor for name, tensor in base.tensors.items() if _fits(tensor, self._parts.get(name))}
-        self._others = [tensor for name, tensor in base.tensors.items() if name not in self._base]
+    def __init__(self, plan: Plan, base: Checkpoint, spool: Spool) -> None:
+        numbers = {entry.name: number for number, entry in enumerate(spool.slots.entries)}
+        compared = {entry.name: base.tensors[entry.name] for entry in spool.slots.entries if entry.kind == "encoded"}
+        self._places = [
+            [_Place(numbers[part.name], part.begin, compared.get(part.name)) for part in tensor.parts]
+            for tensor in plan.tensors
+        ]
         self._files = Files(MappingProxyType(dict(base.files)))
         self._mine = threading.local()
-        self._writer = writer
-        self._halves: dict[tuple[str, int], _Half] = {}
-        self._ready: dict[tuple[str, int], Encoded | Bytes] = {}
-        self._next: tuple[str, int] | None = None
-        self._changed = threading.Condition()
-        self._failure: BaseException | None = None
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="ramerge-delta", daemon=True)
-        self._thread.start()
+        self.spool = spool
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_mine"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state, _mine=threading.local())
 
     def write(self, point: int, tensor: int, part: int, start: int, data: Bytes) -> None:
         """See `Sink.write`."""
-        planned = self._plan.tensors[tensor].parts[part]
-        for number, block in self._blocks(planned, planned.begin + start, data):
-            self._put(planned, number, block)
+        place = self._places[tensor][part]
+        if place.base is None:
+            self.spool.put_bytes(place.entry, place.begin + start, data)
+            return
+        size = self.spool.slots.entries[place.entry].span * itemsize(place.base.dtype)
+        for begin in range(0, data.size, size):
+            self._compare(place.entry, place.base, (start + begin) // size, data[begin : begin + size])
 
-    def _blocks(self, part: Part, begin: int, data: Bytes) -> Iterator[tuple[int, Bytes]]:
-        """The blocks of which all bytes are there now."""
-        size = BLOCK * itemsize(part.dtype)
-        while data.size:
-            number, offset = divmod(begin, size)
-            whole = min(size, part.whole_nbytes - number * size)
-            piece = data[: whole - offset]
-            begin, data = begin + piece.size, data[piece.size :]
-            if piece.size == whole:
-                yield number, piece
-            elif (block := self._completed((part.name, number), whole, offset, piece)) is not None:
-                yield number, block
-
-    def _completed(self, key: tuple[str, int], size: int, offset: int, piece: Bytes) -> Bytes | None:
-        """Keep a piece of a block; gives the block if nothing is missing."""
-        with self._changed:
-            half = self._halves.setdefault(key, _Half(np.empty(size, np.uint8), size))
-            half.data[offset : offset + piece.size] = piece
-            half.missing -= piece.size
-            return self._halves.pop(key).data if not half.missing else None
-
-    def _put(self, part: Part, number: int, block: Bytes) -> None:
-        """Compare a block with the base's, and leave it for the writer."""
-        key, base = (part.name, number), self._base.get(part.name)
-        found = block.copy() if base is None else self._encoded(base, number, block)
-        with self._changed:
-            self._changed.wait_for(
-                lambda: len(self._ready) < _MOST_WAITING or key == self._next or self._failure or self._closed
-            )
-            if self._failure is not None:
-                raise self._failure
-            self._ready[key] = found
-            self._changed.notify_all()
-
-    def _encoded(self, base: Tensor, number: int, block: Bytes) -> Encoded:
+    def _compare(self, entry: int, base: Tensor, slot: int, data: Bytes) -> None:
+        """Leave what the blocks of a slot have changed of the base's."""
         if not hasattr(self._mine, "encoder"):
-            # small, because it is made to be sent
-            self._mine.encoder, self._mine.reader = Encoder("zstd"), Reader(self._files)
-        word = np.dtype(f"u{itemsize(base.dtype)}")
-        start = number * BLOCK
-        old = np.empty(block.size, np.uint8)
-        self._mine.reader.begin(0, 0)
-        self._mine.reader.read(base, start, start + block.size // word.itemsize, old)
+            self._mine.encoder, self._mine.reader = Encoder(COMPRESSION), Reader(self._files)
         encoder: Encoder = self._mine.encoder
-        return encoder.encode(old.view(word), np.ascontiguousarray(block).view(word))
-
-    def _run(self) -> None:
-        """Write tensor after tensor."""
-        try:
-            for part in self._parts.values():
-                write: Callable[..., None] = self._writer.changed if part.name in self._base else self._writer.whole
-                write(part.name, part.dtype, part.shape, self._taken(part))
-        except _StoppedError:
-            pass
-        except BaseException as error:
-            with self._changed:
-                self._failure = error
-                self._changed.notify_all()
-
-    def _taken(self, part: Part) -> Iterator[Encoded | Bytes]:
-        """The blocks of a tensor in order, each as soon as it is there."""
-        for number in range(blocks_of(part.whole_nbytes // itemsize(part.dtype))):
-            with self._changed:
-                self._next = part.name, number
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._next in self._ready or self._closed)
-                if self._closed:
-                    raise _StoppedError
-                found = self._ready.pop(self._next)
-                self._changed.notify_all()
-            yield found
+        reader: Reader = self._mine.reader
+        width, start = itemsize(base.dtype), slot * self.spool.slots.entries[entry].span
+        reader.begin(start, start + data.size // width)
+        old = reader.block(base)[: data.size].view(f"u{width}")
+        self.spool.put(entry, slot, encoder.encode_all(old, np.ascontiguousarray(data).view(f"u{width}")))
 
     def advance(self, block: Block) -> None:
-        """Nothing to do."""
+        """Nothing to do: the spool tells of what is in it."""
 
     def owner(self, block: Block) -> int | None:
         """See `Sink.owner`."""
@@ -148,39 +100,32 @@ class Patches:
         return True
 
     def sync(self) -> None:
-        """Nothing to do: no other process works."""
-
-    def finish(self) -> int:
-        """Wait until everything is written, and note the base's tensors that have no counterpart.
-
-        Returns:
-            Bytes of the delta's tensors.
-        """
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-        reader = Reader(self._files)
-        for tensor in self._others:
-            found = TensorDigest()
-            for start in range(0, tensor.elements, BLOCK):
-                stop = min(start + BLOCK, tensor.elements)
-                reader.begin(start, stop)
-                found.add(digest(reader.block(tensor)[: (stop - start) * itemsize(tensor.dtype)]))
-            self._writer.base_tensor(tensor.name, tensor.dtype, tensor.shape, found.text)
-        return self._writer.written
+        """See `Sink.sync`."""
+        self.spool.sync()
 
     def close(self) -> None:
-        """Make waiting threads stop."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._thread.join()
+        """Close the files."""
+        self.spool.close()
         self._files.close()
 
 
-class _StoppedError(Exception):
-    """Nobody waits for the delta any more."""
+def slots_of(plan: Plan, base: Checkpoint) -> Slots:
+    """Room for the output's tensors."""
+    found = {
+        part.name: _entry(tensor, part, base.tensors.get(part.name), plan.resources.block_elements)
+        for tensor in plan.tensors
+        for part in tensor.parts
+    }
+    return Slots(list(found.values()))
 
 
-def _fits(tensor: Tensor, part: Part | None) -> bool:
-    return part is not None and (tensor.dtype, tensor.shape) == (part.dtype, part.shape)
+def _entry(tensor: TensorPlan, part: Part, base: Tensor | None, size: int) -> Entry:
+    """How a tensor's blocks come, if those of the plan have `size` elements in general."""
+    kind: Kind = "whole"
+    together = MOST_TOGETHER
+    if base is not None and (base.dtype, base.shape) == (part.dtype, part.shape):
+        block = tensor.block(size)
+        fitting = [each for each in (4, 2, 1) if block % (each * BLOCK) == 0 or block >= base.elements]
+        kind = "encoded" if fitting and part.size is None else "merged"
+        together = fitting[0] if fitting else MOST_TOGETHER
+    return Entry(part.name, part.dtype, part.shape, kind, together)

@@ -331,13 +331,20 @@ class Team:
         if self.number == 0:
             self._wait_for(_WRITTEN, [number for number in self._nonces if number])
 
-    def wait_for_output(self) -> None:
-        """As another rank: wait until rank 0 has put the output in its place.
+    def say_result(self, result: Any) -> None:
+        """As rank 0: tell the others what only rank 0 knows of the output, as plain values."""
+        with self._lock:
+            self._state["result"] = result
+
+    def wait_for_output(self) -> Any:
+        """As another rank: wait until rank 0 has put the output in its place. Gives what it has said of it.
 
         Raises:
             RankError: rank 0 has failed or is lost.
         """
         self._wait_for(_DONE, [0])
+        said = _read(self._folder / f"0.{self._nonces[0]}") or {}
+        return said.get("result")
 
     def _wait_for(self, state: str, numbers: list[int]) -> None:
         while not all(self._has_reached(number, state) for number in numbers):

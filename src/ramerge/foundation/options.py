@@ -115,3 +115,14 @@ def most_failures(what: str, default: int) -> Decorator:
 def serve_timeout(what: str) -> Decorator:
     """The option `--serve-timeout`."""
     return click.option("--serve-timeout", type=SECONDS, default=900.0, show_default=True, help=what)
+
+
+def options(*decorators: Decorator) -> Decorator:
+    """Several options at once, in the order in which `--help` shows them."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate

@@ -160,7 +160,7 @@ class Encoded:
     """A block for a file: its row, without a place, its bytes, and the `digest` of the agent's block."""
 
     row: Row
-    payload: bytes
+    payload: bytes | memoryview
     result: bytes
 
 
@@ -206,6 +206,11 @@ class Encoder:
         checksum = xxhash.xxh3_64_intdigest(payload)
         row = Row(0, len(payload), xors.size, escaped, form, checksum, digest(base))
         return Encoded(row, payload, digest(other))
+
+    def encode_all(self, base: Words, other: Words) -> list[Encoded]:
+        """The same of blocks that follow one another."""
+        starts = range(0, base.size, BLOCK)
+        return [self.encode(base[start : start + BLOCK], other[start : start + BLOCK]) for start in starts]
 
     def _positions(self, bitmap: NDArray[np.uint64], elements: int, moved: int, values: int) -> tuple[int, Bytes]:
         """Their form and their bytes. Gaps if these may be much smaller, and are."""
