@@ -12,17 +12,21 @@ import pytest
 from safetensors import safe_open
 
 import ramerge
+from ramerge.checkpoint.delta.codec import Encoder
 from ramerge.checkpoint.delta.layout import INDEX
 from ramerge.checkpoint.delta.write import DeltaWriter
+from ramerge.checkpoint.write import Written
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.foundation.dtypes import full_name
-from ramerge.foundation.errors import CheckpointError, OutputError, PlanError, RecipeError, WeightsError
+from ramerge.foundation.errors import CheckpointError, ContinueNote, OutputError, PlanError, RecipeError, WeightsError
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.commands import ramerge as command
 from tests.conformance.methods import ROWS
 from tests.conformance.test_merge import plain
+from tests.deltas import blocks_of_elements
 from tests.foreign import write_slime
+from tests.kills import beside, killed
 from tests.reference import Stored
 from tests.test_vocabulary import COMMON
 from tests.test_vocabulary import write as with_vocabulary
@@ -343,3 +347,58 @@ def test_a_chain(tmp_path: Path) -> None:
             ramerge.apply(tmp_path / "v0", wrong, tmp_path / "other")
         assert not (tmp_path / "other").exists()
     assert (tmp_path / "d1" / INDEX).is_file()
+
+
+# --- stopped deltas ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_delta_that_was_killed_goes_on(torn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever has been encoded is not read again."""
+    blocks_of_elements(1000, monkeypatch)
+    base, agent = large(tmp_path / "base", 1, 0), large(tmp_path / "agent", 2, 0.2)
+    done: list[int] = []
+    real = Encoder.encode_all
+    monkeypatch.setattr(Encoder, "encode_all", lambda *a: (done.append(1), real(*a))[1])
+    ramerge.delta(base, agent, tmp_path / "whole")
+    of_all = len(done)
+    out = tmp_path / "out"
+    assert killed(lambda: ramerge.delta(base, agent, out), 2 + of_all // 2, torn=torn)
+    assert not out.exists()
+    done.clear()
+    with pytest.warns(ContinueNote, match=r"continuing: (4\d|50) % of the work was done before"):
+        ramerge.delta(base, agent, out)
+    assert len(done) == of_all - of_all // 2
+    assert files(out) == files(tmp_path / "whole") and beside(out) == []
+
+
+def test_what_has_changed_makes_a_delta_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks_of_elements(1000, monkeypatch)
+    base, agent = large(tmp_path / "base", 1, 0), large(tmp_path / "agent", 2, 0.2)
+    out, other = tmp_path / "out", tmp_path / "wanted"
+    assert killed(lambda: ramerge.delta(base, agent, out), 100)
+    with pytest.warns(ContinueNote, match="begins anew: .* because --compression has changed"):
+        ramerge.delta(base, agent, out, compression="zstd")
+    ramerge.delta(base, agent, other, compression="zstd")
+    assert files(out) == files(other)
+    assert killed(lambda: ramerge.delta(base, agent, out, overwrite=True), 100)
+    large(tmp_path / "agent", 3, 0.2)
+    with pytest.warns(ContinueNote, match="begins anew: .* because .*agent/model.* has changed"):
+        ramerge.delta(base, agent, out, overwrite=True)
+    ramerge.delta(base, agent, other, overwrite=True)
+    assert files(out) == files(other)
+    assert killed(lambda: ramerge.delta(base, agent, out, overwrite=True), 100)
+    ramerge.delta(base, agent, out, overwrite=True, fresh=True)
+    assert files(out) == files(other) and beside(out) == []
+    assert killed(lambda: ramerge.delta(base, agent, out, overwrite=True), 100)
+    assert [text.endswith("removed") for text in ramerge.clean(out)] == [True]
+    assert files(out) == files(other) and beside(out) == []
+
+
+def test_a_spool_that_does_not_hold_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, agent = large(tmp_path / "base", 1, 0), large(tmp_path / "agent", 2, 0.2)
+    written = Written.write
+    monkeypatch.setattr(Written, "write", lambda own, name, at, data: written(own, name, at, data[:-1]))
+    with pytest.raises(OutputError, match="the file system does not hold what was written"):
+        ramerge.delta(base, agent, tmp_path / "out")
+    assert not (tmp_path / "out").exists() and beside(tmp_path / "out") == []

@@ -81,10 +81,17 @@ class Slowly:
 
 
 def merge(
-    ray: Any, source: dict, out: Path | str, listen: Listener = silence, *, block: int, seconds: float = 0.0
+    ray: Any,
+    source: dict,
+    out: Path | str,
+    listen: Listener = silence,
+    *,
+    block: int,
+    seconds: float = 0.0,
+    **more: Any,
 ) -> None:
     """Merge on the cluster, in blocks of so many elements, and so many seconds more for each."""
-    plan = ramerge.plan(source, out, cache=False)
+    plan = ramerge.plan(source, out, cache=False, **more)
     plan = replace(plan, resources=replace(plan.resources, block_elements=block))
     made: Executor = RayExecutor(ray, plan.resources.workers, 2, plan.resources.memory_of)
     execute(plan, Slowly(made, seconds, Path(out).parent / "nodes") if seconds else made, listen)

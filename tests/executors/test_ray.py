@@ -365,7 +365,6 @@ def test_no_cluster_at_the_address(address: str, said: str, tmp_path: Path) -> N
     ("options", "said"),
     [
         ({"ray_init": {"address": "auto"}}, "only of use with executor ray"),
-        ({"executor": "ray", "as_delta": True}, "a delta cannot be made"),
         ({"executor": "rays"}, "choose threads, ranks or ray"),
     ],
 )

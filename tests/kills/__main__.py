@@ -31,11 +31,13 @@ from typing import Any
 import obstore
 
 import ramerge
+from ramerge.checkpoint.delta.spool import Slots
 from ramerge.checkpoint.relay import _local
 from ramerge.checkpoint.stage import hidden_folder
 from ramerge.checkpoint.storage import objects_out
 from ramerge.checkpoint.storage.objects import MARKER, RANKS
 from ramerge.checkpoint.storage.table import open_destination
+from ramerge.deltas import make, run
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.executor import Elsewhere, Executor, bare
 from ramerge.engine.executors.ray import RayExecutor, connected
@@ -62,14 +64,15 @@ class Command:
     Attributes:
         recipe: what is different from the usual recipe; None for a model by itself.
         options: of the plan.
-        in_one_process: whether ranks and Ray refuse it; then its merging pass begins anew after a kill.
-        large: whether its weights take several parts of an upload, begun while they are merged; only in a bucket.
+        large: whether its weights take several parts of an upload, begun while they are merged, and its tensors several
+            blocks of a delta.
+        agent: of `ramerge delta`: the agent.
     """
 
     recipe: Mapping[str, Any] | None
     options: Mapping[str, Any] = field(default_factory=dict)
-    in_one_process: bool = False
     large: bool = False
+    agent: str | None = None
 
 
 COMMANDS = {
@@ -77,7 +80,9 @@ COMMANDS = {
     "merge, ram, several shards": Command({"method": "ram", "shard_size": "2KB", "rounding": "stochastic"}),
     "merge, ties, guessed": Command({"method": "ties"}),
     "sweep": Command({}, {"vary": {"parameters.r": [0, 0.1, 0.2]}}),
-    "merge as a delta": Command({}, {"as_delta": True}, in_one_process=True),
+    "merge as a delta": Command({}, {"as_delta": True}),
+    "merge as a delta, large": Command({}, {"as_delta": True}, large=True),
+    "delta": Command(None, large=True, agent="tool"),
     "convert": Command(None, {"dtype": "float32"}),
     "merge, ram+, in parts": Command({"method": "ram+"}, large=True),
 }
@@ -209,6 +214,10 @@ class Job:
         rank = Rank(number, _RANKS, _TIMEOUT) if number is not None else None
         _small_models_are_worth_a_sample()
         command, folder = COMMANDS[self.command], Path(self.folder)
+        objects_out._PART = PART
+        if command.agent is not None:
+            self._make_delta(folder / "large" / "base", folder / "large" / command.agent, rank)
+            return
         source: Any = document_of(str(folder / "base"), "model")
         if command.recipe is not None:
             source = (
@@ -217,7 +226,6 @@ class Job:
         plan = ramerge.plan(source, self.out, cache=False, overwrite=True, stage=self.stage, **command.options)
         seconds, block = PACE[self.executor]
         block = _LARGE_BLOCK if command.large else block
-        objects_out._PART = PART
         plan = replace(plan, resources=replace(plan.resources, block_elements=block, workers=WORKERS))
         if self.executor == "ray":
             with connected({"address": self.address}) as ray:
@@ -225,6 +233,27 @@ class Job:
                 execute(plan, Logged(made, self.log, seconds))
         else:
             execute(plan, Logged(ThreadExecutor(WORKERS), self.log, seconds), rank=rank)
+
+    def _make_delta(self, base: Path, agent: Path, rank: Rank | None) -> None:
+        """A delta in blocks as small as can be."""
+        seconds, _ = PACE[self.executor]
+
+        @contextmanager
+        def chosen(kind: str, _workers: int, memory: Any, ray_init: Any) -> Iterator[Logged]:
+            if kind != "ray":
+                yield Logged(ThreadExecutor(WORKERS), self.log, seconds)
+                return
+            with connected(ray_init) as ray:
+                yield Logged(RayExecutor(ray, WORKERS, 2, memory), self.log, seconds)
+
+        def compared(*models: Any) -> make.Work:
+            work = make.compare(*models)
+            return replace(work, slots=Slots([replace(entry, together=1) for entry in work.slots.entries]))
+
+        run.chosen_executor, run.compare, run.chosen_rank = chosen, compared, lambda *_: rank
+        kind = "ray" if self.executor == "ray" else "threads"
+        init = {"address": self.address} if kind == "ray" else None
+        ramerge.delta(base, agent, self.out, overwrite=True, stage=self.stage, executor=kind, ray_init=init)
 
     def start(self) -> list[int]:
         """Begin it in other processes. Returns their ids."""
@@ -301,20 +330,14 @@ class _Rounds:
         self._folder, self._executor, self._address, self._server = folder, executor, address, server
         self._drawn, self._counted = drawn, counted
         (folder / "recipe.json").write_text(json.dumps(recipe(folder, write_simple(folder))))
-        if server is not None:
-            large = folder / "large"
-            (large / "recipe.json").write_text(json.dumps(recipe(large, write_simple(large, shape=_LARGE))))
+        large = folder / "large"
+        (large / "recipe.json").write_text(json.dumps(recipe(large, write_simple(large, shape=_LARGE))))
         self._whole: dict[str, tuple[dict[str, bytes], int, float]] = {}
 
     def run(self, kills: int) -> int:
         """So many kills; how many rounds ended wrongly."""
         failures, done, number = 0, 0, 0
-        several, elsewhere = self._executor not in ("threads", "bucket"), self._server is not None
-        commands = [
-            name
-            for name, command in COMMANDS.items()
-            if not (several and command.in_one_process) and (elsewhere or not command.large)
-        ]
+        commands = list(COMMANDS)
         while done < kills:
             command = commands[number % len(commands)]
             before = self._counted[self._executor, command, "kills"]
@@ -361,7 +384,7 @@ class _Rounds:
         again = job.log.stat().st_size - of_all
         if self._executor == "bucket, ranks":  # each worker may lose a whole file, and there are not more files
             workers = max(workers, killed * of_all)
-        if again > workers and self._executor != "ray" and not COMMANDS[command].in_one_process:
+        if again > workers and self._executor != "ray":
             problems.append(f"{again} blocks were done again after {killed} kills of {workers} workers in all")
         for what, number in {"rounds": 1, "kills": killed, "again": max(again, 0), "workers": workers}.items():
             self._counted[self._executor, command, what] += number
