@@ -68,7 +68,8 @@ def plan(
         max_memory: the most memory that the process may use, in bytes or as `2GB`.
         overwrite: whether an existing checkpoint at `out` would be replaced.
         stage: of outputs elsewhere, a folder on this machine in which files lie until they are sent; by default in the
-            user's cache folder. With executor `ray`, and with `ranks` to the hub, all processes must see it.
+            user's cache folder. With executor `ray`, and with `ranks` to the hub or for a delta, all processes must
+            see it.
         public: whether everybody may see a repository that is written on the hub.
         cache: whether to use counts of earlier reads of the same files, and to store counts for later reads.
         strict: whether warnings count as problems.

@@ -44,7 +44,7 @@ STAGE: Decorator = click.option(
     metavar="FOLDER",
     shell_complete=folders,
     help="Of an OUT elsewhere: where files lie until they are sent; default: in the user's cache folder. With Ray, and "
-    "with ranks to the hub, a folder that all see.",
+    "of ranks to the hub or for a delta, a folder that all see.",
 )
 SENDING: tuple[Decorator, ...] = (
     STAGE,
