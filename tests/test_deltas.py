@@ -402,3 +402,15 @@ def test_a_spool_that_does_not_hold_what_was_written(tmp_path: Path, monkeypatch
     with pytest.raises(OutputError, match="the file system does not hold what was written"):
         ramerge.delta(base, agent, tmp_path / "out")
     assert not (tmp_path / "out").exists() and beside(tmp_path / "out") == []
+
+
+def test_a_stopped_delta_is_not_that_of_base_and_agent_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks_of_elements(1000, monkeypatch)
+    one, other = large(tmp_path / "one", 1, 0), large(tmp_path / "other", 2, 0.2)
+    assert killed(lambda: ramerge.delta(one, other, tmp_path / "out"), 100)
+    with pytest.warns(ContinueNote, match="begins anew: .* because what is read has changed"):
+        ramerge.delta(other, one, tmp_path / "out")
+    ramerge.delta(other, one, tmp_path / "wanted")
+    assert files(tmp_path / "out") == files(tmp_path / "wanted")

@@ -103,6 +103,14 @@ class Written:
                     os.fdatasync(descriptor)
         return bool(dirty)
 
+    def finish(self) -> None:
+        """Wait until everything is on the disk.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        self.sync()
+
     def _goes_on(self) -> bool:
         return True
 

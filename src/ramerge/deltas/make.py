@@ -22,7 +22,7 @@ from ramerge.checkpoint.read import Files, Reader, Span
 from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.engine import facts
-from ramerge.engine.executors.executor import Executor
+from ramerge.engine.executors.executor import Executor, in_runs
 from ramerge.engine.site import Building, Site
 from ramerge.foundation.dtypes import BITS, itemsize
 from ramerge.foundation.errors import CheckpointError
@@ -35,6 +35,8 @@ _BASELINE_BYTES = 230_000_000
 _ENCODING_BYTES = 8_000_000
 # Bytes of base and agent elsewhere that a worker reads in one request each, as blocks that follow one another.
 _RUN = 64_000_000
+# How many of these there are at least, so that all workers are busy to the end.
+_LEAST_RUNS = 64
 
 
 class Pair(NamedTuple):
@@ -84,7 +86,10 @@ class Work:
 
     def building(self, out: Out, *, overwrite: bool) -> Building:
         """What is built, and all that it depends on."""
-        described = [[(one.name, one.dtype, one.shape) for one in pair.tensors] for pair in self.pairs]
+        described = [
+            *([str(path) for path in model.files] for model in (self.base, self.agent)),
+            *([(one.name, one.dtype, one.shape) for one in pair.tensors] for pair in self.pairs),
+        ]
         known = {
             **facts.versions(),
             **facts.files(self.files),
@@ -200,7 +205,8 @@ def fill(work: Work, site: Site, executor: Executor, spool: Spool, listen: Liste
     entries = spool.slots.entries
     blocks = [block for index, pair in enumerate(pairs) for block in _blocks(index, pair, entries[index])]
     total, done = sum(block.nbytes for block in blocks), 0
-    runs = list(_runs(blocks, _RUN if any(isinstance(path, Remote) for path in work.files) else 0))
+    size = min(_RUN, total // _LEAST_RUNS) if any(isinstance(path, Remote) for path in work.files) else 0
+    runs = list(in_runs(blocks, lambda block: block.nbytes, size))
     listen(Progress("comparing", 0, total))
     with files, closing(site.journal.map(executor, worker, _Worker.run, runs, _Codec(), elsewhere)) as outcomes:
         for block in outcomes:
@@ -213,18 +219,6 @@ def _blocks(index: int, pair: Pair, entry: Entry) -> Iterator[Block]:
     width = len(pair.tensors) * itemsize(entry.dtype)
     for slot in range(entry.slots):
         yield Block(index, slot, width * entry.elements_in(slot))
-
-
-def _runs(blocks: Sequence[Block], size: int) -> Iterator[list[Block]]:
-    """Blocks one after another, as many as have so many bytes; at least one."""
-    run: list[Block] = []
-    for block in blocks:
-        if run and sum(each.nbytes for each in (*run, block)) > size:
-            yield run
-            run = []
-        run.append(block)
-    if run:
-        yield run
 
 
 class _Codec:

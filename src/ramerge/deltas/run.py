@@ -109,7 +109,7 @@ def delta(
     ):
         if not site.leads:
             fill(work, site, carrier, spool)
-            return DeltaRecord.of(site.written(spool.sync))
+            return DeltaRecord.of(site.written(spool.finish))
         index = write_delta(
             work, site, carrier, spool, listen=on_progress or silence, allow_outside_links=allow_outside_links
         )

@@ -18,7 +18,7 @@ from ramerge.checkpoint.outputs import Out
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.storage.destination import Destination
 from ramerge.engine.beside import make_records, write_beside, write_beside_delta
-from ramerge.engine.executors.executor import Executor
+from ramerge.engine.executors.executor import Executor, in_runs
 from ramerge.engine.journal import Journal
 from ramerge.engine.outcomes import Outcomes
 from ramerge.engine.patches import COMPRESSION, Patches
@@ -116,7 +116,7 @@ def _write_delta(
         if not site.leads:
             passes.count()
             passes.merge(patches)
-            return _records(plan, passes, site.written(patches.sync), seen, began)
+            return _records(plan, passes, site.written(patches.spool.finish), seen, began)
         passes.count()
         passes.merge(patches)
         site.written()
@@ -459,23 +459,10 @@ def _in_order(
     """
     size = plan.resources.block_elements
     blocks = [block for index in tensors for block in _blocks(plan.tensors[index], index, size)]
-    runs = list(_runs(plan, blocks, 0 if apart else plan.resources.run_bytes))
+    in_bytes = 0 if apart else plan.resources.run_bytes
+    found = in_runs(blocks, lambda block: share_of(plan.tensors[block.tensor], block), in_bytes)
+    runs: list[Run] = [tuple((block,) for block in run) for run in found]
     return runs[::-1] if before % 2 else runs
-
-
-def _runs(plan: Plan, blocks: Sequence[Block], size: int) -> Iterator[Run]:
-    """Blocks one after another, as many as have so many bytes; at least one."""
-    run: list[Batch] = []
-    left = size
-    for block in blocks:
-        nbytes = share_of(plan.tensors[block.tensor], block)
-        if run and nbytes > left:
-            yield tuple(run)
-            run, left = [], size
-        run.append((block,))
-        left -= nbytes
-    if run:
-        yield tuple(run)
 
 
 def _blocks(tensor: TensorPlan, index: int, size: int) -> Iterator[Block]:

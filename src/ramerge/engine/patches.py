@@ -90,7 +90,7 @@ class Patches:
         self.spool.put(entry, slot, encoder.encode_all(old, np.ascontiguousarray(data).view(f"u{width}")))
 
     def advance(self, block: Block) -> None:
-        """Nothing to do: the spool tells of what is in it."""
+        """Nothing to do."""
 
     def owner(self, block: Block) -> int | None:
         """See `Sink.owner`."""

@@ -318,7 +318,7 @@ class Team:
 
     def is_cleared(self) -> bool:
         """As another rank: whether rank 0 has said so."""
-        return self._has_reached(0, _CLEARED)
+        return self._said(0, _CLEARED) is not None
 
     def written(self) -> None:
         """Say that all of this rank's bytes are on the disk, and as rank 0 wait until all say so.
@@ -342,19 +342,21 @@ class Team:
         Raises:
             RankError: rank 0 has failed or is lost.
         """
-        self._wait_for(_DONE, [0])
-        said = _read(self._folder / f"0.{self._nonces[0]}") or {}
+        while (said := self._said(0, _DONE)) is None:
+            self.check()
+            time.sleep(_PAUSE)
         return said.get("result")
 
     def _wait_for(self, state: str, numbers: list[int]) -> None:
-        while not all(self._has_reached(number, state) for number in numbers):
+        while not all(self._said(number, state) for number in numbers):
             self.check()
             time.sleep(_PAUSE)
 
-    def _has_reached(self, number: int, state: str) -> bool:
+    def _said(self, number: int, state: str) -> dict[str, Any] | None:
+        """What a rank says now, if it has reached a state."""
         said = _read(self._folder / f"{number}.{self._nonces[number]}")
         found = said.get("state") if said is not None else None
-        return found in _ORDER and _ORDER.index(found) >= _ORDER.index(state)
+        return said if found in _ORDER and _ORDER.index(found) >= _ORDER.index(state) else None
 
     def end(self, failure: BaseException | None) -> None:
         """Tell the others how this rank has ended. Rank 0 waits for them to hear it, and removes the folder."""

@@ -104,18 +104,18 @@ class Site:
         else:
             journal.open(self._work)
 
-    def written(self, sync: Callable[[], object] = lambda: None) -> Any:
+    def written(self, finish: Callable[[], None] = lambda: None) -> Any:
         """Called when this process has done its work.
 
         Args:
-            sync: brings to the disk what this process has written, if that was not done; only of use for other ranks.
+            finish: called first if there are other ranks: brings to the disk what this process has written for them.
 
         Returns:
             Of other ranks than rank 0, when the output is in its place: what rank 0 has said of it (`say`).
         """
         if self.team is None:
             return None
-        sync()
+        finish()
         self.team.written()
         return None if self.leads else self.team.wait_for_output()
 

@@ -207,16 +207,24 @@ class Spool:
         Raises:
             OSError: what this process has written could not be brought to the disk.
         """
-        self._file.check()
         self._file.close()
+        self._file.check()
 
     def sync(self) -> None:
-        """Bring to the disk what was written.
+        """Bring to the disk what was written so far.
 
         Raises:
             OSError: the disk fails.
         """
         self._file.sync()
+
+    def finish(self) -> None:
+        """Wait until everything that this process has written is on the disk, for another process that reads it.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        self._file.finish()
 
     def close(self) -> None:
         """Close the file. It is opened again when it is used again."""

@@ -21,6 +21,21 @@ def bare() -> Iterator[Callable[[], None]]:
     yield lambda: None
 
 
+def in_runs(blocks: Iterable[Block], nbytes: Callable[[Block], int], size: int) -> Iterator[list[Block]]:
+    """Blocks one after another, as many as have `size` bytes together; at least one."""
+    run: list[Block] = []
+    left = size
+    for block in blocks:
+        of_block = nbytes(block)
+        if run and of_block > left:
+            yield run
+            run, left = [], size
+        run.append(block)
+        left -= of_block
+    if run:
+        yield run
+
+
 class Executor(Protocol):
     """Runs `work` on every block, with workers that each own something: buffers, open files.
 
