@@ -36,8 +36,10 @@ MERGES: dict[str, dict[str, Any]] = {
     "ram": {"method": "ram"},
     "ram+": {"method": "ram+"},
     "ram+ shared=agree_max": {"method": "ram+", "parameters": {"shared": "agree_max"}},
+    "ram+ shared=rms": {"method": "ram+", "parameters": {"shared": "rms"}},
     "linear": {"method": "linear"},
     "task_arithmetic": {"method": "task_arithmetic"},
+    "task_arithmetic scale=0.8": {"method": "task_arithmetic", "parameters": {"scale": 0.8}},
 }
 FOLDERS = {"bfloat16": "agents", "float32": "agents-float32"}
 """Where the agents lie that are merged into an output of this dtype."""
