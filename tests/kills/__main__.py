@@ -382,7 +382,8 @@ class _Rounds:
         if left := place.left():
             problems.append(f"left beside it: {', '.join(left)}")
         again = job.log.stat().st_size - of_all
-        if self._executor == "bucket, ranks" and "delta" not in command:  # each worker may lose a whole file, and there are not more files
+        if self._executor == "bucket, ranks" and "delta" not in command:
+            # each worker may lose a whole file, and there are not more files
             workers = max(workers, killed * of_all)
         if again > workers and self._executor != "ray":
             problems.append(f"{again} blocks were done again after {killed} kills of {workers} workers in all")
