@@ -1,8 +1,8 @@
 """What `ramerge recommend` knows: for each situation a method with fixed parameters, and what speaks for or against.
 
-The tiny agents decide, because they were trained ten times; the real agents, trained less often, may turn the choice
-only to a candidate that is good on both. So the rule is: if a candidate is within one point of the best on the tiny
-agents and within one point of the best on the real ones, it is taken; otherwise the best on the tiny agents is.
+The tiny agents decide, because they were trained ten times. Candidates within one point of the best on them count as
+equally good, and between these the real agents decide, if they were merged with some of them: the best there is taken.
+Of those within one point of it, the best on the tiny agents is.
 """
 
 from __future__ import annotations
@@ -75,6 +75,10 @@ class Choice:
         found: Floats = self.scores.mean(0)
         return found
 
+    def is_near(self, name: str) -> bool:
+        """Whether a candidate counts as equally good as the best on tiny agents."""
+        return bool(self.mean[self.names.index(name)] >= self.mean.max() - MARGIN)
+
     @property
     def regrets(self) -> list[float]:
         """On each seed, how far the choice on the other seeds is below the best candidate."""
@@ -126,14 +130,14 @@ def chosen_of(names: Sequence[str], tiny: Floats, real: Mapping[str, float]) -> 
         tiny: their mean scores on tiny agents.
         real: mean scores on real agents, of those that were measured.
     """
-    return (good_on_both(names, tiny, real) or [names[int(tiny.argmax())]])[0]
+    return (judged(names, tiny, real) or [names[int(tiny.argmax())]])[0]
 
 
-def good_on_both(names: Sequence[str], tiny: Floats, real: Mapping[str, float]) -> list[str]:
-    """The candidates near the best on tiny and near the best on real agents, best on the tiny ones first."""
-    ranked = [(names[place], float(tiny[place])) for place in np.argsort(-tiny, kind="stable")]
-    near = [name for name, score in ranked if score >= tiny.max() - MARGIN]
-    return [name for name in near if name in real and real[name] >= max(real.values()) - MARGIN]
+def judged(names: Sequence[str], tiny: Floats, real: Mapping[str, float]) -> list[str]:
+    """Of the candidates near the best on tiny agents those near the best of them on real ones; best on tiny first."""
+    near = [names[place] for place in np.argsort(-tiny, kind="stable") if tiny[place] >= tiny.max() - MARGIN]
+    known = [name for name in near if name in real]
+    return [name for name in known if real[name] >= max(real[each] for each in known) - MARGIN]
 
 
 def choices(results: Results) -> Iterator[tuple[str, Choice]]:

@@ -392,8 +392,9 @@ more are *sparse*. The candidates are the methods of the paper's table 1 and WUD
 the section on shared elements, each once. In a situation the settings with the most candidates count, and the
 candidates that were measured in all of them.
 
-The rule: if a candidate is within {advice.MARGIN:g} point of the best both on the tiny and on the real agents of that
-precision, it is taken. Otherwise the best on the tiny agents is, of which there are more trainings.
+The rule: candidates within {advice.MARGIN:g} point of the best on the tiny agents count as equally good. If some of
+them were measured on the real agents of that precision, the best there is taken; otherwise the best on the tiny agents
+is.
 {_turned(choices)}
 
 {tables.of_advice(choices)}
@@ -419,14 +420,14 @@ def _of_how_many(results: Results) -> str:
 
 
 def _turned(choices: Mapping[str, advice.Choice]) -> str:
-    """In which situations the real agents have changed the advice, and where no candidate is good on both."""
+    """Where the real agents have decided."""
     told = []
     for name, choice in choices.items():
-        if choice.real is None:
-            continue
-        good = advice.good_on_both(choice.names, choice.mean, advice.real_means(choice.real, choice.dtype))
-        told.append(f"*{name}*: {', '.join(f'`{advice.label(one)}`' for one in good) or 'none'}")
-    return f"Good on both are: {'; '.join(told)}." if told else ""
+        known = advice.real_means(choice.real, choice.dtype)
+        scored = [one for one in choice.names if one in known and choice.is_near(one)]
+        words = ", ".join(f"`{advice.label(one)}` {known[one]:.1f}" for one in scored)
+        told += [f"*{name}*: {words}"] if scored else []
+    return f"So measured on the real agents were: {'; '.join(told)}." if told else ""
 
 
 def _at_the_top(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:

@@ -39,7 +39,7 @@ MERGES: dict[str, dict[str, Any]] = {
     "ram+ shared=rms": {"method": "ram+", "parameters": {"shared": "rms"}},
     "linear": {"method": "linear"},
     "task_arithmetic": {"method": "task_arithmetic"},
-    "task_arithmetic scale=0.8": {"method": "task_arithmetic", "parameters": {"scale": 0.8}},
+    "sum x 0.8": {"method": "task_arithmetic", "parameters": {"scale": 0.8}},
 }
 FOLDERS = {"bfloat16": "agents", "float32": "agents-float32"}
 """Where the agents lie that are merged into an output of this dtype."""

@@ -102,13 +102,14 @@ def test_words_follow_the_rule_for_differences(low: float, high: float, words: s
     ("real", "chosen"),
     [
         ({}, "first"),
-        ({"first": 80.0, "second": 80.9}, "first"),  # both are near the best
+        ({"first": 80.0, "second": 80.9}, "first"),  # neither is better on both
         ({"first": 80.0, "second": 81.1}, "second"),
-        ({"first": 80.0, "third": 85.0}, "first"),  # none is near the best of both
+        ({"first": 80.0, "third": 85.0}, "first"),  # the third is not among the best on tiny agents
+        ({"first": 80.0, "second": 81.1, "third": 85.0}, "second"),
         ({"second": 80.0}, "second"),
     ],
 )
-def test_real_agents_turn_the_advice_only_to_what_is_good_on_both(real: dict[str, float], chosen: str) -> None:
+def test_real_agents_decide_between_the_best_on_tiny_agents(real: dict[str, float], chosen: str) -> None:
     tiny = np.array([70.0, 69.2, 60.0])
     assert advice.chosen_of(("first", "second", "third"), tiny, real) == chosen
 
