@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ramerge.checkpoint.arena import room
 from ramerge.checkpoint.delta.codec import BLOCK, COLUMNS, DamagedError, Row, blocks_of, decode, most_stored
-from ramerge.checkpoint.read import Files, Reader
+from ramerge.checkpoint.read import Reader
 from ramerge.checkpoint.tensor import Origin, Stored, Tensor
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
@@ -21,6 +21,8 @@ from ramerge.foundation.text import quoted
 Bytes = NDArray[np.uint8]
 
 _ROW = 8 * COLUMNS
+# Bytes that are asked for on both sides of where some blocks of many are expected.
+_UNEVEN = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,16 @@ class Patched(Origin):
         yield self.table
         yield from self.base.origin.leaves()
 
+    def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
+        """See `Origin`. Where blocks end is known only from the table, so they are thought to be of equal size."""
+        first, last = start // BLOCK, blocks_of(stop)
+        yield Stored(self.table.path, self.table.offset + first * _ROW, (last - first) * _ROW)
+        if self.data is not None:
+            count, size = blocks_of(tensor.elements), self.data.nbytes
+            begin = max(size * first // count - _UNEVEN, 0)
+            yield Stored(self.data.path, self.data.offset + begin, min(size * last // count + _UNEVEN, size) - begin)
+        yield from self.base.origin.ahead(self.base, start, stop)
+
     def scratch(self, tensor: Tensor, elements: int) -> int:
         """See `Origin`. Includes what libraries allocate while they decompress."""
         width, touched = itemsize(tensor.dtype), min((2 + elements // BLOCK) * BLOCK, tensor.elements)
@@ -84,16 +96,10 @@ class Patched(Origin):
         if whole is not out:
             out[:] = whole[(start - low) * width : (stop - low) * width]
 
-    def moved(self, files: Files) -> int:
-        """How many elements differ from the base's, by the table. Reads nothing else."""
-        table = np.empty(self.table.nbytes, np.uint8)
-        files.fill(self.table.path, self.table.offset, table)
-        return int(table.view(np.uint64).reshape(-1, COLUMNS)[:, Row._fields.index("moved")].sum())
-
     def _rows(self, reader: Reader, tensor: Tensor, first: int, last: int) -> list[Row]:
         """What the delta says of the blocks from `first` up to `last`."""
         numbers = reader.arena.take(_ROW * (last - first))
-        reader.files.fill(self.table.path, self.table.offset + first * _ROW, numbers)
+        reader.fill(self.table.path, self.table.offset + first * _ROW, numbers)
         data_bytes = self.data.nbytes if self.data is not None else 0
         rows = [Row.of(each) for each in numbers.view(np.uint64).reshape(-1, COLUMNS)]
         for number, row in enumerate(rows, first):
@@ -131,7 +137,7 @@ class Patched(Origin):
         start = 0
         for shift, together in groupby(zip(shifts, stops, strict=True), itemgetter(0)):
             *_, (_, stop) = together
-            reader.files.fill(self.data.path, self.data.offset + shift + start, payload[start:stop])
+            reader.fill(self.data.path, self.data.offset + shift + start, payload[start:stop])
             start = stop
         return payload
 
@@ -139,3 +145,8 @@ class Patched(Origin):
         return CheckpointError(
             f"{self.table.path}: tensor {quoted(tensor.name)} is damaged: {error} (block {number}); get the delta again"
         )
+
+
+def moved_of(table: Bytes) -> int:
+    """How many elements differ from the base's, by the bytes of a tensor's table."""
+    return int(table.view(np.uint64).reshape(-1, COLUMNS)[:, Row._fields.index("moved")].sum())

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,13 @@ from ramerge.foundation.machine import processors
 # Several workers read at a time, and many systems let a process open only 1,024 files, including the outputs.
 _MOST_OPEN = 32
 _REQUESTS = 16
+# Of a file elsewhere: bytes between pieces that are asked for together; bytes of such a request; answers that are kept.
+_GAP = 1 << 20
+_AHEAD = 4 << 20
+_ANSWERS = 2
+
+AHEAD_BYTES = _ANSWERS * _AHEAD
+"""What a reader holds of a file elsewhere of which it reads small pieces (`Origin.ahead`)."""
 
 
 def threads_for(files: Iterable[Place]) -> int:
@@ -81,6 +89,33 @@ class _Extent(NamedTuple):
     path: Remote
     begin: int
     end: int
+
+
+class _Ahead:
+    """Extents of a file elsewhere, each asked for as a whole when the first piece of it is needed."""
+
+    def __init__(self, extents: Iterable[_Extent]) -> None:
+        self._extents = list(extents)
+        self._answers: OrderedDict[_Extent, NDArray[np.uint8]] = OrderedDict()
+
+    def give(self, position: int, out: NDArray[np.uint8]) -> bool:
+        """Fill `out` with the bytes from `position` on, if one of the extents holds them."""
+        for extent in self._extents:
+            if extent.begin <= position and position + out.size <= extent.end:
+                start = position - extent.begin
+                out[:] = self._answer(extent)[start : start + out.size]
+                return True
+        return False
+
+    def _answer(self, extent: _Extent) -> NDArray[np.uint8]:
+        if extent not in self._answers:
+            while len(self._answers) >= _ANSWERS:
+                self._answers.popitem(last=False)
+            answer = np.empty(extent.end - extent.begin, np.uint8)
+            extent.path.storage.fill(extent.path.key, extent.begin, answer)
+            self._answers[extent] = answer
+        self._answers.move_to_end(extent)
+        return self._answers[extent]
 
 
 class Files:
@@ -213,6 +248,24 @@ def _elsewhere(tensor: Tensor, start: int, stop: int) -> _Extent | None:
     return _Extent(origin.path, origin.offset + start * width, origin.offset + stop * width)
 
 
+def _together(extents: Iterable[_Extent]) -> Iterator[_Extent]:
+    """Extents of a file in their order, joined where little lies between them, and cut where they are long."""
+    joined: _Extent | None = None
+    for extent in extents:
+        if joined is not None and extent.begin <= joined.end + _GAP and extent.end - joined.begin <= _AHEAD:
+            joined = joined._replace(end=max(joined.end, extent.end))
+            continue
+        yield from _cut(joined)
+        joined = extent
+    yield from _cut(joined)
+
+
+def _cut(extent: _Extent | None) -> Iterator[_Extent]:
+    if extent is not None:
+        for begin in range(extent.begin, extent.end, _AHEAD):
+            yield extent._replace(begin=begin, end=min(begin + _AHEAD, extent.end))
+
+
 def _arrived(identities: Mapping[Place, Identity]) -> Files:
     """The files as another machine opens them."""
     files = Files(identities)
@@ -244,19 +297,35 @@ class Reader:
         self._held: dict[int, NDArray[np.uint8]] = {}
         self._digests: dict[tuple[int, int, int], bytes] = {}
         self._streams: dict[tuple[int, int], Stream] = {}
+        self._ahead: dict[Place, _Ahead] = {}
 
     def expect(self, spans: Iterable[Span]) -> None:
         """Hear which blocks come next. What follows one another in a file elsewhere is one request for all of them."""
         self._streams = {}
         ends: dict[tuple[Remote, int], Stream] = {}
+        pieces: dict[Remote, list[_Extent]] = {}
         for tensors, start, stop in spans:
             for tensor in {id(tensor): tensor for tensor in tensors}.values():
+                for piece in tensor.origin.ahead(tensor, start, stop):
+                    if isinstance(piece.path, Remote):
+                        end = piece.offset + piece.nbytes
+                        pieces.setdefault(piece.path, []).append(_Extent(piece.path, piece.offset, end))
                 if (extent := _elsewhere(tensor, start, stop)) is None:
                     continue
                 path, begin, end = extent
                 stream = ends.pop((path, begin), None) or Stream(path.storage, path.key, begin, begin)
                 stream.stop = end
                 ends[path, end] = self._streams[id(tensor), start] = stream
+        self._ahead = {path: _Ahead(_together(sorted(extents))) for path, extents in pieces.items()}
+
+    def fill(self, path: Place, position: int, out: NDArray[np.uint8]) -> None:
+        """As `Files.fill`, but from an answer to one request for several pieces where `expect` has heard of them.
+
+        Raises:
+            CheckpointError: as for `Files.fill`.
+        """
+        if path not in self._ahead or not self._ahead[path].give(position, out):
+            self.files.fill(path, position, out)
 
     def begin(self, start: int, stop: int) -> None:
         """Take all memory back. Blocks of elements `start:stop` come next."""

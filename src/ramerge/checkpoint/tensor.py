@@ -44,6 +44,13 @@ class Origin(ABC):
     def leaves(self) -> Iterator[Stored]:
         """The stored extents that a read of the whole tensor takes; at least one."""
 
+    def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
+        """Extents in which small pieces lie that a read of elements `start:stop` takes one by one; about, at the ends.
+
+        Where they are elsewhere, they are asked for together.
+        """
+        yield from ()
+
     @abstractmethod
     def scratch(self, tensor: Tensor, elements: int) -> int:
         """The most bytes of temporary memory that a read of so many elements takes from the reader's arena."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ramerge.checkpoint.read import AHEAD_BYTES
 from ramerge.checkpoint.storage.place import Remote
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.machine import check_threads, memory, processors
@@ -125,10 +126,11 @@ def cut(
 
     kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
     elsewhere = any(isinstance(path, Remote) for path in inputs.files)
+    deltas = sum(agent.delta is not None for agent in inputs.opened_agents.values())
 
     def resources(workers: int, block: int) -> Resources:
         buffer = max((tensor.buffer_bytes(block) for tensor in kinds), default=0)
-        each = buffer + scratch + partials + (models * _BYTES_OF_ANSWER if elsewhere else 0)
+        each = buffer + scratch + partials + (models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if elsewhere else 0)
         return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
 
     block = _largest_block(inputs)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
+
+import numpy as np
 
 from ramerge.checkpoint.arena import Arena, room
 from ramerge.checkpoint.delta.codec import BLOCK, blocks_of, digest
@@ -16,10 +18,10 @@ from ramerge.checkpoint.formats.safetensors import ONE_FILE
 from ramerge.checkpoint.header import parse_header
 from ramerge.checkpoint.identity import check_unchanged
 from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.patched import Patched
-from ramerge.checkpoint.read import Files, Reader, threads_for
+from ramerge.checkpoint.patched import Patched, moved_of
+from ramerge.checkpoint.read import Files, Reader, Span, Wanted, threads_for
 from ramerge.checkpoint.stage import Stage
-from ramerge.checkpoint.storage.place import Place
+from ramerge.checkpoint.storage.place import Place, Remote
 from ramerge.checkpoint.tensor import Tensor
 from ramerge.checkpoint.write import Shard, Writer, lay_out
 from ramerge.foundation.dtypes import itemsize
@@ -28,13 +30,18 @@ from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
 
+# Blocks of a tensor that a worker takes together, and elsewhere those that are asked for together.
+_TOGETHER = 4
+_RUN = 64
+
 
 @dataclass(frozen=True)
-class _Block:
-    """A block of a tensor, and where it goes."""
+class _Blocks:
+    """Some blocks of a tensor, and where they go."""
 
     tensor: Tensor
-    number: int
+    start: int
+    stop: int
     shard: str
     offset: int
 
@@ -59,19 +66,26 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, 
         raise CheckpointError(f"{agent.directory}: is no delta")
     index = read_index(agent.delta / INDEX)
     shards = _shards(agent, agent.delta, index)
-    memory = max((room(BLOCK * itemsize(one.dtype)) + one.scratch(BLOCK) for one in agent.tensors.values()), default=0)
+    most = _TOGETHER * BLOCK
+    memory = max(
+        (2 * room(most * itemsize(one.dtype)) + one.scratch(most) for one in agent.tensors.values()), default=0
+    )
+    blocks = _blocks(agent, shards)
+    size = _RUN if any(isinstance(path, Remote) for path in agent.files) else 1
+    runs = iter(lambda: list(islice(blocks, size)), [])
     with Files(agent.files) as files:
         writer = Writer(stage, shards)
         try:
             pool = Pool(workers or threads_for(agent.files), lambda: _Worker(Reader(files, Arena(memory)), writer))
-            digests = pool.map(_Worker.run, _blocks(agent, shards))
+            digests = chain.from_iterable(pool.map(_Worker.run, runs))
             total, done = sum(tensor.nbytes for tensor in agent.tensors.values()), 0
             for tensor in _in_order(agent, shards):
                 found = TensorDigest()
                 for block in told("writing", islice(digests, blocks_of(tensor.elements)), tensor, done, total, listen):
                     found.add(block)
                 done += tensor.nbytes
-                _check(agent, tensor, index.tensors[tensor.name], found.text, files)
+                _check(agent, tensor, index.tensors[tensor.name], found.text)
+            _check_moved(agent, index, files)
             writer.finish()
         finally:
             writer.close()
@@ -80,18 +94,32 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, 
     return index
 
 
-def _check(agent: Checkpoint, tensor: Tensor, said: DeltaTensor, digest: str, files: Files) -> None:
+def _memory(tensor: Tensor) -> int:
+    """Bytes of an arena that a worker needs."""
+    most = _TOGETHER * BLOCK
+    return 2 * room(most * itemsize(tensor.dtype)) + tensor.scratch(most)
+
+
+def _check(agent: Checkpoint, tensor: Tensor, said: DeltaTensor, digest: str) -> None:
     """Hold a tensor that was written against the index."""
     if digest != said.result:
         raise CheckpointError(
             f"{agent.directory}: tensor {quoted(tensor.name)} does not become what the delta says; it is damaged, get "
             "it again"
         )
-    if isinstance(tensor.origin, Patched) and (moved := tensor.origin.moved(files)) != said.moved:
-        raise CheckpointError(
-            f"{agent.directory}: tensor {quoted(tensor.name)} has {moved:,} elements that moved, but the delta's index "
-            f"says {said.moved:,}; it is damaged, get it again"
-        )
+
+
+def _check_moved(agent: Checkpoint, index: Index, files: Files) -> None:
+    """Hold the tables of all tensors against the index."""
+    patched = {name: tensor.origin for name, tensor in agent.tensors.items() if isinstance(tensor.origin, Patched)}
+    tables = {name: np.empty(origin.table.nbytes, np.uint8) for name, origin in patched.items()}
+    files.fill_all([Wanted(patched[name].table.path, patched[name].table.offset, tables[name]) for name in patched])
+    for name, table in tables.items():
+        if (moved := moved_of(table)) != index.tensors[name].moved:
+            raise CheckpointError(
+                f"{agent.directory}: tensor {quoted(name)} has {moved:,} elements that moved, but the delta's index "
+                f"says {index.tensors[name].moved:,}; it is damaged, get it again"
+            )
 
 
 class _Worker:
@@ -100,14 +128,26 @@ class _Worker:
     def __init__(self, reader: Reader, writer: Writer) -> None:
         self._reader, self._writer = reader, writer
 
-    def run(self, block: _Block) -> bytes:
-        """Write a block; returns its digest."""
-        self._reader.begin(0, 0)
-        start, stop = block.number * BLOCK, min((block.number + 1) * BLOCK, block.tensor.elements)
-        out = self._reader.arena.take((stop - start) * itemsize(block.tensor.dtype))
-        self._reader.read(block.tensor, start, stop, out)
-        self._writer.write(block.shard, block.offset, out)
-        return digest(out)
+    def run(self, run: Sequence[_Blocks]) -> list[bytes]:
+        """Write blocks, one after another; returns the digest of each."""
+        self._reader.expect(Span(_read_for(blocks.tensor), blocks.start, blocks.stop) for blocks in run)
+        return [digest for blocks in run for digest in self._write(blocks)]
+
+    def _write(self, blocks: _Blocks) -> Iterator[bytes]:
+        self._reader.begin(blocks.start, blocks.stop)
+        width = itemsize(blocks.tensor.dtype)
+        *_, out = self._reader.blocks(_read_for(blocks.tensor))
+        out = out[: (blocks.stop - blocks.start) * width]
+        self._writer.write(blocks.shard, blocks.offset, out)
+        yield from (digest(out[begin : begin + BLOCK * width]) for begin in range(0, out.size, BLOCK * width))
+
+
+def _read_for(tensor: Tensor) -> list[Tensor]:
+    """What is read for a tensor: first what is below all changes, then the tensor itself."""
+    below = tensor
+    while isinstance(below.origin, Patched):
+        below = below.origin.base
+    return [below, tensor] if below is not tensor else [tensor]
 
 
 def _shards(agent: Checkpoint, folder: Place, index: Index) -> list[Shard]:
@@ -140,12 +180,13 @@ def _in_order(agent: Checkpoint, shards: list[Shard]) -> Iterator[Tensor]:
             yield agent.tensors[name]
 
 
-def _blocks(agent: Checkpoint, shards: list[Shard]) -> Iterator[_Block]:
+def _blocks(agent: Checkpoint, shards: list[Shard]) -> Iterator[_Blocks]:
     for shard in shards:
         for name, offset in shard.offsets.items():
             tensor = agent.tensors[name]
-            for number in range(blocks_of(tensor.elements)):
-                yield _Block(tensor, number, shard.name, offset + number * BLOCK * itemsize(tensor.dtype))
+            for start in range(0, tensor.elements, _TOGETHER * BLOCK):
+                stop = min(start + _TOGETHER * BLOCK, tensor.elements)
+                yield _Blocks(tensor, start, stop, shard.name, offset + start * itemsize(tensor.dtype))
 
 
 def _copy_companions(agent: Checkpoint, index: Index, stage: Stage) -> None:
