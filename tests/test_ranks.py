@@ -325,7 +325,7 @@ def test_what_several_processes_cannot_make(source: dict, tmp_path: Path, monkey
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ramerge.RecipeError, match="on_tensor cannot be called by several processes"):
         ramerge.merge(source, on_tensor=print, executor="ranks")
-    with pytest.raises(ramerge.RecipeError, match="meet: give a folder"):
+    with pytest.raises(ramerge.RecipeError, match="needs a folder in which ranks meet"):
         ramerge.analyze(source, executor="ranks")
     with pytest.raises(ramerge.RecipeError, match="choose threads, ranks or ray"):
         ramerge.merge(source, tmp_path / "out", executor="rays")

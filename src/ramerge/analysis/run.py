@@ -64,7 +64,8 @@ def analyze(
     """
     rank = chosen_rank(executor, rank_timeout, ray_init)
     if (rank is None) != (meet is None):
-        raise RecipeError("meet: give a folder that all ranks share with executor ranks, and only with it")
+        needs = "executor ranks needs a folder in which ranks meet: --meet FOLDER, here or in a bucket"
+        raise RecipeError(needs if meet is None else "meet: is only of use with executor ranks")
     document = open_recipe(recipe, overriding(method, parameters, dtype, rounding), tensors_of_base)
     plan, anatomy = plan_analysis(
         document,

@@ -21,6 +21,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -33,6 +34,7 @@ from ramerge.checkpoint.outputs import Out, free_bytes
 from ramerge.checkpoint.stage import Keeper, Output, Stage, built, discarded, hidden_folder, staged
 from ramerge.checkpoint.storage.destination import Destination, Reaches
 from ramerge.checkpoint.storage.place import Place
+from ramerge.foundation import store
 from ramerge.foundation.errors import OutputError, SendError
 from ramerge.foundation.files import lock
 
@@ -377,7 +379,7 @@ class _Elsewhere(Output):
 
     def _fits(self, keeper: Keeper, built: int | None) -> bool:
         self._sent.read()  # now that no other process writes it
-        fits = self._sent.run is not None and keeper.fits(self._work, built)
+        fits = self._sent.run is not None and super()._fits(keeper, built)
         if fits and not self._destination.holds(self._sent.files):
             self._remove()
             fits = keeper.fits(self._work, None)
@@ -427,6 +429,12 @@ class _Elsewhere(Output):
         finally:
             self._unmake()
         return [*(here if there else []), *self._removed]
+
+    @property
+    def _words(self) -> str:
+        stage = self._destination.stage
+        is_usual = stage == store.folder("outputs")
+        return super()._words + ("" if is_usual else f" --stage {shlex.quote(str(stage))}")
 
     def fate(self) -> str:
         """A phrase that says what is there now."""

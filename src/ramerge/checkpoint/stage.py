@@ -348,7 +348,8 @@ class Output:
 
     def _fits(self, keeper: Keeper, built: int | None) -> bool:
         """Whether what an earlier run left can be continued."""
-        return keeper.fits(self._work, built)
+        strays = [name for name in ("journal", SPOOL, "new") if (self._work / name).is_symlink()]
+        return not strays and keeper.fits(self._work, built)
 
     def _made_stage(self, kept: Collection[str]) -> Stage:
         return Stage(self._new, kept)
@@ -542,8 +543,13 @@ class Output:
             return "nothing was kept"
         return (
             f"{self._keeper.share} of the work is kept: the same command goes on from there, "
-            f"and `ramerge clean {shlex.quote(self.named)}` removes it"
+            f"and `ramerge clean {self._words}` removes it"
         )
+
+    @property
+    def _words(self) -> str:
+        """What a command names the output with."""
+        return shlex.quote(self.named)
 
 
 def _reason(error: OSError, free: int | None) -> str:
@@ -561,6 +567,8 @@ def _at(path: Path) -> Identity | None:
 
 
 def _remove_tree(path: Path) -> None:
+    if path.is_symlink() or path.is_file():  # not made by a run, and no folder that it leads to is ours
+        path.unlink()
     for _ in range(_TRIES):
         shutil.rmtree(path, ignore_errors=True)
         if _at(path) is None:

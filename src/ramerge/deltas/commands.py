@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ramerge.engine.options import EXECUTOR, FRESH, carrying, leads
 from ramerge.foundation.completion import folders
-from ramerge.foundation.options import DEBUG, OUT, OUT_ANYWHERE, OVERWRITE, QUIET, SENDING, as_json, options
+from ramerge.foundation.options import DEBUG, OUT_ANYWHERE, OVERWRITE, QUIET, SENDING, as_json, options
 from ramerge.foundation.terminal import say, warn
 
 if TYPE_CHECKING:
@@ -63,14 +62,14 @@ def delta(base: str, agent: str, out: str, quiet: bool, as_json: bool, **flags: 
 @click.command(short_help="Turn deltas back into the model.")
 @click.argument("base", metavar="BASE", shell_complete=folders)
 @click.argument("deltas", metavar="DELTA...", nargs=-1, shell_complete=folders)
-@OUT
+@OUT_ANYWHERE
 @_THREADS
 @_LINKS
 @OVERWRITE
 @QUIET
 @as_json("what was written")
 @DEBUG
-def apply(base: str, deltas: tuple[str, ...], out: Path, quiet: bool, as_json: bool, **flags: Any) -> None:
+def apply(base: str, deltas: tuple[str, ...], out: str, quiet: bool, as_json: bool, **flags: Any) -> None:
     """Write to OUT the model that DELTAs give on BASE, with all its files, equal to the byte.
 
     Of several deltas, each must have been made for what BASE and the deltas before it give. Everything is checked

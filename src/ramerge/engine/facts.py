@@ -32,6 +32,11 @@ def seen_elsewhere(facts: Mapping[str, str]) -> dict[str, str]:
     return {name: value.partition(_HERE)[0] for name, value in facts.items()}
 
 
+def is_file(value: str) -> bool:
+    """Whether a fact's value is that of a file on this machine."""
+    return _HERE in value
+
+
 def _file(identity: Identity) -> str:
     """A file: first what copies have in common (`is_same_elsewhere`). Its device has another number on each machine."""
     if not isinstance(identity, FileIdentity):

@@ -33,7 +33,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import xxhash
 
 from ramerge.engine.executors.executor import Elsewhere, Executor, bare
-from ramerge.engine.facts import seen_elsewhere
+from ramerge.engine.facts import is_file, seen_elsewhere
 from ramerge.foundation.errors import RankError, RayError, SendError, StoppedError
 from ramerge.foundation.machine import boot
 
@@ -170,7 +170,9 @@ class Journal:
             return False
         if other is not None:
             self.reason = f"{self.share} of an earlier run cannot be used, because {other} has changed"
-        fits = other is None and self._are_there(work)
+        elif not self._are_there(work):
+            self.reason = f"{self.share} of an earlier run cannot be used, because files that it has written are gone"
+        fits = other is None and not self.reason
         if fits:
             self.session = lines
         else:
@@ -255,9 +257,14 @@ class Journal:
         self._own = _Own(folder / f"{run:04}.{own}", seed)
 
     def disagreement(self, work: Path) -> str | None:
-        """The first fact that the journal's other ranks see differently."""
-        said = json.loads((work / FOLDER / _FACTS).read_bytes())
-        return difference(seen_elsewhere(said["facts"]), seen_elsewhere(self._facts))
+        """The first fact that the journal's other ranks see differently, and what to do about it if it is a file."""
+        theirs = json.loads((work / FOLDER / _FACTS).read_bytes())["facts"]
+        other = difference(seen_elsewhere(theirs), seen_elsewhere(self._facts))
+        if other is None or not is_file(theirs.get(other, self._facts.get(other, ""))):
+            return other
+        return (
+            f"{other}; inputs must be the same files, or copies with the same time of the last write (cp -a, rsync -t)"
+        )
 
     def close(self) -> None:
         """End the run."""

@@ -34,6 +34,7 @@ Executors = Literal["threads", "ranks", "ray"]
 FOLDER = "ranks"
 TIMEOUT = 60.0
 _SESSION = "session"
+_AGAIN = "start all ranks with the same command again: it goes on from what was done"
 _BEAT_SECONDS = 1.0
 _PARTING_SECONDS = 5.0
 _PAUSE = 0.05
@@ -103,8 +104,7 @@ class Rank:
             raise RecipeError(f"rank {self.number} of {self.world} ranks: ranks are numbered from 0 to N-1")
         if self.world > _MOST_RANKS:
             raise RecipeError(f"{self.world:,} ranks: there can be {_MOST_RANKS:,}; is WORLD_SIZE right?")
-        if not 0 < self.timeout < float("inf"):
-            raise RecipeError(f"rank timeout: must be more than 0 seconds, not {self.timeout:g}")
+        check_timeout(self.timeout)
 
 
 def rank_of(environment: Mapping[str, str], timeout: float = TIMEOUT) -> Rank:
@@ -132,14 +132,22 @@ def chosen_rank(executor: str, timeout: float, ray_init: Mapping[str, Any] | Non
     """This process's rank, if it is one of several.
 
     Raises:
-        RecipeError: there is no such executor, it takes no `ray_init`, or no launcher has given this process a rank.
+        RecipeError: there is no such executor, it takes no `ray_init`, no launcher has given this process a rank, or
+            the timeout is not possible.
     """
+    check_timeout(timeout)
     if ray_init and executor != "ray":
         raise RecipeError("ray_init: is only of use with executor ray")
     if executor in ("threads", "ray"):
         return None
     check_executor(executor)
     return rank_of(os.environ, timeout)
+
+
+def check_timeout(seconds: float) -> None:
+    """Raise if no rank can be waited for so long."""
+    if not 0 < seconds < float("inf"):
+        raise RecipeError(f"rank timeout: must be more than 0 seconds, not {seconds:g}")
 
 
 def check_executor(executor: str) -> None:
@@ -219,7 +227,8 @@ class Team:
 
     @property
     def _sharing(self) -> str:
-        return f", and is {self._folder.parent.parent} shared" if self._carrier is None else ""
+        folder = self._folder.parent.parent.absolute()
+        return f", and do all of them see the folder {folder}" if self._carrier is None else ""
 
     def _meet(self) -> None:
         if self._carrier is not None:
@@ -294,10 +303,10 @@ class Team:
             if beats != before:
                 self._seen[number] = beats, clock
             elif clock - since > self._rank.timeout:
-                text = f"rank {number} is lost: there was no sign of it for {self._rank.timeout:g} s"
+                text = f"rank {number} is lost: there was no sign of it for {self._rank.timeout:g} s; {_AGAIN}"
                 raise RankError(text, resumable=True)
             if said is None and not self._folder.exists():
-                raise RankError("rank 0 has ended", resumable=True)
+                raise RankError(f"rank 0 has ended; {_AGAIN}", resumable=True)
 
     def _check_carrier(self) -> None:
         if self._carrier is not None:

@@ -17,7 +17,7 @@ from ramerge.checkpoint.storage.destination import Destination
 from ramerge.checkpoint.write import Writer
 from ramerge.engine.journal import Journal
 from ramerge.engine.ranks import Rank, Team
-from ramerge.foundation.errors import PlanError
+from ramerge.foundation.errors import OutputError, PlanError, StoppedError, reason
 
 _WHO = "what does the work (one process, or ranks with a folder each)"
 # A delta's blocks are soon in its files. Short work never brings them to the disk first.
@@ -96,10 +96,7 @@ class Site:
         elif team is not None:
             journal.session = team.join()
             if (other := journal.disagreement(self._work)) is not None:
-                raise PlanError(
-                    f"rank {team.number} does not do the same work as rank 0: not the same is: {other}; inputs must be "
-                    "the same files, or copies with the same time of the last write (cp -a, rsync -t)"
-                )
+                raise PlanError(f"rank {team.number} does not do the same work as rank 0: not the same is: {other}")
             journal.open(self._work, team)
         else:
             journal.open(self._work)
@@ -167,11 +164,24 @@ def building(what: Building, rank: Rank | None, *, fresh: bool) -> Iterator[Site
     with own_folder, _together(rank, work, out if several else None) as team, closing(journal):
         if team is not None and number:
             own = team.own
-            yield Site(work, journal, team, lambda: _joined(out, work, files, own), what.slots)
+            with _as_helper(out, number):
+                yield Site(work, journal, team, lambda: _joined(out, work, files, own), what.slots)
         else:
             made = made_at(out, overwrite=what.overwrite, keeper=journal, shared=several)
             with made as stage, _failing(team):
                 yield Site(work, journal, team, lambda: stage, what.slots)
+
+
+@contextmanager
+def _as_helper(out: Out, number: int) -> Iterator[None]:
+    """The errors of another rank than rank 0, which knows of the output what it does itself."""
+    try:
+        yield
+    except StoppedError as stop:
+        stop.kept = "rank 0 says what is kept"
+        raise
+    except OSError as error:
+        raise OutputError(f"{out}: rank {number} cannot write there: {reason(error)}") from error
 
 
 def _joined(out: Out, work: Path, files: Collection[str], own: str) -> Stage:

@@ -18,6 +18,8 @@ from ramerge.planning.model import Plan
 _MUCH = 0.1
 # Users are told of an effective lambda that is further from the nominal one than this share of it and so many errors.
 _FAR, _ERRORS = 0.05, 4
+# Or of one that keeps less than half of what it adds to 1, if that is more than this.
+_MOST, _LEAST = 0.5, 0.01
 # If an agent has moved a larger share of all elements than this, its threshold does not tell what moved from what not.
 _DENSE = 2 / 3
 
@@ -106,8 +108,7 @@ def advice(plan: Plan, rounding: Counts) -> list[str]:
         f"{name} {figures['effective_lambda']:.3f} instead of {figures['nominal_lambda']:.3f}"
         for name, figures in zip(plan.agents, effects(rounding), strict=True)
         if figures["effective_lambda"] is not None
-        if abs(figures["effective_lambda"] - figures["nominal_lambda"])
-        > _FAR * abs(figures["nominal_lambda"]) + _ERRORS * figures["effective_error"]
+        if _is_far(figures["effective_lambda"], figures["nominal_lambda"], _ERRORS * figures["effective_error"])
     ]
     if not far:
         return []
@@ -116,6 +117,12 @@ def advice(plan: Plan, rounding: Counts) -> list[str]:
         f"sample of the elements that only one agent moved: {', '.join(far)}; `rounding: stochastic` keeps it on "
         f"average, `dtype: {plan.exact_dtype}` keeps it exactly"
     ]
+
+
+def _is_far(effective: float, nominal: float, error: float) -> bool:
+    """Whether a lambda is another one, or has lost most of what makes it more than 1."""
+    apart = abs(effective - nominal)
+    return apart > _FAR * abs(nominal) + error or (nominal > 1 + _LEAST and apart > _MOST * (nominal - 1) + error)
 
 
 def _dtype(plan: Plan) -> str:

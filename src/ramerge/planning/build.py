@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ramerge.checkpoint import relay
+from ramerge.checkpoint.delta.codec import BLOCK
 from ramerge.checkpoint.identity import identify
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.outputs import Out, free_bytes, problems_of
@@ -24,7 +25,7 @@ from ramerge.planning.layout import Matched, plan_tensors
 from ramerge.planning.match import match, match_importance
 from ramerge.planning.model import Contents, Plan, Tie
 from ramerge.planning.rename import fitted_agents
-from ramerge.planning.resources import cut, read_limits
+from ramerge.planning.resources import SMALLEST_BLOCK, cut, read_limits
 from ramerge.planning.rounds import rounds
 from ramerge.planning.sample import bytes_of, guessed
 from ramerge.planning.vocabulary import check_tokens, rows_of_models
@@ -77,7 +78,17 @@ def make_plan(
         checks.check_delta(points, inputs, findings, in_memory=in_memory)
         contents = replace(contents, below=inputs.opened_base)
     checks.note_coarse_agents(contents.tensors, points, findings)
-    resources = cut(points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed, sends=not here)
+    resources = cut(
+        points,
+        inputs,
+        contents,
+        limits,
+        findings,
+        in_memory=in_memory,
+        observed=observed,
+        sends=not here,
+        smallest=BLOCK if as_delta else SMALLEST_BLOCK,  # a delta's blocks are compared as a whole
+    )
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
     resources = replace(resources, solving_seconds=took)
     disk_free: int | None = None

@@ -45,7 +45,7 @@ _RUN = 32_000_000
 _RUNS = 4
 # Workers that must have room for such blocks.
 _FEW = 4
-_SMALLEST_BLOCK = 1 << 12
+SMALLEST_BLOCK = 1 << 12
 # Threads beside those that keep the processors busy, because they wait for disks, or for servers.
 _SPARE = 2
 _DEFAULT_BUFFERS = 150_000_000
@@ -93,6 +93,7 @@ def cut(
     in_memory: bool = False,
     observed: Sequence[Statistic] = (),
     sends: bool = False,
+    smallest: int = SMALLEST_BLOCK,
 ) -> Resources:
     """The largest blocks, then the most workers, that fit the memory.
 
@@ -108,6 +109,7 @@ def cut(
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         observed: statistics that are counted instead of a merge.
         sends: whether the output is sent elsewhere.
+        smallest: elements of the smallest blocks that are of use.
     """
     agents = len(inputs.agents)
     models = 1 + agents + len(inputs.importances)
@@ -135,7 +137,7 @@ def cut(
 
     block = _largest_block(inputs)
     least = min(workers, _FEW) if elsewhere and not limits.threads else workers
-    while block > _SMALLEST_BLOCK and resources(least, block).peak_memory_bytes > budget:
+    while block > smallest and resources(least, block).peak_memory_bytes > budget:
         block //= 2
     while workers > 1 and resources(workers, block).peak_memory_bytes > budget:
         workers -= 1

@@ -33,8 +33,16 @@ MOST_TOGETHER = 4
 _NAME = "blocks"
 # Slots of encoded blocks begin at pages, so that what is not written takes no disk.
 _PAGE = 4096
-_DIGEST = 16
+_DIGEST, _CHECKSUM = 16, 8
 _HEAD = struct.Struct(f"<{COLUMNS}Q{_DIGEST}s")
+
+
+def _damaged() -> OSError:
+    return OSError(errno.EIO, "the file system does not hold what was written", _NAME)
+
+
+def _checksum(data: bytes | memoryview) -> bytes:
+    return xxhash.xxh3_64_digest(data)
 
 
 @dataclass(frozen=True)
@@ -77,10 +85,10 @@ class Entry:
         """Bytes from one slot to the next."""
         width = itemsize(self.dtype)
         if self.kind == "base":
-            return self.together * _DIGEST
+            return _CHECKSUM + self.together * _DIGEST
         if self.kind != "encoded":
             return self.span * width
-        size = self.together * (_HEAD.size + most_stored(min(BLOCK, self.elements), width))
+        size = _CHECKSUM + self.together * (_HEAD.size + most_stored(min(BLOCK, self.elements), width))
         return -(-size // _PAGE) * _PAGE
 
     def elements_in(self, slot: int) -> int:
@@ -131,8 +139,8 @@ class Spool:
         Raises:
             OSError: the disk is full or fails.
         """
-        heads = [_HEAD.pack(*block.row.numbers.tolist(), block.result) for block in blocks]
-        self._write(entry, slot, 0, b"".join([*heads, *(block.payload for block in blocks)]))
+        heads = b"".join(_HEAD.pack(*block.row.numbers.tolist(), block.result) for block in blocks)
+        self._write(entry, slot, b"".join([_checksum(heads), heads, *(block.payload for block in blocks)]))
 
     def put_bytes(self, entry: int, begin: int, data: Bytes) -> None:
         """Write bytes of a tensor that is `merged` or `whole`, from its byte `begin` on.
@@ -149,10 +157,11 @@ class Spool:
             OSError: the disk is full or fails.
         """
         size = BLOCK * itemsize(self.slots.entries[entry].dtype)
-        self._write(entry, slot, 0, b"".join(digest(data[begin : begin + size]) for begin in range(0, data.size, size)))
+        digests = b"".join(digest(data[begin : begin + size]) for begin in range(0, data.size, size))
+        self._write(entry, slot, _checksum(digests) + digests)
 
-    def _write(self, entry: int, slot: int, begin: int, data: bytes) -> None:
-        self._file.write(_NAME, self.slots.place(entry, slot) + begin, np.frombuffer(data, np.uint8))
+    def _write(self, entry: int, slot: int, data: bytes) -> None:
+        self._file.write(_NAME, self.slots.place(entry, slot), np.frombuffer(data, np.uint8))
 
     def take(self, entry: int, slot: int) -> Iterator[Encoded]:
         """The encoded blocks of a slot.
@@ -162,14 +171,13 @@ class Spool:
         """
         described, begin = self.slots.entries[entry], self.slots.place(entry, slot)
         count = blocks_of(described.elements_in(slot))
-        heads = list(_HEAD.iter_unpack(self._read(begin, count * _HEAD.size)))
+        heads = list(_HEAD.iter_unpack(self._checked(begin, count * _HEAD.size)))
         rows = [Row.of(np.array(numbers, np.uint64)) for *numbers, _ in heads]
-        size = min(sum(row.stored for row in rows), described.slot_bytes - count * _HEAD.size)
-        payloads = self._read(begin + count * _HEAD.size, size)
+        payloads = self._read(begin + _CHECKSUM + count * _HEAD.size, sum(row.stored for row in rows))
         for row, (*_, result), end in zip(rows, heads, accumulate(row.stored for row in rows), strict=True):
             payload = payloads[end - row.stored : end]
             if xxhash.xxh3_64_intdigest(payload) != row.payload:
-                raise OSError(errno.EIO, "the file system does not hold what was written", _NAME)
+                raise _damaged()
             yield Encoded(row, payload, result)
 
     def take_bytes(self, entry: int, slot: int) -> Iterator[Bytes]:
@@ -191,8 +199,15 @@ class Spool:
             OSError: the disk fails.
         """
         count = blocks_of(self.slots.entries[entry].elements_in(slot))
-        data = bytes(self._read(self.slots.place(entry, slot), count * _DIGEST))
+        data = bytes(self._checked(self.slots.place(entry, slot), count * _DIGEST))
         yield from (data[begin : begin + _DIGEST] for begin in range(0, len(data), _DIGEST))
+
+    def _checked(self, begin: int, size: int) -> memoryview:
+        """Bytes behind their checksum."""
+        data = self._read(begin, _CHECKSUM + size)
+        if bytes(data[:_CHECKSUM]) != _checksum(data[_CHECKSUM:]):
+            raise _damaged()
+        return data[_CHECKSUM:]
 
     def _read(self, begin: int, size: int) -> memoryview:
         out = np.empty(size, np.uint8)
