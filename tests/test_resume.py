@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ramerge
+from ramerge import api
 from ramerge.checkpoint.stage import hidden_folder
 from ramerge.engine import facts, journal
 from ramerge.engine.execute import _Passes
 from ramerge.foundation.errors import ContinueNote, OutputWarning, StoppedError
 from ramerge.methods import trim
-from ramerge.planning import sample
+from ramerge.planning import remembered, sample
+from ramerge.planning.build import make_plan
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.kills import beside, counting, ended, forked, killed, merge, weights
 
@@ -363,3 +366,28 @@ def test_shards_that_are_not_there_any_more_are_made_anew(source: dict, tmp_path
         assert weights(out) == weights(tmp_path / "whole")
         assert beside(out) == []
         shutil.rmtree(out)
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_counts_that_another_command_has_remembered_do_not_undo_work(
+    source: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The merge was stopped before they were known. It goes on with its own."""
+    monkeypatch.setattr(remembered, "SETTLED_SECONDS", 0)
+    source, out = source | {"method": "ram+"}, tmp_path / "out"
+
+    def small(*arguments: Any, **options: Any) -> Any:
+        made = make_plan(*arguments, **options)
+        return replace(made, resources=replace(made.resources, block_elements=32, workers=3))
+
+    monkeypatch.setattr(api, "make_plan", small)
+    assert killed(lambda: ramerge.merge(source, out), 20)
+    ramerge.analyze(source)
+    assert ramerge.plan(source, tmp_path / "other").remembered
+    assert "continuing: " in continued(lambda: ramerge.merge(source, out))
+    ramerge.merge(source, tmp_path / "whole", cache=False)
+    assert weights(out) == weights(tmp_path / "whole")
+    assert killed(lambda: ramerge.merge(source, out, overwrite=True), 20)
+    assert "parameters.r of the recipe has changed" in continued(
+        lambda: ramerge.merge(source, out, parameters={"r": 0.3}, overwrite=True)
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ramerge.checkpoint.outputs import out_of
 from ramerge.checkpoint.storage.destination import Destination
 from ramerge.engine.chosen import chosen_executor
 from ramerge.engine.execute import execute
+from ramerge.engine.planned import goes_on, stopped_at
 from ramerge.engine.ranks import TIMEOUT, Executors, Rank, check_executor, chosen_rank, rank_of
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
@@ -85,7 +87,8 @@ def plan(
     place = out_of(out, stage, public=public) if out is not None else None
     if isinstance(place, Destination) and executor == "ranks":
         place.joins = rank_of(os.environ).number > 0
-    return make_plan(
+    planned = partial(
+        make_plan,
         make_points(open_recipe(recipe, overriding(method, parameters, dtype, rounding), tensors_of_base), vary),
         place,
         in_memory=in_memory,
@@ -93,9 +96,15 @@ def plan(
         threads=threads,
         max_memory=max_memory,
         overwrite=overwrite,
-        cache=cache,
         strict=strict,
     )
+    made = planned(cache=cache)
+    stopped = stopped_at(place) if made.remembered and place is not None else {}
+    if not stopped:
+        return made
+    # a run that was stopped may have begun before these counts were known: it goes on with counts of its own
+    before = planned(cache=False)
+    return before if goes_on(before, stopped) else made
 
 
 def merge(

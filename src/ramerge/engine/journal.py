@@ -365,6 +365,13 @@ class Journal:
         return (index % self._others.world if owner is None else owner) == self._others.number
 
 
+def left_in(work: Path) -> Mapping[str, str]:
+    """The facts of a run that was stopped and has left its journal in a hidden folder; empty if there is none."""
+    with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+        return dict(json.loads((work / FOLDER / _FACTS).read_bytes())["facts"])
+    return {}
+
+
 def difference(left: Mapping[str, str], right: Mapping[str, str]) -> str | None:
     """The first fact that is not the same on both sides."""
     return next((name for name in {**right, **left} if left.get(name) != right.get(name)), None)

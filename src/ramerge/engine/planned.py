@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from ramerge.checkpoint.relay import Relay
+from ramerge.checkpoint.outputs import Out
+from ramerge.checkpoint.relay import Relay, work_of
+from ramerge.checkpoint.stage import hidden_folder
 from ramerge.checkpoint.storage.place import Place
 from ramerge.checkpoint.write import Writer
 from ramerge.engine import facts
+from ramerge.engine.journal import left_in
 from ramerge.engine.patches import slots_of
 from ramerge.engine.sending import Relayed
 from ramerge.engine.sinks import Shards, all_shards
@@ -27,6 +31,16 @@ def built_of(plan: Plan) -> Building:
         return Building(plan.out, plan.overwrite, facts_of(plan), plan.bytes_read, slots=slots)
     files = {shard.name: shard.file_bytes for shard in all_shards(plan)}
     return Building(plan.out, plan.overwrite, facts_of(plan), plan.bytes_read, files)
+
+
+def stopped_at(out: Out) -> Mapping[str, str]:
+    """The facts of a run that was stopped and has left work beside an output; empty if there is none."""
+    return left_in(hidden_folder(out) if isinstance(out, Path) else work_of(out))
+
+
+def goes_on(plan: Plan, stopped: Mapping[str, str]) -> bool:
+    """Whether a plan would go on with the work of a run with these facts."""
+    return all(stopped.get(name) == value for name, value in facts_of(plan).items())
 
 
 def shards_of(plan: Plan, site: Site) -> Shards:
