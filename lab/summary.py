@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -66,13 +66,25 @@ def lines(results: Results) -> Iterator[str]:
 
 def _first(results: Results) -> Iterator[str]:
     """What `ramerge recommend` says in each situation."""
-    told = [f"{_SITUATIONS[name]}, `{advice.label(choice.name)}`" for name, choice in advice.choices(results)]
+    choices = dict(advice.choices(results))
+    told = [f"{_SITUATIONS[name]}, `{advice.label(choice.name)}`" for name, choice in choices.items()]
     if told:
         yield (
             f"**What to try first.** `ramerge recommend` looks at your agents and says it: for {'; for '.join(told)} "
-            "([its rule](#what-recommend-says)). Then compare on your own tasks, with `ramerge search`: no method is "
-            "always best."
+            f"([its rule](#what-recommend-says)). {_against(choices)}Then compare on your own tasks, with `ramerge "
+            "search`: no method is always best."
         )
+
+
+def _against(choices: Mapping[str, advice.Choice]) -> str:
+    """Where real agents speak against what is advised."""
+    said = [
+        f"Of what is said for {_SITUATIONS[name]}, the real agents speak against it: there `{advice.label(one.rival)}` "
+        f"was {-one.difference.value:.1f} points better. "
+        for name, one in choices.items()
+        if one.difference is not None and one.difference.high < 0 and better(one.difference) == DOES_NOT
+    ]
+    return "".join(said)
 
 
 def _real(results: Results) -> Iterator[str]:

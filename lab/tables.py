@@ -271,7 +271,7 @@ def of_real_merges(real: Real, dtype: str, methods: Sequence[str]) -> str:
         ("merge", *real.agents, "mean", f"difference to {REFERENCE}"),
         [
             (
-                f"`{method}`",
+                f"`{_label(method)}`",
                 *_scores_of_real(real, f"{method}, {dtype}"),
                 "" if method == REFERENCE else signed(real.difference(f"{method}, {dtype}", f"{REFERENCE}, {dtype}")),
             )
@@ -280,14 +280,19 @@ def of_real_merges(real: Real, dtype: str, methods: Sequence[str]) -> str:
     )
 
 
+def _label(method: str) -> str:
+    """A merge of the real agents in the words of a recipe."""
+    return label(method) if method in CANDIDATES else method
+
+
 def of_served(real: Real, served: Real) -> str:
     """Every model computed in float32 and served in bfloat16: means, and how often rewards are the same."""
     rows = []
     for name in served.rewards:
         pairs = list(zip(real.rewards[name], served.rewards[name], strict=True))
         same = sum(int((first == second).sum()) for first, second in pairs) / sum(first.size for first, _ in pairs)
-        label = f"`{name.partition(', ')[0]}`" if ", " in name else BASE if name == BASE else f"agent {name}"
-        rows.append((label, f"{real.mean(name).value:.1f}", f"{served.mean(name).value:.1f}", f"{same:.1%}"))
+        told = f"`{_label(name.partition(', ')[0])}`" if ", " in name else BASE if name == BASE else f"agent {name}"
+        rows.append((told, f"{real.mean(name).value:.1f}", f"{served.mean(name).value:.1f}", f"{same:.1%}"))
     return table(("model", "float32, transformers", "bfloat16, over an endpoint", "prompts of the same reward"), rows)
 
 

@@ -35,7 +35,7 @@ _THREADS: tuple[Decorator, ...] = (
 )
 _SPEECH: tuple[Decorator, ...] = (
     click.option("--strict", is_flag=True, help="Treat every warning as an error."),
-    click.option("--quiet", is_flag=True, help="Show warnings and errors only."),
+    click.option("--quiet", is_flag=True, help="Show notes, warnings and errors only."),
     DEBUG,
 )
 LIMITS: tuple[Decorator, ...] = (*_THREADS, *_SPEECH)
