@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# Two more than processors: many tests wait for servers, or for processes that they have started.
+TESTERS = $(shell $(PYTHON) -c "import os; print(2 + (os.cpu_count() or 1))")
+
 export OMP_WAIT_POLICY := passive
 # Tests start hundreds of processes. Where nothing compiled may be kept, each of them compiles 300 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -15,10 +18,10 @@ demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the 
 	$(BIN)/ramerge demo
 
 test: $(VENV)/.dev browser sandbox  ## install, and run all tests but those that take minutes
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal
 
 thorough: $(VENV)/.dev $(VENV)/.eval browser sandbox  ## run those: every kernel, all solutions of the benchmarks, a real server
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m thorough
+	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m thorough
 
 # mergekit has an environment of its own: nothing here depends on it.
 peers: $(VENV)/.dev $(PEERS)/.mergekit  ## run the same recipes through mergekit and compare: 5 minutes
