@@ -12,8 +12,11 @@ import pytest
 
 import ramerge
 from ramerge.checkpoint.read import Files
+from ramerge.checkpoint.storage import client
 from ramerge.checkpoint.storage.table import open_remote
+from ramerge.engine import execute
 from ramerge.foundation.errors import CheckpointError
+from tests import kills
 from tests.checkpoints import floats, simple, write_checkpoint, write_safetensors, write_simple
 from tests.commands import ramerge as command
 from tests.deltas import write_delta
@@ -87,6 +90,36 @@ def test_deltas_and_adapters_from_a_bucket(s3: Server, tmp_path: Path) -> None:
     ramerge.merge({"method": "ram+", **local}, tmp_path / "here")
     ramerge.merge({"method": "ram+", **remote}, tmp_path / "there")
     assert weights(tmp_path / "there") == weights(tmp_path / "here")
+
+
+def test_pieces_of_a_delta_are_asked_for_together(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many tensors, of tensors with several blocks, and of a chain; bytes that were guessed are asked for anew."""
+    rng = np.random.default_rng(0)
+    shapes = {f"model.layers.{i}.weight": (200, 200) for i in range(60)} | {"large": (700, 1000)}
+    values = {name: rng.normal(0, 0.02, shape) for name, shape in shapes.items()}
+    for place, name in enumerate(("base", "one", "two")):
+        moved = {key: each + 0.01 * place * (rng.random(each.shape) < 0.2) for key, each in values.items()}
+        # what moves in the large tensor lies in its first rows, so its blocks take very different sizes
+        moved["large"][100:] = values["large"][100:]
+        write_checkpoint(tmp_path / name, {key: floats(each) for key, each in moved.items()}, shards=2)
+    write_delta(tmp_path / "d1", tmp_path / "base", tmp_path / "one")
+    write_delta(tmp_path / "d2", tmp_path / "one", tmp_path / "two")
+    places = [s3.put(tmp_path / name, f"pieces/{name}") for name in ("d1", "d2")]
+    asked: list[int] = []
+    real = client.chunks
+    monkeypatch.setattr(client, "chunks", lambda *a, **more: (asked.append(a[4] - a[3]), real(*a, **more))[1])
+    ramerge.apply(tmp_path / "base", places, tmp_path / "applied")
+    assert kills.weights(tmp_path / "applied") == kills.weights(tmp_path / "two")
+    headers, tables = 10, len(shapes)  # tables of the last delta are held against its index
+    assert len(asked) < tables + headers + 20
+    asked.clear()
+    monkeypatch.setattr(execute, "inspect", lambda plan: ())  # looks at a sample of few tensors, one by one
+    source = {"method": "ram", "base": str(tmp_path / "base")}
+    ramerge.merge({**source, "agents": {"a": {"delta": places}}}, tmp_path / "there", cache=False)
+    ramerge.merge({**source, "agents": {"a": str(tmp_path / "two")}}, tmp_path / "here", cache=False)
+    assert weights(tmp_path / "there") == weights(tmp_path / "here")
+    assert len(asked) < headers + 40
+    assert sum(asked) < 3 * sum(path.stat().st_size for name in ("d1", "d2") for path in (tmp_path / name).iterdir())
 
 
 def test_delta_and_apply_from_a_bucket(s3: Server, tmp_path: Path) -> None:
