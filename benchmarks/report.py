@@ -59,8 +59,8 @@ REASONS: dict[str, str] = {
     ),
     "delta_merges.0.5B.cold": _EXPANDED,
     "delta_merges.0.5B.warm.delta": (
-        "the floor reads from memory and writes an eighth: 0.7 s, of which starting Python and importing libraries "
-        "take as much; comparing and five checksums take 0.8 s of two processors"
+        "the floor reads from memory and writes an eighth, which takes half a second; starting Python and importing "
+        "libraries take 0.3 s of the rest, comparing and five checksums nearly all of it, on two processors"
     ),
     "delta_merges.0.5B.cold.analyze": "nearly all of it is the kernel of the analysis, which sees whole blocks",
     "delta_merges.0.5B.warm.analyze": "nearly all of it is the kernel of the analysis, which sees whole blocks",
