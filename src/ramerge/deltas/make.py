@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from ramerge.checkpoint.arena import Arena, room
 from ramerge.checkpoint.delta.beside import write_files
-from ramerge.checkpoint.delta.codec import BLOCK, Compression, Encoder
+from ramerge.checkpoint.delta.codec import BLOCK, TOGETHER, Compression, Encoder
 from ramerge.checkpoint.delta.collect import collect
 from ramerge.checkpoint.delta.layout import Index
-from ramerge.checkpoint.delta.spool import MOST_TOGETHER, Entry, Slots, Spool
+from ramerge.checkpoint.delta.spool import Entry, Slots, Spool
 from ramerge.checkpoint.delta.write import DeltaWriter
 from ramerge.checkpoint.identity import Identity, check_unchanged
 from ramerge.checkpoint.model import Checkpoint
@@ -177,7 +177,7 @@ def _refuse(*models: Checkpoint) -> None:
 
 def _memory(tensor: Tensor) -> int:
     """Bytes of an arena that a worker needs for one of two tensors."""
-    most = MOST_TOGETHER * BLOCK
+    most = TOGETHER * BLOCK
     return 2 * room(most * itemsize(tensor.dtype)) + tensor.scratch(most)
 
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.delta.codec import BLOCK, Compression, Encoder
-from ramerge.checkpoint.delta.spool import MOST_TOGETHER, Entry, Kind, Slots, Spool
+from ramerge.checkpoint.delta.codec import BLOCK, TOGETHER, Compression, Encoder
+from ramerge.checkpoint.delta.spool import Entry, Kind, Slots, Spool
 from ramerge.checkpoint.model import Checkpoint
 from ramerge.checkpoint.read import Files, Reader
 from ramerge.checkpoint.tensor import Tensor
@@ -122,10 +122,10 @@ def slots_of(plan: Plan, base: Checkpoint) -> Slots:
 def _entry(tensor: TensorPlan, part: Part, base: Tensor | None, size: int) -> Entry:
     """How a tensor's blocks come, if those of the plan have `size` elements in general."""
     kind: Kind = "whole"
-    together = MOST_TOGETHER
+    together = TOGETHER
     if base is not None and (base.dtype, base.shape) == (part.dtype, part.shape):
         block = tensor.block(size)
-        fitting = [each for each in (4, 2, 1) if block % (each * BLOCK) == 0 or block >= base.elements]
+        fitting = [each for each in (TOGETHER, 2, 1) if block % (each * BLOCK) == 0 or block >= base.elements]
         kind = "encoded" if fitting and part.size is None else "merged"
-        together = fitting[0] if fitting else MOST_TOGETHER
+        together = fitting[0] if fitting else TOGETHER
     return Entry(part.name, part.dtype, part.shape, kind, together)

@@ -9,7 +9,7 @@ from itertools import chain, islice
 import numpy as np
 
 from ramerge.checkpoint.arena import Arena, room
-from ramerge.checkpoint.delta.codec import BLOCK, blocks_of, digest
+from ramerge.checkpoint.delta.codec import BLOCK, TOGETHER, blocks_of, digest
 from ramerge.checkpoint.delta.layout import INDEX, DeltaTensor, Index, read_index
 from ramerge.checkpoint.delta.progress import told
 from ramerge.checkpoint.delta.write import TensorDigest, digest_of_file
@@ -30,8 +30,7 @@ from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
 
-# Blocks of a tensor that a worker takes together, and elsewhere those that are asked for together.
-_TOGETHER = 4
+# How many steps of a worker are asked for together where files are elsewhere.
 _RUN = 64
 
 
@@ -66,10 +65,7 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, 
         raise CheckpointError(f"{agent.directory}: is no delta")
     index = read_index(agent.delta / INDEX)
     shards = _shards(agent, agent.delta, index)
-    most = _TOGETHER * BLOCK
-    memory = max(
-        (2 * room(most * itemsize(one.dtype)) + one.scratch(most) for one in agent.tensors.values()), default=0
-    )
+    memory = max(map(_memory, agent.tensors.values()), default=0)
     blocks = _blocks(agent, shards)
     size = _RUN if any(isinstance(path, Remote) for path in agent.files) else 1
     runs = iter(lambda: list(islice(blocks, size)), [])
@@ -96,7 +92,7 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, 
 
 def _memory(tensor: Tensor) -> int:
     """Bytes of an arena that a worker needs."""
-    most = _TOGETHER * BLOCK
+    most = TOGETHER * BLOCK
     return 2 * room(most * itemsize(tensor.dtype)) + tensor.scratch(most)
 
 
@@ -184,8 +180,8 @@ def _blocks(agent: Checkpoint, shards: list[Shard]) -> Iterator[_Blocks]:
     for shard in shards:
         for name, offset in shard.offsets.items():
             tensor = agent.tensors[name]
-            for start in range(0, tensor.elements, _TOGETHER * BLOCK):
-                stop = min(start + _TOGETHER * BLOCK, tensor.elements)
+            for start in range(0, tensor.elements, TOGETHER * BLOCK):
+                stop = min(start + TOGETHER * BLOCK, tensor.elements)
                 yield _Blocks(tensor, start, stop, shard.name, offset + start * itemsize(tensor.dtype))
 
 

@@ -29,6 +29,9 @@ Compression = Literal["zstd", "none"]
 BLOCK = 1 << 18
 """Elements of a block."""
 
+TOGETHER = 4
+"""Blocks of a tensor that a worker takes in one step: with fewer, threads wait for each other more often."""
+
 COLUMNS = 8
 """Numbers of a row, uint64: see `Row`."""
 

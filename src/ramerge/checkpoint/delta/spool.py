@@ -20,15 +20,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.delta.codec import BLOCK, COLUMNS, Encoded, Row, blocks_of, digest, most_stored
+from ramerge.checkpoint.delta.codec import BLOCK, COLUMNS, TOGETHER, Encoded, Row, blocks_of, digest, most_stored
 from ramerge.checkpoint.write import Shard, Written
 from ramerge.foundation.dtypes import itemsize
 
 Bytes = NDArray[np.uint8]
 Kind = Literal["encoded", "merged", "whole", "base"]
-
-MOST_TOGETHER = 4
-"""Blocks of a slot at most. With fewer, threads wait for each other more often; more take more memory."""
 
 _NAME = "blocks"
 # Slots of encoded blocks begin at pages, so that what is not written takes no disk.
@@ -56,14 +53,14 @@ class Entry:
         kind: what its slots hold. `encoded`: its blocks as `codec.Encoder` made them; `merged`: its bytes, which are
             compared with the base's when they are appended; `whole`: its bytes, which become a part of the delta;
             `base`: digests of the base's blocks only.
-        together: blocks of a slot, up to `MOST_TOGETHER`.
+        together: blocks of a slot.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     kind: Kind
-    together: int = MOST_TOGETHER
+    together: int = TOGETHER
 
     @property
     def elements(self) -> int:

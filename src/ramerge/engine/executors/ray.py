@@ -89,11 +89,9 @@ def connected(init: Mapping[str, Any]) -> Iterator[Any]:
             ray.init(**{"log_to_driver": False, "logging_level": logging.CRITICAL, **_with_environment(init)})
         except (TypeError, ValueError) as error:
             raise RecipeError(f"ray_init: {error}") from error
-        except RuntimeError as error:
+        except (ConnectionError, RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
             if "keyword argument" in str(error):
                 raise RecipeError(f"ray_init: {error}") from error
-            raise RayError(f"no Ray cluster can be reached: {error}") from error
-        except (ConnectionError, TimeoutError, ray.exceptions.RayError) as error:
             raise RayError(f"no Ray cluster can be reached: {error}") from error
     try:
         yield ray
