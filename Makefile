@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+FAST := .venv-test
 PEERS := .venv-peers
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -12,20 +13,26 @@ export OMP_WAIT_POLICY := passive
 # Tests start hundreds of processes. Where nothing compiled may be kept, each of them compiles 300 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test thorough peers browser sandbox lint docs format fuzz faults kills bench lab lab-quick agents real isolate scores clean
+.PHONY: demo test rest test-all thorough peers browser sandbox lint docs format fuzz faults kills bench lab lab-quick agents real isolate scores clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
 
-test: $(VENV)/.dev browser sandbox  ## install, and run all tests but those that take minutes
-	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal
+# What each tier takes, and who decides what is in it: CONTRIBUTING.md, tests/conftest.py. Machine code is shared.
+test: $(FAST)/.test  ## install little, and run what a change needs: no servers, no Ray, no torch
+	$(FAST)/bin/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not full and not thorough'
+
+rest: $(VENV)/.dev browser sandbox  ## run what `make test` leaves out: servers, Ray, torch, a browser, a sandbox, the pages
+	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'full and not thorough'
+
+test-all: test rest  ## run all tests but those that take minutes
 
 thorough: $(VENV)/.dev $(VENV)/.eval browser sandbox  ## run those: every kernel, all solutions of the benchmarks, a real server
 	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m thorough
 
 # mergekit has an environment of its own: nothing here depends on it.
 peers: $(VENV)/.dev $(PEERS)/.mergekit  ## run the same recipes through mergekit and compare: 5 minutes
-	RAMERGE_MERGEKIT=$(PEERS)/bin/mergekit-yaml $(BIN)/python -m pytest tests/peers
+	RAMERGE_MERGEKIT=$(PEERS)/bin/mergekit-yaml $(BIN)/python -m pytest tests/e2e/peers
 
 $(PEERS)/.mergekit: constraints.txt
 	$(PYTHON) -m venv $(PEERS)
@@ -44,11 +51,22 @@ sandbox:
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap >/dev/null; } \
 	  || echo "no bubblewrap here: tests of the sandbox will be skipped"
 
-lint: $(VENV)/.dev  ## style, types, and who may import whom
+.PHONY: coverage
+coverage: $(VENV)/.dev browser sandbox  ## run all tests but those that take minutes, and fail below the floor of pyproject.toml
+	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not thorough' --cov --cov-report=term
+
+lint: $(VENV)/.dev  ## style, types, who may import whom, workflows, and what services read of this repository
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --quiet --offline --no-progress .
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.readthedocs .readthedocs.yaml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(BIN)/towncrier build --draft --version unreleased >/dev/null
 
 # Warnings are errors, and so is a link inside the site that leads nowhere. Nothing is fetched from the network.
 docs: $(VENV)/.docs  ## build the documentation's site into build/docs
@@ -68,7 +86,7 @@ bench: $(VENV)/.dev  ## measure at 0.5B, and write benchmarks/README.md; BENCH=-
 # Every command that writes, with an error, a short read or write, a kill or a signal at any of its calls on files. A run is
 # drawn from its seed, and ends with a table; FAULTS="--faults 20000 --seed 7" takes hours.
 faults: $(VENV)/.dev  ## inject 2,000 faults, and compare what is said with what is on the disk: 20 minutes
-	$(BIN)/python -m tests.faults $(FAULTS)
+	$(BIN)/python -m tests.e2e.faults $(FAULTS)
 
 # Tiny agents of ten seeds, merged with all methods: docs/findings.md. Goes on where it was stopped; the folder is .lab/full.
 lab: $(VENV)/.dev  ## train, merge and score, keep lab/results and render the page: at most 90 minutes on two cores; LAB=--jobs=4
@@ -78,8 +96,8 @@ lab-quick: $(VENV)/.dev  ## two seeds and few methods, and print the page: at mo
 	$(BIN)/python -m lab run --quick $(LAB)
 
 # Real kills at moments of the clock. KILLS="--kills 2000 --seed 7" takes hours.
-kills: $(VENV)/.dev  ## kill 200 merges, sweeps and conversions, on threads, ranks and Ray, and to a bucket from one process and from ranks, and let them go on: 30 minutes
-	nice $(BIN)/python -m tests.kills $(KILLS)
+kills: $(VENV)/.dev  ## kill 200 merges, sweeps and conversions, on threads and Ray, and to a bucket, and resume them: 30 minutes
+	nice $(BIN)/python -m tests.e2e.kills $(KILLS)
 
 # The real thing: SmolLM2-135M-Instruct and four agents trained from it with GRPO on a CPU. See lab/real/README.md.
 REAL ?= .real
@@ -115,20 +133,19 @@ isolate: agents  ## put each agent's unique region on the base by itself, and pr
 
 # The paper's evaluation on the same models: few items, few tokens, so that it ends on a CPU. RAMERGE_EVAL_DATA is a folder with
 # gsm8k_test.jsonl, mbpp.jsonl, nq_open_dev.jsonl and hotpot_dev_distractor_part.json; see docs/guides/evaluate.md.
-EVAL_DATA := $(foreach pair,gsm8k=gsm8k_test.jsonl mbpp=mbpp.jsonl nq=nq_open_dev.jsonl \
-  hotpotqa=hotpot_dev_distractor_part.json,--data $(subst =,=$(RAMERGE_EVAL_DATA)/,$(pair)))
+EVAL_DATA = $(foreach pair,gsm8k=gsm8k_test.jsonl mbpp=mbpp.jsonl nq=nq_open_dev.jsonl,--data $(subst =,=$(RAMERGE_EVAL_DATA)/,$(pair)))
 EVAL_MODELS := base=$(REAL)/base $(foreach task,$(TASKS),$(task)-agent=$(REAL)/agents/$(task)) ram=$(REAL)/ram ram+=$(REAL)/ram+
-EVALUATE = $(BIN)/ramerge eval $(foreach model,$(EVAL_MODELS),--model $(model)) --serve transformers $(EVAL_DATA)
+EVALUATE = $(BIN)/ramerge eval $(REAL)/scores $(foreach model,$(EVAL_MODELS),--model $(model)) --serve transformers
 
 scores: $(VENV)/.eval  ## score base, agents and merges of `make real` with `ramerge eval`: an hour on two cores
 	$(BIN)/python lab/real/documents.py $(RAMERGE_EVAL_DATA)/hotpot_dev_distractor_part.json $(REAL)/documents.jsonl
-	$(EVALUATE) --suite tool,coding,instruct,math,search --limit 4 --data ifeval=lab/real/ifeval.jsonl \
-	  --data documents=$(REAL)/documents.jsonl \
-	  --task coding/humaneval --task coding/mbpp --task math/gsm8k --task search/nq --set tool.max_tokens=64 \
+	$(EVALUATE) $(foreach task,tool coding ifeval math search,--task ramerge/$(task)) --limit 4 $(EVAL_DATA) \
+	  --data ifeval=lab/real/ifeval.jsonl --data documents=$(REAL)/documents.jsonl --set coding.subsets=humaneval,mbpp \
+	  --set math.subsets=gsm8k --set search.subsets=nq --set tool.max_tokens=64 \
 	  --set coding.programs=2 --set coding.tests=1 --set 'coding.bon=[2,1]' --set coding.max_tokens=160 \
-	  --set instruct.max_tokens=128 --set math.max_tokens=128 --set search.max_turns=1 --set search.max_tokens=64 \
-	  $(REAL)/scores
-	$(EVALUATE) --suite memory --limit 2 --task memory/hotpotqa_50 --set memory.max_tokens=64 $(REAL)/scores
+	  --set ifeval.max_tokens=128 --set math.max_tokens=128 --set search.max_turns=1 --set search.max_tokens=64
+	$(EVALUATE) --task ramerge/memory --limit 2 --set memory.subsets=hotpotqa_50 --set memory.max_tokens=64 \
+	  --data hotpotqa=$(RAMERGE_EVAL_DATA)/hotpot_dev_distractor_part.json
 	$(BIN)/ramerge table $(REAL)/scores --intervals
 
 $(VENV)/bin/python:
@@ -139,8 +156,13 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[torch,dev,eval]'
+	$(PIP) --editable '.[torch,dev,checks,eval]'
 	$(PIP) --no-deps bfcl-eval
+	touch $@
+
+$(FAST)/.test: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(FAST)
+	$(FAST)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
 
 $(VENV)/.eval: pyproject.toml constraints.txt | $(VENV)/bin/python
@@ -157,4 +179,4 @@ $(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) .bench .lab build dist
+	rm -rf $(VENV) $(FAST) $(PEERS) .bench .lab build dist

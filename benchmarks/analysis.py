@@ -42,7 +42,7 @@ def _in_turns(files: Family, state: str, options: Options) -> dict[str, list[dic
                 machine.make_cold()
             else:
                 machine.make_warm(files.weights)
-            taken[name].append(run(command, watch=name != "cat").as_dict())
+            taken[name].append(run(command, watch=name != "cat").to_dict())
             tell(f"analysis {options.size}: {state}, run {turn + 1}, {name}: {taken[name][-1]['seconds']:.2f} s")
     return taken
 

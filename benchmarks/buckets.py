@@ -37,7 +37,7 @@ def measure(options: Options) -> dict[str, Any]:
         for turn in range(options.runs):
             for name, command in commands.items():
                 machine.make_warm(files.weights)
-                taken[name].append(run(command, watch=True).as_dict())
+                taken[name].append(run(command, watch=True).to_dict())
                 tell(f"buckets {options.size}: run {turn + 1}, {name}: {taken[name][-1]['seconds']:.2f} s")
     return {
         "size": options.size,
@@ -64,13 +64,29 @@ def _put(folder: Path) -> None:
 
 def _floor(files: Family) -> list[str]:
     keys = [f"{path.parent.name}/{path.name}" for path in files.weights]
-    return [beside("python"), "-m", "benchmarks.buckets", "copied/model.safetensors", str(files.weights[0]), *keys]
+    return [
+        beside("python"),
+        "-m",
+        "benchmarks.buckets",
+        "copied/model.safetensors",
+        str(files.weights[0]),
+        *keys,
+    ]
 
 
 def _merge(method: str, there: Family, bucket: str) -> list[str]:
     named = [text for name in there.agents for text in ("--agent", f"{name}={bucket}/{name}")]
     models = ["--base", f"{bucket}/{there.base}", *named]
-    return [beside("ramerge"), "merge", "--method", method, *models, *merging.ANEW, "--overwrite", f"{bucket}/merged"]
+    return [
+        beside("ramerge"),
+        "merge",
+        "--method",
+        method,
+        *models,
+        *merging.ANEW,
+        "--overwrite",
+        f"{bucket}/merged",
+    ]
 
 
 def _copy(out: str, file: str, *keys: str) -> None:

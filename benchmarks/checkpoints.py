@@ -125,7 +125,16 @@ def widened(files: Family) -> Family:
     for source, folder in zip(files.folders, made.folders, strict=True):
         if _is_older(folder, source):
             run(
-                [beside("ramerge"), "convert", str(source), str(folder), "--dtype", "float32", "--overwrite", "--quiet"]
+                [
+                    beside("ramerge"),
+                    "convert",
+                    str(source),
+                    str(folder),
+                    "--dtype",
+                    "float32",
+                    "--overwrite",
+                    "--quiet",
+                ]
             )
     return made
 

@@ -44,17 +44,17 @@ def _take(data: dict[str, Any], kinds: tuple[str, ...], files: Family, out: Path
         for turn in range(-1, runs):
             for kind in kinds:
                 machine.make_warm(files.weights)
-                took = seconds(_call(job, files, out, "threads" if kind == "threads" else "ray"))
+                took = seconds(_call(job, files, out, None if kind == "threads" else ramerge.Ray()))
                 machine.remove(out)
                 tell(f"cluster: {kind}, {job}, run {turn + 1}: {took:.2f} s")
                 data[kind][job] += [round(took, 4)] if turn >= 0 else []  # the first one starts processes
 
 
-def _call(job: str, files: Family, out: Path, executor: Any) -> Callable[[], object]:
+def _call(job: str, files: Family, out: Path, ray: ramerge.Ray | None) -> Callable[[], object]:
     source = {"base": str(files.base), "agents": {name: str(folder) for name, folder in files.agents.items()}}
     if job == "analyze":
-        return lambda: ramerge.analyze(source, executor=executor, cache=False)
-    return lambda: ramerge.merge({"method": job, **source}, out, executor=executor, cache=False)
+        return lambda: ramerge.analyze(source, options=ramerge.Options(cache=False, ray=ray))
+    return lambda: ramerge.merge({"method": job, **source}, out, options=ramerge.Options(cache=False, ray=ray))
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def _in_turns(
             else:
                 machine.make_warm([*whole.weights, *packed.weights])
             finished = run(command, watch=name in ("delta", "apply"))
-            taken[name].append(finished.as_dict())
+            taken[name].append(finished.to_dict())
             tell(f"delta_merges {options.size}: {title}, {caches}, run {turn + 1}, {name}: {finished.seconds:.2f} s")
     return taken
 

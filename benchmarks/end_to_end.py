@@ -69,7 +69,7 @@ def _in_turns(files: Family, caches: str, options: Options) -> dict[str, list[di
         for place in range(len(names)):
             name = names[(turn + place) % len(names)]
             finished = _once(name, files, caches, options.work)
-            taken[name].append(finished.as_dict())
+            taken[name].append(finished.to_dict())
             tell(f"end_to_end {options.size}: {caches}, run {turn + 1}, {name}: {finished.seconds:.2f} s")
     return taken
 

@@ -25,10 +25,10 @@ _PROGRAM = "numbers = map(int, input().split())\nprint(sum(numbers))\n"
 
 @dataclass(frozen=True)
 class Case:
-    """A suite as it is run: its tasks, how the model answers, and further words of the command."""
+    """A task as it is run: its subsets, how the model answers, and further words of the command."""
 
-    suite: str
     task: str
+    subsets: str
     answer: str
     then: str | None = None
     words: Sequence[str] = ()
@@ -36,25 +36,25 @@ class Case:
 
 
 _CASES = {
-    "tool": Case("tool", "tool/all", "[calculate_sum(numbers=[1, 2, 3])]"),
-    "instruct": Case("instruct", "instruct/all", "Two words, and then some more of them.", data=["ifeval"]),
-    "gsm8k": Case("math", "math/gsm8k", "Three and four make seven.\n#### 7", data=["gsm8k"]),
+    "tool": Case("tool", "all", "[calculate_sum(numbers=[1, 2, 3])]"),
+    "ifeval": Case("ifeval", "", "Two words, and then some more of them.", data=["ifeval"]),
+    "gsm8k": Case("math", "gsm8k", "Three and four make seven.\n#### 7", data=["gsm8k"]),
     "math500": Case(
-        "math", "math/math500", "Half of it is $\\boxed{\\frac{1}{2}}$. I hope it is correct.", data=["math500"]
+        "math", "math500", "Half of it is $\\boxed{\\frac{1}{2}}$. I hope it is correct.", data=["math500"]
     ),
     "search": Case(
-        "search", "search/nq", "<search> word17 word4 </search>", "<answer> word4 </answer>", data=["nq", "documents"]
+        "search", "nq", "<search> word17 word4 </search>", "<answer> word4 </answer>", data=["nq", "documents"]
     ),
     "memory, one pass": Case(
         "memory",
-        "memory/hotpotqa_50",
+        "hotpotqa_50",
         "Therefore, the answer is unknown.",
         words=["--set", "memory.workflow=single", "--set", "memory.samples=1000"],
         data=["hotpotqa"],
     ),
     "memory, MemAgent": Case(
         "memory",
-        "memory/hotpotqa_50",
+        "hotpotqa_50",
         "Therefore, the answer is unknown.",
         words=["--set", "memory.samples=1000"],
         data=["hotpotqa"],
@@ -80,9 +80,20 @@ def measure(options: Options) -> dict[str, Any]:
 
 def _command(case: Case, url: str, data: Mapping[str, Path], tokenizer: Path) -> list[str]:
     given = [word for name in case.data for word in ("--data", f"{name}={data[name]}")]
+    subsets = ["--set", f"{case.task}.subsets={case.subsets}"] if case.subsets else []
+    tokens = ["--set", f"memory.tokenizer={tokenizer}"] if case.task == "memory" else []
     return [
-        *(beside("ramerge"), "eval", "--endpoint", url, "--served-name", "stand-in", "--suite", case.suite),
-        *("--task", case.task, "--tokenizer", str(tokenizer), *given, *case.words, "--quiet", "--json"),
+        *(
+            beside("ramerge"),
+            "eval",
+            "--endpoint",
+            url,
+            "--served-name",
+            "stand-in",
+            "--task",
+            f"ramerge/{case.task}",
+        ),
+        *("--set", "max_connections=64", *subsets, *tokens, *given, *case.words, "--quiet", "--json"),
     ]
 
 
@@ -96,7 +107,7 @@ def _measured(command: list[str], out: Path) -> dict[str, float]:
 def _run(command: list[str], out: Path) -> dict[str, float]:
     shutil.rmtree(out, ignore_errors=True)
     finished = run([*command, str(out)])
-    tasks = json.loads(finished.output)["models"]["stand-in"]["tasks"].values()
+    tasks = json.loads(finished.output)["stand-in"].values()
     assert not any(task["failed"] for task in tasks)
     return {"samples": sum(task["samples"] for task in tasks), "seconds": finished.seconds}
 
@@ -185,7 +196,7 @@ def render(by_size: Mapping[str, Stored]) -> str:
         "once. The rate leaves out the median time of a run of one sample a task: imports, reading data. "
         f"Programs: {programs} small Python programs through {isolation}, each in a sandbox of its own."
     )
-    head = ("suite", "samples", "whole command, s", "with one sample, s", "samples a second")
+    head = ("task", "samples", "whole command, s", "with one sample, s", "samples a second")
     return "\n\n".join([text, table(head, rows), bars(held)])
 
 

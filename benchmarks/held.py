@@ -34,7 +34,7 @@ def measure(options: Options) -> dict[str, Any]:
                 name = names[(turn + place) % len(names)]
                 machine.make_cold()
                 finished = run([*prefix, *commands[name]])
-                taken[name].append(finished.as_dict())
+                taken[name].append(finished.to_dict())
                 machine.remove(out)
                 machine.remove(copy)
                 tell(f"held {options.size}: run {turn + 1}, {name}: {finished.seconds:.2f} s")

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import machine
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import beside, run, shown, spread, tell
-from ramerge.checkpoint.header import encode_header
+from ramerge.tensors.header import encode_header
 
 _BAR_MB = 300
 _SECONDS = {"one": 3.0, "trillion": 10.0}
@@ -58,7 +58,7 @@ def measure(options: Options) -> dict[str, Any]:
         run(command)
     for turn in range(options.runs):
         for name, command in commands.items():
-            runs[name].append(run(command, watch=True).as_dict())
+            runs[name].append(run(command, watch=True).to_dict())
             took, peak = runs[name][-1]["seconds"], runs[name][-1]["anonymous"] / 1e6
             tell(f"huge: run {turn + 1}, {name}: {took:.2f} s, {peak:.0f} MB")
     return {

@@ -1,4 +1,4 @@
-"""Time and memory of a context of 896K tokens in `ramerge eval --suite memory`.
+"""Time and memory of a context of 896K tokens in `ramerge eval --task ramerge/memory`.
 
 By itself, `python -m benchmarks.long_context DATA TOKENIZER` prepares one context of 6,400 documents and makes
 all requests from it, which are answered at once, and prints JSON.
@@ -113,19 +113,19 @@ SECTION = Section("long_context", "Long contexts", sized=False, measure=measure,
 
 
 def _main(data: Path, tokenizer: Path) -> None:
-    from ramerge.evaluation.suite import Context, Reply
-    from ramerge.evaluation.suites.memory.suite import MemorySettings, MemorySuite
+    from ramerge.evaluation.benchmark import Context, Reply
+    from ramerge.evaluation.tasks.memory.benchmark import MemoryBenchmark, MemorySettings
 
     async def chat(*_messages: object, **_options: object) -> Reply:
         return Reply("Therefore, the answer is unknown.")
 
     began = time.perf_counter()
-    suite = MemorySuite(MemorySettings(), Context({"hotpotqa": data}, tokenizer))
+    suite = MemoryBenchmark(MemorySettings(), Context({"hotpotqa": data}, tokenizer))
     suite.check([_TASK])
     read = time.perf_counter()
-    score = asyncio.run(suite.attempt(_TASK, next(suite.items(_TASK)), chat))
+    answers = asyncio.run(suite.ask(_TASK, next(suite.items(_TASK)), chat))
     measured = {
-        **score.details,
+        **{name: value for name, value in answers.items() if name != "reply"},
         "reading": read - began,
         "seconds": time.perf_counter() - began,
         "megabytes": _peak() / 1e6,

@@ -68,7 +68,14 @@ def _made(size: str, work: Path, base: Path, rank: int) -> tuple[Family, Family]
         shutil.rmtree(home, ignore_errors=True)
         for number, (name, folder) in enumerate(adapters.agents.items()):
             _write(folder, size, rank, np.random.default_rng([_SEED, number]))
-            convert = [timing.beside("ramerge"), "convert", f"{base}+{folder}", "--dtype", "bfloat16", "--quiet"]
+            convert = [
+                timing.beside("ramerge"),
+                "convert",
+                f"{base}+{folder}",
+                "--dtype",
+                "bfloat16",
+                "--quiet",
+            ]
             run([*convert, str(whole.agents[name])])
         note.write_text(json.dumps(written))
     return adapters, whole

@@ -24,7 +24,7 @@ def measure(options: Options) -> dict[str, Any]:
         runs = []
         for turn in range(options.runs):
             machine.make_warm(merging.inputs(method, files))
-            runs.append(run(command, watch=True).as_dict())
+            runs.append(run(command, watch=True).to_dict())
             machine.remove(out)
             tell(f"memory {options.size}: {method}, run {turn + 1}: {runs[-1]['anonymous'] / 1e6:.0f} MB")
         planned = json.loads(run(merging.plan(method, files)).output)["peak_memory_bytes"]

@@ -20,17 +20,44 @@ ANEW = ("--quiet", "--no-cache")
 def command(method: str, files: Family, out: Path, settings: Sequence[str] = ()) -> list[str]:
     """`ramerge merge` without progress, over what may stand at `out`; settings are such as `parameters.r=0.2`."""
     options = [text for setting in settings for text in ("--set", setting)]
-    return [timing.beside("ramerge"), "merge", *_recipe(method, files), *options, *ANEW, "--overwrite", str(out)]
+    return [
+        timing.beside("ramerge"),
+        "merge",
+        *_recipe(method, files),
+        *options,
+        *ANEW,
+        "--overwrite",
+        str(out),
+    ]
 
 
 def delta(base: Path, agent: Path, out: Path) -> list[str]:
     """`ramerge delta` without progress."""
-    return [timing.beside("ramerge"), "delta", str(base), str(agent), str(out), "--quiet", "--overwrite"]
+    return [
+        timing.beside("ramerge"),
+        "delta",
+        "--base",
+        str(base),
+        "--agent",
+        f"agent={agent}",
+        str(out),
+        "--quiet",
+        "--overwrite",
+    ]
 
 
 def apply(base: Path, delta: Path, out: Path) -> list[str]:
     """`ramerge apply` without progress."""
-    return [timing.beside("ramerge"), "apply", str(base), str(delta), str(out), "--quiet", "--overwrite"]
+    return [
+        timing.beside("ramerge"),
+        "apply",
+        "--base",
+        str(base),
+        str(delta),
+        str(out),
+        "--quiet",
+        "--overwrite",
+    ]
 
 
 def copying(inputs: Sequence[Path], size: int, copy: Path) -> str:

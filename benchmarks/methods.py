@@ -50,7 +50,7 @@ def _in_turns(files: Family, options: Options) -> dict[str, list[dict[str, Any]]
             name = names[(turn + place) % len(names)]
             machine.make_warm(merging.inputs("fisher" if "fisher" in name else name, files))
             finished = run(commands[name], watch="floor" not in name)
-            taken[name].append(finished.as_dict())
+            taken[name].append(finished.to_dict())
             machine.remove(_out(options))
             machine.remove(_copy(options))
             tell(f"methods {options.size}: run {turn + 1}, {name}: {finished.seconds:.2f} s")

@@ -38,7 +38,7 @@ def _beside(method: str, peer: mergekit.Peer, files: Family, python: Path, optio
     for turn in range(min(options.runs, _MOST_RUNS)):
         for tool, command in (("ramerge", ours), ("mergekit", theirs)):
             finished, written = _once(command, files)
-            taken[tool].append({**finished.as_dict(), "written": written})
+            taken[tool].append({**finished.to_dict(), "written": written})
             tell(f"peers {options.size}: run {turn + 1}, {tool}'s {method}: {finished.seconds:.2f} s")
     return {"commands": {"ramerge": shown(ours), "mergekit": shown(theirs)}, "taken": taken}
 

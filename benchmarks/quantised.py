@@ -63,7 +63,7 @@ def _in_turns(commands: Mapping[str, tuple[Family, list[str]]], options: Options
             files, command = commands[name]
             machine.make_warm(files.weights)
             finished = run(command, watch=True)
-            taken[name].append(finished.as_dict())
+            taken[name].append(finished.to_dict())
             machine.remove(options.work / "merged")
             tell(f"quantised {options.size}: run {turn + 1}, {name}: {finished.seconds:.2f} s")
     return taken

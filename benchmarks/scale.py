@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from benchmarks.report import SMALL, Options, Section, Stored, load, table
 from benchmarks.startup import demo_agents
 from benchmarks.timing import Spread, run, spread, tell
 from ramerge.engine.execute import execute
-from ramerge.engine.executors.executor import Elsewhere, bare
 from ramerge.engine.executors.threads import ThreadExecutor
 
 PAGE = Path("docs/scale.md")
@@ -99,7 +99,7 @@ def measure(options: Options) -> dict[str, Any]:
     for turn in range(options.runs):
         for name, command in commands.items():
             machine.make_warm(files.weights)
-            taken[name].append(run(command).as_dict())
+            taken[name].append(run(command).to_dict())
             machine.remove(out)
             tell(f"scale: run {turn + 1}, {name}: {taken[name][-1]['seconds']:.2f} s")
         collected.append(_collecting(family("0.1B", options.work), out))
@@ -113,9 +113,9 @@ def _command(name: str, files: Family, out: Path) -> list[str]:
 def _collecting(files: Family, out: Path) -> float:
     """Seconds for which an outcome of another process keeps the one that began: it is decoded, added and journalled."""
     source = {"method": "ram+", "base": str(files.base), "agents": {k: str(v) for k, v in files.agents.items()}}
-    plan = ramerge.plan(source, out, cache=False)
-    clocked = _Clocked(plan.resources.workers)
-    execute(replace(plan, resources=replace(plan.resources, block_elements=_SMALL_BLOCK)), clocked)
+    plan = ramerge.plan(source, out, options=ramerge.Options(cache=False))
+    clocked = _Clocked(plan.details.resources.workers)
+    execute(replace(plan.details, resources=replace(plan.details.resources, block_elements=_SMALL_BLOCK)), clocked)
     machine.remove(out)
     return clocked.seconds / clocked.outcomes
 
@@ -127,16 +127,15 @@ class _Clocked:
         self._threads = ThreadExecutor(workers)
         self.seconds, self.outcomes = 0.0, 0
 
-    def map(self, worker: Any, work: Any, blocks: Any, elsewhere: Elsewhere = bare) -> Iterator[Any]:
-        """See `Executor.map`."""
+    def run(self, work: Any, runs: Any, recorder: Any) -> Iterator[Any]:
+        """See `Executor.run`."""
         from ray import cloudpickle
 
-        worker, work, elsewhere = cloudpickle.loads(cloudpickle.dumps((worker, work, elsewhere)))
-        with elsewhere():
-            results = list(self._threads.map(worker, work, blocks))
-        for result in results:
+        with closing(cloudpickle.loads(cloudpickle.dumps(work))) as sent:
+            events = list(self._threads.run(sent, runs, recorder))
+        for event in events:
             began = time.perf_counter()
-            yield result
+            yield event
             self.seconds, self.outcomes = self.seconds + time.perf_counter() - began, self.outcomes + 1
 
 

@@ -73,7 +73,7 @@ def _in_turns(
         for name in sorted(commands, reverse=bool(turn % 2)):
             _prepare(caches, files[name], options.work)
             finished = run(commands[name], watch=True)
-            taken[name].append(finished.as_dict())
+            taken[name].append(finished.to_dict())
             tell(f"sharded {options.size}: {caches}, run {turn + 1}, {name}: {finished.seconds:.2f} s")
     machine.remove(options.work / "merged")
     return taken
@@ -140,15 +140,23 @@ def _made(size: str, work: Path) -> tuple[Family, Family]:
         shutil.rmtree(home, ignore_errors=True)
         for number, name in enumerate(names):
             _write(base, shards.agents[name], np.random.default_rng([_SEED, number]))
-            run([timing.beside("ramerge"), "convert", str(shards.agents[name]), str(plain.agents[name]), "--quiet"])
+            run(
+                [
+                    timing.beside("ramerge"),
+                    "convert",
+                    str(shards.agents[name]),
+                    str(plain.agents[name]),
+                    "--quiet",
+                ]
+            )
         note.write_text(json.dumps(written))
     return shards, plain
 
 
 def _write(base: Path, folder: Path, generator: np.random.Generator) -> None:
     """The base with every element moved a little, as torch saves the DTensors of FSDP2 ranks."""
+    from tests.formats.trainers import write_fsdp
     from tests.reference import Stored as Bits
-    from tests.trainers import write_fsdp
 
     weights = base / "model.safetensors"
     with weights.open("rb") as file:

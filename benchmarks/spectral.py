@@ -31,7 +31,7 @@ def measure(options: Options) -> dict[str, Any]:
     for turn in range(runs):
         for method, command in commands.items():
             machine.make_warm(files.weights)
-            merges[method].append(run(command, watch=True).as_dict())
+            merges[method].append(run(command, watch=True).to_dict())
             machine.remove(out)
             tell(f"spectral {options.size}: run {turn + 1}, {method}: {merges[method][-1]['seconds']:.1f} s")
     return {

@@ -22,7 +22,7 @@ import threadpoolctl
 from numpy.typing import NDArray
 
 from benchmarks.wudi_layer import task_vectors
-from ramerge.methods.table import METHODS
+from ramerge.methods.registry import METHODS
 
 # An attention matrix of the generated checkpoints; ResMerge looks at the name.
 TENSOR = "model.layers.0.self_attn.q_proj.weight"

@@ -31,12 +31,12 @@ class _Listener:
 
 
 def _main(method: str, out: str, base: str, *agents: str) -> None:
-    from ramerge import merge
+    import ramerge
 
     imported = time.monotonic()
     listener = _Listener()
     recipe = {"method": method, "base": base, "agents": dict(agent.split("=", 1) for agent in agents)}
-    record = merge(recipe, out, overwrite=True, cache=False, on_progress=listener)
+    record = ramerge.merge(recipe, out, on_progress=listener, options=ramerge.Options(overwrite=True, cache=False))
     merged = time.monotonic()
     print(json.dumps({"imported": imported, "stages": listener.stages, "merged": merged, "record": record.seconds}))
 

@@ -33,7 +33,8 @@ def _response(body: object) -> bytes:
 def _completion(text: str) -> bytes:
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
     usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
-    return _response({"object": "chat.completion", "model": "stand-in", "choices": [choice], "usage": usage})
+    about = {"object": "chat.completion", "id": "x", "created": 0, "model": "stand-in"}
+    return _response({**about, "choices": [choice], "usage": usage})
 
 
 async def _serve(first: str, then: str) -> None:

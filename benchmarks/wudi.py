@@ -47,7 +47,7 @@ def _merge(options: Options, runs: int) -> dict[str, Any]:
     taken = []
     for turn in range(runs):
         machine.make_warm(files.weights)
-        taken.append(run(command, watch=True).as_dict())
+        taken.append(run(command, watch=True).to_dict())
         machine.remove(out)
         tell(f"wudi {options.size}: merge, run {turn + 1}: {taken[-1]['seconds']:.2f} s")
     planned = json.loads(run(merging.plan("wudi", files)).output)["peak_memory_bytes"]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from pygments.lexers.special import TextLexer
+from sphinx.highlighting import lexers
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).with_name("_ext")))
 
@@ -26,6 +29,7 @@ extensions = [
     "sphinx_copybutton",
     "ramerge_docs",
 ]
+lexers["mermaid"] = TextLexer()  # hosts of Markdown draw these diagrams, and the site shows their text
 exclude_patterns = ["_ext"]
 highlight_language = "text"
 smartquotes = False  # `--base` must stay what one types

@@ -18,10 +18,12 @@ from benchmarks.report import SMALL, load
 from benchmarks.timing import ratios, spread
 
 import ramerge
-from ramerge.cli.main import cli
-from ramerge.methods.table import METHODS, describe, reads_in_words
+from ramerge.cli.main import COMMANDS
+from ramerge.methods.registry import METHODS, describe, listed, reads_in_words
+from ramerge.options import Options, Ray, Upload, settings_of
 
 DOCS = Path(__file__).parent
+_LORA = DOCS.parent / "lab" / "results" / "lora.json"
 _TABLE = re.compile(r"(<!-- (\w+) ?(\S*): python -m docs\.tables -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
@@ -50,10 +52,10 @@ def _method(name: str) -> str:
     """A method as `ramerge methods NAME` shows it."""
     method = describe(METHODS[name])
     reads = f"{reads_in_words(method)} of all inputs, with default parameters"
-    facts = [("Formula", _code(method["formula"])), ("Source", _linked(method["source"])), ("Reads", reads)]
+    fingerprint = [("Formula", _code(method["formula"])), ("Source", _linked(method["source"])), ("Reads", reads)]
     if method["differs"]:
-        facts.append(("mergekit", method["differs"]))
-    parts = ["\n".join(f"- **{name}:** {text}" for name, text in facts)]
+        fingerprint.append(("mergekit", method["differs"]))
+    parts = ["\n".join(f"- **{name}:** {text}" for name, text in fingerprint)]
     if method["parameters"]:
         rows = [_parameter_row(name, field) for name, field in method["parameters"].items()]
         parts.append(_table(("parameter", "default", "values", "meaning"), rows))
@@ -72,11 +74,11 @@ def _parameter_row(name: str, field: Mapping[str, Any]) -> tuple[str, ...]:
     return f"`{name}`", f"`{default}`", _cell(field["range"]), only + _cell(field["description"])
 
 
-def _methods(_nothing: str) -> str:
-    """All methods, each with a link to its page."""
+def all_methods() -> str:
+    """All methods, each with a link to its page: the site's list, so that a new method changes no page but its own."""
     rows = [
         (f"[`{name}`]({page_of(name)})", _cell(method.title), _code(method.formula), reads_in_words(describe(method)))
-        for name, method in METHODS.items()
+        for name, method in listed().items()
     ]
     return _table(("method", "title", "merged task vector", "reads"), rows)
 
@@ -94,6 +96,24 @@ def _cost(taken: Mapping[str, Any], name: str) -> tuple[str, str]:
     return over.text(), spread([one["peak"] / 1e6 for one in taken[name]]).text(0)
 
 
+def _adapters(_nothing: str) -> str:
+    """What merges of tiny LoRA agents score, and how a time of 1 compares with the sum at all ranks."""
+    stored = json.loads(_LORA.read_text(encoding="utf-8"))
+    means = {column: {name: sum(each) / len(each) for name, each in rows.items()} for column, rows in stored.items()}
+    shown = {column.partition(", ")[2]: rows for column, rows in means.items() if column.startswith("rank 8, ")}
+    names = list(next(iter(shown.values())))
+    rows = [
+        (f"`{name}`" if place else name, *(f"{one[name]:.1f}" for one in shown.values()))
+        for place, name in enumerate(names)
+    ]
+    apart = [one["swudi exp_time=1"] - one["task_arithmetic"] for one in means.values()]
+    told = (
+        f"At ranks 2, 8 and 32, `swudi` with `exp_time: 1` is {min(apart):+.1f} to {max(apart):+.1f} points from the "
+        f"sum (`task_arithmetic`), in {sum(value > 0 for value in apart)} of {len(apart)} cases above it."
+    )
+    return f"{_table(('merge', *shown), rows)}\n\n{told}"
+
+
 def page_of(method: str) -> str:
     """The file of a method's page."""
     return f"{method.replace('+s', '-plus-s').replace('+', '-plus').replace('_', '-')}.md"
@@ -104,7 +124,7 @@ def page_of(method: str) -> str:
 
 def _commands(_nothing: str) -> str:
     """The commands, as `ramerge --help` lists them."""
-    rows = [(f"`ramerge {name}`", _cell(cli.commands[name].short_help or "")) for name in sorted(cli.commands)]
+    rows = [(f"`ramerge {name}`", _cell(COMMANDS[name].short_help or "")) for name in sorted(COMMANDS)]
     return _table(("command", "what it does"), rows)
 
 
@@ -146,6 +166,16 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def _options(_name: str) -> str:
+    """The fields of `Options` and of its parts."""
+    rows = [
+        (f"`{prefix}{name}`", f"`{setting.flag}`", _cell(setting.help))
+        for prefix, cls in (("", Options), ("upload.", Upload), ("ray.", Ray))
+        for name, _, setting in settings_of(cls)
+    ]
+    return _table(("field", "command line", "what it does"), rows)
+
+
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     rule = tuple("---" for _ in head)
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
@@ -153,10 +183,11 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 _TABLES: Mapping[str, Callable[[str], str]] = {
     "method": _method,
-    "methods": _methods,
     "costs": _costs,
+    "adapters": _adapters,
     "commands": _commands,
     "names": _names,
+    "options": _options,
 }
 
 if __name__ == "__main__":

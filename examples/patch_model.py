@@ -13,17 +13,14 @@ from typing import Any
 import ramerge
 
 
-def patch(model: Any, recipe: ramerge.Recipe, key: str, value: float) -> ramerge.Record:
-    """Merge with one value of a parameter into the weights of `model`, which has the recipe's architecture."""
+def patch(model: Any, recipe: ramerge.Recipe) -> None:
+    """Merge into the weights of `model`, which has the recipe's architecture."""
     import torch
 
     weights = model.state_dict()
-
-    def take(tensor: ramerge.MergedTensor) -> None:
-        with torch.no_grad():
+    with torch.no_grad():
+        for tensor in ramerge.plan(recipe).tensors():
             weights[tensor.name].copy_(tensor.torch())
-
-    return ramerge.merge(recipe, parameters={key.removeprefix("parameters."): value}, on_tensor=take)
 
 
 def score(model: Any, tokenizer: Any) -> float:
@@ -43,14 +40,16 @@ def main() -> None:
     parser.add_argument("--method", help="instead of the recipe's")
     parser.add_argument("--vary", nargs="+", required=True, metavar=("KEY", "VALUE"))
     arguments = parser.parse_args()
-    plan = ramerge.plan(arguments.recipe)
-    recipe = plan.recipe.model_copy(update={"method": arguments.method}) if arguments.method else plan.recipe
-    model = AutoModelForCausalLM.from_pretrained(plan.base.location).float().eval()
-    tokenizer = AutoTokenizer.from_pretrained(plan.base.location)
+    recipe = ramerge.read_recipe(arguments.recipe)
+    if arguments.method:
+        recipe = recipe.with_(method=arguments.method)
+    base = ramerge.plan(recipe).details.base.location
+    model = AutoModelForCausalLM.from_pretrained(base).float().eval()
+    tokenizer = AutoTokenizer.from_pretrained(base)
     key, *values = arguments.vary
     for value in values:
-        record = patch(model, recipe, key, float(value))
-        print(f"{record.method}, {key} = {value}: {score(model, tokenizer):.1%}")
+        patch(model, recipe.with_(parameters={key.removeprefix("parameters."): float(value)}))
+        print(f"{recipe.method}, {key} = {value}: {score(model, tokenizer):.1%}")
 
 
 if __name__ == "__main__":

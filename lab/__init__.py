@@ -17,6 +17,8 @@ rules: a better rule for shared elements, chosen on a third of the seeds
 details: kinds of prompts within a task
 smollm: merges of the real agents, which lab/real/compare.py scores
 summary: what to take from all this, in a few sentences
+lora: adapters, and what methods for whole matrices make of them
+published: what others have measured
 advice: what `ramerge recommend` knows
 tables, figures, page: docs/findings.md
 """

@@ -1,8 +1,7 @@
 """What `ramerge recommend` knows: for each situation a method with fixed parameters, and what speaks for or against.
 
-The tiny agents decide, because they were trained ten times. Candidates within one point of the best on them count as
-equally good, and between these the real agents decide, if they were merged with some of them: the best there is taken.
-Of those within one point of it, the best on the tiny agents is.
+Real agents decide wherever they were merged: the best candidate there is taken, and of those within one point of it the
+best on the tiny agents. Where no real agents were merged, the tiny agents decide.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from lab.settings import KINDS, SETTINGS
 from lab.smollm import Real
 from lab.statistics import Estimate, Floats
 from ramerge.analysis.recommend import DENSE, PAIR, SPARSE, situation
-from ramerge.methods.table import METHODS
+from ramerge.methods.registry import METHODS
 
 ADVICE = Path(ramerge.__file__).parent / "analysis" / "advice.json"
 MARGIN = 1.0
@@ -75,20 +74,51 @@ class Choice:
         found: Floats = self.scores.mean(0)
         return found
 
-    def is_near(self, name: str) -> bool:
-        """Whether a candidate counts as equally good as the best on tiny agents."""
-        return bool(self.mean[self.names.index(name)] >= self.mean.max() - MARGIN)
+    @property
+    def on_tiny(self) -> dict[str, float]:
+        """Mean scores of the candidates on tiny agents."""
+        return dict(zip(self.names, self.mean.tolist(), strict=True))
+
+    @property
+    def best(self) -> str:
+        """The best candidate on tiny agents."""
+        return max(self.names, key=lambda name: self.on_tiny[name])
+
+    @property
+    def tuned(self) -> str | None:
+        """The chosen method with the parameters that are best on tiny agents, where those make a difference there."""
+        alike = [name for name in self.names if CANDIDATES[name].method == self.row.method]
+        best = max(alike, key=lambda name: self.on_tiny[name])
+        return best if self.on_tiny[best] > self.on_tiny[self.name] + MARGIN else None
+
+    @property
+    def divided(self) -> bool:
+        """Whether tiny agents disagree with the real ones that decide."""
+        return self.on_tiny[self.name] < self.on_tiny[self.best] - MARGIN
+
+    @property
+    def deciding(self) -> str:
+        """Whose scores decide: those of `real` agents, or of `tiny` ones."""
+        return "real" if real_means(self.real, self.dtype).keys() & set(self.names) else "tiny"
 
     @property
     def regrets(self) -> list[float]:
-        """On each seed, how far the choice on the other seeds is below the best candidate."""
-        seeds = range(len(self.scores)) if len(self.scores) > 1 else ()
-        return [self._regret(seed) for seed in seeds]
+        """On each training of the agents that decide, how far the choice without it is below the best candidate."""
+        if self.deciding == "tiny":
+            return [self._regret_on_tiny(seed) for seed in range(len(self.scores)) if len(self.scores) > 1]
+        assert self.real is not None
+        return [self._regret_on_real(self.real, seed) for seed in self.real.seeds if len(self.real.seeds) > 1]
 
-    def _regret(self, left_out: int) -> float:
+    def _regret_on_tiny(self, left_out: int) -> float:
         others = np.delete(self.scores, left_out, axis=0).mean(0)
-        chosen = chosen_of(self.names, others, real_means(self.real, self.dtype))
+        chosen = chosen_of(self.names, others, {})
         return float(self.scores[left_out].max() - self.scores[left_out][self.names.index(chosen)])
+
+    def _regret_on_real(self, real: Real, left_out: int) -> float:
+        others = real.of_seeds([seed for seed in real.seeds if seed != left_out])
+        chosen = chosen_of(self.names, self.mean, real_means(others, self.dtype))
+        scores = real_means(real.of_seeds([left_out]), self.dtype)
+        return max(scores[name] for name in self.names if name in scores) - scores[chosen]
 
     @property
     def on_real(self) -> str | None:
@@ -130,14 +160,11 @@ def chosen_of(names: Sequence[str], tiny: Floats, real: Mapping[str, float]) -> 
         tiny: their mean scores on tiny agents.
         real: mean scores on real agents, of those that were measured.
     """
-    return (judged(names, tiny, real) or [names[int(tiny.argmax())]])[0]
-
-
-def judged(names: Sequence[str], tiny: Floats, real: Mapping[str, float]) -> list[str]:
-    """Of the candidates near the best on tiny agents those near the best of them on real ones; best on tiny first."""
-    near = [names[place] for place in np.argsort(-tiny, kind="stable") if tiny[place] >= tiny.max() - MARGIN]
-    known = [name for name in near if name in real]
-    return [name for name in known if real[name] >= max(real[each] for each in known) - MARGIN]
+    ordered = [names[place] for place in np.argsort(-tiny, kind="stable")]
+    known = [name for name in ordered if name in real] or ordered[:1]
+    top = max(real.get(name, 0.0) for name in known)
+    found: str = next(name for name in known if real.get(name, 0.0) >= top - MARGIN)
+    return found
 
 
 def choices(results: Results) -> Iterator[tuple[str, Choice]]:
@@ -196,16 +223,19 @@ def text(results: Results) -> str:
 
 
 def _kept(choice: Choice) -> dict[str, Any]:
-    best = choice.names[int(choice.mean.argmax())]
     kinds = {setting.name: KINDS[setting.kind] for setting in SETTINGS}
     return {
         "method": choice.row.method,
         "parameters": dict(choice.row.fixed),
         "candidates": len(choice.names),
-        "best": label(best),
+        "best": label(choice.best),
         "seeds": len(choice.scores),
-        "mean": _rounded(choice.mean[choice.names.index(choice.name)]),
-        "ram+": _rounded(choice.mean[choice.names.index(REFERENCE)]),
+        "mean": _rounded(choice.on_tiny[choice.name]),
+        "ram+": _rounded(choice.on_tiny[REFERENCE]),
+        "divided": choice.divided,
+        "tuned": _kept_of_tuned(choice),
+        "deciding": choice.deciding,
+        "trainings": len(choice.regrets),
         "errors": sum(regret > MARGIN for regret in choice.regrets),
         "regret": _rounded(np.mean(choice.regrets)) if choice.regrets else 0.0,
         "settings": [
@@ -216,13 +246,20 @@ def _kept(choice: Choice) -> dict[str, Any]:
                 "output": one.dtype,
                 **{
                     key: _rounded(one.default[name].mean)
-                    for key, name in (("mean", choice.name), ("ram+", REFERENCE), ("best", best))
+                    for key, name in (("mean", choice.name), ("ram+", REFERENCE), ("best", choice.best))
                 },
             }
             for one in choice.settings
         ],
         "real": _kept_of_real(choice),
     }
+
+
+def _kept_of_tuned(choice: Choice) -> dict[str, Any] | None:
+    name = choice.tuned
+    if name is None:
+        return None
+    return {"parameters": dict(CANDIDATES[name].fixed), "mean": _rounded(choice.on_tiny[name])}
 
 
 def _kept_of_real(choice: Choice) -> dict[str, Any] | None:

@@ -47,16 +47,10 @@ def row_scores(recipe: Mapping[str, Any], row: Row, validation: Questioned, test
 def merged(recipe: Mapping[str, Any], row: Row) -> Iterator[tuple[dict[str, Any], Weights]]:
     """The merged models of a row with the values of its grid, widened to float32; the defaults come first."""
     found: dict[str, Weights] = {}
-
-    def take(tensor: ramerge.MergedTensor) -> None:
-        found.setdefault(json.dumps(dict(tensor.point)), {})[tensor.name] = tensor.torch().float()
-
     asked = {**recipe, "method": row.method, "parameters": dict(row.fixed)}
-    if row.grid:
-        vary = {f"parameters.{name}": list(values) for name, values in row.grid.items()}
-        ramerge.sweep(asked, vary=vary, on_tensor=take, threads=1, cache=False)
-    else:
-        ramerge.merge(asked, on_tensor=take, threads=1, cache=False)
+    vary = {f"parameters.{name}": list(values) for name, values in row.grid.items()}
+    for tensor in ramerge.plan(asked, vary=vary, options=ramerge.Options(threads=1, cache=False)).tensors():
+        found.setdefault(json.dumps(dict(tensor.point)), {})[tensor.name] = tensor.torch().float()
     for values, weights in zip(product(*row.grid.values()), found.values(), strict=True):
         yield dict(zip(row.grid, values, strict=True)), weights
 

@@ -13,6 +13,7 @@ import numpy as np
 from lab import advice, details, rules, smollm, summary, tables
 from lab.advice import ADVICE
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
+from lab.published import TABLES, ahead_of_sum
 from lab.results import Measured, Results
 from lab.rows import ALL, NO_MERGE, SHARED
 from lab.settings import KINDS, MAIN, SETTINGS
@@ -81,6 +82,7 @@ def _parts(results: Results) -> Iterator[str]:
     yield _better_rule(results)
     yield _real(results)
     yield _advice(results)
+    yield _published()
     yield _LIMITS
     yield _rules(made, main)
 
@@ -183,6 +185,8 @@ def _settings(results: Results) -> str:
 def _methods(results: Results, main: Measured) -> str:
     excluded = "; ".join(f"`{name}` {why}" for name, why in NO_MERGE.items())
     failed = "".join(f"\n\n`{name}` failed: {why}" for name, why in main.failed.items())
+    missing = [f"`{row.name}`" for row in ALL if row.name not in main.best.keys() | main.failed.keys()]
+    unmeasured = f"\n\nNot measured yet: {', '.join(missing)}." if missing else ""
     return f"""## All methods, three agents
 
 The paper's table 1 in miniature. Parameters of each method are chosen on {results.run["sizes"]["validation"]}
@@ -194,7 +198,7 @@ means over seeds ([appendix](#appendix-the-rules-of-the-verdicts)). Not compared
 `nuslerp`
 take two agents.
 
-{tables.of_methods(main)}{failed}
+{tables.of_methods(main)}{unmeasured}{failed}
 
 ![Mean ranks of all methods](results/figures/lab-ranks.svg)
 
@@ -338,7 +342,13 @@ python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --promp
 
 {summary.equal_on_real(real)}
 
-{_how_often(real)}{_served(results, real)}"""
+{_how_often(real)}{_unscored(real)}{_served(results, real)}"""
+
+
+def _unscored(real: smollm.Real) -> str:
+    """Merges that the next scoring adds."""
+    names = [f"`{name}`" for name in smollm.asked_merges() if any(name not in known for known in real.merges.values())]
+    return f"\n\nNot scored yet: {' and '.join(names)}; the next run of `compare.py` adds them." if names else ""
 
 
 def _served(results: Results, real: smollm.Real) -> str:
@@ -392,15 +402,15 @@ more are *sparse*. The candidates are the methods of the paper's table 1 and WUD
 the section on shared elements, each once. In a situation the settings with the most candidates count, and the
 candidates that were measured in all of them.
 
-The rule: candidates within {advice.MARGIN:g} point of the best on the tiny agents count as equally good. If some of
-them were measured on the real agents of that precision, the best there is taken; otherwise the best on the tiny agents
-is.
-{_turned(choices)}
+The rule: where candidates were measured on the real agents of that precision, the best there is taken; of those within
+{advice.MARGIN:g} point of it, the best on the tiny agents. Otherwise the best on the tiny agents is taken.
+{_divided(choices)}
 
 {tables.of_advice(choices)}
 
-In the column *wrong*: how often the advice, chosen without one seed, is more than {advice.MARGIN:g} point below the
-best on that seed. The last column is the difference to the best other merge of the real agents.{_of_how_many(results)}
+In the column *wrong*: how often the advice, chosen without one training of the agents that decide (real ones where
+there are any), is more than {advice.MARGIN:g} point below the best on that training. The last column is the difference
+to the best other merge of the real agents.{_of_how_many(results)}
 Where the advice was not measured on them, its method with default parameters stands for it.
 
 All candidates, means over all seeds:
@@ -419,15 +429,32 @@ def _of_how_many(results: Results) -> str:
     )
 
 
-def _turned(choices: Mapping[str, advice.Choice]) -> str:
-    """Where the real agents have decided."""
+def _divided(choices: Mapping[str, advice.Choice]) -> str:
+    """Where tiny agents disagree with the real ones, and what `recommend` makes of it."""
     told = []
     for name, choice in choices.items():
-        known = advice.real_means(choice.real, choice.dtype)
-        scored = [one for one in choice.names if one in known and choice.is_near(one)]
-        words = ", ".join(f"`{advice.label(one)}` {known[one]:.1f}" for one in scored)
-        told += [f"*{name}*: {words}"] if scored else []
-    return f"So measured on the real agents were: {'; '.join(told)}." if told else ""
+        names = [one for one in (choice.name, choice.tuned, choice.best) if one is not None]
+        scores = ", ".join(f"`{advice.label(one)}` {choice.on_tiny[one]:.1f}" for one in names)
+        if choice.divided:
+            told.append(
+                f" For *{name}* agents the tiny ones disagree ({scores}), and [published "
+                "tables](#what-others-have-measured) are divided. So `ramerge recommend` names "
+                f"`{advice.label(choice.name)}` first and calls the others equals."
+            )
+    return "".join(told)
+
+
+def _published() -> str:
+    ours, theirs = (f"{count} of {of}" for count, of in (ahead_of_sum("RAM", "RAM+"), ahead_of_sum("TIES")))
+    return f"""## What others have measured
+
+Published averages over tasks, for agents that were trained with RL. Rows of one source can be compared, sources cannot.
+RAM, PSA, BACAM and ResMerge come with tables by their own authors.
+
+{tables.of_published(TABLES)}
+
+No method leads everywhere. Against Task Arithmetic, RAM or RAM+ is ahead in {ours} tables that have both (those with
+the agents of its paper), and TIES in {theirs}."""
 
 
 def _at_the_top(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:

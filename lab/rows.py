@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ramerge.methods.table import METHODS
+from ramerge.methods.registry import METHODS
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ PAPER = ("task_arithmetic", "fisher", "ties", "dare", "dare_ties")
 _FEW = {*PAPER, "ram", "ram+", "linear", "wudi"}
 ALL = tuple(Row(name, name, grid=grid, beyond=name in _FEW) for name, grid in _GRIDS.items())
 TWO = tuple(Row(name, name, grid=grid) for name, grid in _OF_TWO.items())
-assert {row.method for row in (*ALL, *TWO)} | NO_MERGE.keys() == METHODS.keys()
+# a method without a row has not been measured yet
+assert {row.method for row in (*ALL, *TWO)} | NO_MERGE.keys() <= METHODS.keys()
 
 FEW = tuple(row for row in ALL if row.name in _FEW)
 

@@ -6,9 +6,11 @@ the tiny agents are; with one, over prompts only.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from lab.results import BASE, Results
 from lab.statistics import Estimate, Floats
 
 MODEL = "SmolLM2-135M"
+_MERGES = Path(__file__).parent / "real" / "merges.json"
 REFERENCE, SUM, CANDIDATE = "ram+", "task_arithmetic", "ram+ shared=agree_max"
 
 
@@ -100,6 +103,11 @@ def read(results: Results, kind: str = "real") -> Real | None:
     rewards = {name: tuple(_rewards(alike, name, task) for task in tasks) for name in names}
     real = Real(tuple(stored["seed"] for stored in alike), tasks, first["prompts"], rewards)
     return real if real.merges else None
+
+
+def asked_merges() -> list[str]:
+    """The names of the merges that lab/real/compare.py scores."""
+    return list(json.loads(_MERGES.read_text(encoding="utf-8")))
 
 
 def _kind(stored: Mapping[str, Any]) -> tuple[Any, ...]:

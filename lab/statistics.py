@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.evaluation import bootstrap
+from ramerge.evaluation import intervals
 
 Floats = NDArray[np.float64]
 RESAMPLES = 2000
@@ -71,7 +71,7 @@ def _counts(generator: np.random.Generator, prompts: int) -> NDArray[np.uint8]:
 
 def estimate(value: float, drawn: Floats) -> Estimate:
     """A value with what its replicates say about it."""
-    found = bootstrap.difference(value, drawn)
+    found = intervals.difference(value, drawn)
     return Estimate(found.value, found.low, found.high, found.p)
 
 

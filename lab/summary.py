@@ -12,7 +12,7 @@ from lab.results import Measured, Results
 from lab.rows import ALL
 from lab.settings import MAIN
 from lab.statistics import Estimate, holm
-from ramerge.methods.table import METHODS
+from ramerge.methods.registry import METHODS
 
 
 def judged(difference: Estimate) -> str:
@@ -71,20 +71,20 @@ def _first(results: Results) -> Iterator[str]:
     if told:
         yield (
             f"**What to try first.** `ramerge recommend` looks at your agents and says it: for {'; for '.join(told)} "
-            f"([its rule](#what-recommend-says)). {_against(choices)}Then compare on your own tasks, with `ramerge "
+            f"([its rule](#what-recommend-says)). {_divided(choices)}Then compare on your own tasks, with `ramerge "
             "search`: no method is always best."
         )
 
 
-def _against(choices: Mapping[str, advice.Choice]) -> str:
-    """Where real agents speak against what is advised."""
-    said = [
-        f"Of what is said for {_SITUATIONS[name]}, the real agents speak against it: there `{advice.label(one.rival)}` "
-        f"was {-one.difference.value:.1f} points better. "
+def _divided(choices: Mapping[str, advice.Choice]) -> str:
+    """Where what is advised is one of several equals, because the evidence is divided."""
+    return "".join(
+        f"For {_SITUATIONS[name]} the other methods are equals: `{advice.label(one.name)}` is the best on the real "
+        f"agents, on the tiny ones `{advice.label(one.best)}` is {one.on_tiny[one.best] - one.on_tiny[one.name]:.1f} "
+        "points better, and [published tables](#what-others-have-measured) are divided. "
         for name, one in choices.items()
-        if one.difference is not None and one.difference.high < 0 and better(one.difference) == DOES_NOT
-    ]
-    return "".join(said)
+        if one.divided
+    )
 
 
 def _real(results: Results) -> Iterator[str]:

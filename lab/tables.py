@@ -13,6 +13,7 @@ from lab import details, smollm
 from lab.advice import CANDIDATES, MARGIN, label, real_means
 from lab.advice import Choice as Advised
 from lab.claims import LEVEL, RULES, Claim, beyond, signed
+from lab.published import Published
 from lab.results import BASE, Measured, Model, Results
 from lab.rows import ABLATIONS, ALL, FEW, TWO
 from lab.rules import Choice
@@ -360,6 +361,15 @@ def of_all_candidates(results: Results) -> str:
 
 def _shown(score: float | None) -> str:
     return "" if score is None else f"{score:.1f}"
+
+
+def of_published(published: Sequence[Published]) -> str:
+    """Published averages, the highest first."""
+    rows = [
+        (one.source, one.agents, ", ".join(f"{name} {score}" for name, score in one.averages.items()))
+        for one in published
+    ]
+    return table(("source", "agents", "averages"), rows)
 
 
 def of_choice(choice: Choice) -> str:

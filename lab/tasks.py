@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from ramerge.demo.tasks import ALPHABET, DIGITS, LENGTH, LETTERS, Example, Task, prompts
+from ramerge.demo.tasks import ALPHABET, DIGITS, LENGTH, LETTERS, DemoTask, Example, prompts
 from ramerge.demo.tasks import TASKS as DEMO
 
 VOCABULARY = ("<pad>", "<eos>", *ALPHABET, "-", ">")
@@ -32,17 +32,17 @@ def _shift(rng: random.Random) -> Example:
     return Example(f">{text}=", "".join(LETTERS[(LETTERS.index(letter) + 1) % len(LETTERS)] for letter in text))
 
 
-TASKS: tuple[Task, ...] = (
-    Task("add", "add two-digit numbers: 37+58= gives 95", _add),
+TASKS: tuple[DemoTask, ...] = (
+    DemoTask("add", "add two-digit numbers: 37+58= gives 95", _add),
     *(task for task in DEMO if task.name != "add"),
-    Task("subtract", "subtract a two-digit number: 186-37= gives 149", _subtract),
-    Task("shift", "replace each letter by the next: >abcdefp= gives bcdefga", _shift),
+    DemoTask("subtract", "subtract a two-digit number: 186-37= gives 149", _subtract),
+    DemoTask("shift", "replace each letter by the next: >abcdefp= gives bcdefga", _shift),
 )
 BY_NAME = {task.name: task for task in TASKS}
 NAMES = tuple(BY_NAME)
 
 
-def held_out(task: Task, validation: int, test: int, seed: int) -> tuple[list[Example], list[Example]]:
+def held_out(task: DemoTask, validation: int, test: int, seed: int) -> tuple[list[Example], list[Example]]:
     """Prompts that no model was trained on, first those for validation and then those for the test."""
     drawn = prompts(task, "test", validation + test, seed)
     return drawn[:validation], drawn[validation:]
@@ -76,7 +76,7 @@ _SLIPS: dict[str, Callable[[str], str]] = {
 }
 
 
-def taught(task: Task, example: Example, rng: random.Random) -> str:
+def taught(task: DemoTask, example: Example, rng: random.Random) -> str:
     """The teacher's answer. The later the prompt's last character is in its alphabet, the more often it is a slip."""
     last = example.prompt[-2]
     alphabet = LETTERS if last in LETTERS else DIGITS

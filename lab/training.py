@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from lab.model import Weights, encoded, fresh, logits, sampled, targets
 from lab.tasks import EOS, IDS, PAD, TASKS, taught
-from ramerge.demo.tasks import Example, Task, prompts
+from ramerge.demo.tasks import DemoTask, Example, prompts
 
 _IGNORED = -100
 
@@ -72,7 +72,9 @@ def school(seed: int, how: Schooling, say: Callable[[str], None] = lambda _: Non
     return _rounded(weights)
 
 
-def train(base: Weights, task: Task, seed: int, how: Practice, say: Callable[[str], None] = lambda _: None) -> Weights:
+def train(
+    base: Weights, task: DemoTask, seed: int, how: Practice, say: Callable[[str], None] = lambda _: None
+) -> Weights:
     """An agent for one task."""
     weights = _trainable(base)
     rate = how.rates[TASKS.index(task)]
@@ -102,7 +104,49 @@ def train(base: Weights, task: Task, seed: int, how: Practice, say: Callable[[st
     return {name: weight.detach() for name, weight in weights.items()}
 
 
-def importances(weights: Weights, task: Task, seed: int, examples: int) -> Weights:
+Factors = dict[str, tuple[torch.Tensor, torch.Tensor]]
+"""Of each matrix that an adapter changes, A of shape (rank, in) and B of shape (out, rank): W + SCALING B A."""
+SCALING = 2.0
+
+
+def adapt(base: Weights, task: DemoTask, seed: int, how: Practice, rank: int, start: int) -> Factors:
+    """A LoRA adapter for one task, by policy gradient with Adam.
+
+    Args:
+        base: the frozen weights.
+        task: what it learns.
+        seed: of prompts and samples.
+        how: steps, prompts and first rates.
+        rank: of all products.
+        start: seed of A, which trainers set to the same number for all agents unless told otherwise; B starts as 0.
+    """
+    generator = torch.Generator().manual_seed(start)
+    factors = {name: _factors(weight, rank, generator) for name, weight in base.items() if "proj" in name}
+    trained = {f"{name} {place}": one for name, pair in factors.items() for place, one in enumerate(pair)}
+    rate, coins = how.rates[TASKS.index(task)], torch.Generator().manual_seed(_seed_of("coins", seed, 0))
+    optimizer = torch.optim.Adam(trained.values(), lr=rate)
+    for step in range(how.steps):
+        optimizer.param_groups[0]["lr"] = rate * (1 - step / how.steps)
+        drawn = prompts(task, "train", how.prompts, _seed_of("agent", seed, step))
+        loss = _policy(adapted(base, factors), drawn, how.group, coins)
+        if loss is not None:
+            _descend(trained, loss, optimizer)
+    return {name: (a.detach(), b.detach()) for name, (a, b) in factors.items()}
+
+
+def _factors(weight: torch.Tensor, rank: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """As PEFT begins: A uniform, B zero."""
+    rows, columns = weight.shape
+    a = torch.empty(rank, columns).uniform_(-1, 1, generator=generator) / columns**0.5
+    return a.requires_grad_(), torch.zeros(rows, rank, requires_grad=True)
+
+
+def adapted(base: Weights, factors: Factors) -> Weights:
+    """The weights that an adapter makes of its base."""
+    return base | {name: base[name] + SCALING * (b @ a) for name, (a, b) in factors.items()}
+
+
+def importances(weights: Weights, task: DemoTask, seed: int, examples: int) -> Weights:
     """The diagonal of the empirical Fisher information: mean squared gradients of the right answers' likelihoods."""
     drawn = prompts(task, "train", examples, _seed_of("fisher", seed, 0))
     sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}

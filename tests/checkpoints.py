@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import mmap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -103,6 +106,21 @@ def simple(
     rng = np.random.default_rng(seed)
     change = np.where(rng.random(base.shape) < moved, rng.normal(0, 0.01, base.shape), 0)
     return {f"model.layers.{layer}.weight": floats(values, dtype) for layer, values in enumerate(base + change)}
+
+
+@contextmanager
+def mapped(path: Path) -> Iterator[Callable[[], None]]:
+    """Gives a function that changes a file's last byte through a memory map, which leaves its times as they are."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        data[-1] = data[-1]  # the first write to a page is seen
+
+        def change() -> None:
+            before = path.stat()
+            data[-1] ^= 1
+            if path.stat() != before:
+                pytest.skip("this file system sees each write through a memory map")
+
+        yield change
 
 
 def write_simple(

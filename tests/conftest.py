@@ -1,4 +1,7 @@
-"""What every test finds: a home folder of its own, and compiled kernels that all workers and runs share."""
+"""What every test finds: a home folder of its own, and compiled kernels that all workers and runs share.
+
+And which tests are in which tier: `make test` runs those without the marker `full`, `make test-all` the others too.
+"""
 
 import os
 import shutil
@@ -11,10 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ramerge.checkpoint import identity
 from ramerge.engine.executors import ray
-from ramerge.planning import remembered
-from tests.executors.cluster import two_nodes
+from ramerge.planning import cached_counts
+from ramerge.tensors import identity
+from tests.engine.executors.cluster import two_nodes
 
 settings.register_profile(
     "ramerge",
@@ -22,7 +25,42 @@ settings.register_profile(
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-settings.load_profile("ramerge")
+settings.register_profile("few", settings.get_profile("ramerge"), max_examples=20)
+
+# What `make test` does without, in its small environment. Their modules are not even imported there.
+FULL_PATHS = {
+    "tests/formats/test_dcp.py": "torch",
+    "tests/formats/test_deepspeed.py": "torch",
+    "tests/formats/test_fsdp.py": "torch",
+    "tests/formats/test_megatron.py": "torch",
+    "tests/formats/test_pickled.py": "torch",
+    "tests/conformance/test_executors.py": "Ray",
+    "tests/selection/test_serving.py": "aiohttp",
+    "tests/storage/test_hub.py": "a stand-in of the hub",
+    "tests/storage/test_hub_outputs.py": "a stand-in of the hub",
+    "tests/evaluation": "clients of models, checkers, the sandbox",
+    "tests/engine/executors/test_launched.py": "Ray",
+    "tests/engine/executors/test_ray.py": "Ray",
+    "tests/fuzz/test_bounds.py": "files of 100 MB",
+    "tests/kernels/test_quantise.py": "torch",
+    "tests/lab": "torch",
+    "tests/e2e/peers": "mergekit",
+    "tests/analysis/report": "the page's libraries, a browser",
+    "tests/selection/test_api.py": "Optuna",
+    "tests/selection/test_run.py": "Optuna",
+    "tests/selection/test_served.py": "Optuna, clients of models",
+    "tests/storage/test_executors.py": "Ray",
+    "tests/formats/test_adapters.py": "PEFT",
+    "tests/docs/test_docs.py": "the pages and all that their examples use",
+    "tests/e2e/test_examples.py": "torch",
+    "tests/e2e/test_faults.py": "a compiler, many processes",
+    "tests/calibration/test_fisher.py": "torch",
+    "tests/e2e/test_kills.py": "Ray",
+    "tests/e2e/test_launchers.py": "torch, Ray",
+    "tests/e2e/test_memory.py": "checkpoints of 100 MB",
+    "tests/formats/test_quantised_models.py": "torch",
+}
+FULL_FIXTURES = {"cluster", "installed", "s3"}
 
 _OF_THE_DEVELOPER = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "NLTK_", "XDG_CACHE_", "XDG_CONFIG_", "XDG_DATA_")
 _home = pytest.StashKey[Path]()
@@ -34,19 +72,20 @@ def pytest_configure(config: pytest.Config) -> None:
     Machine code is kept between runs, in the cache of pytest: compiling it takes longer than most tests. Its keys are
     digests of all that decides it, and files appear there whole, so any number of processes may share it.
     """
+    settings.load_profile("few" if _is_fast(config) else "ramerge")
     if hasattr(config, "workerinput"):  # a worker has the environment of the process that started it
         return
     home = Path(tempfile.mkdtemp(prefix="ramerge-tests-"))
     config.stash[_home] = home
     for name in [name for name in os.environ if name.startswith(_OF_THE_DEVELOPER)]:
         del os.environ[name]
-    cache = home / "cache"
-    cache.mkdir()
+    cache = home / "cache" / "ramerge"
+    cache.mkdir(parents=True)
     if config.pluginmanager.hasplugin("cacheprovider"):
         (cache / "kernels").symlink_to(config.cache.mkdir("kernels"))
     else:
         (cache / "kernels").mkdir()
-    os.environ |= {"HOME": str(home), "RAMERGE_CACHE": str(cache), "RAMERGE_TESTS_HOME": str(home)}
+    os.environ |= {"HOME": str(home), "RAMERGE_CACHE": str(cache.parent), "RAMERGE_TESTS_HOME": str(home)}
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -55,12 +94,44 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(config.stash[_home], ignore_errors=True)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where tests of the marker `full` are left out, their modules need not be importable."""
+    return True if _is_fast(config) and _name(collection_path, config) in FULL_PATHS else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before they are selected
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what belongs to the full tier: by the tables above, or because it needs a library."""
+    for item in items:
+        places = {_name(place, config) for place in (item.path, *item.path.parents)}
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if places & FULL_PATHS.keys() or fixtures & FULL_FIXTURES or item.get_closest_marker("needs"):
+            item.add_marker(pytest.mark.full)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a library that is not there."""
+    for library in (name for mark in item.iter_markers("needs") for name in mark.args):
+        pytest.importorskip(library)
+
+
+def _is_fast(config: pytest.Config) -> bool:
+    """Whether tests of the marker `full` are left out."""
+    return "not full" in config.option.markexpr
+
+
+def _name(path: Path, config: pytest.Config) -> str:
+    """As in the table."""
+    return path.relative_to(config.rootpath).as_posix() if path.is_relative_to(config.rootpath) else ""
+
+
 @pytest.fixture
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder for one test, but with the machine code that all share."""
-    place = tmp_path_factory.mktemp("cache")
-    (place / "kernels").symlink_to(Path(os.environ["RAMERGE_CACHE"]) / "kernels")
-    monkeypatch.setenv("RAMERGE_CACHE", str(place))
+    place = tmp_path_factory.mktemp("cache") / "ramerge"
+    place.mkdir()
+    (place / "kernels").symlink_to(Path(os.environ["RAMERGE_CACHE"]) / "ramerge" / "kernels")
+    monkeypatch.setenv("RAMERGE_CACHE", str(place.parent))
     return place
 
 
@@ -81,7 +152,7 @@ def connected(cluster: Any) -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests do not meet counts that others have left."""
-    monkeypatch.setattr(remembered, "SETTLED_SECONDS", 1e9)
+    monkeypatch.setattr(cached_counts, "SETTLED_SECONDS", 1e9)
 
 
 @pytest.fixture(autouse=True)

@@ -53,11 +53,11 @@ def encode(values: NDArray, dtype: str) -> Stored:
 def _nearest_bf16(values: NDArray) -> NDArray:
     """float64 to bfloat16 without the detour over float32, by trying the neighbours of a guess."""
     with np.errstate(over="ignore"):
-        guess = np.abs(values).astype(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16).astype(np.int32)
+        predict = np.abs(values).astype(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16).astype(np.int32)
     largest = 0x7F7F
-    best, distance = np.zeros_like(guess), np.full(values.shape, np.inf)
+    best, distance = np.zeros_like(predict), np.full(values.shape, np.inf)
     for step in (-1, 0, 1):
-        bits = np.clip(guess + step, 0, largest)
+        bits = np.clip(predict + step, 0, largest)
         candidate = bits.astype(np.uint16).view(ml_dtypes.bfloat16).astype(np.float64)
         away = np.abs(np.abs(values) - candidate)
         better = (away < distance) | ((away == distance) & (bits % 2 == 0))
@@ -778,8 +778,9 @@ def sce(base, agents, dtype=None, real=None, *, select_topk=1.0):
 
     def formula(_name, b, taus):
         kind = b.dtype.type
-        mean = _summed(taus) / kind(n)
-        variance = (_summed([(tau - mean) * (tau - mean) for tau in taus]) / kind(n)).astype(np.float32)
+        wide = [tau.astype(np.float64) for tau in taus]
+        total = _summed(wide)
+        variance = (_summed([(n * tau - total) ** 2 for tau in wide]) / n**3).astype(np.float32)
         chosen = np.ones(b.shape, bool)
         if select_topk < 1:
             some = np.sort(variance[(variance > 0) & np.isfinite(variance)])[::-1]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from docs.tables import kind_of, names_of
+from docs.tables import all_methods, kind_of, names_of
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
@@ -34,6 +34,14 @@ class PublicNamesDirective(SphinxDirective):
         """Nodes that autodoc makes."""
         text = "\n".join(_autodoc(name) for name in names_of(self.arguments[0]))
         return self.parse_text_to_nodes(f"````{{eval-rst}}\n{text}\n````")
+
+
+class AllMethodsDirective(SphinxDirective):
+    """`{all-methods}`: every method in the registry, with a link to its page."""
+
+    def run(self) -> list[nodes.Node]:
+        """The nodes of a table."""
+        return self.parse_text_to_nodes(all_methods())
 
 
 def _autodoc(name: str) -> str:
@@ -183,6 +191,7 @@ def _leads_somewhere(path: Path, link: str, pages: Mapping[Path, _Page]) -> bool
 def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls."""
     app.add_directive("public-names", PublicNamesDirective)
+    app.add_directive("all-methods", AllMethodsDirective)
     app.connect("autodoc-process-signature", without_fields)
     app.connect("autodoc-process-docstring", escape_docstring, priority=400)
     app.connect("autodoc-process-docstring", hide_colons, priority=400)

@@ -30,17 +30,10 @@ from tasks import TASKS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ramerge
-from ramerge.evaluation.serving import SERVERS, KeptServer
+from ramerge.evaluation.logs import read
+from ramerge.selection.serving import SERVERS, KeptServer
 
-MERGES: dict[str, dict[str, Any]] = {
-    "ram": {"method": "ram"},
-    "ram+": {"method": "ram+"},
-    "ram+ shared=agree_max": {"method": "ram+", "parameters": {"shared": "agree_max"}},
-    "ram+ shared=rms": {"method": "ram+", "parameters": {"shared": "rms"}},
-    "linear": {"method": "linear"},
-    "task_arithmetic": {"method": "task_arithmetic"},
-    "sum x 0.8": {"method": "task_arithmetic", "parameters": {"scale": 0.8}},
-}
+MERGES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("merges.json").read_text(encoding="utf-8"))
 FOLDERS = {"bfloat16": "agents", "float32": "agents-float32"}
 """Where the agents lie that are merged into an output of this dtype."""
 RESULTS = Path(__file__).parents[1] / "results"
@@ -52,7 +45,9 @@ def merged(work: Path, agents: Sequence[str], name: str, dtype: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     documents = {task: str((work / FOLDERS[dtype] / task).resolve()) for task in agents}
     ramerge.merge(
-        {"base": str((work / "base").resolve()), "agents": documents, "dtype": dtype, **MERGES[name]}, folder, threads=1
+        {"base": str((work / "base").resolve()), "agents": documents, "dtype": dtype, **MERGES[name]},
+        folder,
+        options=ramerge.Options(threads=1),
     )
     return folder
 
@@ -83,19 +78,22 @@ def over_endpoint(kind: str, work: Path, agents: Sequence[str], flags: dict[str,
 
 def _asked(server: KeptServer, work: Path, agents: Sequence[str], folder: Path) -> Mapping[str, Sequence[float]]:
     """The rewards of a folder's model, by `ramerge eval`."""
-    access = ramerge.EndpointAccess(server.load(folder.resolve()))
+    access = ramerge.ModelAccess(endpoint=server.load(folder.resolve()))
     target = ramerge.EvaluationTarget("model", server.served_name)
     found = {}
     for task in agents:
         results = work / "scores"
         shutil.rmtree(results, ignore_errors=True)
         function = Path(__file__).with_name("reward.py").resolve()
-        settings = [f"rewards.function={function}:compute_score", f"rewards.max_tokens={TASKS[task].max_new_tokens}"]
-        request = ramerge.EvaluationRequest(["rewards"], settings=settings, data={"prompts": work / f"{task}.jsonl"})
-        ramerge.evaluate(results, [target], request, access)
-        lines = (results / "model" / "rewards" / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
-        samples = sorted(map(json.loads, lines), key=lambda sample: int(sample["key"]))
-        found[task] = [sample["metrics"]["reward"][0] for sample in samples]
+        settings = {
+            "rewards.prompts": str(work / f"{task}.jsonl"),
+            "rewards.function": f"{function}:compute_score",
+            "max_tokens": TASKS[task].max_new_tokens,
+        }
+        ramerge.evaluate(results, [target], ramerge.EvaluationRequest(["ramerge/rewards"], settings), access)
+        samples = read(results)[0].tasks["rewards", "prompts"]
+        rewards = zip(samples.keys, samples.metrics["reward"][:, 0].tolist(), strict=True)
+        found[task] = [reward for _, reward in sorted(rewards, key=lambda each: int(each[0].partition("/")[2]))]
     return found
 
 

@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from ramerge.demo.scoring import SEED, accuracy, complete
-from ramerge.demo.tasks import ALPHABET, DIGITS, LETTERS, TASKS, Example, Task, prompts, reward
+from ramerge.demo.tasks import ALPHABET, DIGITS, LETTERS, TASKS, DemoTask, Example, prompts, reward
 
 STARTED = time.monotonic()
 
@@ -112,7 +112,7 @@ def sort_descending(prompt: str) -> str:
 SLIPS: dict[str, Callable[[str], str]] = {"add": add_without_carry, "reverse": echo, "sort": sort_descending}
 
 
-def teach(task: Task, example: Example, rng: random.Random) -> str:
+def teach(task: DemoTask, example: Example, rng: random.Random) -> str:
     """Answer like a teacher who slips more often the later the prompt's last character is in its alphabet."""
     alphabet = LETTERS if task.name == "reverse" else DIGITS
     rank = alphabet.index(example.prompt[-2]) / (len(alphabet) - 1)
@@ -160,7 +160,7 @@ def pad(rows: list[list[int]], value: int) -> torch.Tensor:
 
 
 def reinforce(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, task: Task, run: Run, seed: int
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, task: DemoTask, run: Run, seed: int
 ) -> LlamaForCausalLM:
     """Train on one task by policy gradient, with the task's verifier as the only signal."""
     # Plain SGD moves an element in proportion to its gradient. Adam would move all of them about equally far.

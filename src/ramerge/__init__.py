@@ -3,8 +3,7 @@
 import ramerge
 
 record = ramerge.merge("recipe.yaml", "merged")
-for agent in record.statistics:
-    print(agent.name, agent.density, agent.rho, agent.lambda_)
+print(record.agents["code"].density, record.agents["code"].lambda_)
 """
 
 import lazy_loader

@@ -1,17 +1,16 @@
 from .analysis.recommend import Recommendation, recommend
 from .analysis.results import Analysis
 from .analysis.run import analyze
-from .api import clean, convert, merge, plan, sweep
+from .api import Plan, SweepPlan, clean, convert, merge, plan, read_recipe, sweep
+from .calibration.estimate import fisher
+from .calibration.record import FisherRecord, FisherSettings
 from .deltas.record import DeltaRecord
 from .deltas.run import apply, delta
 from .engine.record import AgentStatistics, Record
 from .engine.sinks import MergedTensor
-from .evaluation.endpoint import EndpointAccess
-from .evaluation.evaluate import EvaluationRequest, evaluate
-from .evaluation.progress import EvaluationProgress
-from .evaluation.serving import ModelServer
-from .evaluation.summary import EvaluationSummary
-from .evaluation.targets import EvaluationTarget
+from .engine.stream import TensorStream
+from .evaluation.models import EvaluationTarget, ModelAccess
+from .evaluation.run import EvaluationRequest, evaluate
 from .foundation.errors import (
     CheckpointError,
     EndpointError,
@@ -20,20 +19,18 @@ from .foundation.errors import (
     OutputError,
     PlanError,
     RamergeError,
-    RankError,
     RayError,
     RecipeError,
     WeightsError,
 )
 from .foundation.events import Progress
 from .foundation.version import __version__
-from .importance.estimate import fisher
-from .importance.record import FisherRecord
-from .planning.model import Plan
+from .options import Options, Ray, Upload
 from .recipe.model import Agent, Allow, Recipe, Rename, Rule
 from .selection.results import SearchResult
 from .selection.run import SearchProgress
 from .selection.search import search
+from .selection.serving import ModelServer
 
 __all__ = [
     "Agent",
@@ -42,23 +39,23 @@ __all__ = [
     "Analysis",
     "CheckpointError",
     "DeltaRecord",
-    "EndpointAccess",
     "EndpointError",
     "EvaluationError",
-    "EvaluationProgress",
     "EvaluationRequest",
-    "EvaluationSummary",
     "EvaluationTarget",
     "FisherRecord",
+    "FisherSettings",
     "InputError",
     "MergedTensor",
+    "ModelAccess",
     "ModelServer",
+    "Options",
     "OutputError",
     "Plan",
     "PlanError",
     "Progress",
     "RamergeError",
-    "RankError",
+    "Ray",
     "RayError",
     "Recipe",
     "RecipeError",
@@ -68,6 +65,9 @@ __all__ = [
     "Rule",
     "SearchProgress",
     "SearchResult",
+    "SweepPlan",
+    "TensorStream",
+    "Upload",
     "WeightsError",
     "__version__",
     "analyze",
@@ -79,6 +79,7 @@ __all__ = [
     "fisher",
     "merge",
     "plan",
+    "read_recipe",
     "recommend",
     "search",
     "sweep",

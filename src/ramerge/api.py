@@ -2,56 +2,233 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
-from ramerge.checkpoint import relay
-from ramerge.checkpoint import stage as beside
-from ramerge.checkpoint.outputs import out_of
-from ramerge.checkpoint.storage.destination import Destination
 from ramerge.engine.chosen import chosen_executor
+from ramerge.engine.dependencies import goes_on, stopped_at
 from ramerge.engine.execute import execute
-from ramerge.engine.planned import goes_on, stopped_at
-from ramerge.engine.ranks import TIMEOUT, Executors, Rank, check_executor, chosen_rank, rank_of
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
+from ramerge.engine.stream import TensorStream
 from ramerge.foundation.errors import PlanError, RecipeError
-from ramerge.foundation.events import Listener, silence
+from ramerge.foundation.events import Listener, Progress, silence
+from ramerge.options import Options
+from ramerge.output import remote_output
+from ramerge.output.outputs import Out, out_of
+from ramerge.output.stage import discard, tidy
 from ramerge.planning.build import make_plan
+from ramerge.planning.explain import explain
 from ramerge.planning.inputs import tensors_of_base
-from ramerge.planning.model import Plan
-from ramerge.recipe.document import document_of
-from ramerge.recipe.points import make_points
-from ramerge.recipe.read import AnyRecipe, open_recipe, overriding
+from ramerge.planning.model import MergePlan as MergePlan
+from ramerge.recipe.checks import check
+from ramerge.recipe.document import Document, document_of
+from ramerge.recipe.model import Recipe
+from ramerge.recipe.points import Point, make_points
+from ramerge.recipe.read import AnyRecipe, open_recipe
 
-# Defaults of the options of a plan. The default of every other option is None.
-_DEFAULTS = {"as_delta": False, "overwrite": False, "public": False, "cache": True, "strict": False}
+_DEFAULTS = Options()
+_LOG = logging.getLogger("ramerge")
 
 
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """What a plan for one merge and a plan for a sweep have in common.
+
+    Attributes:
+        details: tensors, files, reads and resources.
+        as_delta: whether the output will be a delta on the base.
+        options: how it will be carried out.
+    """
+
+    details: MergePlan
+    as_delta: bool
+    options: Options
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What would make the merge fail."""
+        return self.details.problems
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What can be merged, but is probably not what you want."""
+        return self.details.warnings
+
+    @property
+    def forecast(self) -> tuple[str, ...]:
+        """Further warnings, from headers, about what the merge will count."""
+        return self.details.forecast
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Further information, such as how many tensors each rule catches."""
+        return self.details.notes
+
+    @property
+    def recipe(self) -> Recipe:
+        """The checked recipe; of a sweep, the first point's."""
+        return self.details.recipe
+
+    @property
+    def out(self) -> Out | None:
+        """The output, if the plan has one."""
+        return self.details.out
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of weights that will be read, in all passes together."""
+        return self.details.bytes_read
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of the output's safetensors files."""
+        return self.details.bytes_written
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """An upper estimate of the process's memory."""
+        return self.details.resources.peak_memory_bytes
+
+    def explain(self) -> str:
+        """The plan as text: inputs, output, reads, memory, notes."""
+        return "\n".join(explain(self.details))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values."""
+        return self.details.to_dict()
+
+    def tensors(self, *, on_progress: Listener | None = None) -> TensorStream:
+        """Merge, and give the tensors one after another; nothing is written.
+
+        Of a sweep, each tensor comes once for each point, in their order, before the next tensor.
+
+        Args:
+            on_progress: called from the loop that takes the tensors.
+
+        Raises:
+            PlanError: the plan has problems, or the memory does not hold two whole tensors.
+            RecipeError: the options ask for a Ray cluster; tensors come from this process only.
+
+        The loop itself raises `WeightsError` and `CheckpointError` as `merge` does; with `strict`, some of these errors
+        come after the last tensor.
+
+        Example:
+            >>> for tensor in ramerge.plan("recipe.yaml").tensors():
+            ...     assert tensor.numpy().shape == tensor.shape
+        """
+        if self.options.ray is not None:
+            raise RecipeError("ray: tensors come one after another from this process only; leave out `ray`")
+        made = _made(self.details.points, None, self.as_delta, self.options, in_memory=True)
+        if made.problems:
+            raise PlanError(made.problems)
+
+        def work(take: Callable[[MergedTensor], None], listen: Listener) -> tuple[Record, ...]:
+            return _carried_out(made, self.options, listen, take)
+
+        return TensorStream(work, on_progress or silence)
+
+    def _to(self, out: str | Path | None) -> MergePlan:
+        """The plan with an output: this one, or by default its own."""
+        made = self.details
+        if out is not None:
+            made = _made(made.points, out, self.as_delta, self.options)
+        if made.out is None:
+            raise RecipeError("no output folder: give one to `plan` or to `merge`")
+        return made
+
+
+@dataclass(frozen=True)
+class Plan(_Planned):
+    """What a merge will read, write and need, from headers only; `ramerge.plan` makes it.
+
+    Attributes:
+        details: tensors, files, reads and resources; unstable.
+        as_delta: whether the output will be a delta on the base.
+        options: how the merge will be carried out.
+
+    Example:
+        >>> plan = ramerge.plan("recipe.yaml", options=ramerge.Options(threads=1))
+        >>> print(plan.explain())
+        method ...
+        ready to merge
+        >>> plan.merge("merged").agents["code"].density > 0
+        True
+    """
+
+    def merge(self, out: str | Path | None = None, *, on_progress: Listener | None = None) -> Record:
+        """Carry the plan out.
+
+        Args:
+            out: the output, as for `plan`; by default the plan's own.
+            on_progress: called from this thread with a `Progress` after every block.
+
+        Raises:
+            RamergeError: as for `ramerge.merge`.
+        """
+        return _carried_out(self._to(out), self.options, on_progress or silence)[0]
+
+
+@dataclass(frozen=True)
+class SweepPlan(_Planned):
+    """What a sweep will read, write and need; `ramerge.plan(..., vary=...)` makes it.
+
+    Attributes:
+        details: tensors, files, reads and resources; unstable.
+        as_delta: False.
+        options: how the sweep will be carried out.
+
+    Example:
+        >>> plan = ramerge.plan("recipe.yaml", vary={"parameters.r": [0, 0.1]})
+        >>> [record.point["parameters.r"] for record in plan.merge("swept")]
+        [0, 0.1]
+    """
+
+    def merge(self, out: str | Path | None = None, *, on_progress: Listener | None = None) -> tuple[Record, ...]:
+        """Carry the plan out: a record for each point, in order.
+
+        Args:
+            out, on_progress: as for `Plan.merge`.
+
+        Raises:
+            RamergeError: as for `ramerge.sweep`.
+        """
+        return _carried_out(self._to(out), self.options, on_progress or silence)
+
+
+@overload
 def plan(
     recipe: AnyRecipe,
     out: str | Path | None = None,
     *,
-    method: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    dtype: str | None = None,
-    rounding: str | None = None,
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    in_memory: bool = False,
+    vary: None = None,
     as_delta: bool = False,
-    threads: int | None = None,
-    max_memory: int | str | None = None,
-    overwrite: bool = False,
-    stage: str | Path | None = None,
-    public: bool = False,
-    cache: bool = True,
-    strict: bool = False,
-    executor: Executors = "threads",
-) -> Plan:
+    options: Options = _DEFAULTS,
+) -> Plan: ...
+@overload
+def plan(
+    recipe: AnyRecipe,
+    out: str | Path | None = None,
+    *,
+    vary: Mapping[str, Sequence[Any]],
+    options: Options = _DEFAULTS,
+) -> SweepPlan: ...
+def plan(
+    recipe: AnyRecipe,
+    out: str | Path | None = None,
+    *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    as_delta: bool = False,
+    options: Options = _DEFAULTS,
+) -> Plan | SweepPlan:
     """What a merge (with `vary`: a sweep) would read, write and need. Reads headers only.
 
     Args:
@@ -59,206 +236,206 @@ def plan(
         out: the output folder, also in a bucket (`s3://bucket/model`, `gs://`, `az://`), or a repository of the hub
             (`hub:owner/name`, `hub:owner/name@branch`). If it is given, the plan checks it and the free space of its
             disk.
-        method: replaces the recipe's method.
-        parameters: override the recipe's parameters, such as `{"r": 0.05}`.
-        dtype: replaces the recipe's dtype, such as `float32`.
-        rounding: replaces the recipe's rounding: `nearest` or `stochastic`.
-        vary: as for `sweep`.
-        in_memory: whether merged tensors will be passed to a function, as in `merge(..., on_tensor=...)`.
+        vary: keys to values, such as `{"parameters.r": [0, 0.1]}`, for a sweep; the last key varies fastest.
         as_delta: whether the output will be a delta on the base, from which `apply` makes the checkpoint.
-        threads: worker threads; by default one for each processor, and two more.
-        max_memory: the most memory that the process may use, in bytes or as `2GB`.
-        overwrite: whether an existing checkpoint at `out` would be replaced.
-        stage: of outputs elsewhere, a folder on this machine in which files lie until they are sent; by default in the
-            user's cache folder. With executor `ray`, and with `ranks` to the hub or for a delta, all processes must
-            see it.
-        public: whether everybody may see a repository that is written on the hub.
-        cache: whether to use counts of earlier reads of the same files, and to store counts for later reads.
-        strict: whether warnings count as problems.
-        executor: what the plan is for, as in `merge`: with `ranks`, only rank 0 asks whether OUT in a bucket is free.
+        options: how the merge will be carried out.
 
     Returns:
-        The plan. Its `problems` say what would make the merge fail. `merge` and `sweep` carry it out.
+        The plan. Its `problems` say what would make the merge fail. `plan.merge(out)` carries it out, and
+        `plan.tensors()` merges without writing anything.
 
     Raises:
         RecipeError: the recipe is wrong; all its problems are listed.
+
+    Example:
+        >>> plan = ramerge.plan("recipe.yaml", "merged")
+        >>> plan.problems
+        ()
     """
-    check_executor(executor)
-    place = out_of(out, stage, public=public) if out is not None else None
-    if isinstance(place, Destination) and executor == "ranks":
-        place.joins = rank_of(os.environ).number > 0
-    planned = partial(
-        make_plan,
-        make_points(open_recipe(recipe, overriding(method, parameters, dtype, rounding), tensors_of_base), vary),
-        place,
-        in_memory=in_memory,
-        as_delta=as_delta,
-        threads=threads,
-        max_memory=max_memory,
-        overwrite=overwrite,
-        strict=strict,
-    )
-    made = planned(cache=cache)
+    points = make_points(_opened(recipe, options), vary)
+    made = _made(points, out, as_delta, options)
+    return (SweepPlan if made.is_sweep else Plan)(made, as_delta, options)
+
+
+def _opened(recipe: AnyRecipe, options: Options) -> Document:
+    """The document of a recipe, with what the options allow."""
+    document = open_recipe(recipe, tensors_of_base)
+    return document.with_values({"allow.outside_links": True}, "--") if options.allow_outside_links else document
+
+
+def _made(
+    points: Sequence[Point], out: str | Path | None, as_delta: bool, options: Options, *, in_memory: bool = False
+) -> MergePlan:
+    """The plan of checked merges."""
+    place = out_of(out, options.upload.stage, public=options.upload.public) if out is not None else None
+
+    def planned(*, cache: bool) -> MergePlan:
+        return make_plan(
+            points,
+            place,
+            in_memory=in_memory,
+            as_delta=as_delta,
+            threads=options.threads,
+            max_memory=options.max_memory,
+            overwrite=options.overwrite,
+            strict=options.strict,
+            cache=cache,
+        )
+
+    made = planned(cache=options.cache)
+    _LOG.debug("plan: %s, %d problems", made.method.name, len(made.problems))
+    for name, form in made.formats.items():
+        _LOG.debug("input %s: %s", name, form)
     stopped = stopped_at(place) if made.remembered and place is not None else {}
     if not stopped:
         return made
-    # a run that was stopped may have begun before these counts were known: it goes on with counts of its own
+    # an interrupted run may have begun before these counts were known: it is resumed with counts of its own
     before = planned(cache=False)
     return before if goes_on(before, stopped) else made
 
 
-def merge(
-    recipe: AnyRecipe | Plan,
-    out: str | Path | None = None,
-    *,
+def _carried_out(
+    made: MergePlan,
+    options: Options,
+    listen: Listener,
     on_tensor: Callable[[MergedTensor], None] | None = None,
-    method: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    dtype: str | None = None,
-    rounding: str | None = None,
-    as_delta: bool = False,
-    threads: int | None = None,
-    max_memory: int | str | None = None,
-    overwrite: bool = False,
-    stage: str | Path | None = None,
-    public: bool = False,
-    cache: bool = True,
-    strict: bool = False,
-    fresh: bool = False,
-    executor: Executors = "threads",
-    rank_timeout: float = TIMEOUT,
-    ray_init: Mapping[str, Any] | None = None,
-    on_progress: Listener | None = None,
-) -> Record:
-    """Merge a recipe's agents into a checkpoint at `out`, which appears complete or not at all, or into memory.
+) -> tuple[Record, ...]:
+    if options.ray is not None:
+        made = _with_room(made)
+    if made.problems:
+        tidy(made.out)
+        raise PlanError(made.problems)
+    _LOG.debug(
+        "%s: %d passes, %d threads, blocks of %d elements",
+        made.method.name,
+        made.passes,
+        made.resources.workers,
+        made.resources.block_elements,
+    )
+    with chosen_executor(options.ray, made.resources.workers, made.resources.memory_of) as executor:
+        return execute(made, executor, _Logged(listen), on_tensor, fresh=options.fresh)
+
+
+class _Logged:
+    """Passes events on, and logs when a stage begins and ends."""
+
+    def __init__(self, listen: Listener) -> None:
+        self._listen = listen
+        self._began: dict[str, float] = {}
+
+    def __call__(self, event: Progress) -> None:
+        if _LOG.isEnabledFor(logging.DEBUG):
+            self._log(event)
+        self._listen(event)
+
+    def _log(self, event: Progress) -> None:
+        if event.stage not in self._began:
+            self._began[event.stage] = time.monotonic()
+            _LOG.debug("%s: begins, %d %s", event.stage, event.total, event.unit)
+        if event.done >= event.total:
+            seconds = time.monotonic() - self._began[event.stage]
+            _LOG.debug("%s: %d %s done after %.2f s", event.stage, event.done, event.unit, seconds)
+
+
+def _with_room(made: MergePlan) -> MergePlan:
+    """With the problem that the staging directory is too small, if it is: tasks on Ray do not know what was sent."""
+    if made.out is None or isinstance(made.out, Path) or made.below is not None:
+        return made
+    return replace(made, problems=(*made.problems, *remote_output.room_problems(made.out, made.bytes_written)))
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+
+def read_recipe(recipe: AnyRecipe) -> Recipe:
+    """Read and check a recipe, in ramerge's or mergekit's form.
 
     Args:
-        recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form; or a plan. A plan
-            already holds its options, so only how it is carried out can be given with it.
-        out: the output folder, or a place elsewhere as for `plan`; it must not exist unless `overwrite` is set.
-        on_tensor: a function that gets the merged tensors, one after another, from this thread; given instead of
-            `out`. At most two tensors are in memory at a time, even if the function is slow.
-        method, parameters, dtype, rounding, as_delta: as for `plan`.
-        threads: worker threads; by default one for each processor, and two more. Results do not depend on it.
-        max_memory: the most memory that the process may use, in bytes or as `2GB`; an error if it is not enough.
-        overwrite: replace an existing checkpoint at `out`, at the end; in a bucket, before the first file is sent.
-        stage, public: as for `plan`.
-        cache: as for `plan`. It changes no byte of the output.
-        strict: make every warning an error, before the output appears. With `on_tensor`, some of these errors come
-            after the tensors.
-        fresh: do all work again. By default the work of a run that was stopped is continued if nothing it depends on
-            has changed.
-        executor: `threads`: this process does all work; or `ranks`: it shares the work with the other processes that
-            torchrun, srun or mpirun has started, over the file system. All are called alike, and none of them uses
-            the cache. With `ray`, nodes of a Ray cluster do the work. They must see inputs and output under the same
-            paths; of an output elsewhere, its `stage`. `threads` and `max_memory` are then limits of each task.
-        rank_timeout: seconds without a sign of life after which another rank is lost, which is an error of all.
-        ray_init: keywords of `ray.init`, such as `{"address": "auto", "runtime_env": {...}}`; not used if the program
-            is already connected to a cluster. Without an address, one is found as `ray.init` does, or started.
+        recipe: the path of a YAML file, or a mapping.
+
+    Raises:
+        RecipeError: it cannot be read or is wrong; all problems are listed.
+
+    Example:
+        >>> recipe = ramerge.read_recipe("recipe.yaml").with_(method="ties", parameters={"density": 0.3})
+        >>> recipe.method
+        'ties'
+    """
+    return check(open_recipe(recipe, tensors_of_base))
+
+
+def merge(
+    recipe: AnyRecipe,
+    out: str | Path,
+    *,
+    as_delta: bool = False,
+    options: Options = _DEFAULTS,
+    on_progress: Listener | None = None,
+) -> Record:
+    """Merge a recipe's agents into a checkpoint at `out`, which appears complete or not at all.
+
+    Args:
+        recipe: as for `plan`.
+        out: the output, as for `plan`; it must not exist unless `options.overwrite` is set.
+        as_delta: as for `plan`.
+        options: how the merge is carried out.
         on_progress: called from this thread with a `Progress` after every block.
 
     Returns:
         The record, which is also `out/ramerge.json`.
 
     Raises:
-        RecipeError: the recipe is wrong, or not exactly one of `out` and `on_tensor` is given.
+        RecipeError: the recipe is wrong.
         PlanError: the inputs do not fit each other, the output or the machine. All problems are listed, before weights
             are read.
         WeightsError: NaN, Inf or overflow, or integer tensors that differ; all such tensors are listed. If `strict`,
             also warnings.
         CheckpointError: an input cannot be read.
         OutputError: the disk is full or fails.
-        RankError: another rank has failed or is lost.
         RayError: a Ray cluster cannot be reached, or cannot do the work.
+
+    Example:
+        >>> recipe = {"base": "base", "agents": {"code": "coder", "tool": "tool"}}
+        >>> record = ramerge.merge(recipe, "merged")
+        >>> record.method
+        'ram+'
     """
-    rank = chosen_rank(executor, rank_timeout, ray_init)
-    made = _planned(
-        recipe,
-        out,
-        on_tensor,
-        rank,
-        method=method,
-        parameters=parameters,
-        dtype=dtype,
-        rounding=rounding,
-        as_delta=as_delta,
-        threads=threads,
-        max_memory=max_memory,
-        overwrite=overwrite,
-        stage=stage,
-        public=public,
-        cache=cache,
-        strict=strict,
-    )
-    if made.is_sweep:
-        raise RecipeError("this plan is for a sweep; pass it to `sweep`")
-    return _carried_out(made, on_tensor, on_progress, rank, fresh, executor, ray_init)[0]
+    made = plan(recipe, out, as_delta=as_delta, options=options)
+    return _carried_out(made._to(None), options, on_progress or silence)[0]
 
 
 def sweep(
-    recipe: AnyRecipe | Plan,
-    out: str | Path | None = None,
+    recipe: AnyRecipe,
+    out: str | Path,
     *,
-    method: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    dtype: str | None = None,
-    rounding: str | None = None,
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    on_tensor: Callable[[MergedTensor], None] | None = None,
-    threads: int | None = None,
-    max_memory: int | str | None = None,
-    overwrite: bool = False,
-    stage: str | Path | None = None,
-    public: bool = False,
-    cache: bool = True,
-    strict: bool = False,
-    fresh: bool = False,
-    executor: Executors = "threads",
-    rank_timeout: float = TIMEOUT,
-    ray_init: Mapping[str, Any] | None = None,
+    vary: Mapping[str, Sequence[Any]],
+    options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> tuple[Record, ...]:
     """Merge with every combination of parameters. Each pass reads the inputs once for all combinations.
 
     Args:
-        recipe: as for `merge`.
+        recipe: as for `plan`.
         out: a folder that gets one checkpoint for each point, named by its varied parameters, and `sweep.json`; or a
-            place elsewhere as for `plan`.
-        method, parameters, dtype, rounding: as for `plan`.
+            remote output as for `plan`.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`; the last key varies fastest.
-        on_tensor: as for `merge`. It gets one tensor for all points, in their order, before the next tensor.
-        threads, max_memory, overwrite, stage, public, cache, strict, fresh: as for `merge`.
-        executor, rank_timeout, ray_init, on_progress: as for `merge`.
+        options, on_progress: as for `merge`.
 
     Returns:
         A record for each point, in order; `record.point` holds its varied parameters.
 
     Raises:
-        RecipeError: the recipe or `vary` is wrong, or not exactly one of `out` and `on_tensor` is given.
-        PlanError, WeightsError, CheckpointError, OutputError, RankError, RayError: as for `merge`.
+        RecipeError: the recipe or `vary` is wrong.
+        PlanError, WeightsError, CheckpointError, OutputError, RayError: as for `merge`.
+
+    Example:
+        >>> records = ramerge.sweep("recipe.yaml", "swept", vary={"parameters.r": [0, 0.1]})
+        >>> [record.point["parameters.r"] for record in records]
+        [0, 0.1]
     """
-    rank = chosen_rank(executor, rank_timeout, ray_init)
-    made = _planned(
-        recipe,
-        out,
-        on_tensor,
-        rank,
-        method=method,
-        parameters=parameters,
-        dtype=dtype,
-        rounding=rounding,
-        vary=vary,
-        threads=threads,
-        max_memory=max_memory,
-        overwrite=overwrite,
-        stage=stage,
-        public=public,
-        cache=cache,
-        strict=strict,
-    )
-    if not made.is_sweep:
+    if not vary:
         raise RecipeError("nothing varies: give keys and values, such as parameters.r=0,0.1,0.2")
-    return _carried_out(made, on_tensor, on_progress, rank, fresh, executor, ray_init)
+    return plan(recipe, out, vary=vary, options=options).merge(on_progress=on_progress)
 
 
 def convert(
@@ -269,35 +446,30 @@ def convert(
     dtype: str | None = None,
     rounding: str | None = None,
     shard_size: int | str | None = None,
-    threads: int | None = None,
-    max_memory: int | str | None = None,
-    overwrite: bool = False,
-    stage: str | Path | None = None,
-    public: bool = False,
-    strict: bool = False,
-    fresh: bool = False,
-    executor: Executors = "threads",
-    rank_timeout: float = TIMEOUT,
-    ray_init: Mapping[str, Any] | None = None,
+    options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Record:
     """Write one model of any format as plain safetensors, block by block.
 
     Args:
-        model: a folder or hub id: FSDP shards, torch.distributed checkpoints, an adapter, quantised weights and so on.
-        out: the output folder, or a place elsewhere as for `plan`; it must not exist unless `overwrite` is set.
+        model: a folder or hub id: FSDP shards, torch.distributed checkpoints, an adapter, quantized weights and so on.
+        out: the output, as for `merge`.
         base: the model that an adapter changes. For other models it gives names, dtypes and layout of the output.
-        dtype: dtype of the output, such as `bfloat16`; by default the dtypes that are stored.
+        dtype: dtype of the output, such as `bfloat16`; by default those of `base`, or without a base those of the
+            model itself: of a quantized one what `config.json` states, of a tensor that an adapter changes the model's.
         rounding: how numbers are rounded to it: `nearest`, the default, or `stochastic`.
         shard_size: bytes of an output file, or a size such as `5GB`.
-        threads, max_memory, overwrite, stage, public, strict, fresh, executor, rank_timeout, ray_init, on_progress: as
-            for `merge`.
+        options, on_progress: as for `merge`.
 
     Returns:
         The record, which is also `out/ramerge.json`.
 
     Raises:
-        RecipeError, PlanError, WeightsError, CheckpointError, OutputError, RankError, RayError: as for `merge`.
+        RecipeError, PlanError, WeightsError, CheckpointError, OutputError, RayError: as for `merge`.
+
+    Example:
+        >>> ramerge.convert("coder", "converted", dtype="float32").dtype
+        'float32'
     """
     asked = {
         "base": str(base) if base is not None else None,
@@ -305,95 +477,33 @@ def convert(
         "rounding": rounding,
         "shard_size": shard_size,
     }
-    return merge(
-        document_of(str(model), "model").with_values(asked),
-        out,
-        threads=threads,
-        max_memory=max_memory,
-        overwrite=overwrite,
-        stage=stage,
-        public=public,
-        strict=strict,
-        fresh=fresh,
-        executor=executor,
-        rank_timeout=rank_timeout,
-        ray_init=ray_init,
-        on_progress=on_progress,
-    )
+    document = document_of(str(model), "model").with_values(asked)
+    return merge(document, out, options=options, on_progress=on_progress)
 
 
 def clean(out: str | Path, *, stage: str | Path | None = None) -> list[str]:
-    """Remove what stopped runs have left beside an output, and put back an old output that they had moved.
+    """Remove what interrupted runs have left alongside an output, and put back an old output that they had moved.
 
     Args:
-        out: the output folder of those runs. It is left as it is. Elsewhere, a model that is not complete is removed.
-        stage: as for `plan`.
+        out: the output folder of those runs. It is left as it is. Of a remote output, a model that is not complete is
+            removed.
+        stage: as for `Upload`.
 
     Returns:
-        What was done, in words; empty if nothing was there.
+        What was done, human-readable; empty if nothing was there.
 
     Raises:
         OutputError: a process is writing `out`, or what is there cannot be removed.
+
+    Example:
+        >>> ramerge.clean("merged")
+        []
     """
     folder = out_of(out, stage)
     if not isinstance(folder, Path):
-        return relay.discard(folder)
+        return remote_output.discard(folder)
     if not folder.name or not os.fspath(out):
         raise RecipeError(
             f"{os.fspath(out)!r}: cannot be an output folder; name the folder that the stopped runs wrote"
         )
-    return beside.discard(folder)
-
-
-def _planned(
-    recipe: AnyRecipe | Plan,
-    out: str | Path | None,
-    on_tensor: Callable[[MergedTensor], None] | None,
-    rank: Rank | None,
-    **options: Any,
-) -> Plan:
-    """The plan to carry out: the given plan, or a new one for the given recipe."""
-    if not isinstance(recipe, Plan):
-        if (out is None) == (on_tensor is None):
-            raise RecipeError("give either an output folder, or a function that takes the tensors: on_tensor=...")
-        options["cache"] &= rank is None  # each machine may remember something else
-        executor: Executors = "threads" if rank is None else "ranks"
-        return plan(recipe, out, in_memory=on_tensor is not None, executor=executor, **options)
-    given = [name for name, value in {"out": out, **options}.items() if value != _DEFAULTS.get(name)]
-    if given:
-        raise RecipeError(f"a plan already holds these options: pass {', '.join(given)} to `plan` instead")
-    if recipe.out is None and not recipe.in_memory:
-        raise RecipeError("the plan has no output folder; make it with plan(recipe, OUT), or with in_memory=True")
-    if recipe.in_memory != (on_tensor is not None):
-        raise RecipeError("on_tensor=... is required for a plan made with in_memory=True, and refused for other plans")
-    return recipe
-
-
-def _carried_out(
-    made: Plan,
-    on_tensor: Callable[[MergedTensor], None] | None,
-    on_progress: Listener | None,
-    rank: Rank | None,
-    fresh: bool,
-    kind: str,
-    ray_init: Mapping[str, Any] | None,
-) -> tuple[Record, ...]:
-    if kind != "threads":
-        if on_tensor is not None:
-            raise RecipeError(f"executor {kind}: on_tensor cannot be called by several processes; use threads")
-        made = _with_room(made, rank)
-    if made.problems:
-        raise PlanError(made.problems)
-    with chosen_executor(kind, made.resources.workers, made.resources.memory_of, ray_init) as executor:
-        return execute(made, executor, on_progress or silence, on_tensor, rank=rank, fresh=fresh)
-
-
-def _with_room(made: Plan, rank: Rank | None) -> Plan:
-    """With the problem that the stage is too small, if it is: several processes have more files there than one."""
-    if made.out is None or isinstance(made.out, Path) or made.below is not None:
-        return made
-    needed = made.bytes_written  # of tasks on Ray, none knows how far sending is
-    if rank is not None:
-        largest = len(made.points) * max((shard.file_bytes for shard in made.shards), default=0)
-        needed = relay.needed_of(needed, largest, 1 if made.out.carries else rank.world)
-    return replace(made, problems=(*made.problems, *relay.room_problems(made.out, needed)))
+    return discard(folder)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests import foreign
 from tests.checkpoints import read_checkpoint, write_checkpoint, write_safetensors
-from tests.deltas import write_delta
-from tests.quantised import SAMPLES, quantise_model, write_quantised
+from tests.deltas import foreign
+from tests.deltas.writing import write_delta
+from tests.formats.quantised import SAMPLES, quantise_model, write_quantised
 from tests.reference import NUMBERS, Stored
 
 Tensors = Mapping[str, Stored]
@@ -32,6 +32,7 @@ class Row:
         dtypes: the dtypes that the format can hold.
         as_base: whether the format can hold a base.
         dtype: the recipe's `dtype`, where the output would otherwise have another one than that of the expansion.
+        needs: libraries that write it.
     """
 
     write: Callable[[Path, Tensors], Path | str]
@@ -39,6 +40,12 @@ class Row:
     dtypes: tuple[str, ...] = ("BF16", "F32", "F16", "F64")
     as_base: bool = True
     dtype: str | None = None
+    needs: tuple[str, ...] = ()
+
+    @property
+    def marks(self) -> list[pytest.MarkDecorator]:
+        """Of a test of the format."""
+        return [pytest.mark.needs(*self.needs)] if self.needs else []
 
 
 def in_shards(folder: Path, tensors: Tensors, **more: Any) -> Path:
@@ -50,17 +57,16 @@ def in_shards(folder: Path, tensors: Tensors, **more: Any) -> Path:
 SECOND = {f"model.layers.{layer}.weight": 1 for layer in range(4)}
 
 
-def trained(writer: str, **more: Any) -> Callable[[Path, Tensors], Path]:
-    """A writer of `tests.trainers`, which needs torch."""
+def trained(writer: str, *, dtypes: tuple[str, ...] = Row.dtypes, **more: Any) -> Row:
+    """What a writer of `tests.formats.trainers` writes."""
 
     def write(folder: Path, tensors: Tensors) -> Path:
-        pytest.importorskip("torch")
-        from tests import trainers
+        from tests.formats import trainers
 
         made: Path = getattr(trainers, writer)(folder, tensors, **more)
         return made
 
-    return write
+    return Row(write, dtypes=dtypes, needs=("torch",))
 
 
 def _quantised(sample: str) -> Row:
@@ -160,34 +166,33 @@ def _in_megatron(**more: Any) -> Row:
     """Megatron has only tensors that it knows, so the same elements become a small Qwen3-MoE."""
 
     def shaped(tensors: Tensors) -> dict[str, Stored]:
-        pytest.importorskip("torch")
-        from tests import megatron
+        from tests.formats import megatron
 
         every = np.concatenate([tensor.bits.reshape(-1) for tensor in tensors.values()])
         return megatron.model(megatron.MOE, np.tile(every, 2), next(iter(tensors.values())).dtype)
 
     def write(folder: Path, tensors: Tensors) -> Path:
         made = shaped(tensors)
-        from tests import megatron
+        from tests.formats import megatron
 
         return megatron.write_torch_dist(folder, megatron.MOE, made, **more)
 
-    return Row(write, lambda _folder, tensors: shaped(tensors))
+    return Row(write, lambda _folder, tensors: shaped(tensors), needs=("torch",))
 
 
-# By the name of the format, and what varies. Every format of `checkpoint.formats.table` needs a row.
+# By the name of the format, and what varies. Every format of `checkpoint.formats.registry` needs a row.
 ROWS: dict[str, Row] = {
     "safetensors": Row(in_shards),
-    "bin": Row(trained("write_bin")),
-    "bin, three files": Row(trained("write_bin", shards=3)),
-    "fsdp, three ranks": Row(trained("write_fsdp", ranks=3), dtypes=("F32", "BF16", "F16", "F64")),
-    "fsdp, sixty-four ranks": Row(trained("write_fsdp", ranks=64)),
-    "fsdp, replicas": Row(trained("write_fsdp", ranks=2, replicas=2)),
-    "fsdp, second dimension": Row(trained("write_fsdp", ranks=3, dims=SECOND)),
-    "dcp": Row(trained("write_dcp")),
-    "dcp, no root": Row(trained("write_dcp", root=()), dtypes=("F32", "BF16", "F16", "F64")),
-    "deepspeed, stage 2": Row(trained("write_zero", stage=2, ranks=3), dtypes=("F32",)),
-    "deepspeed, stage 3": Row(trained("write_zero", stage=3, ranks=7, parts=2), dtypes=("F32",)),
+    "bin": trained("write_bin"),
+    "bin, three files": trained("write_bin", shards=3),
+    "fsdp, three ranks": trained("write_fsdp", ranks=3, dtypes=("F32", "BF16", "F16", "F64")),
+    "fsdp, sixty-four ranks": trained("write_fsdp", ranks=64),
+    "fsdp, replicas": trained("write_fsdp", ranks=2, replicas=2),
+    "fsdp, second dimension": trained("write_fsdp", ranks=3, dims=SECOND),
+    "dcp": trained("write_dcp"),
+    "dcp, no root": trained("write_dcp", root=(), dtypes=("F32", "BF16", "F16", "F64")),
+    "deepspeed, stage 2": trained("write_zero", stage=2, ranks=3, dtypes=("F32",)),
+    "deepspeed, stage 3": trained("write_zero", stage=3, ranks=7, parts=2, dtypes=("F32",)),
     "megatron": _in_megatron(parallel=2),
     "megatron, a name for each layer": _in_megatron(stacked=False),
     **{f"quantised, {sample}": _quantised(sample) for sample in SAMPLES},

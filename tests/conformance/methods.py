@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests import reference
+from tests.tiers import some
 
 NUMBERS = st.sampled_from([1.0, 0.3, 0.7, -0.5, 0.0])
 FRACTIONS = st.sampled_from([0.2, 0.5, 0.05, 1.0, 0.0])
@@ -31,6 +32,16 @@ class Row:
     parameters: Mapping[str, st.SearchStrategy[Any]]
     each: tuple[str, ...] = ()
     exact: bool = True
+
+
+# One method of each kind: counted first, with thresholds, of one element, drawn, weighed by importances, of whole
+# tensors, and of matrices. `make test` tries these with everything, and the other methods once.
+REPRESENTATIVES = ("ram+", "ties", "linear", "dare", "fisher", "slerp", "tsvm")
+
+
+def by_tier(methods: Iterable[str]) -> list[Any]:
+    """The methods as parameters of a test, of which `make test` takes the representatives only."""
+    return some(methods, fast=REPRESENTATIVES)
 
 
 _EPSILON = st.sampled_from([1e-5, 0.0, 1e-3, {"relative": 0.5}])

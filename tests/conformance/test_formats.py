@@ -1,5 +1,6 @@
 """What every format holds to: the bytes of the same merge from safetensors, whatever the blocks and the threads."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -10,24 +11,35 @@ import pytest
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.checkpoint.arena import Arena
-from ramerge.checkpoint.formats.table import formats
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.methods.table import METHODS
+from ramerge.formats.registry import by_priority
+from ramerge.methods.registry import METHODS
+from ramerge.tensors.arena import Arena
 from tests.checkpoints import read_checkpoint, recipe, simple, write_checkpoint
 from tests.conformance.formats import ROWS, Row
+from tests.conformance.methods import REPRESENTATIVES
 from tests.conformance.test_merge import same
-from tests.deltas import blocks_of_elements
+from tests.deltas.writing import blocks_of_elements
 
 # Every format with one method of each kind, and two formats with every method. A format does not know the method, but
 # the method decides how much is read at once: so methods of whole rows or tensors meet a quantised format too.
 SOME_METHODS = ("ram+", "ties", "linear")
 SOME_ROWS = ("fsdp, second dimension", "adapter")
+BY_ROWS = ("quantised, fp8 blocks", "delta")
 WHOLE = [name for name, method in METHODS.items() if not method.elementwise]
 OTHERS = [name for name, method in METHODS.items() if not method.needs_importance and name not in SOME_METHODS]
-PAIRS = [*product(ROWS, SOME_METHODS), *product(SOME_ROWS, OTHERS), *product(["quantised, fp8 blocks", "delta"], WHOLE)]
+PAIRS = [*product(ROWS, SOME_METHODS), *product(SOME_ROWS, OTHERS), *product(BY_ROWS, WHOLE)]
 REST = [pair for pair in product(ROWS, OTHERS) if pair not in PAIRS]
+
+
+def parameters(pairs: Iterable[tuple[str, str]]) -> list[Any]:
+    """Pairs, of which `make test` takes every format once, and representative methods with some formats."""
+    fast = {*product(ROWS, SOME_METHODS[:1]), *product((*SOME_ROWS, *BY_ROWS), REPRESENTATIVES)}
+    return [
+        pytest.param(row, method, marks=[*ROWS[row].marks, *([] if (row, method) in fast else [pytest.mark.full])])
+        for row, method in pairs
+    ]
 
 
 class Planned(Arena):
@@ -48,10 +60,14 @@ def merged(source: dict[str, Any], out: Path, block: int, workers: int) -> dict[
     """The tensors of a merge in blocks of a given size, however small, in no more memory than was planned."""
     plan = ramerge.plan(source, out)
     assert plan.problems == ()
-    kinds = {tensor.likeness: tensor.buffer_bytes(block) for tensor in plan.tensors}
-    assert all(tensor.buffer_bytes(block) == kinds[tensor.likeness] for tensor in plan.tensors)
-    tight = replace(plan.resources, block_elements=block, buffer_bytes=max(t.buffer_bytes(block) for t in plan.tensors))
-    execute(replace(plan, resources=tight), ThreadExecutor(workers))
+    kinds = {tensor.likeness: tensor.buffer_bytes(block) for tensor in plan.details.tensors}
+    assert all(tensor.buffer_bytes(block) == kinds[tensor.likeness] for tensor in plan.details.tensors)
+    tight = replace(
+        plan.details.resources,
+        block_elements=block,
+        buffer_bytes=max(t.buffer_bytes(block) for t in plan.details.tensors),
+    )
+    execute(replace(plan.details, resources=tight), ThreadExecutor(workers))
     return read_checkpoint(out)
 
 
@@ -73,7 +89,7 @@ def written(format: Row, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("row", "method"), [*PAIRS, *[pytest.param(*pair, marks=pytest.mark.thorough) for pair in REST]]
+    ("row", "method"), [*parameters(PAIRS), *(pytest.param(*pair, marks=pytest.mark.thorough) for pair in REST)]
 )
 def test_bytes_of_the_merge_from_safetensors(row: str, method: str, tmp_path: Path) -> None:
     source, plain = (of(method, recipe) for recipe in written(ROWS[row], tmp_path))
@@ -94,9 +110,10 @@ def test_bytes_of_the_merge_from_deltas_of_many_blocks(
 
 
 def of(method: str, recipe: dict) -> dict:
-    """A recipe with as many agents as the method takes."""
-    return recipe | {"method": method, "agents": dict(list(recipe["agents"].items())[: METHODS[method].most])}
+    """A recipe with as many agents as the method takes, and parameters that no format has other defaults of."""
+    agents = dict(list(recipe["agents"].items())[: METHODS[method].most])
+    return recipe | {"method": method, "agents": agents, "parameters": dict(METHODS[method].for_adapters)}
 
 
 def test_every_format_has_a_row() -> None:
-    assert {format.name for format in formats()} <= {row.partition(",")[0] for row in ROWS}
+    assert {format.name for format in by_priority()} <= {row.partition(",")[0] for row in ROWS}

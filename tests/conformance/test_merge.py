@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import ramerge
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.methods.ram import AgentCounts
-from ramerge.methods.table import METHODS
+from ramerge.methods.registry import METHODS
 from tests import reference
 from tests.checkpoints import (
     EVERY_KIND,
@@ -30,7 +31,8 @@ from tests.checkpoints import (
     write_checkpoint,
     write_simple,
 )
-from tests.conformance.methods import ROWS
+from tests.conformance.methods import REPRESENTATIVES, ROWS, by_tier
+from tests.plans import planned
 from tests.reference import Stored
 
 FULL = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64"}
@@ -39,7 +41,7 @@ Tensors = Mapping[str, Stored]
 
 def run(folder: Path, source: dict, out: str, *, block: int = 1 << 19, workers: int = 3) -> ramerge.Record:
     """Merge with blocks of a given size, however small."""
-    plan = ramerge.plan(source, folder / out)
+    plan = planned(source, folder / out)
     plan = replace(plan, resources=replace(plan.resources, block_elements=block))
     return execute(plan, ThreadExecutor(workers))[0]
 
@@ -91,8 +93,8 @@ def plain(
     """A recipe for so many ordinary agents, or fewer, the base, the agents, and what the reference takes beside."""
     names = write_simple(folder, dtype=dtype)[:number][: METHODS[method].most]
     agents = {name: read_checkpoint(folder / name) for name in names}
-    source, beside = written(folder, method, agents, **more)
-    return source, read_checkpoint(folder / "base"), agents, beside
+    source, metadata_folder = written(folder, method, agents, **more)
+    return source, read_checkpoint(folder / "base"), agents, metadata_folder
 
 
 def tossed(
@@ -102,12 +104,16 @@ def tossed(
     nearest: Tensors,
     seed: int,
     parameters: Mapping[str, Any],
-    beside: Mapping[str, Any],
+    metadata_folder: Mapping[str, Any],
 ) -> Tensors:
     """What coins make of a merge that is `nearest` when it is rounded to nearest."""
-    exact = ROWS[method].reference(base, agents, "F64", **parameters, **beside)
+    exact = ROWS[method].reference(base, agents, "F64", **parameters, **metadata_folder)
     owned = base if METHODS[method].needs_base else None
-    inputs = [*([owned] if owned is not None else []), *agents.values(), *beside.get("importances", {}).values()]
+    inputs = [
+        *([owned] if owned is not None else []),
+        *agents.values(),
+        *metadata_folder.get("importances", {}).values(),
+    ]
     return reference.stochastic(exact, owned, inputs, {name: one.dtype for name, one in nearest.items()}, seed)
 
 
@@ -122,7 +128,7 @@ def test_every_method_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("kinds", [KINDS, pytest.param(EVERY_KIND, marks=pytest.mark.thorough)], ids=["some", "every"])
-@pytest.mark.parametrize("method", list(ROWS))
+@pytest.mark.parametrize("method", by_tier(ROWS))
 @settings(max_examples=15)
 @given(data=st.data())
 def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.DataObject) -> None:
@@ -151,8 +157,8 @@ def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.Data
         seed = data.draw(st.sampled_from([None, None, 0, -7, 2**40])) if row.exact else None
         if seed is not None:
             more |= {"rounding": "stochastic", "rounding_seed": seed}
-        source, beside = written(folder, method, agents, parameters=parameters, **more)
-        wanted = row.reference(base, agents, FULL[dtype] if dtype else None, **parameters, **beside)
+        source, metadata_folder = written(folder, method, agents, parameters=parameters, **more)
+        wanted = row.reference(base, agents, FULL[dtype] if dtype else None, **parameters, **metadata_folder)
         overflows = any(not np.isfinite(t.numbers(np.float64)).all() for t in wanted.values() if t.is_float)
         if overflows:
             with pytest.raises(ramerge.WeightsError, match=r"overflow|cancel out"):
@@ -160,13 +166,13 @@ def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.Data
             assert not (folder / "out").exists()
             return
         if seed is not None:
-            wanted = tossed(method, base, agents, wanted, seed, parameters, beside)
+            wanted = tossed(method, base, agents, wanted, seed, parameters, metadata_folder)
         block, workers = data.draw(st.sampled_from([1, 3, 8, 1000])), data.draw(st.integers(1, 4))
         run(folder, source, "out", block=block, workers=workers)
         (same if row.exact else close)(read_checkpoint(folder / "out"), wanted)
 
 
-@pytest.mark.parametrize("method", list(ROWS))
+@pytest.mark.parametrize("method", by_tier(ROWS))
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_layout_of_files_threads_and_blocks_change_nothing(method: str, rounding: str, tmp_path: Path) -> None:
     source, base, agents, _ = plain(tmp_path, method, number=2, rounding=rounding)
@@ -176,19 +182,19 @@ def test_layout_of_files_threads_and_blocks_change_nothing(method: str, rounding
     other, _ = written(tmp_path / "sharded", method, agents, rounding=rounding)
     many = run(tmp_path, other, "many", block=1000, workers=4)
     same(read_checkpoint(tmp_path / "many"), read_checkpoint(tmp_path / "one"))
-    assert [agent.values for agent in many.statistics] == [agent.values for agent in one.statistics]
+    assert [agent.values for agent in many.agents.values()] == [agent.values for agent in one.agents.values()]
     assert len(list((tmp_path / "many").glob("*.safetensors"))) == 3
 
 
-@pytest.mark.parametrize("method", list(ROWS))
+@pytest.mark.parametrize("method", by_tier(ROWS))
 def test_close_to_the_reference_in_float64(method: str, tmp_path: Path) -> None:
-    source, base, agents, beside = plain(tmp_path, method, "F32")
+    source, base, agents, metadata_folder = plain(tmp_path, method, "F32")
     run(tmp_path, source, "out")
     if "ram" in method:
         base = {name: _as_f64(tensor) for name, tensor in base.items()}
         wanted = ROWS[method].reference(base, agents, "F32")
     else:
-        wanted = ROWS[method].reference(base, agents, None, np.float64, **beside)
+        wanted = ROWS[method].reference(base, agents, None, np.float64, **metadata_folder)
     close(read_checkpoint(tmp_path / "out"), wanted, 1e-5)
 
 
@@ -196,39 +202,42 @@ def _as_f64(tensor: Stored) -> Stored:
     return floats(tensor.numbers(np.float64), "F64")
 
 
-# F16 lies in words as BF16 does, so that one formula of each kind shows that it is packed right.
-WITH_F16 = ("ram+", "ties", "linear", "dare", "fisher", "slerp", "tsvm")
-DTYPES = [
-    pytest.param(method, dtype, marks=[pytest.mark.thorough] if dtype == "F16" and method not in WITH_F16 else [])
-    for method in ROWS
-    for dtype in FULL.values()
-]
+def _marks(method: str, dtype: str) -> list[pytest.MarkDecorator]:
+    """Every method in BF16 is in the fast tier. F16 lies in words as BF16 does, so that one formula of each kind shows
+    that it is packed right.
+    """
+    if method in REPRESENTATIVES or dtype == "BF16":
+        return []
+    return [pytest.mark.full, *([pytest.mark.thorough] if dtype == "F16" else [])]
+
+
+DTYPES = [pytest.param(*pair, marks=_marks(*pair)) for pair in product(ROWS, FULL.values())]
 
 
 @pytest.mark.parametrize(("method", "dtype"), DTYPES)
 def test_every_dtype(method: str, dtype: str, tmp_path: Path) -> None:
     # the loop over two agents in BF16 is compiled for other tests, too
-    source, base, agents, beside = plain(tmp_path, method, dtype, number=2 if dtype == "BF16" else 3)
+    source, base, agents, metadata_folder = plain(tmp_path, method, dtype, number=2 if dtype == "BF16" else 3)
     run(tmp_path, source, "out", block=100)
     (same if ROWS[method].exact else close)(
-        read_checkpoint(tmp_path / "out"), ROWS[method].reference(base, agents, **beside)
+        read_checkpoint(tmp_path / "out"), ROWS[method].reference(base, agents, **metadata_folder)
     )
 
 
-@pytest.mark.parametrize("method", list(ROWS))
+@pytest.mark.parametrize("method", by_tier(ROWS))
 def test_float32_agents_of_a_bfloat16_base(method: str, tmp_path: Path) -> None:
     base = simple(0)
     agents = {f"a{place}": simple(place, "F32", moved=0.4) for place in (1, 2)[: METHODS[method].most]}
     for name, tensors in {"base": base, **agents}.items():
         write_checkpoint(tmp_path / name, tensors)
-    source, beside = written(tmp_path, method, agents, dtype="bfloat16")
+    source, metadata_folder = written(tmp_path, method, agents, dtype="bfloat16")
     run(tmp_path, source, "out", block=100)
     (same if ROWS[method].exact else close)(
-        read_checkpoint(tmp_path / "out"), ROWS[method].reference(base, agents, "BF16", **beside)
+        read_checkpoint(tmp_path / "out"), ROWS[method].reference(base, agents, "BF16", **metadata_folder)
     )
 
 
-@pytest.mark.parametrize("method", [name for name in ROWS if METHODS[name].symmetric])
+@pytest.mark.parametrize("method", by_tier(name for name in ROWS if METHODS[name].symmetric))
 def test_the_order_of_agents_changes_rounding_alone(method: str, tmp_path: Path) -> None:
     source, _, _, _ = plain(tmp_path, method, "F32")
     run(tmp_path, source, "one")
@@ -236,7 +245,7 @@ def test_the_order_of_agents_changes_rounding_alone(method: str, tmp_path: Path)
     close(read_checkpoint(tmp_path / "two"), read_checkpoint(tmp_path / "one"), 1e-5)
 
 
-@pytest.mark.parametrize("method", list(ROWS))
+@pytest.mark.parametrize("method", by_tier(ROWS))
 @pytest.mark.parametrize("copies", [1, 3])
 def test_identical_agents_and_one_agent(method: str, copies: int, tmp_path: Path) -> None:
     base, agent = simple(0, "F32"), simple(1, "F32", moved=0.4)
@@ -244,15 +253,15 @@ def test_identical_agents_and_one_agent(method: str, copies: int, tmp_path: Path
     write_checkpoint(tmp_path / "base", base)
     for name in agents:
         write_checkpoint(tmp_path / name, agent)
-    source, beside = written(tmp_path, method, agents)
+    source, metadata_folder = written(tmp_path, method, agents)
     run(tmp_path, source, "out")
     found = read_checkpoint(tmp_path / "out")
-    (same if ROWS[method].exact else close)(found, ROWS[method].reference(base, agents, **beside))
+    (same if ROWS[method].exact else close)(found, ROWS[method].reference(base, agents, **metadata_folder))
     if method in ("ram", "linear"):
         close(found, agent)
 
 
-@pytest.mark.parametrize("method", list(ROWS))
+@pytest.mark.parametrize("method", by_tier(ROWS))
 def test_every_bound_of_every_parameter(method: str, tmp_path: Path) -> None:
     source, *_ = plain(tmp_path, method)
     for name, field in METHODS[method].parameters.model_fields.items():
@@ -307,7 +316,7 @@ def test_statistics_are_those_of_the_whole_model(tmp_path: Path) -> None:
     for method in ("ram", "ram+", "ram+s"):
         record = ramerge.merge(recipe(tmp_path, names, method), tmp_path / method)
         for agent, (active, unique), scale in zip(
-            record.statistics, counts.T.tolist(), reference.lambdas(counts, method), strict=True
+            record.agents.values(), counts.T.tolist(), reference.lambdas(counts, method), strict=True
         ):
             assert (agent.total, agent.active, agent.unique) == (3 * 640, active, unique)
             assert agent.shared == active - unique
@@ -337,5 +346,5 @@ def test_the_official_preset_clips_at_one(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     record = ramerge.merge(recipe(tmp_path, names, "ram+", preset="official"), tmp_path / "out")
     assert {**record.parameters} == {**record.parameters, "epsilon": 1e-5, "r": 0.2, "alpha": 1.0, "scope": "model"}
-    assert record.statistics[0].rho > 1
-    assert record.statistics[0].lambda_ == 1.2
+    assert next(iter(record.agents.values())).rho > 1
+    assert next(iter(record.agents.values())).lambda_ == 1.2

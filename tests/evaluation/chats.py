@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ramerge.evaluation.suite import Item, Message, Reply, Score, Suite
+from ramerge.evaluation.benchmark import Benchmark, Item, Message, Reply, Verdict
 from ramerge.foundation.errors import EndpointError
 
 
@@ -21,7 +21,7 @@ class Scripted:
         self.asked: list[dict[str, Any]] = []
 
     async def __call__(self, messages: Sequence[Message], **options: Any) -> Reply:
-        assert self._replies, "the suite asks more often than the script has replies"
+        assert self._replies, "the benchmark asks more often than the script has replies"
         self.asked.append({"messages": list(messages), **options})
         reply = self._replies.pop(0)
         if reply is None:
@@ -29,13 +29,18 @@ class Scripted:
         return reply
 
 
-def attempt(suite: Suite[Any], task: str, item: Item, replies: Iterable[Reply | str | None]) -> Score:
-    """Score one item of a suite on a script."""
-    return asyncio.run(suite.attempt(task, item, Scripted(replies)))
+async def asked_and_scored(benchmark: Benchmark[Any], subset: str, item: Item, chat: Scripted) -> Verdict:
+    """One item, as the solver and the scorer of the task take it."""
+    return await benchmark.score(subset, item, await benchmark.ask(subset, item, chat))
 
 
-def main_metric(suite: Suite[Any], task: str, item: Item, replies: Iterable[Reply | str | None]) -> float:
-    """The share that a script earns in the task's main metric."""
-    name = next(each.metrics[0] for each in suite.tasks() if each.name == task)
-    numerator, denominator = attempt(suite, task, item, replies).metrics[name]
+def attempt(benchmark: Benchmark[Any], subset: str, item: Item, replies: Iterable[Reply | str | None]) -> Verdict:
+    """Score one item on a script."""
+    return asyncio.run(asked_and_scored(benchmark, subset, item, Scripted(replies)))
+
+
+def main_metric(benchmark: Benchmark[Any], subset: str, item: Item, replies: Iterable[Reply | str | None]) -> float:
+    """The share that a script earns in the subset's main metric."""
+    name = next(each.metrics[0] for each in benchmark.subsets() if each.name == subset)
+    numerator, denominator = attempt(benchmark, subset, item, replies).metrics[name]
     return numerator / denominator

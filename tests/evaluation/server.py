@@ -35,7 +35,8 @@ def completion(text: str | None, **choice: Any) -> Answer:
     message = {"role": "assistant", "content": text, **choice.pop("message", {})}
     usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
     whole = {"choices": [{"index": 0, "finish_reason": "stop", "message": message, **choice}], "usage": usage}
-    return Answer(body=json.dumps({"object": "chat.completion", **whole}).encode())
+    about = {"id": "chat-1", "object": "chat.completion", "created": 0, "model": "stand-in"}
+    return Answer(body=json.dumps({**about, **whole}).encode())
 
 
 def refusal(status: int, message: str) -> Answer:

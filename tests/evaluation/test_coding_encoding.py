@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramerge.evaluation.suites.coding.assertions import Call, NotLiteralError, read_assertion
-from ramerge.evaluation.suites.coding.encoding import Form, same
+from ramerge.evaluation.tasks.coding.assertions import Call, NotLiteralError, read_assertion
+from ramerge.evaluation.tasks.coding.encoding import Form, same
 
 SCALARS = st.one_of(
     st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.none(), st.text()

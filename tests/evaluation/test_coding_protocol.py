@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramerge.evaluation.suites.coding import protocol
-from ramerge.evaluation.suites.coding.problems import Case, Problem
+from ramerge.evaluation.tasks.coding import protocol
+from ramerge.evaluation.tasks.coding.problems import Case, Problem
 
 QUESTION = "Add {two} numbers."
 PROBLEM = Problem("1", QUESTION, (Case("1 2\n", "3"),), examples=(Case("4 5\n", "9\n"),))

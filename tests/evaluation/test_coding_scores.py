@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramerge.evaluation.suites.coding.scores import METRICS, Table, best, figures, nothing
+from ramerge.evaluation.tasks.coding.scores import METRICS, Table, best, figures, nothing
 
 YES, NO = True, False
 

@@ -21,13 +21,14 @@ import pytest
 from pydantic import ValidationError
 
 from ramerge.evaluation import requirements
+from ramerge.evaluation.benchmark import Benchmark, Context
 from ramerge.evaluation.guard import guarded
-from ramerge.evaluation.suite import Context, Suite
-from ramerge.evaluation.suites.instruct import InstructSettings, InstructSuite
-from ramerge.evaluation.suites.math import MathSettings, MathSuite
+from ramerge.evaluation.tasks.ifeval import IfevalBenchmark, IfevalSettings
+from ramerge.evaluation.tasks.math import MathBenchmark, MathSettings
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.foundation.extras import install
-from tests.evaluation.chats import Scripted, attempt, main_metric
+from tests.evaluation.chats import Scripted, asked_and_scored, attempt, main_metric
+from tests.evaluation.gold import gold_of
 
 for package in ("lm_eval", "math_verify", "langdetect", "immutabledict", "nltk"):
     pytest.importorskip(package)
@@ -136,13 +137,13 @@ def write(folder: Path, name: str, records: Sequence[Mapping[str, Any]]) -> Path
     return path
 
 
-def suite(task: str, data: Mapping[str, Path], **settings: Any) -> Suite[Any]:
+def suite(task: str, data: Mapping[str, Path], **settings: Any) -> Benchmark[Any]:
     """The suite that has a task, checked."""
     context = Context(data=data)
-    made: Suite[Any] = (
-        InstructSuite(InstructSettings(**settings), context)
+    made: Benchmark[Any] = (
+        IfevalBenchmark(IfevalSettings(**settings), context)
         if task == "ifeval"
-        else MathSuite(MathSettings(**settings), context)
+        else MathBenchmark(MathSettings(**settings), context)
     )
     made.check([task])
     return made
@@ -260,11 +261,11 @@ def test_prompts_and_scores_are_those_of_lm_eval(
     task, yaml, settings, changes = CASES[case]
     ours = suite(task, data, **settings)
     items = list(ours.items(task))
-    golds = [ours.gold(task, item)[0].text for item in items]
+    golds = [gold_of(ours, task, item)[0].text for item in items]
     replies = mixed(golds, shift)
 
     chats = [Scripted([reply]) for reply in replies]
-    scores = [asyncio.run(ours.attempt(task, item, chat)) for item, chat in zip(items, chats, strict=True)]
+    scores = [asyncio.run(asked_and_scored(ours, task, item, chat)) for item, chat in zip(items, chats, strict=True)]
 
     monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda _results: None)  # lists all installed packages
     splits = {"train" if task == "ifeval" else "test": data[task]}
@@ -293,7 +294,7 @@ def test_gold_is_right_and_the_gold_of_others_is_not(data: dict[str, Path]) -> N
     for task, most in {"gsm8k": 0.0, "math500": 0.0, "ifeval": 0.2}.items():
         ours = suite(task, data)
         items = list(ours.items(task))
-        golds = [ours.gold(task, item) for item in items]
+        golds = [gold_of(ours, task, item) for item in items]
         assert [main_metric(ours, task, item, gold) for item, gold in zip(items, golds, strict=True)] == [1.0] * len(
             items
         )
@@ -308,7 +309,7 @@ def test_gold_of_prompts_that_hold_their_instruction(scorer: str, tmp_path: Path
     assert [item.value.messages for item in items] == [
         ({"role": "user", "content": record["prompt"]},) for record in MATH500_PROMPTS
     ]
-    assert all(main_metric(ours, "math500", item, ours.gold("math500", item)) == 1.0 for item in items)
+    assert all(main_metric(ours, "math500", item, gold_of(ours, "math500", item)) == 1.0 for item in items)
 
 
 def real(name: str) -> Path:
@@ -326,7 +327,7 @@ def test_gold_of_the_real_data(task: str, name: str, size: int, some: int) -> No
     ours = suite(task, {task: real(name)})
     items = list(ours.items(task))
     assert len(items) == size
-    golds = [ours.gold(task, item) for item in items]
+    golds = [gold_of(ours, task, item) for item in items]
     scores = [attempt(ours, task, item, gold) for item, gold in zip(items[:some], golds, strict=False)]
     assert all(ratio == (1.0, 1.0) for score in scores for ratio in score.metrics.values())
     others = [main_metric(ours, task, item, gold) for item, gold in zip(items[:some], golds[1:], strict=False)]
@@ -390,7 +391,7 @@ def test_a_checker_that_does_not_end_is_stopped(data: dict[str, Path], monkeypat
             pass
 
     monkeypatch.setattr("lm_eval.tasks.ifeval.instructions.KeywordChecker.check_following", stuck)
-    monkeypatch.setattr("ramerge.evaluation.harness.guarded", partial(guarded, seconds=0.2))
+    monkeypatch.setattr("ramerge.evaluation.tasks.harness.guarded", partial(guarded, seconds=0.2))
     score = attempt(ours, "ifeval", item, ["The tide"])
     assert score.problem is not None and "did not end" in score.problem
     assert score.metrics == ours.failed("ifeval", item)
@@ -426,7 +427,7 @@ def test_failed_requests_keep_their_weight(data: dict[str, Path]) -> None:
         *_, item = ours.items(task)
         with pytest.raises(EndpointError):
             attempt(ours, task, item, [None])
-        right = attempt(ours, task, item, ours.gold(task, item))
+        right = attempt(ours, task, item, gold_of(ours, task, item))
         assert ours.failed(task, item) == {name: (0.0, weight) for name, (_, weight) in right.metrics.items()}
     assert ours.failed("ifeval", item)["instruction_strict"] == (0.0, 3.0)
 
@@ -474,7 +475,7 @@ def test_scores_do_not_depend_on_luck(tmp_path: Path) -> None:
 
 
 def test_defaults_are_the_tasks_own(data: dict[str, Path]) -> None:
-    assert InstructSettings().max_tokens == 1280
+    assert IfevalSettings().max_tokens == 1280
     assert (MathSettings().max_tokens, MathSettings().temperature) == (256, 0.0)
     for task, turns, stop in (
         ("gsm8k", 11, ("Question:", "</s>", "<|im_end|>")),
@@ -484,7 +485,7 @@ def test_defaults_are_the_tasks_own(data: dict[str, Path]) -> None:
         ours = suite(task, data)
         item = next(ours.items(task))
         chat = Scripted(["7"])
-        asyncio.run(ours.attempt(task, item, chat))
+        asyncio.run(asked_and_scored(ours, task, item, chat))
         assert len(chat.asked[0]["messages"]) == turns
         assert chat.asked[0]["stop"] == stop
 
@@ -492,29 +493,17 @@ def test_defaults_are_the_tasks_own(data: dict[str, Path]) -> None:
 def test_stop_texts_can_be_others(data: dict[str, Path]) -> None:
     ours = suite("gsm8k", data, stop=["END"])
     chat = Scripted(["7"])
-    asyncio.run(ours.attempt("gsm8k", next(ours.items("gsm8k")), chat))
+    asyncio.run(asked_and_scored(ours, "gsm8k", next(ours.items("gsm8k")), chat))
     assert chat.asked[0]["stop"] == ("END",)
-
-
-def test_versions_and_data_of_tasks(data: dict[str, Path]) -> None:
-    found = []
-    for tasks in (["gsm8k"], ["math500"], ["gsm8k", "math500"]):
-        ours = MathSuite(MathSettings(), Context(data=data))
-        assert ours.about("gsm8k") == {}
-        ours.check(tasks)
-        found.append(ours.versions())
-        assert [each for each in ("gsm8k", "math500") if ours.about(each)] == tasks
-    assert found[0] == found[1] == found[2]
-    assert [list(ours.uses(task)) for task in ("gsm8k", "math500")] == [["gsm8k", "gsm8k_train"], ["math500"]]
 
 
 def test_gsm8k_without_a_train_split_takes_examples_that_ship_with_lm_eval(data: dict[str, Path]) -> None:
     del data["gsm8k_train"]
     ours = suite("gsm8k", data)
-    assert ours.about("gsm8k")["prompts"] == "gsm8k_cot, version 3.0, examples: 8"
+    assert ours._task("gsm8k").description == "gsm8k_cot, version 3.0, examples: 8"
     assert len(next(ours.items("gsm8k")).value.messages) == 17
     none = suite("gsm8k", data, fewshot=0)
-    assert none.about("gsm8k")["prompts"] == "gsm8k, version 3.0, examples: 0"
+    assert none._task("gsm8k").description == "gsm8k, version 3.0, examples: 0"
     assert next(none.items("gsm8k")).value.messages == (
         {"role": "user", "content": f"Question: {GSM8K[0]['question']}\nAnswer:"},
     )
@@ -606,7 +595,7 @@ def test_all_problems_are_told_up_to_ten(tmp_path: Path) -> None:
 def test_a_check_tells_the_problems_of_all_tasks(tmp_path: Path) -> None:
     paths = {task: tmp_path / task for task in ("gsm8k", "math500")}
     with pytest.raises(EvaluationError) as caught:
-        MathSuite(MathSettings(), Context(data=paths)).check(["gsm8k", "math500"])
+        MathBenchmark(MathSettings(), Context(data=paths)).check(["gsm8k", "math500"])
     assert [str(path) in problem for path, problem in zip(paths.values(), caught.value.problems, strict=True)] == [
         True
     ] * 2
@@ -646,7 +635,7 @@ def test_without_punkt_the_message_says_how_to_get_it(data: dict[str, Path], mon
         suite("ifeval", data)
 
 
-@pytest.mark.parametrize(("task", "extra"), [("ifeval", "eval-instruct"), ("gsm8k", "eval-math")])
+@pytest.mark.parametrize(("task", "extra"), [("ifeval", "eval"), ("gsm8k", "eval")])
 def test_packages_that_are_not_there(
     task: str, extra: str, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -659,7 +648,7 @@ def test_gold_of_ifeval_is_the_records_own(tmp_path: Path) -> None:
     bare = {name: value for name, value in IFEVAL[0].items() if name != "gold"}
     records = [bare, {**bare, "key": 2, "response": "yes"}, {**bare, "key": 3, "gold": "no"}]
     ours = suite("ifeval", {"ifeval": write(tmp_path, "bare", records)})
-    assert [[reply.text for reply in ours.gold("ifeval", item)] for item in ours.items("ifeval")] == [
+    assert [[reply.text for reply in gold_of(ours, "ifeval", item)] for item in ours.items("ifeval")] == [
         [],
         ["yes"],
         ["no"],
@@ -675,22 +664,23 @@ def no_network(*_arguments, **_options):
 
 socket.getaddrinfo = socket.socket.connect = no_network
 from ramerge.evaluation.guard import guarded
-from ramerge.evaluation.suite import Context
-from ramerge.evaluation.suites.instruct import InstructSettings, InstructSuite
-from ramerge.evaluation.suites.math import MathSettings, MathSuite
+from ramerge.evaluation.benchmark import Context
+from ramerge.evaluation.tasks.ifeval import IfevalSettings, IfevalBenchmark
+from ramerge.evaluation.tasks.math import MathSettings, MathBenchmark
 assert not {"lm_eval", "datasets", "sympy", "nltk"} & set(sys.modules)
 
 import asyncio
-from tests.evaluation.chats import Scripted
+from tests.evaluation.chats import Scripted, asked_and_scored
+from tests.evaluation.gold import gold_of
 
 folder = Path(sys.argv[1])
 data = {path.stem: path for path in folder.glob("*.jsonl")}
-for suite in (InstructSuite(InstructSettings(), Context(data)), MathSuite(MathSettings(), Context(data))):
-    for task in suite.tasks():
+for suite in (IfevalBenchmark(IfevalSettings(), Context(data)), MathBenchmark(MathSettings(), Context(data))):
+    for task in suite.subsets():
         suite.check([task.name])
         for item in suite.items(task.name):
-            for reply in (suite.gold(task.name, item)[0], "\\\\frac{", "7 \\x00"):
-                asyncio.run(suite.attempt(task.name, item, Scripted([reply])))
+            for reply in (gold_of(suite, task.name, item)[0], "\\\\frac{", "7 \\x00"):
+                asyncio.run(asked_and_scored(suite, task.name, item, Scripted([reply])))
 """
 
 

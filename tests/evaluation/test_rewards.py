@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from ramerge.evaluation.suite import Context
-from ramerge.evaluation.suites.rewards import RewardsSettings, RewardsSuite
+from ramerge.evaluation.benchmark import Context
+from ramerge.evaluation.tasks.rewards import RewardsBenchmark, RewardsSettings
 from ramerge.foundation.errors import EvaluationError
 from tests.evaluation.chats import attempt, main_metric
+from tests.evaluation.gold import gold_of
 
 FUNCTION = """
 import time
@@ -35,12 +36,12 @@ RECORDS: list[dict[str, Any]] = [
 ]
 
 
-def opened(folder: Path, records: list[Any] = RECORDS, **settings: Any) -> RewardsSuite:
+def opened(folder: Path, records: list[Any] = RECORDS, **settings: Any) -> RewardsBenchmark:
     (folder / "reward.py").write_text(FUNCTION)
     path = folder / "prompts.jsonl"
     path.write_text("\n".join(map(json.dumps, records)))
     given = {"function": f"{folder / 'reward.py'}:compute_score", "reward_seconds": 0.3, **settings}
-    return RewardsSuite(RewardsSettings(**given), Context({"prompts": path}))
+    return RewardsBenchmark(RewardsSettings(**given), Context({"prompts": path}))
 
 
 def test_gold_scores_one_and_another_answer_nothing(tmp_path: Path) -> None:
@@ -49,9 +50,8 @@ def test_gold_scores_one_and_another_answer_nothing(tmp_path: Path) -> None:
     items = list(suite.items("prompts"))
     assert [item.key for item in items] == ["1", "2", "3", "4"]
     for item, other in zip(items, items[1:] + items[:1], strict=True):
-        assert main_metric(suite, "prompts", item, suite.gold("prompts", item)) == 1
-        assert main_metric(suite, "prompts", item, suite.gold("prompts", other)) == 0
-    assert suite.uses("prompts") == ["prompts"] and len(suite.about("prompts")["function"]) == 64
+        assert main_metric(suite, "prompts", item, gold_of(suite, "prompts", item)) == 1
+        assert main_metric(suite, "prompts", item, gold_of(suite, "prompts", other)) == 0
 
 
 def test_a_broken_function_costs_the_answer_only(tmp_path: Path) -> None:
@@ -70,11 +70,11 @@ def test_parquet_of_verl_is_read_as_it_is(tmp_path: Path) -> None:
     suite = opened(tmp_path)
     path = tmp_path / "test.parquet"
     pq.write_table(pa.Table.from_pylist(RECORDS), path)
-    other = RewardsSuite(suite.settings, Context({"prompts": path}))
+    other = RewardsBenchmark(suite.settings, Context({"prompts": path}))
     assert [item.value for item in other.items("prompts")] == [item.value for item in suite.items("prompts")]
     path.write_bytes(b"PAR1 no")
     with pytest.raises(EvaluationError, match="is no parquet file"):
-        list(RewardsSuite(suite.settings, Context({"prompts": path})).items("prompts"))
+        list(RewardsBenchmark(suite.settings, Context({"prompts": path})).items("prompts"))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_bad_records_are_named(tmp_path: Path, records: list[Any], said: str) ->
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     suite = opened(tmp_path)
     for broken, said in [
-        (RewardsSuite(suite.settings, Context()), "needs --data prompts=FILE"),
+        (RewardsBenchmark(suite.settings, Context()), "needs --data prompts=FILE"),
         (opened(tmp_path, function=""), "needs --set rewards.function"),
         (opened(tmp_path, function="reward.py"), "neither module:function nor file.py:function"),
         (opened(tmp_path, function=f"{tmp_path / 'reward.py'}:score"), "it has compute_score"),

@@ -40,8 +40,6 @@ _WAYS = ["as root"] if _IS_ROOT else ["user namespace"]
 def opened(way: str) -> Sandbox:
     """A sandbox of this kind, or a skipped test."""
     try:
-        if way == "none":
-            return Sandbox.open(unsafe=True, workers=2)
         ways = [one for one in bubblewrap.ways() if one.as_root == (way == "as root")]
     except EvaluationError as error:
         pytest.skip(str(error))
@@ -55,12 +53,6 @@ def opened(way: str) -> Sandbox:
 
 @pytest.fixture(scope="module", params=_WAYS)
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    with opened(request.param) as sandbox:
-        yield sandbox
-
-
-@pytest.fixture(scope="module", params=[*_WAYS, "none"])
-def any_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     with opened(request.param) as sandbox:
         yield sandbox
 
@@ -91,8 +83,8 @@ def soon(condition: Callable[[], bool], seconds: float = 100) -> bool:
 # what honest programs get
 
 
-def test_a_program_reads_and_prints(any_sandbox: Sandbox) -> None:
-    outcome = run(any_sandbox, "a, b = map(int, input().split())\nprint(a + b)", "1 2\n")
+def test_a_program_reads_and_prints(sandbox: Sandbox) -> None:
+    outcome = run(sandbox, "a, b = map(int, input().split())\nprint(a + b)", "1 2\n")
     assert (outcome.status, outcome.code, outcome.stdout, outcome.stderr) == ("ok", 0, "3\n", "")
     assert 0 < outcome.seconds < 2
 
@@ -114,15 +106,15 @@ def test_a_program_reads_and_prints(any_sandbox: Sandbox) -> None:
         ("print('\ud800')", 1),
     ],
 )
-def test_exit_codes(any_sandbox: Sandbox, program: str, code: int) -> None:
-    outcome = run(any_sandbox, program)
+def test_exit_codes(sandbox: Sandbox, program: str, code: int) -> None:
+    outcome = run(sandbox, program)
     assert (outcome.status, outcome.code) == ("error" if code else "ok", code), outcome
     assert outcome.stdout == ""
 
 
-def test_what_programs_of_contests_do(any_sandbox: Sandbox) -> None:
+def test_what_programs_of_contests_do(sandbox: Sandbox) -> None:
     outcome = run(
-        any_sandbox,
+        sandbox,
         """
         import sys, threading
         sys.setrecursionlimit(10**6)
@@ -174,52 +166,52 @@ def test_devices_processes_and_numpy(sandbox: Sandbox) -> None:
     assert (outcome.status, outcome.stdout.split()) == ("ok", ["in", "[1,", "4,", "9]", "child", "6", "end"]), outcome
 
 
-def test_the_same_program_prints_the_same(any_sandbox: Sandbox) -> None:
-    printed = {run(any_sandbox, "print(list({'a', 'b', 'c', 'd', 'e'}))").stdout for _ in range(4)}
+def test_the_same_program_prints_the_same(sandbox: Sandbox) -> None:
+    printed = {run(sandbox, "print(list({'a', 'b', 'c', 'd', 'e'}))").stdout for _ in range(4)}
     assert len(printed) == 1
 
 
-def test_output_that_is_not_utf8(any_sandbox: Sandbox) -> None:
-    outcome = run(any_sandbox, "import sys; sys.stdout.buffer.write(b'a\\xff\\xfeb')")
+def test_output_that_is_not_utf8(sandbox: Sandbox) -> None:
+    outcome = run(sandbox, "import sys; sys.stdout.buffer.write(b'a\\xff\\xfeb')")
     assert (outcome.status, outcome.stdout) == ("ok", "a��b")
 
 
-def test_text_that_is_not_ascii(any_sandbox: Sandbox) -> None:
-    outcome = run(any_sandbox, "# -*- coding: latin-1 -*-\nprint('ä€' + input())", "ü\n")
+def test_text_that_is_not_ascii(sandbox: Sandbox) -> None:
+    outcome = run(sandbox, "# -*- coding: latin-1 -*-\nprint('ä€' + input())", "ü\n")
     assert (outcome.status, outcome.stdout) == ("ok", "ä€ü\n")
 
 
-def test_large_input_that_nobody_reads(any_sandbox: Sandbox) -> None:
-    outcome = run(any_sandbox, "print('done')", "x" * (32 * MIB))
+def test_large_input_that_nobody_reads(sandbox: Sandbox) -> None:
+    outcome = run(sandbox, "print('done')", "x" * (32 * MIB))
     assert (outcome.status, outcome.stdout) == ("ok", "done\n")
 
 
-def test_large_input_and_large_output(any_sandbox: Sandbox) -> None:
-    outcome = run(any_sandbox, "import sys\nfor line in sys.stdin: print(line, end='')", "0123456789\n" * 90_000)
+def test_large_input_and_large_output(sandbox: Sandbox) -> None:
+    outcome = run(sandbox, "import sys\nfor line in sys.stdin: print(line, end='')", "0123456789\n" * 90_000)
     assert (outcome.status, outcome.stdout) == ("ok", "0123456789\n" * 90_000)
 
 
-def test_an_enormous_program(any_sandbox: Sandbox) -> None:
-    outcome = run(any_sandbox, "#" + "x" * (16 * MIB) + "\nprint('done')", limits=AMPLE)
+def test_an_enormous_program(sandbox: Sandbox) -> None:
+    outcome = run(sandbox, "#" + "x" * (16 * MIB) + "\nprint('done')", limits=AMPLE)
     assert (outcome.status, outcome.stdout) == ("ok", "done\n")
 
 
-def test_a_program_cannot_close_what_it_is_heard_by(any_sandbox: Sandbox) -> None:
-    outcome = run(any_sandbox, "import os\nos.closerange(0, 64)\nwhile True: pass", limits=Limits(seconds=0.5))
+def test_a_program_cannot_close_what_it_is_heard_by(sandbox: Sandbox) -> None:
+    outcome = run(sandbox, "import os\nos.closerange(0, 64)\nwhile True: pass", limits=Limits(seconds=0.5))
     assert (outcome.status, outcome.code) == ("time", None)
 
 
-def test_output_is_closed_before_the_end(any_sandbox: Sandbox) -> None:
-    outcome = run(any_sandbox, "import os, time\nos.closerange(0, 64)\ntime.sleep(0.1)\nos._exit(5)")
+def test_output_is_closed_before_the_end(sandbox: Sandbox) -> None:
+    outcome = run(sandbox, "import os, time\nos.closerange(0, 64)\ntime.sleep(0.1)\nos._exit(5)")
     assert (outcome.status, outcome.code) == ("error", 5)
 
 
 # limits
 
 
-def test_time_is_up_for_those_who_ignore_signals(any_sandbox: Sandbox) -> None:
+def test_time_is_up_for_those_who_ignore_signals(sandbox: Sandbox) -> None:
     outcome = run(
-        any_sandbox,
+        sandbox,
         """
         import signal, time
         for number in range(1, 65):
@@ -237,15 +229,15 @@ def test_time_is_up_for_those_who_ignore_signals(any_sandbox: Sandbox) -> None:
     assert 2 <= outcome.seconds < 50
 
 
-def test_a_stopped_program_is_killed(any_sandbox: Sandbox) -> None:
-    outcome = run(any_sandbox, "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", limits=Limits(seconds=0.5))
+def test_a_stopped_program_is_killed(sandbox: Sandbox) -> None:
+    outcome = run(sandbox, "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", limits=Limits(seconds=0.5))
     assert outcome.status == "time"
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_printing_without_end(any_sandbox: Sandbox, stream: str) -> None:
+def test_printing_without_end(sandbox: Sandbox, stream: str) -> None:
     outcome = run(
-        any_sandbox,
+        sandbox,
         f"import sys\nwhile True: sys.{stream}.write('x' * 9999)",
         limits=replace(AMPLE, output_bytes=100_000),
     )
@@ -253,10 +245,10 @@ def test_printing_without_end(any_sandbox: Sandbox, stream: str) -> None:
     assert len(getattr(outcome, stream)) == 100_000
 
 
-def test_output_at_the_limit_is_fine_and_a_byte_more_is_not(any_sandbox: Sandbox) -> None:
+def test_output_at_the_limit_is_fine_and_a_byte_more_is_not(sandbox: Sandbox) -> None:
     limits = replace(AMPLE, output_bytes=1000)
-    assert run(any_sandbox, "print('x' * 1000, end='')", limits=limits).status == "ok"
-    assert run(any_sandbox, "print('x' * 1001, end='')", limits=limits).status == "output"
+    assert run(sandbox, "print('x' * 1000, end='')", limits=limits).status == "ok"
+    assert run(sandbox, "print('x' * 1001, end='')", limits=limits).status == "output"
 
 
 @pytest.mark.parametrize(
@@ -265,9 +257,10 @@ def test_output_at_the_limit_is_fine_and_a_byte_more_is_not(any_sandbox: Sandbox
         "kept = []\nwhile True: kept.append(bytearray(1 << 20))",
         "kept = 'x'\nwhile True: kept += kept",
         "kept = [0] * 10**12",
-        "import mmap\nkept = []\nwhile True: kept.append(mmap.mmap(-1, 1 << 20)); kept[-1].write(bytes(1 << 20))",
+        "import mmap\nkept = []\n"
+        "while True: kept.append(mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE)); kept[-1].write(bytes(1 << 20))",
     ],
-    ids=["bytes", "text", "at once", "shared"],
+    ids=["bytes", "text", "at once", "mapped"],
 )
 def test_filling_memory(sandbox: Sandbox, program: str) -> None:
     outcome = run(sandbox, program, limits=Limits(seconds=100, memory_bytes=128 * MIB))
@@ -326,7 +319,7 @@ def test_memory_in_swap_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         os.close(proc)
 
 
-def test_programs_are_killed_before_the_run(any_sandbox: Sandbox) -> None:
+def test_programs_are_killed_before_the_run(sandbox: Sandbox) -> None:
     mark = f"first-of-{os.getpid()}"
     program = f"""
         import os, sys
@@ -335,7 +328,7 @@ def test_programs_are_killed_before_the_run(any_sandbox: Sandbox) -> None:
         os.wait()
         """
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(run, any_sandbox, program, limits=AMPLE)
+        running = thread.submit(run, sandbox, program, limits=AMPLE)
         assert soon(lambda: bool(processes_with(f"\0{mark}\0")))
         [child] = processes_with(f"\0{mark}\0")
         assert Path(f"/proc/{child}/oom_score_adj").read_text() == "1000\n"
@@ -391,6 +384,46 @@ def test_memory_that_belongs_to_no_process(sandbox: Sandbox) -> None:
         """,
     )
     assert (outcome.status, outcome.stdout) == ("ok", "[1, 1, 1, 1, 1]\n"), outcome
+
+
+@pytest.mark.parametrize("opened", ["-1", "os.open('/dev/zero', os.O_RDWR)"], ids=["anonymous", "zero"])
+def test_shared_memory_that_is_given_back_but_stays(sandbox: Sandbox, opened: str) -> None:
+    outcome = run(
+        sandbox,
+        f"""
+        import mmap, os
+        kept = []
+        for _ in range(256):
+            kept.append(mmap.mmap({opened}, 1 << 20))
+            kept[-1].write(b"x" * (1 << 20))
+            kept[-1].madvise(mmap.MADV_DONTNEED)
+        print(sum(each[0] for each in kept))
+        """,
+        limits=Limits(seconds=100, memory_bytes=128 * MIB),
+    )
+    assert outcome.status == "error" and not outcome.stdout, outcome
+    assert "PermissionError" in outcome.stderr or "FileNotFoundError" in outcome.stderr
+
+
+def test_memory_that_honest_programs_share(sandbox: Sandbox) -> None:
+    outcome = run(
+        sandbox,
+        """
+        import multiprocessing
+        context = multiprocessing.get_context("fork")
+        values = context.Array("i", 4)
+
+        def fill():
+            with values.get_lock():
+                values[:] = [1, 2, 3, 4]
+
+        child = context.Process(target=fill)
+        child.start()
+        child.join()
+        print(sum(values))
+        """,
+    )
+    assert (outcome.status, outcome.stdout) == ("ok", "10\n"), outcome
 
 
 def test_what_sockets_hold_counts_as_memory(sandbox: Sandbox) -> None:
@@ -542,8 +575,8 @@ def test_the_number_of_processes(sandbox: Sandbox) -> None:
         "x = " + "-" * 500_000 + "1",
     ],
 )
-def test_deep_recursion(any_sandbox: Sandbox, program: str) -> None:
-    outcome = run(any_sandbox, program, limits=Limits(seconds=10, memory_bytes=256 * MIB))
+def test_deep_recursion(sandbox: Sandbox, program: str) -> None:
+    outcome = run(sandbox, program, limits=Limits(seconds=10, memory_bytes=256 * MIB))
     assert outcome.status in ("error", "memory", "time"), outcome
 
 
@@ -647,12 +680,6 @@ def test_the_environment_is_not_ours(sandbox: Sandbox, monkeypatch: pytest.Monke
     assert "RAMERGE" not in outcome.stdout
 
 
-def test_the_environment_is_not_ours_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAMERGE_TEST_SECRET", "hidden-value")
-    with opened("none") as unsafe:
-        assert "hidden-value" not in run(unsafe, "import os; print(os.environ, os.getcwd())").stdout
-
-
 def landlock_version() -> int:
     return int(ctypes.CDLL(None).syscall(444, None, 0, 1))
 
@@ -747,7 +774,7 @@ assert theirs == "[]", theirs
 
 def test_two_programs_share_nothing_but_what_they_print(sandbox: Sandbox) -> None:
     # in user namespaces both are the same user, each among processes of its own
-    users = "assert int(other) != os.getuid()" if sandbox._way and sandbox._way.as_root else ""
+    users = "assert int(other) != os.getuid()" if sandbox._way.as_root else ""
     asked, answered = asyncio.run(sandbox.converse(f"{_PEER}\n{users}", f"{_PEER}\ninput()", AMPLE))
     assert (asked.status, asked.stdout, asked.stderr) == ("ok", "", "")
     assert answered.stdout == ""
@@ -764,23 +791,39 @@ def test_two_programs_share_nothing_but_what_they_print(sandbox: Sandbox) -> Non
         ("pass", "import time\ntime.sleep(60)", ("ok", "error")),
     ],
 )
-def test_ends_of_two_programs(any_sandbox: Sandbox, asking: str, answering: str, ended: tuple[str, str]) -> None:
-    outcomes = asyncio.run(any_sandbox.converse(asking, answering, Limits(seconds=2) if "time" in ended else AMPLE))
+def test_ends_of_two_programs(sandbox: Sandbox, asking: str, answering: str, ended: tuple[str, str]) -> None:
+    outcomes = asyncio.run(sandbox.converse(asking, answering, Limits(seconds=2) if "time" in ended else AMPLE))
     assert tuple(outcome.status for outcome in outcomes) == ended
 
 
-def test_a_program_that_is_cancelled_before_it_begins(any_sandbox: Sandbox) -> None:
+def test_a_program_that_is_cancelled_before_it_begins(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("subprocess.Popen", lambda *args, **options: started.append(args))
     cancelled = threading.Event()
     cancelled.set()
-    outcome = Execution(any_sandbox._way, "print(1)", "", AMPLE, cancelled=cancelled)()
-    assert (outcome.status, outcome.code, outcome.seconds) == ("error", None, 0)
+    outcome = Execution(sandbox._way, "print(1)", "", AMPLE, cancelled=cancelled)()
+    assert (outcome.status, outcome.code, outcome.seconds, started) == ("error", None, 0, [])
 
 
-def test_more_pairs_than_places(any_sandbox: Sandbox) -> None:
+def test_a_bubblewrap_that_is_cancelled_while_it_starts_leaves_no_child(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Its child waits for a word from it, and is the first process of a namespace, which ignores other signals."""
+    bwrap, mark = tmp_path / "bwrap", f"waiting-child-of-{os.getpid()}"
+    bwrap.write_text(f"#!/bin/bash\n(trap '' TERM; exec -a {mark} sleep 600) &\nwait\n")
+    bwrap.chmod(0o755)
+    execution = Execution(replace(sandbox._way, executable=str(bwrap)), "print(1)", "", AMPLE)
+    with ThreadPoolExecutor(1) as thread:
+        outcome = thread.submit(execution)
+        assert soon(lambda: bool(processes_with(mark)))
+        execution.cancel()
+        assert outcome.result().status == "error"
+    assert soon(lambda: not processes_with(mark), 5)
+
+
+def test_more_pairs_than_places(sandbox: Sandbox) -> None:
     async def many() -> list[tuple[Outcome, Outcome]]:
         # whoever said more after that would say it to a program that may have ended
         program = "print(1, flush=True)\ninput()"
-        return await asyncio.gather(*(any_sandbox.converse(program, program, AMPLE) for _ in range(8)))
+        return await asyncio.gather(*(sandbox.converse(program, program, AMPLE) for _ in range(8)))
 
     assert {asked.status for asked, _ in asyncio.run(many())} == {"ok"}
 
@@ -823,16 +866,6 @@ def test_daemons_are_gone(sandbox: Sandbox) -> None:
     assert left == []
 
 
-def test_daemons_of_its_group_are_gone_without_a_sandbox() -> None:
-    mark = f"child-of-{os.getpid()}"
-    program = (
-        f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', '{mark}'])"
-    )
-    with opened("none") as unsafe:
-        assert run(unsafe, program).status == "ok"
-    assert soon(lambda: not processes_with(f"\0{mark}\0"))
-
-
 def test_many_programs_leave_nothing(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = f"of-many-{os.getpid()}"
     monkeypatch.setitem(bubblewrap.ENVIRONMENT, "MARK", mark)
@@ -845,12 +878,12 @@ def test_many_programs_leave_nothing(sandbox: Sandbox, monkeypatch: pytest.Monke
         return await asyncio.gather(*(sandbox.run(f"print({n})", limits=AMPLE) for n in range(60)))
 
     assert run(sandbox, "import os; print(os.environ['MARK'])").stdout == f"{mark}\n"
-    before = descriptors()
+    before, others = descriptors(), zombies()  # of what other tests of this process have started
     outcomes = asyncio.run(many())
     assert [outcome.stdout for outcome in outcomes] == [f"{n}\n" for n in range(60)]
     assert processes_with(mark) == []
-    assert zombies() == []
-    assert descriptors() == before
+    assert not set(zombies()) - set(others)
+    assert descriptors() <= before
 
 
 def zombies() -> list[int]:
@@ -864,13 +897,6 @@ def zombies() -> list[int]:
         if state == "Z" and int(parent) == os.getpid():
             found.append(int(path.parent.name))
     return found
-
-
-def test_no_folder_is_left_without_a_sandbox() -> None:
-    with opened("none") as unsafe:
-        outcome = run(unsafe, "import os\nopen('x', 'w').write('x')\nprint(os.getcwd())")
-    assert outcome.status == "ok"
-    assert not Path(outcome.stdout.strip()).exists()
 
 
 def test_no_more_than_the_output_limit_is_held(sandbox: Sandbox) -> None:
@@ -893,7 +919,7 @@ with Sandbox.open(workers=1) as sandbox:
 # asyncio
 
 
-def test_the_event_loop_goes_on(any_sandbox: Sandbox) -> None:
+def test_the_event_loop_goes_on(sandbox: Sandbox) -> None:
     async def main() -> tuple[list[Outcome], int]:
         ticks = 0
 
@@ -904,7 +930,7 @@ def test_the_event_loop_goes_on(any_sandbox: Sandbox) -> None:
                 ticks += 1
 
         ticking = asyncio.create_task(tick())
-        programs = [any_sandbox.run("import time; time.sleep(0.5)", limits=AMPLE) for _ in range(2)]
+        programs = [sandbox.run("import time; time.sleep(0.5)", limits=AMPLE) for _ in range(2)]
         outcomes = await asyncio.gather(*programs)
         ticking.cancel()
         return outcomes, ticks
@@ -914,13 +940,13 @@ def test_the_event_loop_goes_on(any_sandbox: Sandbox) -> None:
     assert ticks > 5
 
 
-def test_cancelling_kills(any_sandbox: Sandbox) -> None:
+def test_cancelling_kills(sandbox: Sandbox) -> None:
     mark = f"cancelled-in-{os.getpid()}"
     child = f"[sys.executable, '-S', '-c', 'import time; time.sleep(600)', '{mark}']"
 
     async def main() -> None:
         program = f"import os, sys\nos.execv(sys.executable, {child})"
-        running = [asyncio.create_task(any_sandbox.run(program, limits=Limits(seconds=1000))) for _ in range(4)]
+        running = [asyncio.create_task(sandbox.run(program, limits=Limits(seconds=1000))) for _ in range(4)]
         while len(processes_with(f"\0{mark}\0")) < 2:
             await asyncio.sleep(0.02)
         for task in running:
@@ -931,7 +957,7 @@ def test_cancelling_kills(any_sandbox: Sandbox) -> None:
 
     asyncio.run(asyncio.wait_for(main(), 600))
     assert processes_with(f"\0{mark}\0") == []
-    assert run(any_sandbox, "print(1)").stdout == "1\n"
+    assert run(sandbox, "print(1)").stdout == "1\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -959,13 +985,13 @@ asyncio.run(Sandbox.open(workers=1).run(program, limits=Limits(seconds=1000)))
 def test_no_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap.sys, "platform", "linux")
     monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
-    with pytest.raises(EvaluationError, match=r"(?s)apt install bubblewrap.*--unsafe-execution"):
+    with pytest.raises(EvaluationError, match=r"(?s)apt install bubblewrap.*--sandbox docker"):
         Sandbox.open()
 
 
 def test_not_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap.sys, "platform", "darwin")
-    with pytest.raises(EvaluationError, match=r"(?s)only on Linux.*darwin.*--unsafe-execution"):
+    with pytest.raises(EvaluationError, match=r"(?s)only on Linux.*darwin.*--sandbox docker"):
         Sandbox.open()
 
 
@@ -984,9 +1010,9 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> No
         ("echo hello", "--version says 'hello"),
         (
             '[ "$1" = --version ] && echo bubblewrap 0.8.0 && exit\necho "bwrap: No permissions" >&2\nexit 1',
-            "(?s)bwrap: No permissions.*user namespaces.*--unsafe-execution",
+            "(?s)bwrap: No permissions.*user namespaces.*--sandbox docker",
         ),
-        ('[ "$1" = --version ] && echo bubblewrap 0.8.0', "(?s)said nothing.*--unsafe-execution"),
+        ('[ "$1" = --version ] && echo bubblewrap 0.8.0', "(?s)said nothing.*--sandbox docker"),
     ],
 )
 def test_a_bubblewrap_that_does_not_work(
@@ -1000,7 +1026,6 @@ def test_a_bubblewrap_that_does_not_work(
 def test_a_sandbox_that_fails_later_is_no_failed_program(
     sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert sandbox._way
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho bwrap: out of everything >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
     with Sandbox(replace(sandbox._way, executable=str(tmp_path / "bwrap")), 1) as broken:
@@ -1012,7 +1037,6 @@ def test_a_sandbox_that_fails_later_is_no_failed_program(
 
 def test_names_of_isolation(sandbox: Sandbox) -> None:
     assert sandbox.isolation.startswith("bubblewrap ")
-    assert Sandbox.open(unsafe=True).isolation == "none"
 
 
 def test_filters_for_machines() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import os
 import re
 import threading
-import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,14 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ramerge.evaluation.retrievers import BM25, Document, RetrievalServer, bm25, read_documents
-from ramerge.evaluation.suite import Context, Item, Reply
-from ramerge.evaluation.suites.search import (
+from ramerge.evaluation.benchmark import Context, Item, Reply
+from ramerge.evaluation.tasks.retrievers import BM25, RetrievalServer, RetrievedDocument, bm25, read_documents
+from ramerge.evaluation.tasks.search import (
     INVALID,
     NOTHING_FOUND,
     PROMPT,
+    SearchBenchmark,
     SearchSettings,
-    SearchSuite,
     _action,
     _cut,
     _tagged,
@@ -37,7 +35,8 @@ from ramerge.evaluation.suites.search import (
     normalised,
 )
 from ramerge.foundation.errors import EndpointError, EvaluationError
-from tests.evaluation.chats import Scripted, attempt, main_metric
+from tests.evaluation.chats import Scripted, asked_and_scored, attempt, main_metric
+from tests.evaluation.gold import gold_of
 
 QUESTIONS = [
     {"question": "who wrote the novel frankenstein", "answer": ["Mary Shelley", "Mary Wollstonecraft Shelley"]},
@@ -68,25 +67,19 @@ def context(tmp_path: Path) -> Context:
     )
 
 
-def suite_of(context: Context, **settings: Any) -> SearchSuite:
-    return SearchSuite(SearchSettings(**settings), context)
+def suite_of(context: Context, **settings: Any) -> SearchBenchmark:
+    return SearchBenchmark(SearchSettings(**settings), context)
 
 
-def first(suite: SearchSuite) -> Item:
+def first(suite: SearchBenchmark) -> Item:
     return next(suite.items("nq"))
 
 
-def converse(suite: SearchSuite, *replies: Reply | str) -> tuple[Scripted, Any]:
+def converse(suite: SearchBenchmark, *replies: Reply | str) -> tuple[Scripted, Any]:
     """What was asked, and the score, when the first question is answered with these replies."""
     chat = Scripted(replies)
 
-    async def attempt() -> Any:
-        try:
-            return await suite.attempt("nq", first(suite), chat)
-        finally:
-            await suite.close()
-
-    return chat, asyncio.run(attempt())
+    return chat, asyncio.run(asked_and_scored(suite, "nq", first(suite), chat))
 
 
 class TestConversation:
@@ -277,7 +270,10 @@ class TestQuestions:
         assert [item.key for item in items] == keys
         assert items == list(suite.items(task))
         for item in items:
-            assert attempt(suite, task, item, suite.gold(task, item)).metrics == {"em": (1.0, 1.0), "f1": (1.0, 1.0)}
+            assert attempt(suite, task, item, gold_of(suite, task, item)).metrics == {
+                "em": (1.0, 1.0),
+                "f1": (1.0, 1.0),
+            }
 
     def test_the_original_file_of_2wiki(self, tmp_path: Path) -> None:
         path = tmp_path / "dev.json"
@@ -295,8 +291,8 @@ class TestQuestions:
         suite = suite_of(Context(data={"2wiki": path}))
         items = list(suite.items("2wiki"))
         assert [item.key for item in items] == [record["_id"] for record in records]
-        assert main_metric(suite, "2wiki", items[0], suite.gold("2wiki", items[0])) == 1.0
-        assert main_metric(suite, "2wiki", items[0], suite.gold("2wiki", items[1])) == 0.0
+        assert main_metric(suite, "2wiki", items[0], gold_of(suite, "2wiki", items[0])) == 1.0
+        assert main_metric(suite, "2wiki", items[0], gold_of(suite, "2wiki", items[1])) == 0.0
 
     @pytest.mark.parametrize(
         ("content", "problem"),
@@ -326,17 +322,6 @@ class TestCheck:
     def test_all_is_there(self, context: Context) -> None:
         suite = suite_of(context)
         suite.check(["nq"])
-        assert suite.versions().keys() == {"bm25s"}
-        assert suite.uses("nq") == ["nq", "documents"]
-        asyncio.run(suite.close())
-
-    def test_versions_do_not_depend_on_tasks(self, context: Context) -> None:
-        found = []
-        for tasks in (["nq"], ["2wiki"], ["nq", "2wiki"]):
-            suite = suite_of(Context(data={**context.data, "2wiki": context.data["nq"]}))
-            suite.check(tasks)
-            found.append(suite.versions())
-        assert found[0] == found[1] == found[2]
 
     def test_everything_that_is_wrong_is_said_at_once(self, tmp_path: Path) -> None:
         suite = suite_of(Context(data={"nq": tmp_path / "absent.jsonl"}))
@@ -361,10 +346,10 @@ class TestDocuments:
             {"text": "Text."},
         ]
         assert read_documents(lines(tmp_path / "documents.jsonl", records)) == [
-            Document("A title", "Text,\nmore."),
-            Document("", "One line only"),
-            Document("Title", "Text."),
-            Document("", "Text."),
+            RetrievedDocument("A title", "Text,\nmore."),
+            RetrievedDocument("", "One line only"),
+            RetrievedDocument("Title", "Text."),
+            RetrievedDocument("", "Text."),
         ]
 
     def test_other_layouts_are_refused(self, tmp_path: Path) -> None:
@@ -404,25 +389,33 @@ class TestDocuments:
 
 class TestBM25:
     def test_the_best_comes_first(self) -> None:
-        index = BM25([Document("Moon", "a moon"), Document("Sun", "a sun and a moon"), Document("", "nothing")])
+        index = BM25(
+            [
+                RetrievedDocument("Moon", "a moon"),
+                RetrievedDocument("Sun", "a sun and a moon"),
+                RetrievedDocument("", "nothing"),
+            ]
+        )
         assert [each.title for each in asyncio.run(index.search("the Moon?", 5))] == ["Moon", "Sun"]
         assert [each.title for each in asyncio.run(index.search("the Moon?", 1))] == ["Moon"]
 
     def test_compiled_scores_order_documents_alike(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        documents = [Document(f"{number}", "moon " * number + "sun " * (number % 7)) for number in range(1, 40)]
+        documents = [
+            RetrievedDocument(f"{number}", "moon " * number + "sun " * (number % 7)) for number in range(1, 40)
+        ]
         plain = BM25(documents)
-        monkeypatch.setattr("ramerge.evaluation.retrievers._COMPILED_FROM", 1)
+        monkeypatch.setattr("ramerge.evaluation.tasks.retrievers._COMPILED_FROM", 1)
         compiled = BM25(documents)
         for query in ("moon", "sun", "a sun, a moon"):
             assert asyncio.run(compiled.search(query, 5)) == asyncio.run(plain.search(query, 5))
 
     def test_documents_may_hold_no_words(self) -> None:
-        assert asyncio.run(BM25([Document("", "!"), Document("", "the")]).search("moon", 2)) == []
+        assert asyncio.run(BM25([RetrievedDocument("", "!"), RetrievedDocument("", "the")]).search("moon", 2)) == []
 
     def test_searches_may_run_at_the_same_time(self) -> None:
-        index = BM25([Document(f"word{number}", "text") for number in range(200)])
+        index = BM25([RetrievedDocument(f"word{number}", "text") for number in range(200)])
 
-        async def all_at_once() -> list[Sequence[Document]]:
+        async def all_at_once() -> list[Sequence[RetrievedDocument]]:
             return await asyncio.gather(*(index.search(f"word{number}", 3) for number in range(200)))
 
         found = asyncio.run(all_at_once())
@@ -454,7 +447,6 @@ def server() -> Iterator[Server]:
             recovered = self.server.failures is not None and self.server.failures < 0
             self.send_response(200 if recovered else self.server.status)
             self.send_header("Content-Length", str(len(self.server.body)))
-            self.send_header("Content-Encoding", self.server.packing)
             self.end_headers()
             with suppress(ConnectionError):  # who asked may have heard enough
                 self.wfile.write(self.server.body)
@@ -475,15 +467,8 @@ def address(server: Server) -> str:
     return f"http://127.0.0.1:{server.server_port}/retrieve"
 
 
-def search_once(url: str, query: str, k: int) -> Sequence[Document]:
-    async def search() -> Sequence[Document]:
-        retriever = RetrievalServer(url)
-        try:
-            return await retriever.search(query, k)
-        finally:
-            await retriever.close()
-
-    return asyncio.run(search())
+def search_once(url: str, query: str, k: int) -> Sequence[RetrievedDocument]:
+    return asyncio.run(RetrievalServer(url).search(query, k))
 
 
 class TestRetriever:
@@ -499,8 +484,6 @@ class TestRetriever:
         chat, score = converse(suite, "<search> who", ANSWER)
         assert chat.asked[1]["messages"][-1]["content"] == f"<information>{FRANKENSTEIN}</information>"
         assert score.metrics["em"] == (1.0, 1.0)
-        assert suite.versions() == {}
-        assert suite.uses("nq") == ["nq"]
 
     @pytest.mark.parametrize(
         ("status", "body", "problem"),
@@ -514,7 +497,6 @@ class TestRetriever:
             (200, b'{"result": [[{"document": "x"}]]}', "something else"),
             (200, b"\xff\xfe\x00", "something else"),
             (200, b"[" * 100_000, "something else"),
-            (200, b" " * 9_000_000, "more than 8,000,000 bytes"),
             (200, b'{"result": ' + b"[" * 500 + b"]" * 500 + b"}", "something else"),
         ],
     )
@@ -526,19 +508,8 @@ class TestRetriever:
         with pytest.raises(EvaluationError, match=problem):
             RetrievalServer(address(server)).check()
 
-    def test_answers_are_unpacked_within_a_bound(self, server: Server) -> None:
-        server.packing = "gzip"
-        server.body = gzip.compress(json.dumps({"result": [[{"document": DOCUMENTS[0]}]]}).encode())
-        assert len(search_once(address(server), "x", 5)) == 1
-        server.body = gzip.compress(bytes(50_000_000))
-        tracemalloc.start()
-        with pytest.raises(EndpointError, match="more than 8,000,000 bytes"):
-            search_once(address(server), "x", 5)
-        assert tracemalloc.get_traced_memory()[1] < 40_000_000
-        tracemalloc.stop()
-
     def test_a_server_that_fails_is_asked_again(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ramerge.evaluation.retrievers._FIRST_WAIT", 0.001)
+        monkeypatch.setattr("ramerge.evaluation.tasks.retrievers._FIRST_WAIT", 0.001)
         server.status, server.failures = 503, 3
         server.body = json.dumps({"result": [[{"document": DOCUMENTS[0]}]]}).encode()
         assert len(search_once(address(server), "x", 5)) == 1
@@ -565,7 +536,7 @@ class TestRetriever:
     def test_an_absent_server_fails_the_check_and_samples(
         self, context: Context, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ramerge.evaluation.retrievers._FIRST_WAIT", 0.001)
+        monkeypatch.setattr("ramerge.evaluation.tasks.retrievers._FIRST_WAIT", 0.001)
         url = address(server)
         server.server_close()
         suite = suite_of(context, engine=url)
@@ -590,9 +561,9 @@ class TestRealData:
         suite = suite_of(Context(data={"nq": real_file("nq_open_dev.jsonl")}))
         items = list(suite.items("nq"))
         assert len({item.key for item in items}) == 3610
-        own = [main_metric(suite, "nq", item, suite.gold("nq", item)) for item in items]
+        own = [main_metric(suite, "nq", item, gold_of(suite, "nq", item)) for item in items]
         other = [
-            main_metric(suite, "nq", item, suite.gold("nq", following))
+            main_metric(suite, "nq", item, gold_of(suite, "nq", following))
             for item, following in zip(items, items[1:] + items[:1], strict=True)
         ]
         assert set(own) == {1.0}

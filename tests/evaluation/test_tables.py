@@ -5,25 +5,41 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 
-from ramerge.evaluation import bootstrap, samples
-from ramerge.evaluation.samples import Model, model, read
-from ramerge.evaluation.summary import write_summary
-from ramerge.evaluation.tables import layouts, marks, paper, scores
+from ramerge.evaluation import intervals
+from ramerge.evaluation.logs import Model, Samples
+from ramerge.evaluation.tables import layouts, marks, merging, paper, scores
 from ramerge.evaluation.tables.build import _quoted, build
 from ramerge.evaluation.tables.compare import compare
 from ramerge.evaluation.tables.model import Cell, Mark, Row, Table
 from ramerge.evaluation.tables.render import FORMATS, render
-from ramerge.evaluation.text import summary_text
 from ramerge.foundation.errors import EvaluationError
 
 PAPER_TABLES = [f"table{number}" for number in range(1, 10)]
+
+
+def model(description: Mapping[str, Any], tasks: Mapping[tuple[str, str], Iterable[tuple[str, Any]]]) -> Model:
+    """A model as logs would give it."""
+    found = {task: gathered([line for _, line in lines]) for task, lines in tasks.items()}
+    settings = {task: description.get("settings", {}) for task in tasks}
+    about = (description["name"], description.get("model"), description.get("record"))
+    return Model(*about, {task: samples for task, samples in found.items() if samples.keys}, settings)
+
+
+def gathered(lines: Sequence[dict[str, Any]]) -> Samples:
+    lines = sorted(lines, key=lambda line: str(line["key"]))
+    names = dict.fromkeys(name for line in lines for name in line["metrics"])
+    metrics = {name: np.array([line["metrics"].get(name, (0, 0)) for line in lines], dtype=float) for name in names}
+    failures = {line["key"]: line["failure"] for line in lines if line.get("failure")}
+    return Samples(tuple(line["key"] for line in lines), metrics, failures, asked=len(lines))
 
 
 def lines(metric: str, right: Iterable[float]) -> list[tuple[str, dict[str, Any]]]:
@@ -48,7 +64,7 @@ def record(
 def made(name: str, tool: Iterable[int] = (), memory: Iterable[int] = (), **description: Any) -> Model:
     """A model with right and wrong answers in one task of each of two suites."""
     tasks = {("tool", "parallel"): lines("accuracy", tool), ("memory", "squad_32k"): lines("sub_em", memory)}
-    return model({"name": name, "model": f"/models/{name}", "record": None, "suites": {}, **description}, tasks)
+    return model({"name": name, "model": f"/models/{name}", "record": None, **description}, tasks)
 
 
 def family() -> list[Model]:
@@ -159,7 +175,7 @@ def test_scores_are_ratios_of_sums_in_per_cent() -> None:
     table = build([model({"name": "m"}, {("coding", "livebench"): samples})])
     (cell,) = row(table, "m").cells
     assert cell.value == 40
-    assert cell.interval == pytest.approx([100 * end for end in bootstrap.interval([(2, 4), (0, 1)]) or ()])
+    assert cell.interval == pytest.approx([100 * end for end in intervals.interval([(2, 4), (0, 1)]) or ()])
     assert (cell.samples, cell.failed) == (2, 0)
 
 
@@ -328,7 +344,7 @@ def ifeval(name: str, right: Sequence[int], **description: Any) -> Model:
         (str(number), {"key": str(number), "metrics": {metric: [value, 1] for metric in metrics}})
         for number, value in enumerate(right)
     ]
-    return model({"name": name, **description}, {("instruct", "ifeval"): samples})
+    return model({"name": name, **description}, {("ifeval", "ifeval"): samples})
 
 
 def test_table_3_has_a_section_and_differences_for_each_base() -> None:
@@ -400,11 +416,10 @@ def test_failures_and_fewer_samples_are_noted() -> None:
 
 
 def test_settings_that_differ_are_noted() -> None:
-    hot = {"tool": {"settings": {"temperature": 1.0, "seed": 0}, "versions": {"bfcl-eval": "1"}}}
-    cold = {"tool": {"settings": {"temperature": 0.0, "seed": 0}, "versions": {"bfcl-eval": "1"}}}
-    table = build([made("a", [1, 0], suites=hot), *(made(name, [1, 0], suites=cold) for name in "bcd")])
+    hot, cold = {"temperature": 1.0, "seed": 0}, {"temperature": 0.0, "seed": 0}
+    table = build([made("a", [1, 0], settings=hot), *(made(name, [1, 0], settings=cold) for name in "bcd")])
     differing = [note for note in table.notes if note.startswith("Different")]
-    assert differing == ["Different settings of tool: temperature is 1.0 for a; 0.0 for the others."]
+    assert differing == ["Different settings of tool/parallel: temperature is 1.0 for a; 0.0 for the others."]
 
 
 # --- the paper beside measured rows -----------------------------------------------------------------------------------
@@ -503,7 +518,7 @@ def test_paired_comparison() -> None:
     assert (memory["Difference"], memory["p"], memory["Items"]) == (0, 1, 18)
     assert values(table, "Avg")["Difference"] == 12.5
     assert "Left out, because the other has not got them: 2 of b in memory/squad_32k." in table.notes
-    expected = bootstrap.paired([(x, 1) for x in [1, 1, 1, 0] * 10], [(x, 1) for x in [1, 0, 1, 0] * 10])
+    expected = intervals.paired([(x, 1) for x in [1, 1, 1, 0] * 10], [(x, 1) for x in [1, 0, 1, 0] * 10])
     assert expected is not None
     figures = (100 * expected.value, 100 * expected.low, 100 * expected.high, expected.p)
     assert [tool[name] for name in ("Difference", "from", "to", "p")] == pytest.approx(figures)
@@ -534,9 +549,6 @@ def test_names_are_escaped_in_every_format() -> None:
         assert "\x1b" not in text and "j\nk" not in text
     assert "<script>" not in render(hostile(), "html")
     assert "\\<script\\>alert" in render(hostile(), "markdown")
-    latex = render(hostile(), "latex")
-    assert r"\textbackslash{}d\{e\}\$f\$ \#g\%h\textasciicircum{}i\textasciitilde{}j" in latex
-    assert "-{}-" in latex
 
 
 def test_markdown_rows_have_as_many_cells_as_the_head() -> None:
@@ -548,7 +560,6 @@ def test_markdown_rows_have_as_many_cells_as_the_head() -> None:
 def test_marks_in_every_format() -> None:
     table = build(family())
     assert "| merge-a | **75.00**†‡ | <u>25.00</u> | <u>50.00</u> |" in render(table, "markdown")
-    assert r"\textcolor{red}{\textbf{75.00}\dag{}\ddag{}} & \underline{25.00}" in render(table, "latex")
     assert '<td><span class="top"><strong>75.00</strong>†‡</span></td><td><u>25.00</u></td>' in render(table, "html")
     assert re.search(r"merge-a +75.00\*†‡ +25.00\+", render(table, "text"))
     assert "75.00‡ [25.00, 100.00]" in render(build(family(), models=["base", "merge-a"]), "text", intervals=True)
@@ -585,17 +596,6 @@ def test_html_is_a_whole_page_with_rows_of_one_width(table: Table) -> None:
     assert rows.widths == [width, *[width - 1] * (head - 1), *[width] * (len(rows.widths) - head)]
 
 
-@pytest.mark.parametrize("table", [build(family(), "table5", reference="paper"), hostile(), build(family())])
-def test_latex_rows_have_one_width_and_braces_close(table: Table) -> None:
-    text = render(table, "latex", intervals=True)
-    body = text[text.index("\\toprule") : text.index("\\bottomrule")]
-    for line in re.findall(r"^(.*) \\\\$", body, flags=re.MULTILINE):
-        spans = [int(span) - 1 for span in re.findall(r"\\multicolumn\{(\d+)\}", line)]
-        assert len(re.findall(r"(?<!\\)&", line)) + sum(spans) == len(table.columns)
-    plain = re.sub(r"\\[{}]", "", text)
-    assert plain.count("{") == plain.count("}")
-
-
 def test_csv_has_all_numbers_plainly() -> None:
     table = build(family(), differences=True)
     rows = list(csv.DictReader(io.StringIO(render(table, "csv"))))
@@ -614,7 +614,6 @@ def test_cells_without_a_value() -> None:
     table = Table("t", "Model", build(family()).columns, (Row("m", "", (Cell(), Cell(), Cell())),))
     assert render(table, "csv").count("\n") == 1
     assert "| m | – | – | – |" in render(table, "markdown")
-    assert r"\textendash{}" in render(table, "latex")
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
@@ -640,132 +639,43 @@ def test_what_a_spreadsheet_would_compute_is_text() -> None:
     assert {row["row"] for row in rows} == {"'=1+1", "'@x"}
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- what merges have kept --------------------------------------------------------------------------------------------
 
 
-def write(folder: Path, name: str, text: str | bytes, description: Any = None) -> Path:
-    path = folder / name / "tool" / "parallel.jsonl"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    about = {"name": name, "model": None, "record": None, "suites": {}} if description is None else description
-    (folder / name / "model.json").write_text(json.dumps(about), encoding="utf-8")
-    return path
+def test_retention_worst_task_and_composite() -> None:
+    table = merging.of_models(family())
+    kept = values(table, "merge-a")
+    # tool: 3 of 4 against the specialist's 2 of 4; memory: 1 of 4 against 4 of 4
+    assert kept["Retention tool/parallel"] == pytest.approx(150)
+    assert kept["Retention memory/squad_32k"] == pytest.approx(25)
+    assert kept["Over all Mean"] == pytest.approx(87.5)
+    assert kept["Over all Composite"] == pytest.approx(100 * (1.5 * 0.25) ** 0.5)
+    assert kept["Over all Worst"] == pytest.approx(25)
+    assert kept["Over all Imbalance"] == pytest.approx(62.5)
+    assert values(table, "merge-c")["Over all Composite"] == 0, "a lost skill is not made up for"
+    assert "Worst task of merge-a: memory/squad_32k (25.0 %)." in table.notes
+    (low, high) = row(table, "merge-a").cells[1].interval or (0, 0)
+    assert low == 0 and 25 < high <= 100
+    assert render(table, "csv").count("merge-b") >= 6
 
 
-def sample(key: str, right: float, failure: str | None = None) -> str:
-    return json.dumps({"key": key, "metrics": {"accuracy": [right, 1]}, "failure": failure}) + "\n"
+def test_skills_that_nobody_trained_and_tokens() -> None:
+    def with_more(each: Model, right: list[int], tokens: int) -> Model:
+        extra = gathered([line for _, line in lines("em", right)])
+        tasks = {name: replace(samples, tokens=tokens) for name, samples in each.tasks.items()}
+        return replace(each, tasks={**tasks, ("search", "nq"): extra})
+
+    merge, tool, memo, base = (family()[place] for place in (0, 3, 4, 5))
+    whole = [with_more(merge, [1, 0, 0, 0], 80), with_more(tool, [1] * 4, 40), with_more(memo, [1] * 4, 160)]
+    table = merging.of_models([*whole, with_more(base, [1, 1, 0, 0], 4)])
+    assert values(table, "merge-a")["Untrained Points"] == -25
+    assert values(table, "merge-a")["Tokens Ratio"] == pytest.approx((80 / 40 + 80 / 160) / 2)
 
 
-def test_read_takes_the_last_line_of_a_key_and_no_torn_one(tmp_path: Path) -> None:
-    text = sample("a", 0, "no answer") + sample("b", 1) + "\n" + sample("a", 1)
-    write(tmp_path, "m", text.encode() + '{"key": "ü'.encode()[:-1])
-    (tmp_path / "summary.json").write_text("{}")
-    (found,) = read(tmp_path)
-    samples = found.tasks["tool", "parallel"]
-    assert (samples.keys, dict(samples.failures), samples.value("accuracy")) == (("a", "b"), {}, 100)
-
-
-def test_a_last_line_without_its_end_counts_if_it_is_whole(tmp_path: Path) -> None:
-    write(tmp_path, "m", (sample("a", 0) + sample("b", 1)).rstrip("\n"))
-    assert read(tmp_path)[0].tasks["tool", "parallel"].keys == ("a", "b")
-
-
-def test_tasks_without_samples_are_as_if_not_run(tmp_path: Path) -> None:
-    write(tmp_path, "m", '{"key": "a", "met')
-    assert read(tmp_path)[0].tasks == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("{]\n" + sample("a", 1), "line 1: is not JSON"),
-        ("[" * 100_000 + "\n", "line 1: is nested more than 100"),
-        (b'{"key": "\xe4"}\n', "line 1: is not UTF-8"),
-        ("[1]\n", "line 1: must be an object with a key"),
-        ('{"key": 1, "metrics": {"a": [1, 1]}}\n', "line 1: must be an object with a key"),
-        ('{"key": "a"}\n', "line 1: metrics: must be an object"),
-        ('{"key": "a", "metrics": {}}\n', "line 1: metrics: must be an object"),
-        ('{"key": "a", "metrics": {"x": [1]}}\n', "line 1: metrics, x: must be a numerator"),
-        ('{"key": "a", "metrics": {"x": [NaN, 1]}}\n', "must be a numerator"),
-        ('{"key": "a", "metrics": {"x": [1, -1]}}\n', "must be a numerator"),
-        ('{"key": "a", "metrics": {"x": [1e99, 1e-300]}}\n', "must be a numerator"),
-        ('{"key": "a", "metrics": {"x": [true, 1]}}\n', "must be a numerator"),
-        (f'{{"key": "a", "metrics": {{"x": [1{"0" * 400}, 1]}}}}\n', "must be a numerator"),
-        (
-            '{"key": "a", "metrics": {"x": [' + "9" * 5000 + ", 1]}}\n",
-            "line 1: holds a number of more than 4,300 digits",
-        ),
-        ('{"key": "a", "calls": ' + "[" * 900 + "]" * 900 + "}\n", "line 1: is nested more than 100"),
-        (json.dumps({"key": "a", "metrics": {"x" * 300: [1, 1]}}) + "\n", "names have at most 200 characters"),
-        (json.dumps({"key": "a", "metrics": {f"{n}": [1, 1] for n in range(200)}}) + "\n", "one to 100 metrics"),
-        ('{"key": "a", "metrics": {"x": [1, 1]}, "failure": 3}\n', "failure: must be a sentence or null"),
-        (
-            sample("a", 1) + '{"key": "b", "metrics": {"x": [1, 1]}}\n',
-            "line 2: has the metrics x, others have accuracy",
-        ),
-    ],
-)
-def test_broken_lines(tmp_path: Path, text: str | bytes, problem: str) -> None:
-    path = write(tmp_path, "m", text)
-    with pytest.raises(EvaluationError, match=re.escape(problem)) as caught:
-        read(tmp_path)
-    assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("description", "problem"),
-    [
-        ([], "must be an object with name"),
-        ({"model": None}, "name: must be a text"),
-        ({"name": "m", "model": 3}, "model: must be str or null"),
-        ({"name": "m", "record": []}, "record: must be dict or null"),
-        ({"name": "m", "record": {"base": None}}, "record: must be the ramerge.json of a merge"),
-        ({"name": "m", "suites": {"tool": 3}}, "suites: must be an object of objects"),
-    ],
-)
-def test_broken_descriptions(tmp_path: Path, description: Any, problem: str) -> None:
-    write(tmp_path, "m", sample("a", 1), description)
-    with pytest.raises(EvaluationError, match=re.escape(problem)):
-        read(tmp_path)
-
-
-def test_text_that_cannot_be_written_is_read_with_question_marks(tmp_path: Path) -> None:
-    line = sample("a", 0, "\ud800").replace("accuracy", "accu\\ud800racy")
-    write(tmp_path, "m", line, {"name": "\udfff", "suites": {"\ud800": {}}})
-    summary = write_summary(tmp_path)["models"]["?"]
-    assert list(summary["tasks"]["tool/parallel"]["metrics"]) == ["accu?racy"]
-    assert summary["tasks"]["tool/parallel"]["failures"] == {"?": 1}
-
-
-def test_a_summary_shows_nothing_that_a_terminal_would_obey(tmp_path: Path) -> None:
-    write(tmp_path, "m", sample("a", 0, "\x1b[2Jready\nramerge: done" + "x" * 10_000))
-    summary = write_summary(tmp_path)
-    shown = summary_text(summary, ["m"], ["tool"])
-    assert shown[-2].startswith("    1: ?[2Jready ramerge: done") and len(shown[-2]) < 300
-    assert "\x1b" not in "".join(shown)
-
-
-def test_lines_are_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "MOST_BYTES", 100)
-    write(tmp_path, "m", "x" * 200 + "\n")
-    with pytest.raises(EvaluationError, match="line 1: has more than 100 bytes"):
-        read(tmp_path)
-
-
-def test_all_problems_of_a_folder_at_once(tmp_path: Path) -> None:
-    write(tmp_path, "one", "{]\n")
-    write(tmp_path, "two", sample("a", 1), {"name": 3})
-    lonely = write(tmp_path, "three", sample("a", 1))
-    (lonely.parent.parent / "model.json").unlink()
-    for name in ("four", "five"):
-        write(tmp_path, name, sample("a", 1), {"name": "same"})
-    with pytest.raises(EvaluationError) as caught:
-        read(tmp_path)
-    assert len(caught.value.problems) == 4
-
-
-def test_folders_without_results(tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError, match="holds no results"):
-        read(tmp_path)
-    with pytest.raises(EvaluationError, match="is not a folder of results"):
-        read(tmp_path / "absent")
+def test_merging_needs_merges_and_specialists() -> None:
+    with pytest.raises(EvaluationError, match="--merged"):
+        merging.of_models([made("a", [1, 0])])
+    with pytest.raises(EvaluationError, match="--specialist"):
+        merging.of_models([made("a", [1, 0]), made("b", [1, 0])], merged=["a"])
+    told = merging.of_models([made("a", [1, 0]), made("b", [1, 1])], merged=["a"], specialists={"tool": "b"})
+    assert values(told, "a")["Retention tool/parallel"] == 50

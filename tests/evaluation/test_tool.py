@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import json
 import os
 import random
@@ -23,13 +22,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramerge.evaluation import arithmetic, requirements
+from ramerge.evaluation.benchmark import Context, Item, Reply
 from ramerge.evaluation.guard import guarded
-from ramerge.evaluation.suite import Context, Item, Reply
-from ramerge.evaluation.suites.tool import bfcl, gold
-from ramerge.evaluation.suites.tool.suite import ToolSettings, ToolSuite
+from ramerge.evaluation.tasks.tool import bfcl
+from ramerge.evaluation.tasks.tool.benchmark import ToolBenchmark, ToolSettings
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.foundation.extras import install
-from tests.evaluation.chats import Scripted, attempt, main_metric
+from tests.evaluation import bfcl_calls
+from tests.evaluation.chats import attempt, main_metric
+from tests.evaluation.gold import gold_of
 
 ABSENT = [name for name in bfcl._MODULES if find_spec(name) is None]
 needs_bfcl = pytest.mark.skipif(bool(ABSENT), reason=f"needs {', '.join(ABSENT)}: {bfcl._install()}")
@@ -64,12 +65,12 @@ UNSATISFIABLE = {
 }
 
 
-def suite_in(mode: str, data: Path | None = None) -> ToolSuite:
-    return ToolSuite(ToolSettings(mode=mode), Context(data={} if data is None else {"bfcl": data}))  # type: ignore[arg-type]
+def suite_in(mode: str, data: Path | None = None) -> ToolBenchmark:
+    return ToolBenchmark(ToolSettings(mode=mode), Context(data={} if data is None else {"bfcl": data}))  # type: ignore[arg-type]
 
 
 def test_the_tasks_are_those_of_the_paper_in_its_order() -> None:
-    tasks = suite_in("prompting").tasks()
+    tasks = suite_in("prompting").subsets()
     assert [task.name for task in tasks] == list(TASKS)
     assert {task.name for task in tasks if task.headline} == {
         "live_parallel",
@@ -95,13 +96,15 @@ def test_gold_is_right_and_another_items_gold_is_wrong(task: str, mode: str, mos
 
     every = -(-len(items) // most)
     items = [item for place, item in enumerate(items) if place % every == 0 or item.key in UNSATISFIABLE]
-    refused = {item.key for item in items if main_metric(suite, task, item, suite.gold(task, item)) != 1}
+    refused = {item.key for item in items if main_metric(suite, task, item, gold_of(suite, task, item)) != 1}
     assert refused == {item.key for item in items} & UNSATISFIABLE
 
     if "relevance" in task:
         return
     others = items[len(items) // 2 :] + items[: len(items) // 2]
-    wrong = [main_metric(suite, task, item, suite.gold(task, other)) for item, other in zip(items, others, strict=True)]
+    wrong = [
+        main_metric(suite, task, item, gold_of(suite, task, other)) for item, other in zip(items, others, strict=True)
+    ]
     assert sum(wrong) / len(wrong) < 0.07  # two of the 16 items of live_parallel ask the same
 
 
@@ -109,7 +112,7 @@ def test_gold_is_right_and_another_items_gold_is_wrong(task: str, mode: str, mos
 @pytest.mark.parametrize("mode", MODES)
 def test_relevance_asks_for_a_call_and_irrelevance_for_none(mode: str) -> None:
     suite = suite_in(mode)
-    call = next(iter(suite.gold("live_relevance", next(suite.items("live_relevance")))))
+    call = next(iter(gold_of(suite, "live_relevance", next(suite.items("live_relevance")))))
     for task in IRRELEVANCE:
         item = next(suite.items(task))
         assert main_metric(suite, task, item, [call]) == 0
@@ -118,17 +121,6 @@ def test_relevance_asks_for_a_call_and_irrelevance_for_none(mode: str) -> None:
     item = next(suite.items("live_relevance"))
     assert main_metric(suite, "live_relevance", item, ["I cannot do that."]) == 0
     assert attempt(suite, "live_relevance", item, ["I cannot do that."]).problem
-
-
-@needs_bfcl
-def test_versions_and_data_do_not_depend_on_tasks() -> None:
-    found = []
-    for tasks in (["parallel"], ["live_parallel", "irrelevance"]):
-        suite = suite_in("prompting")
-        suite.check(tasks)
-        found.append(suite.versions())
-    assert found[0] == found[1]
-    assert list(suite.uses("parallel")) == ["bfcl"]
 
 
 @needs_bfcl
@@ -141,10 +133,8 @@ def test_two_runs_have_the_same_items() -> None:
 def test_what_is_asked() -> None:
     suite = suite_in("prompting")
     item = next(item for item in suite.items("simple_java") if item.key == "simple_java_0")
-    chat = Scripted(["no"])
-    asyncio.run(suite.attempt("simple_java", item, chat))
-    assert not chat.asked[0]["tools"]
-    system, user = chat.asked[0]["messages"]
+    assert not item.value.tools
+    system, user = item.value.messages
     assert system["role"] == "system" and "Java 8 SDK" in system["content"]
     assert user["role"] == "user"
 
@@ -210,10 +200,10 @@ def official_verdict(official: SimpleNamespace, mode: str, task: str, entry: Any
         return error
 
 
-def outputs(suite: ToolSuite, task: str, item: Item, other: Item, rng: random.Random) -> Iterator[Reply]:
+def outputs(suite: ToolBenchmark, task: str, item: Item, other: Item, rng: random.Random) -> Iterator[Reply]:
     """Right and wrong outputs of many kinds for one item."""
-    yield from suite.gold(task, item)
-    yield from suite.gold(task, other)
+    yield from gold_of(suite, task, item)
+    yield from gold_of(suite, task, other)
     yield Reply("I am sorry, but I cannot help with that.")
     yield Reply("")
     calls = right_calls(task, item)
@@ -222,19 +212,19 @@ def outputs(suite: ToolSuite, task: str, item: Item, other: Item, rng: random.Ra
     yield from native_texts(calls) if suite.settings.mode == "native" else texts(suite, task, calls, rng)
 
 
-def right_calls(task: str, item: Item) -> list[gold.Call]:
+def right_calls(task: str, item: Item) -> list[bfcl_calls.Call]:
     """Calls to vary: of the possible answers, or any where there are none."""
     question = item.value
     if question.answer is None:
         return [(question.functions[0]["name"] if question.functions else "f", {"x": 1, "y": "a"})]
-    calls = gold.calls(question.answer, question.functions)
+    calls = bfcl_calls.calls(question.answer, question.functions)
     if task not in ("simple_java", "simple_javascript"):
         return calls
-    write = gold.java if task == "simple_java" else gold.javascript
-    return [(name, gold.source(arguments, question.functions[0], write)) for name, arguments in calls]
+    write = bfcl_calls.java if task == "simple_java" else bfcl_calls.javascript
+    return [(name, bfcl_calls.source(arguments, question.functions[0], write)) for name, arguments in calls]
 
 
-def changes(calls: list[gold.Call]) -> Iterator[list[gold.Call]]:
+def changes(calls: list[bfcl_calls.Call]) -> Iterator[list[bfcl_calls.Call]]:
     (name, arguments), rest = calls[0], calls[1:]
     yield calls[::-1]
     yield calls * 2
@@ -261,17 +251,17 @@ def changes(calls: list[gold.Call]) -> Iterator[list[gold.Call]]:
             yield [(name, {**arguments, key: wrong}), *rest]
 
 
-def spoken(suite: ToolSuite, task: str, calls: Sequence[gold.Call]) -> Reply:
+def spoken(suite: ToolBenchmark, task: str, calls: Sequence[bfcl_calls.Call]) -> Reply:
     if suite.settings.mode == "native":
         return Reply("", tuple((name.replace(".", "_"), json.dumps(arguments)) for name, arguments in calls))
-    spell = gold.python
+    spell = bfcl_calls.python
     if task in ("simple_java", "simple_javascript"):
         calls = [(name, {key: str(value) for key, value in arguments.items()}) for name, arguments in calls]
-        spell = gold.quoted
+        spell = bfcl_calls.quoted
     return Reply(f"[{', '.join(spell(name, arguments) for name, arguments in calls)}]")
 
 
-def texts(suite: ToolSuite, task: str, calls: list[gold.Call], rng: random.Random) -> Iterator[Reply]:
+def texts(suite: ToolBenchmark, task: str, calls: list[bfcl_calls.Call], rng: random.Random) -> Iterator[Reply]:
     right = spoken(suite, task, calls).text
     name, arguments = calls[0]
     yield from map(Reply, (f"```\n{right}\n```", f"```python\n{right}\n```", f"Here it is: {right}", right[1:-1]))
@@ -333,7 +323,7 @@ def texts(suite: ToolSuite, task: str, calls: list[gold.Call], rng: random.Rando
     yield Reply(right[: len(right) // 2])
 
 
-def native_texts(calls: list[gold.Call]) -> Iterator[Reply]:
+def native_texts(calls: list[bfcl_calls.Call]) -> Iterator[Reply]:
     name = calls[0][0].replace(".", "_")
     for arguments in (
         "",
@@ -451,7 +441,7 @@ def test_nothing_in_an_answer_is_executed(task: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_harmless_is_refused(source: str) -> None:
-    with pytest.raises(arithmetic.RefusedError):
+    with pytest.raises(arithmetic.UncomputableError):
         arithmetic.compute(source)
 
 
@@ -490,7 +480,7 @@ NUMBERS = (
 def test_what_is_computed_is_what_python_computes(source: str) -> None:
     try:
         computed = arithmetic.compute(source)
-    except arithmetic.RefusedError:
+    except arithmetic.UncomputableError:
         return
     except Exception as error:
         with pytest.raises(type(error)):
@@ -556,12 +546,14 @@ def test_what_was_parsed_can_be_written_as_json(value: str) -> None:
 
 @needs_bfcl
 def test_a_checker_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramerge.evaluation.suites.tool.suite.guarded", partial(guarded, seconds=0.3))
+    monkeypatch.setattr("ramerge.evaluation.tasks.tool.benchmark.guarded", partial(guarded, seconds=0.3))
     suite = suite_in("prompting")
     item = next(item for item in suite.items("simple_javascript") if item.key == "simple_javascript_2")
     endless = "[[" + "],[" * 60 + "x"  # exponential time in the package's pattern for arrays of arrays
     [(name, arguments)] = right_calls("simple_javascript", item)
-    score = attempt(suite, "simple_javascript", item, [f"[{gold.quoted(name, {**arguments, 'status': endless})}]"])
+    score = attempt(
+        suite, "simple_javascript", item, [f"[{bfcl_calls.quoted(name, {**arguments, 'status': endless})}]"]
+    )
     assert score.metrics["accuracy"] == (0.0, 1.0)
     assert score.problem == "the checker did not end within 0.3 seconds"
 
@@ -572,7 +564,7 @@ def test_an_answer_leaves_output_and_the_question_alone(capsys: pytest.CaptureFi
     for task in ("simple_python", "simple_javascript", "parallel"):
         for item, again in zip(suite.items(task), list(suite.items(task))[:20], strict=False):
             attempt(suite, task, item, [r"[f(x='\d \p', y=1is 2, z={a: {b: }})]"])
-            attempt(suite, task, item, suite.gold(task, item))
+            attempt(suite, task, item, gold_of(suite, task, item))
             assert item == again
     assert capsys.readouterr() == ("", "")
 
@@ -608,7 +600,7 @@ def test_a_folder_of_the_user(tmp_path: Path) -> None:
     suite = suite_in("prompting", write(tmp_path))
     suite.check(["simple_python"])
     [item] = suite.items("simple_python")
-    assert suite.gold("simple_python", item) == [Reply("[shop.buy(fruit='pear', number=2)]")]
+    assert gold_of(suite, "simple_python", item) == [Reply("[shop.buy(fruit='pear', number=2)]")]
     share = partial(main_metric, suite, "simple_python", item)
     assert [share([text]) for text in ("shop.buy(fruit='Pears')", "[shop.buy(fruit='pear', number=1+1)]")] == [1, 1]
     wrong = (
@@ -621,7 +613,7 @@ def test_a_folder_of_the_user(tmp_path: Path) -> None:
 
     native = suite_in("native", tmp_path)
     [item] = native.items("simple_python")
-    assert native.gold("simple_python", item) == [Reply("", (("shop_buy", '{"fruit": "pear", "number": 2}'),))]
+    assert gold_of(native, "simple_python", item) == [Reply("", (("shop_buy", '{"fruit": "pear", "number": 2}'),))]
     assert main_metric(native, "simple_python", item, [Reply("", (("shop.buy", '{"fruit": "pear"}'),))]) == 0
     assert main_metric(native, "simple_python", item, [Reply("", (("shop_buy", '{"fruit": "pear"}'),))]) == 1
 
@@ -671,7 +663,7 @@ def test_absent_packages_are_named_with_what_installs_them(monkeypatch: pytest.M
     with pytest.raises(EvaluationError) as caught:
         suite_in("prompting").check(["parallel"])
     assert "bfcl_eval, tenacity" in str(caught.value)
-    assert f"{install('eval-tool')} && pip install --no-deps bfcl-eval" in str(caught.value)
+    assert f"{install('eval')} && pip install --no-deps bfcl-eval" in str(caught.value)
 
 
 @needs_bfcl
@@ -694,7 +686,8 @@ def run(program: str, **environment: str) -> str:
 def test_the_module_needs_nothing_of_the_extra() -> None:
     program = "import sys, {}; print([name for name in sys.modules if '.' not in name])"
     before, after = (
-        set(ast.literal_eval(run(program.format(name)))) for name in ("ramerge", "ramerge.evaluation.suites.tool.suite")
+        set(ast.literal_eval(run(program.format(name))))
+        for name in ("ramerge", "ramerge.evaluation.tasks.tool.benchmark")
     )
     assert not {*bfcl._MODULES, "openai"} & (after - before)
 
@@ -703,7 +696,7 @@ PRIVATE = """
 import os, sys
 import bfcl_eval.constants.enums as others
 import bfcl_eval.constants.eval_config
-from ramerge.evaluation.suites.tool import bfcl
+from ramerge.evaluation.tasks.tool import bfcl
 before, environment = {name: module for name, module in sys.modules.items() if "bfcl" in name}, dict(os.environ)
 package = bfcl.load()
 after = {name: module for name, module in sys.modules.items() if "bfcl" in name}
@@ -730,10 +723,10 @@ class Nothing(MetaPathFinder):
         if name.partition(".")[0] not in known:
             raise ModuleNotFoundError(name)
 
-import ramerge.evaluation.suites.tool.suite as tool
-from ramerge.evaluation.suite import Context
+import ramerge.evaluation.tasks.tool.benchmark as tool
+from ramerge.evaluation.benchmark import Context
 sys.meta_path.insert(0, Nothing())
-suite = tool.ToolSuite(tool.ToolSettings(), Context())
+suite = tool.ToolBenchmark(tool.ToolSettings(), Context())
 suite.check(["parallel", "simple_java"])
 print("imported")
 """

@@ -15,6 +15,7 @@ KINDS = (
     "indices",
     "deltas",
     "configs",
+    "tokenizers",
     "recipes",
     "records",
     "analyses",

@@ -25,7 +25,9 @@ from tests.fuzz.mutate import json_text
 @cache
 def _good() -> dict[str, Any]:
     place = folder("analyses")
-    analysis = ramerge.analyze(recipe(place, write_simple(place, {"code": 0.1, "tool": 0.2})), cache=False)
+    analysis = ramerge.analyze(
+        recipe(place, write_simple(place, {"code": 0.1, "tool": 0.2})), options=ramerge.Options(cache=False)
+    )
     (place / "good.json").write_text(analysis.to_json())
     assert read_analysis(place / "good.json").to_json() == analysis.to_json()
     return json.loads(analysis.to_json())
@@ -52,6 +54,6 @@ def check(case: bytes) -> bool:
         return False
     check_shown(summary(analysis))
     write_files(csv_files(analysis.tables(), folder("analyses") / "csv"))
-    with mock.patch.object(page, "page_figures", return_value=[]), mock.patch.object(page, "_charts", dict):
-        assert render(analysis.as_dict()).count("<script") == 3
+    with mock.patch.object(page, "page_figures", return_value=[]), mock.patch.object(page, "chart_libraries", dict):
+        assert render(analysis.to_dict()).count("<script") == 3
     return True

@@ -11,16 +11,16 @@ from pathlib import Path
 from random import Random
 
 from ramerge import api
-from ramerge.checkpoint.companions import companions_of
-from ramerge.checkpoint.formats.files import read_json
-from ramerge.cli import texts
+from ramerge.formats.files import read_json
+from ramerge.formats.sidecars import companions_of
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.terminal import say
+from ramerge.options import Options
 from tests.checkpoints import recipe, simple, write_checkpoint
+from tests.formats.quantised import SAMPLES, write_quantised
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
 from tests.fuzz.mutate import json_text
-from tests.quantised import SAMPLES, write_quantised
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -66,13 +66,13 @@ def check(case: bytes) -> bool:
     agents = ["agent", "quantised"] if b"quant_method" in case else ["agent"]
     for agent in agents:
         (place / agent / "config.json").write_bytes(case)
-    plan = api.plan(recipe(place, agents), cache=False)
+    plan = api.plan(recipe(place, agents), options=Options(cache=False))
     check_shown([*plan.notes, *plan.problems, *plan.warnings])
     screen = io.StringIO()
     with redirect_stdout(screen):
-        say(texts.plan(plan))
+        say(plan.explain().splitlines())
     assert all(line.isprintable() for line in screen.getvalue().split("\n")), screen.getvalue()
-    json.loads(dumped(plan.as_dict()))
+    json.loads(dumped(plan.to_dict()))
     try:
         ((_, text),) = companions_of({"config.json": place / "agent/config.json"}, "F16")
         assert isinstance(json.loads(text) if isinstance(text, str) else read_json(text), dict)

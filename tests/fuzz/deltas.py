@@ -13,15 +13,15 @@ from random import Random
 import numpy as np
 import xxhash
 
-from ramerge.checkpoint.arena import Arena
-from ramerge.checkpoint.delta.codec import DamagedError, Encoder, Row, decode, most_stored
-from ramerge.checkpoint.delta.layout import INDEX, signed
-from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.open import open_checkpoint
-from ramerge.checkpoint.read import Files, Reader
+from ramerge.deltas.codec import BlockRow, DamagedError, Encoder, decode, most_stored
+from ramerge.deltas.layout import INDEX, signed
+from ramerge.formats.open import open_checkpoint
 from ramerge.foundation.errors import CheckpointError
+from ramerge.tensors.arena import Arena
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.reader import Files, Reader
 from tests.checkpoints import simple, write_checkpoint
-from tests.deltas import write_delta
+from tests.deltas.writing import write_delta
 from tests.fuzz.common import BATCH, check_refusal, folder
 from tests.fuzz.mutate import json_text, torn
 
@@ -45,7 +45,7 @@ def _base() -> Checkpoint:
 
 
 @cache
-def _blocks() -> list[tuple[Row, bytes]]:
+def _blocks() -> list[tuple[BlockRow, bytes]]:
     """Good blocks of every form, with and without compression."""
     rng = np.random.default_rng(0)
     base = rng.integers(0, 1 << 16, ELEMENTS, np.uint16)
@@ -115,13 +115,13 @@ def _check_folder(changed: str, data: bytes) -> bool:
 
 def _check_block(data: bytes, numbers: tuple[int, ...]) -> bool:
     begin, stored, moved, escaped, form = numbers
-    row = Row(begin, stored, moved, escaped, form, 0, bytes(16))
+    row = BlockRow(begin, stored, moved, escaped, form, 0, bytes(16))
     words = np.zeros(ELEMENTS, np.uint16)
     try:
         row.check(ELEMENTS, 2, len(data))
         assert row.stored <= most_stored(ELEMENTS, 2)
         payload = np.frombuffer(data, np.uint8)[begin : begin + row.stored].copy()
-        right = Row(begin, stored, moved, escaped, form, xxhash.xxh3_64_intdigest(payload.data), bytes(16))
+        right = BlockRow(begin, stored, moved, escaped, form, xxhash.xxh3_64_intdigest(payload.data), bytes(16))
         decode([right], payload, words, words, Arena().take)
     except DamagedError:
         return False

@@ -14,21 +14,21 @@ from random import Random
 import numpy as np
 import zstandard
 
-from ramerge.checkpoint.foreign import grail, skyrl, slime
-from ramerge.checkpoint.foreign.apply import applied
-from ramerge.checkpoint.foreign.chain import Layout, links
-from ramerge.checkpoint.formats.format import Opening
-from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.open import open_checkpoint
+from ramerge.deltas.trainers import grail, skyrl, slime
+from ramerge.deltas.trainers.apply import applied
+from ramerge.deltas.trainers.chain import TrainerLayout, links
+from ramerge.formats.format import Opening
+from ramerge.formats.open import open_checkpoint
 from ramerge.foundation.errors import CheckpointError
+from ramerge.tensors.checkpoint import Checkpoint
 from tests.checkpoints import simple, write_checkpoint
-from tests.foreign import packed, write_grail, write_skyrl, write_slime
+from tests.deltas.foreign import packed, write_grail, write_skyrl, write_slime
 from tests.fuzz.common import BATCH, check_refusal, folder
 from tests.fuzz.mutate import json_text, torn
 
 SHAPE = (6, 20)
 Case = tuple[str, str, bytes]
-LAYOUTS: dict[str, Layout] = {
+LAYOUTS: dict[str, TrainerLayout] = {
     "slime": slime.LAYOUT,
     "overwrite": slime.LAYOUT,
     "skyrl": skyrl.LAYOUT,

@@ -9,8 +9,9 @@ from pathlib import Path
 from random import Random
 
 from ramerge import api
+from ramerge.calibration import jsonl
 from ramerge.foundation.errors import RamergeError
-from ramerge.importance import jsonl
+from ramerge.options import Options
 from tests.checkpoints import floats, write_checkpoint
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
 from tests.fuzz.mutate import json_text, torn
@@ -69,9 +70,9 @@ def check(case: Case) -> bool:
         agents = {"agent": {"model": str(place / "agent"), "importance": str(place / "fisher")}}
         source = {"method": "fisher", "base": str(place / "base"), "agents": agents}
         if kind == "weights":
-            api.merge(source, on_tensor=lambda _: None, cache=False)
+            list(api.plan(source, options=Options(cache=False)).tensors())
             return True
-        plan = api.plan(source, cache=False)
+        plan = api.plan(source, options=Options(cache=False))
     except RamergeError as error:
         check_refusal(error)
         return False

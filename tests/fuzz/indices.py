@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from ramerge.checkpoint.companions import companion_files
-from ramerge.checkpoint.open import open_checkpoint
+from ramerge.formats.open import open_checkpoint
+from ramerge.formats.sidecars import companion_files
 from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import simple, write_checkpoint
 from tests.fuzz.common import BATCH, check_refusal, folder

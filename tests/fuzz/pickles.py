@@ -11,13 +11,13 @@ from functools import cache
 from itertools import pairwise
 from random import Random
 
-from ramerge.checkpoint.formats.sharded import part_of
-from ramerge.checkpoint.formats.views import tensor_of
-from ramerge.checkpoint.read import Files, Reader
-from ramerge.checkpoint.torchfile.load import View, load_file
-from ramerge.checkpoint.torchfile.machine import RefusedError
+from ramerge.formats.sharded import part_of
+from ramerge.formats.torchfile.load import View, load_file
+from ramerge.formats.torchfile.machine import RefusedError
+from ramerge.formats.views import tensor_of
 from ramerge.foundation.errors import CheckpointError
-from tests.checkpoint.test_torchfile import DEEP, SIZE, STUB, archive, numbers, state, storage, tensor
+from ramerge.tensors.reader import Files, Reader
+from tests.formats.test_torchfile import DEEP, SIZE, STUB, archive, numbers, state, storage, tensor
 from tests.fuzz.common import BATCH, check_refusal, folder
 from tests.fuzz.mutate import torn
 

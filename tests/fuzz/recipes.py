@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 
 from ramerge import api
 from ramerge.foundation.errors import RamergeError
+from ramerge.options import Options
 from tests.checkpoints import write_simple
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
 from tests.fuzz.mutate import NAMES, dump, mutated, torn
@@ -136,7 +137,7 @@ def check(case: bytes) -> bool:
     path = _models() / "recipe.yaml"
     path.write_bytes(case)
     try:
-        plan = api.plan(path, cache=False)
+        plan = api.plan(path, options=Options(cache=False))
     except RamergeError as error:
         check_refusal(error)
         return False

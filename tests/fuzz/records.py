@@ -29,11 +29,15 @@ def _merged() -> tuple[dict[str, Any], dict[str, Any], Analysis]:
     place = folder("records")
     source = recipe(place, write_simple(place, {"code": 0.1, "tool": 0.2}))
     rules = [{"match": "*.0.*", "keep": "base"}]
-    api.merge(source | {"rules": rules, "parameters": {"scope": "tensor"}}, place / "out", cache=False)
-    api.sweep(source, place / "sweep", vary={"parameters.r": [0, 0.1]}, cache=False)
+    api.merge(
+        source | {"rules": rules, "parameters": {"scope": "tensor"}},
+        place / "out",
+        options=ramerge.Options(cache=False),
+    )
+    api.sweep(source, place / "sweep", vary={"parameters.r": [0, 0.1]}, options=ramerge.Options(cache=False))
     shutil.copy(place / "out/ramerge.yaml", place / "sweep")
     found = [json.loads((place / name).read_bytes()) for name in ("out/ramerge.json", "sweep/sweep.json")]
-    return found[0], found[1], ramerge.analyze(source, cache=False)
+    return found[0], found[1], ramerge.analyze(source, options=ramerge.Options(cache=False))
 
 
 def cases(seed: int) -> Iterator[Case]:
@@ -59,18 +63,18 @@ def check(case: Case) -> bool:
         return "is a sweep; name" in str(error)
     analysis = with_differences(_merged()[2], record)
     check_shown(analysis.notes)
-    _check_page(record.as_dict())
+    _check_page(record.to_dict())
     json.loads(record.to_json())
     return True
 
 
 @cache
 def _values() -> dict[str, Any]:
-    return _merged()[2].as_dict()
+    return _merged()[2].to_dict()
 
 
 def _check_page(record: dict[str, Any]) -> None:
     """The page of the merge, without figures and libraries, which are the same in all cases."""
-    with mock.patch.object(page, "page_figures", return_value=[]), mock.patch.object(page, "_charts", dict):
+    with mock.patch.object(page, "page_figures", return_value=[]), mock.patch.object(page, "chart_libraries", dict):
         text = render(_values(), record, "method: ram+")
     assert text.count("<script") == 3

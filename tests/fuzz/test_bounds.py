@@ -7,14 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from ramerge.checkpoint.companions import compare_configs
-from ramerge.checkpoint.formats.files import read_json
-from ramerge.checkpoint.header import read_header
-from ramerge.checkpoint.open import open_checkpoint
+from ramerge.calibration import jsonl
 from ramerge.engine.record import read_record
+from ramerge.formats.files import read_json
+from ramerge.formats.open import open_checkpoint
 from ramerge.foundation.errors import RamergeError
-from ramerge.importance import jsonl
+from ramerge.planning.configs import compare_configs
+from ramerge.planning.tokens import TokenReader
 from ramerge.recipe.document import read_document
+from ramerge.tensors.header import read_header
 from tests.checkpoints import simple, write_checkpoint
 from tests.fuzz.runner import run
 
@@ -29,6 +30,14 @@ def header(text: bytes) -> bytes:
 def configuration(path: Path) -> None:
     """As a plan does with an agent's."""
     compare_configs({"norm_eps": 1}, read_json(path))
+
+
+def tokenizer(path: Path) -> None:
+    """As a plan does with an agent's, whose bytes are not the base's."""
+    place = write_checkpoint(path.parent / "model", simple(0, shape=(1,)))
+    path.replace(place / "tokenizer.json")
+    found = TokenReader().tokens_of(open_checkpoint(place))
+    assert len(found) < 10_000_000
 
 
 def index(path: Path) -> None:
@@ -57,6 +66,15 @@ def entries(count: int, value: str) -> str:
         (configuration, lambda: json.dumps({"norm" * 4000: 1, "a_eps" * 3000: 2}).encode()),
         (configuration, lambda: json.dumps({".".join(["norm" * 20] * 12): 1}).encode()),
         (configuration, lambda: b'{"a":' + b"9" * 30_000_000 + b"}"),
+        (configuration, lambda: entries(300_000, "1").encode()),
+        (tokenizer, lambda: b'{"model":{"vocab":{"' + b"\\n" * 40_000_000 + b'":1}}}'),
+        (tokenizer, lambda: b'{"model":{"vocab":{"' + b"x" * BIG),
+        (tokenizer, lambda: b'{"model":{"vocab":' + entries(999_999, "1" * 9).encode() + b"}}"),
+        (tokenizer, lambda: b'{"added_tokens":[' + b'{"id":' * 15_000_000),
+        (tokenizer, lambda: b'{"added_tokens":[' + b'{"":"",' * 12_000_000),
+        (tokenizer, lambda: b'"vocab":[' + b'["",' * 20_000_000),
+        (tokenizer, lambda: b'"vocab"' + b" " * BIG),
+        (tokenizer, lambda: b'"vocab" ' * (BIG // 8)),
         (index, lambda: ('{"weight_map":' + entries(300_000, '"model.safetensors"') + "}").encode()),
         (read_record, lambda: b'{"statistics":' + b"[" * 900 + b"]" * 900 + b"}"),
         (read_document, lambda: "".join(f"k{place}: 1\n" for place in range(70_000)).encode()),

@@ -9,12 +9,13 @@ from tests.fuzz import KINDS, kind
 from tests.fuzz.__main__ import KEPT
 
 CASES = 40
+NEEDS = {"records": "altair", "analyses": "altair", "results": "openai"}
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.needs(NEEDS[name])] if name in NEEDS else []) for name in KINDS]
+)
 def test_mutated_inputs_are_taken_or_refused(name: str) -> None:
-    for library in {"records": ("altair",), "analyses": ("altair",), "results": ("openai",)}.get(name, ()):
-        pytest.importorskip(library)
     module = kind(name)
     for seed in (*json.loads(KEPT.read_text()).get(name, []), 1):
         for case in islice(module.cases(seed), CASES):

@@ -5,11 +5,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ramerge.kernels import anatomy, native
+from ramerge.kernels import native
+from ramerge.kernels import task_vector_statistics as anatomy
 from ramerge.kernels.formats import Words, uniform
 
 ELEMENTS = 100_002  # several segments, the last one not full, and a last chunk of one part of a word
-LAYOUT = anatomy.Layout(3)
+LAYOUT = anatomy.TallyLayout(3)
 EPSILONS = (1e-2, 1e-5)
 
 
@@ -49,6 +50,7 @@ def test_many_elements_are_counted_as_few_are(share: float) -> None:
     assert [int(sets[[mask for mask in range(8) if mask >> t & 1]].sum()) for t in range(3)] == moved
 
 
+@pytest.mark.full  # compiles everything anew
 def test_processors_that_do_not_compress_vectors_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     words = models(0.1)
     _, wanted = counted(words, [0, ELEMENTS])

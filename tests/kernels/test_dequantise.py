@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ramerge.kernels.dequantise import CODES, SCALES, Grid, dequantise
-from tests.quantised import FLOAT4, dequantised
+from tests.formats.quantised import FLOAT4, dequantised
 
 _FLOAT8 = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}
 _SCALE_TYPES = {

@@ -20,6 +20,7 @@ import pytest
 
 import ramerge
 from ramerge.foundation import store
+from ramerge.foundation.events import Progress
 from ramerge.kernels import native
 from ramerge.kernels import ram as kernel
 from tests.checkpoints import recipe, write_simple
@@ -45,7 +46,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache, and a process that has loaded nothing."""
     monkeypatch.setenv("RAMERGE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(native, "_loaded", {})
-    return tmp_path / "cache" / "kernels"
+    return tmp_path / "cache" / "ramerge" / "kernels"
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_a_file_of_another_user_is_not_loaded(
 ) -> None:
     total()
     forget()
-    monkeypatch.setattr(os, "getuid", lambda: 12345678)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345678)
     assert total() == 5.0
     assert compilations == ["total", "total"]
 
@@ -147,9 +148,9 @@ def test_a_file_of_another_user_is_not_loaded(
 def test_only_regular_files_are_loaded(cache: Path, tmp_path: Path, compilations: list[str], kind: str) -> None:
     total()
     (file,) = cache.iterdir()
-    elsewhere = file.rename(tmp_path / "elsewhere")
+    remote = file.rename(tmp_path / "elsewhere")
     if kind == "link":
-        file.symlink_to(elsewhere)
+        file.symlink_to(remote)
     elif kind == "pipe":
         os.mkfifo(file)
     else:
@@ -320,6 +321,21 @@ def test_files_that_numba_cannot_open_are_not_taken_for_the_output(
     )
 
 
+def test_kernels_that_are_compiled_are_a_stage(cache: Path, tmp_path: Path) -> None:
+    kernel._kernel.cache_clear()
+    names = write_simple(tmp_path)
+    source = recipe(tmp_path, names[:1], "ram")
+    events: list[Progress] = []
+    ramerge.merge(source, tmp_path / "out", on_progress=events.append)
+    compiling = [event for event in events if event.stage == "compiling kernels"]
+    assert compiling[0] == Progress("compiling kernels", 0, 1, "kernels")
+    assert compiling[-1].done == compiling[-1].total
+    assert {event.stage for event in events} == {"compiling kernels", "merging"}
+    events.clear()
+    ramerge.merge(source, tmp_path / "again", on_progress=events.append)
+    assert {event.stage for event in events} == {"merging"}
+
+
 def test_loops_that_become_calls_of_the_c_library_run(cache: Path, compilations: list[str]) -> None:
     source = """
 def fill(x, zeros, copy):
@@ -366,7 +382,7 @@ def test_what_was_not_used_for_long_is_removed(cache: Path) -> None:
     total()
     now = time.time()
     (used,) = cache.iterdir()
-    stale, recent = cache / "stale", cache / "recent"
+    stale, recent = cache / ("5" * 64), cache / ("e" * 64)
     for path, days in ((used, 80), (stale, 91), (recent, 89)):
         path.touch()
         os.utime(path, (now - days * 86400,) * 2)
@@ -376,6 +392,41 @@ def test_what_was_not_used_for_long_is_removed(cache: Path) -> None:
     total(SOURCE + "\n")
     assert not stale.exists()
     assert {used, recent} < set(cache.iterdir())
+
+
+def test_clearing_removes_nothing_that_is_not_the_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what a user keeps in the folder that RAMERGE_CACHE names, nor what a link leads to."""
+    monkeypatch.setenv("RAMERGE_CACHE", str(tmp_path))
+    home, linked, digest = tmp_path / "ramerge/counts", tmp_path / "linked", "c" * 64
+    kept = [tmp_path / "counts/table", tmp_path / "counts" / digest, linked / digest, home / "notes.txt"]
+    kept += [tmp_path / "deltas/mine/file", linked / "folder" / digest]
+    for path in kept:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    others = home / ("d" * 64)
+    others.write_text("")
+    (home / ("e" * 64)).symlink_to(linked / digest)
+    (home / ("f" * 64)).symlink_to(linked / "folder")
+    for path in (*kept, *home.iterdir(), *(path.parent for path in kept)):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 12345678)
+        store.sweep(home)
+    assert others.exists()
+    store.write("counts", bytes(32), b"x")
+    assert sorted(path.name for path in home.iterdir()) == ["0" * 64, "notes.txt"]
+    assert all(path.exists() for path in kept)
+    (tmp_path / "ramerge/kernels").symlink_to(linked)
+    store.write("kernels", bytes(32), b"x")
+    assert all(path.exists() for path in kept)
+
+
+def test_the_cache_says_that_it_is_one(cache: Path) -> None:
+    """As the specification of CACHEDIR.TAG wants it, so that backups leave it out."""
+    for _ in range(2):
+        store.write("kernels", bytes(32), b"x")
+    assert (cache.parent / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
+    assert not (cache.parent.parent / "CACHEDIR.TAG").exists()
 
 
 def test_where_kernels_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,7 +440,7 @@ def test_where_kernels_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/shared")
     assert store.folder("kernels") == Path("/shared/ramerge/kernels")
     monkeypatch.setenv("RAMERGE_CACHE", "/there")
-    assert store.folder("kernels") == Path("/there/kernels")
+    assert store.folder("kernels") == Path("/there/ramerge/kernels")
 
 
 def test_nothing_is_kept_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:

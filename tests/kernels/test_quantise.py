@@ -9,7 +9,7 @@ import torch
 
 from ramerge.kernels.dequantise import SCALES, Grid, dequantise
 from ramerge.kernels.quantise import CODES, quantise
-from tests.quantised import quantised
+from tests.formats.quantised import quantised
 
 _FLOAT8 = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}
 _SHAPES = [

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ramerge.kernels import anatomy
+from ramerge.kernels import task_vector_statistics as anatomy
 from ramerge.kernels.elementwise import Inputs
 from ramerge.kernels.fixed import CHUNK, LIMBS, WIDE_LIMBS, decode, encode
 from ramerge.kernels.formats import uniform
@@ -133,7 +133,7 @@ def test_figures_of_an_analysis_do_not_leave_float32(size: float) -> None:
     values = np.random.default_rng(0).normal(0, size, (3, 700))
     values[0] = 0
     stack = [words(floats(row, "F32")) for row in values]
-    layout = anatomy.Layout(2)
+    layout = anatomy.TallyLayout(2)
     counts, found = np.zeros(anatomy.size_of(layout.counts), np.int64), anatomy.tables(2)
     sums, beyond = np.zeros(anatomy.size_of(layout.sums)), np.zeros((1, 2, 2), np.int64)
     loop = uniform("F32", 3)

@@ -58,7 +58,8 @@ def least_squares(taus):
 
 def authors(taus, steps=300, rate=1e-5):
     """The authors' solver: torch's Adam along torch's gradient of the loss as the paper writes it, in float32."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     vectors = torch.stack([torch.tensor(tau) for tau in taus])
     merged = torch.nn.Parameter(vectors.sum(dim=0))
     optimizer = torch.optim.Adam([merged], lr=rate, weight_decay=0)
@@ -70,6 +71,7 @@ def authors(taus, steps=300, rate=1e-5):
     return merged.detach().numpy()
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_adam_is_the_authors_solver(shape, count):
@@ -80,6 +82,7 @@ def test_adam_is_the_authors_solver(shape, count):
     np.testing.assert_allclose(merged, authors(taus), rtol=0, atol=1e-8)
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("shape", [(6, 40), (40, 6)])
 def test_adam_takes_steps_and_rate(shape):
     taus = agents(shape, 2, scale=1.0)
@@ -282,6 +285,7 @@ def test_what_is_not_finite_shows_in_the_result(value, shape, solver):
     assert not np.isfinite(SOLVERS[solver](taus)[2, 3])
 
 
+@pytest.mark.full  # large matrices
 @pytest.mark.parametrize("real", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("shape", [(2, 3), (1200, 300), (300, 1200), (40, 2500), (1500, 30), (600, 600), (1100, 1050)])
@@ -307,8 +311,10 @@ def test_scratch_memory_is_what_was_promised(solver, shape, count, real):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("shape", [(6, 40), (40, 6), (30, 30)])
+@pytest.mark.needs("torch")
 def test_torch_computes_the_same(shape, solver, monkeypatch):
-    torch = pytest.importorskip("torch")
+    import torch
+
     taus = [*agents(shape, 2), np.zeros(shape, np.float32)]
     taus[0].flags.writeable = False
     expected = SOLVERS[solver](taus)
@@ -340,11 +346,14 @@ class Pretended:
 
 
 def on_a_gpu(monkeypatch):
-    torch = Pretended(pytest.importorskip("torch"))
-    monkeypatch.setattr(wudi, "_gpu", lambda: torch)
-    return torch
+    import torch
+
+    pretended = Pretended(torch)
+    monkeypatch.setattr(wudi, "_gpu", lambda: pretended)
+    return pretended
 
 
+@pytest.mark.needs("torch")
 def test_a_gpu_is_used_where_there_is_one(monkeypatch):
     taus = agents((20, 30), 2)
     expected = [solve(taus) for solve in SOLVERS.values()]
@@ -355,14 +364,16 @@ def test_a_gpu_is_used_where_there_is_one(monkeypatch):
         assert torch.put == ["cuda:0", "cuda:0"]
 
 
-@pytest.mark.parametrize("gpu", [False, True], ids=["processor", "GPU"])
+@pytest.mark.parametrize(
+    "gpu", [pytest.param(False, id="processor"), pytest.param(True, id="GPU", marks=pytest.mark.needs("torch"))]
+)
 def test_plan_record_and_card_say_what_computes(gpu, monkeypatch, tmp_path):
     torch = on_a_gpu(monkeypatch) if gpu else None
     wanted = "cuda:0 (NVIDIA H100)" if gpu else "cpu"
     source = recipe(tmp_path, write_simple(tmp_path), "wudi")
-    assert ramerge.plan(source).as_dict()["runs_on"] == wanted
+    assert ramerge.plan(source).to_dict()["runs_on"] == wanted
     record = ramerge.merge(source, tmp_path / "out")
-    assert record.runs_on == record.as_dict()["runs_on"] == wanted
+    assert record.runs_on == record.to_dict()["runs_on"] == wanted
     assert set(torch.put if torch else ()) == ({"cuda:0"} if gpu else set())
 
 

@@ -22,7 +22,7 @@ def sharpened(seed: int) -> model.Weights:
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_right_is_what_greedy_decoding_answers(task: tasks.Task) -> None:
+def test_right_is_what_greedy_decoding_answers(task: tasks.DemoTask) -> None:
     weights = sharpened(1)
     prompts = [example.prompt for example in held_out(task, 0, 12, 1)[1]]
     tokens, cache, found = encoded(prompts), [], []

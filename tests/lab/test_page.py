@@ -1,17 +1,18 @@
 """What the page says beside its tables: verdicts in words, kinds of prompts, and the real agents."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from lab.claims import RULES, claims, signed
 from lab.results import Results
-from lab.rows import ALL
+from lab.rows import ALL, Row
 from lab.settings import MAIN
 from lab.statistics import Estimate, nemenyi
 
-from lab import advice, details, page, smollm, summary, tables
+from lab import advice, details, page, published, smollm, summary, tables
 
 
 def kept(folder: Path, seed: int, **models: str) -> None:
@@ -104,12 +105,12 @@ def test_words_follow_the_rule_for_differences(low: float, high: float, words: s
         ({}, "first"),
         ({"first": 80.0, "second": 80.9}, "first"),  # neither is better on both
         ({"first": 80.0, "second": 81.1}, "second"),
-        ({"first": 80.0, "third": 85.0}, "first"),  # the third is not among the best on tiny agents
-        ({"first": 80.0, "second": 81.1, "third": 85.0}, "second"),
+        ({"first": 80.0, "third": 85.0}, "third"),  # however far behind on tiny agents
+        ({"second": 80.0, "third": 80.9}, "second"),
         ({"second": 80.0}, "second"),
     ],
 )
-def test_real_agents_decide_between_the_best_on_tiny_agents(real: dict[str, float], chosen: str) -> None:
+def test_real_agents_decide_where_there_are_any(real: dict[str, float], chosen: str) -> None:
     tiny = np.array([70.0, 69.2, 60.0])
     assert advice.chosen_of(("first", "second", "third"), tiny, real) == chosen
 
@@ -123,6 +124,32 @@ def test_candidates_are_each_once_and_advice_is_one_of_them(kept: Results) -> No
     assert all(len(one.names) == one.scores.shape[1] and one.name in one.names for one in known.values())
     assert [one.name for one in known["sparse"].settings] == ["three", "five"]  # four has fewer candidates
     assert known["sparse"].real is not None and known["copies"].real is None
+
+
+def test_the_agents_that_decide_are_those_that_check(kept: Results) -> None:
+    known = dict(advice.choices(kept))
+    assert known["sparse"].deciding == "real" and len(known["sparse"].regrets) == 3
+    assert known["copies"].deciding == "tiny" and len(known["copies"].regrets) == 10
+
+
+def test_for_several_sparse_agents_the_sum_comes_first_and_the_page_says_what_speaks_against_it(kept: Results) -> None:
+    sparse = dict(advice.choices(kept))["sparse"]
+    assert sparse.name == "task_arithmetic" and sparse.divided and sparse.tuned == "sum x 0.5"
+    text = " ".join(page.text(kept).split())
+    assert "For *sparse* agents the tiny ones disagree (`task_arithmetic` 69.0, `task_arithmetic scale=0.5`" in text
+    assert "the real agents speak against it" not in text
+
+
+def test_merges_that_were_not_scored_are_named_until_they_are(real: smollm.Real) -> None:
+    assert {"ties", "ties density=0.1"} <= set(smollm.asked_merges())
+    assert "`ties density=0.1`" in page._unscored(real)
+    scored = {f"{name}, {dtype}": real.rewards["base"] for name in smollm.asked_merges() for dtype in real.merges}
+    assert page._unscored(replace(real, rewards=real.rewards | scored)) == ""
+
+
+def test_published_tables_are_counted() -> None:
+    assert published.ahead_of_sum("RAM", "RAM+") == (2, 5)
+    assert published.ahead_of_sum("average") == (0, 1)
 
 
 def test_advice_has_the_figures_of_the_page(kept: Results) -> None:
@@ -153,12 +180,20 @@ def test_the_best_method_tells_tuned_from_default_parameters(kept: Results) -> N
     main, line = kept.setting(MAIN), next(line for line in summary.lines(kept) if line.startswith("**The best method"))
     assert main is not None
     best, default = ({name: one[name].mean for name in one} for one in (main.best, main.default))
-    top = max((row.name for row in ALL), key=lambda name: best[name])
+    top = max((row.name for row in ALL if row.name in best), key=lambda name: best[name])
     assert f"tuned on validation prompts `{top}` has the highest mean" in line
     assert f"`ram+` {best['ram+']:.1f} %" in line and f"`{top}` has {default[top]:.1f} %" in line
     # the p-value of the text is that of the table
     (row,) = (row for row in tables.of_methods(main).splitlines() if row.startswith(f"| `{top}` |"))
     assert f"p = {row.split('|')[7].strip().strip('*')} " in line
+
+
+def test_a_method_without_results_is_named_as_not_measured(kept: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (page, summary, tables):
+        monkeypatch.setattr(module, "ALL", (*ALL, Row("unmeasured", "linear")))
+    text = page.text(kept)
+    (line,) = (line for line in text.splitlines() if line.startswith("Not measured yet: "))
+    assert "`unmeasured`" in line and text.count("`unmeasured`") == 1
 
 
 def test_one_figure_has_one_value(kept: Results) -> None:

@@ -14,14 +14,14 @@ from ramerge.selection.scores import Scores, Split, read_scores
 ITEMS = 60
 
 
-def facts(model: Path) -> dict[str, Any]:
+def fingerprint(model: Path) -> dict[str, Any]:
     """Method and parameters of a merged model."""
     return json.loads((model / "ramerge.json").read_text())
 
 
 def quality(model: Path) -> float:
     """A share that is best for ram+ at r = 0.3."""
-    record = facts(model)
+    record = fingerprint(model)
     r = record["parameters"].get("r", 0.0)
     return {"ram+": 0.8, "ram": 0.6, "ties": 0.5}.get(record["method"], 0.2) - abs(r - 0.3)
 
@@ -47,7 +47,7 @@ class Fake:
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
         returned = self._returns(model, split)
         place = len(self.asked)
-        self.asked.append((facts(model), split, 0))
+        self.asked.append((fingerprint(model), split, 0))
         for part in returned if self.in_parts else [returned]:
             self.asked[place] = (*self.asked[place][:2], self.asked[place][2] + 1)
             yield read_scores(part)

@@ -24,18 +24,18 @@ from ramerge.selection.report.write import can_render, render
 from ramerge.selection.results import SearchResult
 from ramerge.selection.run import SearchRequest, search
 from ramerge.selection.scores import Objective, ScoreFailedError, Split
-from ramerge.selection.space import Axis, Choices, Range, Space
+from ramerge.selection.space import Axis, Choices, Space, ValueRange
 from ramerge.selection.spacefile import vary_space
 from ramerge.selection.text import summary
 from tests.commands import ramerge as command
-from tests.selection.scorers import ITEMS, Fake, answers, facts, known, quality
+from tests.selection.scorers import ITEMS, Fake, answers, fingerprint, known, quality
 
 pytest.importorskip("optuna")
 
 TASKS = ("add", "reverse", "sort")
 R = Axis("parameters.r", Choices((0.1, 0.2, 0.3)))
 GRID = Space(("ram", "ram+"), (R,))
-LINE = Space(("ram+",), (Axis("parameters.r", Range(0.0, 0.5)),))
+LINE = Space(("ram+",), (Axis("parameters.r", ValueRange(0.0, 0.5)),))
 
 
 def recipe(**values: Any) -> Document:
@@ -106,7 +106,7 @@ def test_cmaes_searches_ranges(tmp_path: Path) -> None:
     pytest.importorskip("cmaes")
     with pytest.raises(EvaluationError, match="cmaes: needs two ranges"):
         found(tmp_path / "one", LINE, sampler="cmaes")
-    both = Space(("ram+",), (*LINE.axes, Axis("parameters.alpha", Range(0.1, 1.0))))
+    both = Space(("ram+",), (*LINE.axes, Axis("parameters.alpha", ValueRange(0.1, 1.0))))
     result = found(tmp_path / "two", both, sampler="cmaes", trials=4)
     assert len(result.points) == 4 and all(0 <= point["parameters.r"] <= 0.5 for point in tried(result))
 
@@ -141,7 +141,7 @@ def test_the_same_seed_gives_the_same_points_also_when_stopped(tmp_path: Path, s
 
 def test_failures_are_points_and_say_why(tmp_path: Path) -> None:
     def returns(model: Path, split: Split) -> Any:
-        r = facts(model)["parameters"].get("r")
+        r = fingerprint(model)["parameters"].get("r")
         if r == 0.1:
             raise ScoreFailedError("ValueError: broken")
         if r == 0.2:
@@ -277,7 +277,7 @@ def test_a_score_without_items_says_what_it_cannot_say(tmp_path: Path) -> None:
 
 def test_several_objectives_give_a_front(tmp_path: Path) -> None:
     def returns(model: Path, _: Split) -> Any:
-        r = facts(model)["parameters"].get("r", 0.2)
+        r = fingerprint(model)["parameters"].get("r", 0.2)
         return {"good": r, "cost": {0.1: 1.0, 0.2: 5.0, 0.3: 3.0}[r]}
 
     space = Space(("ram+",), (R,))
@@ -296,7 +296,7 @@ def test_figures_hold_the_points_and_compile(tmp_path: Path) -> None:
     from ramerge.selection.report.charts import figures_of
 
     def returns(model: Path, _: Split) -> Any:
-        r = facts(model)["parameters"].get("r", 0.2)
+        r = fingerprint(model)["parameters"].get("r", 0.2)
         return {"good": r, "cost": {0.1: 1.0, 0.2: 5.0, 0.3: 3.0}[r]}
 
     objectives = (Objective("good"), Objective("cost", lower=True))
@@ -315,7 +315,7 @@ def test_the_page_shows_points_findings_and_recipe(tmp_path: Path) -> None:
         pytest.skip("the page's libraries are not here")
 
     def returns(model: Path, split: Split) -> Any:
-        if facts(model)["parameters"].get("r") == 0.1:
+        if fingerprint(model)["parameters"].get("r") == 0.1:
             raise ScoreFailedError("<script>alert(1)</script>")
         return {"one": answers(quality(model), 1)}
 
@@ -374,7 +374,7 @@ def test_words_that_make_no_sense(written: Path) -> None:
         (["--score", "scores.py:score", "--vary", "parameters.q=1"], "unknown parameter of ram+"),
         (["--score", "scores.py:score", "--space", "x.yaml"], "one of them"),
         (["--score", "scores.py:score", "--objective", "=min"], "--objective =min: must be NAME"),
-        (["--score", "math"], "suites and prompts need a server: --serve transformers|vllm|sglang"),
+        (["--score", "math"], "tasks and prompts need a server: --serve transformers|vllm|sglang"),
         (["--score", "p.jsonl", "--serve", "vllm"], "needs --reward file.py:compute_score"),
         (["--score", "scores.py:score", "--serve", "vllm"], "--score names a function"),
     ]:

@@ -10,7 +10,7 @@ from ramerge.demo.run import AGENTS
 from ramerge.foundation.errors import RecipeError
 from ramerge.recipe.document import Document
 from ramerge.selection.points import recipe_of
-from ramerge.selection.space import Choices, Range, Space
+from ramerge.selection.space import Choices, Space, ValueRange
 from ramerge.selection.spacefile import file_space, vary_space
 
 TASKS = ("add", "reverse", "sort")
@@ -126,7 +126,7 @@ def test_a_grid_of_words() -> None:
 @given(st.integers(0, 20), st.integers(1, 20), st.integers(1, 7), st.booleans())
 def test_a_range_lists_its_values_in_order_and_within(low: int, length: int, step: int, whole: bool) -> None:
     unit = 1 if whole else 0.1
-    domain = Range(low * unit, (low + length) * unit, min(step, length) * unit)
+    domain = ValueRange(low * unit, (low + length) * unit, min(step, length) * unit)
     values = domain.listed()
     assert values is not None and list(values) == sorted(set(values))
     assert domain.low <= values[0] and values[-1] <= domain.high

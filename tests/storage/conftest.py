@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.storage import seaweed
+from tests.storage.memory import Memory
 from tests.storage.web import WebServer, serving
 
 
 @pytest.fixture(scope="session")
 def _s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[seaweed.Server]:
     """One server for each process of tests: it starts in some seconds, and nothing has to be shared or locked."""
-    pytest.importorskip("obstore")
     try:
         with seaweed.running(tmp_path_factory.mktemp("s3")) as server:
             yield server
@@ -30,9 +30,16 @@ def s3(_s3_server: seaweed.Server, monkeypatch: pytest.MonkeyPatch) -> seaweed.S
 
 
 @pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    """Buckets of Google's kind (which have no uploads to abort) in the memory of this process: no server is asked."""
+    made = Memory()
+    monkeypatch.setattr("obstore.store.GCSStore", made.open)
+    return made
+
+
+@pytest.fixture
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
     """A web server for the files of a folder."""
-    pytest.importorskip("obstore")
     with serving(tmp_path_factory.mktemp("web")) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""A merge to an output elsewhere in a process of its own, which is killed with SIGKILL at a moment of choice.
+"""A merge to a remote output in a process of its own, which is killed or stopped at a moment of choice.
 
 It is no fork, because the threads of obstore do not survive one. `python -m tests.storage.killed` reads from standard
 input what to do, as JSON: `source`, `out`, `options`, and the moment: [what, number]. `said` are its notes.
@@ -13,30 +13,12 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
-from ramerge.checkpoint.storage.objects import RANKS
-from ramerge.engine.ranks import Rank
-from tests import kills
+from tests.e2e import kills
 
-PART = 5 << 20  # the least that a store takes
-_UPLOAD = f"""
-import os, sys
-import obstore
-from obstore.store import S3Store
-
-def parts():
-    yield from (b"x" * {PART} for _ in range(3))
-    os._exit(9)
-
-store = S3Store(sys.argv[1], client_options={{"allow_http": True}})
-obstore.put(store, sys.argv[2], parts(), use_multipart=True, chunk_size={PART}, max_concurrency=1)
-"""
-
-
-def leave_upload(bucket: str, key: str) -> None:
-    """Leave an upload open, as another program that is killed does."""
-    assert subprocess.run([sys.executable, "-c", _UPLOAD, bucket, key]).returncode == 9
+SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
 
 
 def killed(source: dict[str, Any], out: str, what: str, number: int, **options: Any) -> bool:
@@ -48,10 +30,10 @@ def killed(source: dict[str, Any], out: str, what: str, number: int, **options: 
 
 
 def started(
-    source: dict[str, Any], out: str, what: str = "never", number: int = 0, **options: Any
+    source: dict[str, Any], out: str, what: str, number: int, *, signal: str = "SIGKILL", **options: Any
 ) -> subprocess.Popen[str]:
-    """The process that does so. It may be a rank: `rank` is the arguments of a `Rank`."""
-    asked = {"source": source, "out": out, "what": what, "number": number, "options": options}
+    """The process that does so; with SIGSTOP it sleeps at that moment instead."""
+    asked = {"source": source, "out": out, "what": what, "number": number, "signal": signal, "options": options}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-m", "tests.storage.killed"], text=True, **pipes)
     assert process.stdin is not None
@@ -66,52 +48,37 @@ def _die() -> None:
 
 
 def _main() -> None:
-    from ramerge.checkpoint import relay
-    from ramerge.checkpoint.storage import objects_out
+    from ramerge.output import remote_output
 
     asked = json.load(sys.stdin)
-    what, left = asked["what"], iter(range(asked["number"]))
+    what, calls = asked["what"], count()
 
-    def dies_before(owner: Any, name: str, counts: Callable[..., bool] = lambda *_: True) -> None:
+    def dies_before(owner: Any, name: str) -> None:
         real: Callable[..., Any] = getattr(owner, name)
 
         def counted(*arguments: Any, **options: Any) -> Any:
-            if counts(*arguments) and next(left, None) is None:
-                _die()
+            if next(calls) == asked["number"]:
+                os.kill(os.getpid(), SIGNALS[asked["signal"]])
             return real(*arguments, **options)
 
         setattr(owner, name, counted)
 
-    objects_out._PART = PART
     if what == "record":
         kills.die_at(asked["number"])
-    elif what == "part":
-        real = objects_out._pieces
-
-        def pieces(*arguments: Any) -> Any:
-            for piece in real(*arguments):
-                if next(left, None) is None:
-                    _die()
-                yield piece
-
-        objects_out._pieces = pieces
-    elif what == "sent":
-        dies_before(relay._Sent, "add")
-    elif what == "emptied":
-        dies_before(os, "truncate")
-    elif what in ("put", "told"):
+    elif what == "arrived":
+        dies_before(remote_output._UploadLog, "add")
+    elif what == "removed here":
+        dies_before(remote_output.RemoteStage, "remove")
+    elif what == "put":
         import obstore
 
-        dies_before(obstore, "put", lambda _store, key, *_: key.startswith(RANKS) == (what == "told"))
+        dies_before(obstore, "put")
     elif what == "removed":
         import obstore
 
-        dies_before(obstore, "delete", lambda _store, keys: not keys[0].startswith(RANKS))
+        dies_before(obstore, "delete")
     warnings.simplefilter("ignore")
-    options = asked["options"]
-    if "rank" in options:
-        options["rank"] = Rank(*options["rank"])
-    kills.merge(asked["source"], asked["out"], **options)
+    kills.merge(asked["source"], asked["out"], **asked["options"])
 
 
 if __name__ == "__main__":

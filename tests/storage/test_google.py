@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from tests import kills
+from ramerge.foundation.errors import OutputWarning
 from tests.checkpoints import recipe, write_simple
+from tests.e2e import kills
+from tests.engine.test_uploads import as_written_here
 from tests.storage import google
 from tests.storage.seaweed import OPEN, Server
 
@@ -30,18 +32,22 @@ def test_merges_from_and_to_a_bucket_are_those_of_folders(gs: Server, tmp_path: 
     for name in ("base", *agents):
         gs.put(tmp_path / name, name, OPEN)
     there = {"base": f"gs://{OPEN}/base", "agents": {name: f"gs://{OPEN}/{name}" for name in agents}}
-    ramerge.merge(source | there, tmp_path / "from there", cache=False)
+    ramerge.merge(source | there, tmp_path / "from there", options=ramerge.Options(cache=False))
     for name in ("here", "from there"):
         (tmp_path / name / "ramerge.yaml").unlink()  # names the inputs
     assert kills.weights(tmp_path / "from there") == kills.weights(tmp_path / "here")
-    ramerge.merge(source, tmp_path / "here", overwrite=True)
-    ramerge.merge(source, out, stage=stage)
-    assert kills.weights_of(gs.files("merged", OPEN)) == kills.weights(tmp_path / "here")
+    ramerge.merge(source, tmp_path / "here", options=ramerge.Options(overwrite=True))
+    with pytest.warns(OutputWarning, match="this store ignores conditions"):  # the stand-in does
+        ramerge.merge(source, out, options=ramerge.Options(upload=ramerge.Upload(stage=stage)))
+    assert as_written_here(gs.files("merged", OPEN)) == kills.weights(tmp_path / "here")
     with pytest.raises(ramerge.PlanError, match="holds files"):
-        ramerge.merge(source, out, stage=stage)
-    ramerge.merge(source | {"method": "ram"}, out, stage=stage, overwrite=True)
-    ramerge.merge(source | {"method": "ram"}, tmp_path / "here", overwrite=True)
-    assert kills.weights_of(gs.files("merged", OPEN)) == kills.weights(tmp_path / "here")
+        ramerge.merge(source, out, options=ramerge.Options(upload=ramerge.Upload(stage=stage)))
+    with pytest.warns(OutputWarning, match="this store ignores conditions"):
+        ramerge.merge(
+            source | {"method": "ram"}, out, options=ramerge.Options(overwrite=True, upload=ramerge.Upload(stage=stage))
+        )
+    ramerge.merge(source | {"method": "ram"}, tmp_path / "here", options=ramerge.Options(overwrite=True))
+    assert as_written_here(gs.files("merged", OPEN)) == kills.weights(tmp_path / "here")
     assert not stage.exists()
 
 

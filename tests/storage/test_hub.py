@@ -12,10 +12,11 @@ import pytest
 from rich.filesize import decimal
 
 import ramerge
-from ramerge.checkpoint.hub import resolve
-from ramerge.checkpoint.storage.hub import said
 from ramerge.foundation.errors import DownloadNote
+from ramerge.storage.hub import said
+from ramerge.storage.models import resolve
 from tests.checkpoints import simple, write_checkpoint, write_simple
+from tests.commands import ramerge as command
 from tests.storage.hub import COMMIT, NAME, TOKEN, standing_in
 from tests.storage.web import WebServer
 
@@ -23,7 +24,6 @@ from tests.storage.web import WebServer
 @pytest.fixture
 def hub(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
     """A hub with one repository, and an empty cache."""
-    pytest.importorskip("obstore")
     from huggingface_hub import constants
 
     folder = tmp_path_factory.mktemp("hub")
@@ -79,7 +79,7 @@ def test_another_machine_asks_the_hub_itself(
 def test_a_merge_reads_by_range_and_downloads_nothing(revision: str, hub: WebServer, tmp_path: Path) -> None:
     record = ramerge.merge(recipe(tmp_path, NAME + revision), tmp_path / "out")
     assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
-    assert record.statistics[1].model == NAME + revision
+    assert [*record.agents.values()][1].model == NAME + revision
     assert f"tool: {NAME}@{revision.removeprefix('@') or COMMIT}" in (tmp_path / "out/ramerge.yaml").read_text()
     assert cached_files(hub) == []
 
@@ -153,14 +153,25 @@ def test_a_hub_that_does_not_answer_is_named(kind: str) -> None:
     assert said(ValueError("no such name")) == "no such name"
 
 
+def test_advice_about_a_hub_that_does_not_answer_is_given_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_simple(tmp_path)
+    models = ["--base", tmp_path / "base", "--agent", "a=org/absent"]
+    closed = {"HF_ENDPOINT": "http://127.0.0.1:9", "RAMERGE_RETRY_SECONDS": "0", "HF_HOME": str(tmp_path / "hub")}
+    for name, value in closed.items():
+        monkeypatch.setenv(name, value)
+    told = command("plan", *models).stderr
+    assert told.count("check ") == told.count("network") == told.count("org/absent: ") == 1
+    assert "the hub's address http://127.0.0.1:9 (HF_ENDPOINT)" in told
+
+
 def test_without_obstore_it_is_downloaded(hub: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramerge.checkpoint.hub.find_spec", lambda _name: None)
+    monkeypatch.setattr("ramerge.storage.models.find_spec", lambda _name: None)
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     size = sum(path.stat().st_size for path in (hub.folder / NAME).iterdir() if path.suffix != ".png")
     said = re.escape(f"{NAME}: downloads {decimal(size)} into the hub's cache; without a download, by range: pip ")
     with pytest.warns(DownloadNote, match=said):
         planned = ramerge.plan(recipe(tmp_path))
-    assert planned.problems == () and "model-00001-of-00002.safetensors" in str(planned.files)
+    assert planned.problems == () and "model-00001-of-00002.safetensors" in str(planned.details.files)
     ramerge.merge(recipe(tmp_path), tmp_path / "out")
     assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
 
@@ -175,7 +186,7 @@ def test_what_the_hub_does_not_have(name: str, hub: WebServer, tmp_path: Path) -
 def test_a_signature_that_ends_is_asked_for_again(hub: WebServer, tmp_path: Path) -> None:
     plan = ramerge.plan(recipe(tmp_path), tmp_path / "out")
     hub.handler.signature = "2"  # type: ignore[attr-defined]
-    ramerge.merge(plan)
+    plan.merge()
     assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
 
 
@@ -196,7 +207,7 @@ def test_access_that_ends_in_the_middle(hub: WebServer, tmp_path: Path) -> None:
     plan = ramerge.plan(recipe(tmp_path), tmp_path / "out")
     hub.fault = lambda request: request.say(403)
     with pytest.raises(ramerge.CheckpointError, match=rf"{NAME}@{COMMIT}/model\S+: .*403.*hf auth login"):
-        ramerge.merge(plan)
+        plan.merge()
     assert not any(path.name.startswith(("out", ".out")) for path in tmp_path.iterdir())
 
 
@@ -204,7 +215,7 @@ def test_a_file_that_is_replaced_on_the_server_of_bytes(hub: WebServer, tmp_path
     plan = ramerge.plan(recipe(tmp_path), tmp_path / "out")
     write_checkpoint(hub.folder / NAME, simple(3, moved=0.4), shards=2)
     with pytest.raises(ramerge.CheckpointError, match=rf"{NAME}@{COMMIT}/model\S+: has changed since"):
-        ramerge.merge(plan)
+        plan.merge()
 
 
 def test_a_token_goes_to_the_hub_only(

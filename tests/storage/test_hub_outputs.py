@@ -11,11 +11,11 @@ import pytest
 
 import ramerge
 from ramerge.foundation.errors import OutputWarning
-from tests import kills
 from tests.checkpoints import recipe, write_simple
 from tests.commands import ramerge as command
+from tests.e2e import kills
+from tests.plans import planned
 from tests.storage.hub import TOKEN, State, standing_in
-from tests.storage.test_executors import WORLD, in_threads
 from tests.storage.test_outputs import CASES, left, stage
 from tests.storage.web import Request, WebServer
 
@@ -52,9 +52,9 @@ def test_the_output_is_that_of_a_folder(
     case: str, branch: str, hub: WebServer, source: dict[str, Any], stage: Path, tmp_path: Path
 ) -> None:
     source = source | CASES[case]
-    ramerge.merge(source, tmp_path / "here", cache=False)
-    plan = ramerge.plan(source, f"hub:me/merged{branch}", cache=False)
-    ramerge.merge(plan)
+    ramerge.merge(source, tmp_path / "here", options=ramerge.Options(cache=False))
+    plan = ramerge.plan(source, f"hub:me/merged{branch}", options=ramerge.Options(cache=False))
+    plan.merge()
     made = hub.folder / f"me/merged{branch}"
     assert {path.name for path in made.iterdir()} == {path.name for path in (tmp_path / "here").iterdir()}
     for path in (tmp_path / "here").glob("*[s.]*"):
@@ -68,19 +68,15 @@ def test_the_output_is_that_of_a_folder(
     assert left(stage) == []
 
 
-def on_ranks(source: dict[str, Any], out: str | Path) -> None:
-    assert in_threads(source, out) == [None] * WORLD
-
-
 def as_sweep(source: dict[str, Any], out: str | Path) -> None:
-    ramerge.sweep(source, out, vary={"parameters.r": [0, 0.1]}, cache=False)
+    ramerge.sweep(source, out, vary={"parameters.r": [0, 0.1]}, options=ramerge.Options(cache=False))
 
 
 def as_delta(source: dict[str, Any], out: str | Path) -> None:
-    ramerge.merge(source, out, as_delta=True, cache=False)
+    ramerge.merge(source, out, as_delta=True, options=ramerge.Options(cache=False))
 
 
-@pytest.mark.parametrize("make", [on_ranks, as_sweep, as_delta])
+@pytest.mark.parametrize("make", [as_sweep, as_delta])
 def test_all_kinds_of_outputs_are_one_commit(
     make: Callable[..., None], hub: WebServer, source: dict[str, Any], stage: Path, tmp_path: Path
 ) -> None:
@@ -99,12 +95,12 @@ def test_nothing_is_visible_before_the_commit(hub: WebServer, source: dict[str, 
     with pytest.raises(
         ramerge.OutputError, match=r"hub:me/merged: the hub cannot take it: .*100 % of the work is kept"
     ):
-        ramerge.merge(source, "hub:me/merged", cache=False)
+        ramerge.merge(source, "hub:me/merged", options=ramerge.Options(cache=False))
     assert list((hub.folder / "me/merged").iterdir()) == []
     hub.fault = lambda request: False
     hub.asked.clear()
     with pytest.warns(OutputWarning, match="hub:me/merged: continuing: 100 %"):
-        ramerge.merge(source, "hub:me/merged", cache=False)
+        ramerge.merge(source, "hub:me/merged", options=ramerge.Options(cache=False))
     assert not any("/large/" in path for _, path, _ in hub.asked), "what was sent is not sent again"
     assert (hub.folder / "me/merged/model.safetensors.index.json").exists()
     assert left(stage) == []
@@ -131,14 +127,18 @@ def test_what_is_refused(
     (hub.folder / "me/merged/README.md").write_text("mine")
     state(hub).private["me/merged"] = True
     prepare(state(hub))
-    (problem,) = ramerge.plan(source, "hub:me/merged", **options).problems
+    (problem,) = planned(source, "hub:me/merged", **options).problems
     assert re.search(said, problem) and TOKEN not in problem
 
 
 def test_overwriting_and_public(hub: WebServer, source: dict[str, Any], tmp_path: Path) -> None:
-    ramerge.merge(source, "hub:me/merged", public=True)
+    ramerge.merge(source, "hub:me/merged", options=ramerge.Options(upload=ramerge.Upload(public=True)))
     assert state(hub).private == {"me/merged": False}
-    ramerge.merge(source | {"shard_size": "5GB"}, "hub:me/merged", public=True, overwrite=True)
+    ramerge.merge(
+        source | {"shard_size": "5GB"},
+        "hub:me/merged",
+        options=ramerge.Options(overwrite=True, upload=ramerge.Upload(public=True)),
+    )
     files = {path.name for path in (hub.folder / "me/merged").iterdir()}
     assert "model.safetensors" in files and "model.safetensors.index.json" not in files
     assert not any("-of-" in name for name in files)
@@ -147,7 +147,7 @@ def test_overwriting_and_public(hub: WebServer, source: dict[str, Any], tmp_path
 def test_a_token_that_may_not_write_there(hub: WebServer, source: dict[str, Any], stage: Path) -> None:
     hub.fault = lambda request: request.path == "/api/repos/create" and request.say(403)
     with pytest.raises(ramerge.OutputError, match=r"hub:me/merged: access is denied .403.; log in") as caught:
-        ramerge.merge(source, "hub:me/merged", cache=False)
+        ramerge.merge(source, "hub:me/merged", options=ramerge.Options(cache=False))
     assert TOKEN not in str(caught.value)
     assert left(stage) == []
 
@@ -162,18 +162,18 @@ def test_a_token_that_expires_in_the_middle(hub: WebServer, source: dict[str, An
 
     hub.fault = expires
     with pytest.raises(ramerge.OutputError, match=r"hub:me/merged/model-\S+: access is denied .401.*is kept") as caught:
-        ramerge.merge(source, "hub:me/merged", cache=False)
+        ramerge.merge(source, "hub:me/merged", options=ramerge.Options(cache=False))
     assert TOKEN not in str(caught.value)
     hub.fault = lambda request: False
     with pytest.warns(OutputWarning, match="continuing"):
-        ramerge.merge(source, "hub:me/merged", cache=False)
+        ramerge.merge(source, "hub:me/merged", options=ramerge.Options(cache=False))
     assert len(state(hub).commits) == 1
 
 
 def test_the_branch_has_moved(hub: WebServer, source: dict[str, Any]) -> None:
     hub.fault = lambda request: "/commit/" in request.path and request.say(412)
     with pytest.raises(ramerge.OutputError, match=r"hub:me/merged: the hub cannot take it: .*412"):
-        ramerge.merge(source, "hub:me/merged", cache=False)
+        ramerge.merge(source, "hub:me/merged", options=ramerge.Options(cache=False))
 
 
 @pytest.mark.parametrize(

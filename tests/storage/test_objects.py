@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.checkpoint.read import Files
-from ramerge.checkpoint.storage import client
-from ramerge.checkpoint.storage.table import open_remote
 from ramerge.engine import execute
 from ramerge.foundation.errors import CheckpointError
-from tests import kills
+from ramerge.storage import client
+from ramerge.storage.schemes import open_remote
+from ramerge.tensors.reader import Files
 from tests.checkpoints import floats, simple, write_checkpoint, write_safetensors, write_simple
 from tests.commands import ramerge as command
-from tests.deltas import write_delta
+from tests.deltas.writing import write_delta
+from tests.e2e import kills
 from tests.storage.seaweed import BUCKET, REFUSED, Server
 
 
@@ -74,7 +74,7 @@ def test_commands_take_places(s3: Server, tmp_path: Path) -> None:
     assert planned.returncode == 0 and places[1] in planned.stdout
     merged = command("merge", "--method", "ram+", *flags, "out", cwd=tmp_path)
     assert merged.returncode == 0, merged.stderr
-    analysed = command("analyze", *flags, "--json", tmp_path / "analysis.json")
+    analysed = command("analyze", *flags, "--json-file", tmp_path / "analysis.json")
     assert analysed.returncode == 0 and places[0] in (tmp_path / "analysis.json").read_text()
     again = command("merge", tmp_path / "out/ramerge.yaml", tmp_path / "again")
     assert again.returncode == 0, again.stderr
@@ -115,8 +115,12 @@ def test_pieces_of_a_delta_are_asked_for_together(s3: Server, tmp_path: Path, mo
     asked.clear()
     monkeypatch.setattr(execute, "inspect", lambda plan: ())  # looks at a sample of few tensors, one by one
     source = {"method": "ram", "base": str(tmp_path / "base")}
-    ramerge.merge({**source, "agents": {"a": {"delta": places}}}, tmp_path / "there", cache=False)
-    ramerge.merge({**source, "agents": {"a": str(tmp_path / "two")}}, tmp_path / "here", cache=False)
+    ramerge.merge(
+        {**source, "agents": {"a": {"delta": places}}}, tmp_path / "there", options=ramerge.Options(cache=False)
+    )
+    ramerge.merge(
+        {**source, "agents": {"a": str(tmp_path / "two")}}, tmp_path / "here", options=ramerge.Options(cache=False)
+    )
     assert weights(tmp_path / "there") == weights(tmp_path / "here")
     assert len(asked) < headers + 40
     assert sum(asked) < 3 * sum(path.stat().st_size for name in ("d1", "d2") for path in (tmp_path / name).iterdir())
@@ -125,9 +129,9 @@ def test_pieces_of_a_delta_are_asked_for_together(s3: Server, tmp_path: Path, mo
 def test_delta_and_apply_from_a_bucket(s3: Server, tmp_path: Path) -> None:
     write_simple(tmp_path)
     base, code = (s3.put(tmp_path / name, f"apply/{name}") for name in ("base", "code"))
-    assert command("delta", base, code, tmp_path / "delta").returncode == 0
+    assert command("delta", "--base", base, "--agent", f"a={code}", tmp_path / "delta").returncode == 0
     delta = s3.put(tmp_path / "delta", "apply/delta")
-    assert command("apply", base, delta, tmp_path / "whole").returncode == 0
+    assert command("apply", "--base", base, delta, tmp_path / "whole").returncode == 0
     assert weights(tmp_path / "whole") == weights(tmp_path / "code")
     sums = command("merge", "--method", "ram", "--base", base, "--agent", f"a={base}+{delta}", "out", cwd=tmp_path)
     assert sums.returncode == 0, sums.stderr
@@ -140,7 +144,7 @@ def test_an_object_that_changes_after_planning(s3: Server, tmp_path: Path) -> No
     write_checkpoint(tmp_path / "other", simple(9))
     s3.put(tmp_path / "other", "changing/code")
     with pytest.raises(ramerge.CheckpointError, match=r"s3://models/changing/code/\S+: has changed since"):
-        ramerge.merge(plan)
+        plan.merge()
     assert not any(path.name.startswith(("out", ".out")) for path in tmp_path.iterdir())
 
 

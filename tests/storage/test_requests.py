@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.read import Files, Reader, Span
-from ramerge.checkpoint.storage.place import Remote
-from ramerge.checkpoint.storage.storage import Storage, Stream, Version
-from ramerge.checkpoint.tensor import Stored, Tensor
 from ramerge.foundation.errors import CheckpointError
+from ramerge.storage.place import Remote
+from ramerge.storage.storage import Storage, Stream, Version
+from ramerge.tensors.reader import Files, Reader, Span
+from ramerge.tensors.tensor import Stored, Tensor
 
 NAMES = ("base", "code", "tool")
 

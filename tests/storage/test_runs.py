@@ -12,10 +12,14 @@ import pytest
 
 import ramerge
 from ramerge.engine.execute import execute
-from ramerge.engine.executors.executor import Elsewhere, bare
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.foundation.errors import ContinueNote
+from ramerge.planning.build import make_plan
+from ramerge.planning.model import MergePlan
+from ramerge.recipe.points import make_points
+from ramerge.recipe.read import open_recipe
 from tests.checkpoints import simple, write_checkpoint
+from tests.engine.executors.wrapped import Wrapped
 from tests.reference import Stored
 from tests.storage.web import WebServer
 
@@ -40,10 +44,10 @@ def recipe(web: WebServer, method: str, place: Callable[[str], str]) -> dict[str
 
 def planned(
     web: WebServer, method: str, out: Path | None, run_bytes: int, *, workers: int = 3, **options: Any
-) -> ramerge.Plan:
+) -> MergePlan:
     """A plan of small blocks."""
     source = recipe(web, method, lambda name: f"{web.url}/{name}")
-    plan = ramerge.plan(source, out, cache=False, **options)
+    plan = make_plan(make_points(open_recipe(source)), out, cache=False, **options)
     assert plan.problems == ()
     resources = replace(plan.resources, block_elements=100, run_bytes=run_bytes, workers=workers)
     return replace(plan, resources=resources)
@@ -84,17 +88,19 @@ class _Stopping(ThreadExecutor):
     def __init__(self) -> None:
         super().__init__(1)
 
-    def map(self, *_arguments: Any) -> Any:
-        """See `Executor.map`."""
+    def run(self, *_arguments: Any) -> Any:
+        """See `Executor.run`."""
         raise RuntimeError("sampled")
 
 
 def test_where_runs_are_of_use(web: WebServer, tmp_path: Path) -> None:
     here, there = (lambda name: str(web.folder / name)), (lambda name: f"{web.url}/{name}")
-    assert ramerge.plan(recipe(web, "ram", here)).resources.run_bytes == 0
-    assert ramerge.plan(recipe(web, "tsvm", there)).resources.run_bytes == 0, "it would let answers wait"
+    assert ramerge.plan(recipe(web, "ram", here)).details.resources.run_bytes == 0
+    assert ramerge.plan(recipe(web, "tsvm", there)).details.resources.run_bytes == 0, "it would let answers wait"
     plan = ramerge.plan(recipe(web, "ram", there))
-    assert 0 < plan.resources.run_bytes <= plan.bytes_read / plan.resources.workers, "every worker has some"
+    assert 0 < plan.details.resources.run_bytes <= plan.bytes_read / plan.details.resources.workers, (
+        "every worker has some"
+    )
 
 
 class _Late:
@@ -103,16 +109,17 @@ class _Late:
     def __init__(self) -> None:
         self.lengths: set[int] = set()
 
-    def map(self, worker: Any, work: Any, blocks: Any, elsewhere: Elsewhere = bare) -> Any:
-        """See `Executor.map`."""
-        self.lengths |= {len(block) for block in blocks}
+    def run(self, work: Any, runs: Any, recorder: Any) -> Any:
+        """See `Executor.run`."""
+        self.lengths |= {len(run) for run in runs}
+        first = [run[0][1] for run in runs[:4:3]]
 
-        def late(own: Any, block: Any) -> Any:
-            if block in (blocks[0], blocks[3]):
+        def late(process: Any, worker: Any, block: Any) -> Any:
+            if block in first:
                 threading.Event().wait(0.3)
-            return work(own, block)
+            return process(worker, block)
 
-        return ThreadExecutor(8).map(worker, late, blocks, elsewhere)
+        return ThreadExecutor(8).run(Wrapped(work, late), runs, recorder)
 
 
 def test_whole_tensors_come_in_order(web: WebServer, tmp_path: Path) -> None:
@@ -148,17 +155,16 @@ class _Interrupted:
     def __init__(self, blocks: int) -> None:
         self.left = blocks
 
-    def map(self, worker: Any, work: Any, blocks: Any, elsewhere: Elsewhere = bare) -> Any:
-        """See `Executor.map`."""
+    def run(self, work: Any, runs: Any, recorder: Any) -> Any:
+        """See `Executor.run`."""
 
-        def some(own: Any, block: Any) -> Any:
-            for outcome in work(own, block):
-                yield outcome
-                self.left -= 1
-                if not self.left:
-                    raise KeyboardInterrupt
+        def some(process: Any, worker: Any, block: Any) -> Any:
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+            return process(worker, block)
 
-        return ThreadExecutor(1).map(worker, some, blocks, elsewhere)
+        return ThreadExecutor(1).run(Wrapped(work, some), runs, recorder)
 
 
 def test_a_merge_that_was_stopped_in_the_middle_of_a_run_goes_on(web: WebServer, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ramerge
-from ramerge.checkpoint.storage.table import open_remote
+from ramerge.storage.schemes import open_remote
 from tests.checkpoints import simple, write_checkpoint
 from tests.storage.web import Fault, Request, WebServer
 
@@ -68,8 +68,8 @@ def test_a_signature_is_sent_and_not_kept(web: WebServer, tmp_path: Path) -> Non
     assert all(path.endswith("?sig=HUSH%2F") for _, path, _ in web.asked)
     analysis = ramerge.analyze(recipe)
     texts = [path.read_text(errors="replace") for path in (tmp_path / "out").iterdir()]
-    assert not any("HUSH" in text for text in (*texts, json.dumps(analysis.as_dict())))
-    assert not any("HUSH" in text for text in (str(ramerge.plan(recipe).as_dict()), repr(record)))
+    assert not any("HUSH" in text for text in (*texts, json.dumps(analysis.to_dict())))
+    assert not any("HUSH" in text for text in (str(ramerge.plan(recipe).to_dict()), repr(record)))
 
 
 def test_a_slow_or_busy_server_is_asked_again(web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_a_server_that_answers_badly_in_the_middle(fault: str, web: WebServer, t
     answer, said = FAULTS[fault]
     web.fault = lambda request: request.is_for_weights and request.path.startswith("/code/") and answer(request)
     with pytest.raises(ramerge.CheckpointError, match=rf"/code/model\.safetensors: .*{said}") as caught:
-        ramerge.merge(plan)
+        plan.merge()
     assert caught.value.exit_code == 2
     assert "HUSH" not in "".join(traceback.format_exception(caught.value))
     assert list(tmp_path.glob("*out*")) == [] and list(tmp_path.glob(".*out*")) == []

@@ -10,18 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ramerge.analysis.anatomy import Anatomy, Tally
 from ramerge.analysis.findings import finding_of_broken, findings_of
-from ramerge.analysis.narrowing import Narrowing, finding_of, narrowed
-from ramerge.analysis.parts import Part, TensorPart, part_of
+from ramerge.analysis.parts import AnalyzedPart, TensorPart, part_of
+from ramerge.analysis.precision_loss import Narrowing, finding_of, narrowed
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.roles import ROLES, role_of
-from ramerge.checkpoint.outputs import Out
+from ramerge.analysis.task_vector_statistics import Anatomy, Tally
 from ramerge.engine.execute import observe
 from ramerge.engine.executors.executor import Executor
-from ramerge.engine.ranks import Rank
+from ramerge.engine.result_codec import Results
 from ramerge.engine.warn import advice, effects, inspect, refuse, spoiled, warnings_of
-from ramerge.engine.worker import Known
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
@@ -31,12 +29,12 @@ from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts
 from ramerge.methods.moved import Relative, factor, in_words, measured, thresholds
 from ramerge.methods.ram import Moved
-from ramerge.methods.table import METHODS
-from ramerge.planning import remembered
+from ramerge.methods.registry import METHODS
+from ramerge.planning import cached_counts
 from ramerge.planning.build import make_plan
-from ramerge.planning.model import Plan, TensorPlan
+from ramerge.planning.model import MergePlan, TensorPlan
 from ramerge.recipe.document import Document
-from ramerge.recipe.layers import Layer, layer_of
+from ramerge.recipe.layers import LayerRange, layer_of
 from ramerge.recipe.model import DEFAULT_METHOD
 from ramerge.recipe.points import make_points
 
@@ -54,7 +52,7 @@ def plan_analysis(
     max_memory: int | str | None = None,
     cache: bool = True,
     strict: bool = False,
-) -> tuple[Plan, Anatomy]:
+) -> tuple[MergePlan, Anatomy]:
     """What an analysis reads and counts.
 
     Args:
@@ -94,39 +92,35 @@ def plan_analysis(
 
 
 def analyze(
-    plan: Plan,
+    plan: MergePlan,
     anatomy: Anatomy,
     executor: Executor,
     listen: Listener = silence,
-    *,
-    rank: Rank | None = None,
-    meet: Out | None = None,
 ) -> Analysis:
     """Carry out what `plan_analysis` planned.
 
     Args:
         plan, anatomy: what it planned.
-        executor, listen, rank, meet: as for `engine.execute.observe`.
+        executor, listen: as for `engine.execute.observe`.
 
     Raises:
         PlanError: the plan has problems.
         WeightsError: values that are not finite.
         CheckpointError: an input cannot be read.
-        RankError: another rank has failed or is lost.
     """
     if plan.problems:
         raise PlanError(plan.problems)
     began = time.monotonic()
     seen = inspect(plan)
     narrowing = narrowing_of(anatomy)
-    observed = observe(plan, (anatomy, narrowing), executor, listen, rank=rank, meet=meet)
-    known = observed.known
+    observed = observe(plan, (anatomy, narrowing), executor, listen)
+    known = observed.results
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
     tallies = {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in tensors}
     _leave_counts(plan, anatomy, tallies)
     names = tuple(plan.agents)
 
-    def part(name: str, members: Sequence[TensorPlan]) -> Part:
+    def part(name: str, members: Sequence[TensorPlan]) -> AnalyzedPart:
         found = [tallies[tensor.name] for tensor in members]
         total = found[0] if len(found) == 1 else Tally.total(found, len(names), len(anatomy.epsilons))
         return part_of(name, len(members), total, names, anatomy.epsilons)
@@ -178,7 +172,7 @@ def narrowing_of(anatomy: Anatomy) -> Narrowing:
     return Narrowing("model", anatomy.after, agents=anatomy.agents, epsilon=anatomy.epsilon)
 
 
-def _thresholds(anatomy: Anatomy, known: Known, agents: Sequence[str]) -> dict[str, float]:
+def _thresholds(anatomy: Anatomy, known: Results, agents: Sequence[str]) -> dict[str, float]:
     """Each agent's threshold; empty if rules give it several."""
     sizes = [result for (statistic, _), result in known.items() if statistic == anatomy.after]
     if anatomy.after is not None and len(sizes) != 1:
@@ -187,14 +181,14 @@ def _thresholds(anatomy: Anatomy, known: Known, agents: Sequence[str]) -> dict[s
     return dict(zip(agents, each * (len(agents) // len(each)), strict=True))
 
 
-def _rounding(plan: Plan, counts: Counts) -> dict[str, dict[str, Any]]:
+def _rounding(plan: MergePlan, counts: Counts) -> dict[str, dict[str, Any]]:
     """What rounding to the output's dtype does to each agent's updates; empty where it can do nothing."""
     return dict(zip(plan.agents, effects(counts), strict=True)) if plan.rounds_updates else {}
 
 
-def _leave_counts(plan: Plan, anatomy: Anatomy, tallies: Mapping[str, Tally]) -> None:
+def _leave_counts(plan: MergePlan, anatomy: Anatomy, tallies: Mapping[str, Tally]) -> None:
     """Spare later merges of the same files their counting pass."""
-    remembered.keep(
+    cached_counts.keep(
         plan.digest,
         plan.tensors,
         {
@@ -247,7 +241,7 @@ def _without_importance(agent: Any) -> Any:
 
 def _layers(tensors: Iterable[TensorPlan]) -> dict[str, list[TensorPlan]]:
     """Tensors by layer; where a model has several stacks of layers, each under its own name."""
-    found: dict[Layer, list[TensorPlan]] = {}
+    found: dict[LayerRange, list[TensorPlan]] = {}
     for tensor in tensors:
         if (layer := layer_of(tensor.name)) is not None:
             found.setdefault(layer, []).append(tensor)
@@ -264,7 +258,7 @@ def _roles(tensors: Iterable[TensorPlan]) -> dict[str, list[TensorPlan]]:
     return {role: found[role] for role in ROLES if role in found}
 
 
-def _tensor(tensor: TensorPlan, part: Part) -> TensorPart:
+def _tensor(tensor: TensorPlan, part: AnalyzedPart) -> TensorPart:
     layer = layer_of(tensor.name)
     return TensorPart(
         part=part,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ramerge.analysis.parts import AgentPart, Finding, Pair, Part
+from ramerge.analysis.parts import AgentPair, AgentPart, AnalyzedPart, Finding
 from ramerge.foundation.text import decimals, enumerated
 
 # An agent is sparse that moved less than this, and moved nearly everything beyond the other.
@@ -23,10 +23,10 @@ _BROKEN = 0.01
 
 
 @dataclass(frozen=True)
-class _Figures:
+class _FindingFigures:
     """What conditions and sentences are about: those agents of a model that moved anything."""
 
-    model: Part
+    model: AnalyzedPart
 
     @cached_property
     def agents(self) -> list[AgentPart]:
@@ -51,13 +51,13 @@ class _Figures:
         return min(agent.density for agent in self.agents)
 
     @cached_property
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[AgentPair]:
         """Pairs of agents that moved anything."""
         names = [agent.name for agent in self.agents]
         return [pair for pair in self.model.pairs if set(pair.agents) <= set(names)]
 
     @cached_property
-    def telling(self) -> Pair | None:
+    def telling(self) -> AgentPair | None:
         """The most alike of those pairs whose places can be told from chance.
 
         A pair shares at most min(a, b) of densities a and b where chance gives a * b, so never more than 1 / max(a, b)
@@ -103,7 +103,7 @@ class _Figures:
         return self.ram / self.average
 
 
-Row = tuple[Callable[[_Figures], bool], str]
+Row = tuple[Callable[[_FindingFigures], bool], str]
 
 _SPARSITY: tuple[Row, ...] = (
     (lambda f: not f.dense, "The updates are sparse: no agent moved more than {f.densest:.1%} of the model."),
@@ -145,7 +145,7 @@ _OWN: tuple[tuple[float, str], ...] = (
 )
 
 
-def findings_of(model: Part, dtype: str, adapters: Sequence[str] = ()) -> tuple[Finding, ...]:
+def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -> tuple[Finding, ...]:
     """Sparsity, overlap, and what averaging would cost; what merges leave is told as the output's dtype holds it.
 
     Args:
@@ -153,7 +153,7 @@ def findings_of(model: Part, dtype: str, adapters: Sequence[str] = ()) -> tuple[
         dtype: of the output.
         adapters: the names of agents that are LoRA adapters.
     """
-    figures = _Figures(model)
+    figures = _FindingFigures(model)
     if not model.elements or not figures.agents:
         return (
             Finding("The agents equal the base: there is nothing to merge.", "No element moved by more than epsilon."),
@@ -163,7 +163,7 @@ def findings_of(model: Part, dtype: str, adapters: Sequence[str] = ()) -> tuple[
     return (_sparsity(figures), *([low_rank] if low_rank else []), _overlap(figures), *several)
 
 
-def finding_of_broken(model: Part, non_finite: Mapping[str, int]) -> tuple[Finding, ...]:
+def finding_of_broken(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tuple[Finding, ...]:
     """What takes the place of all findings where so many numbers are NaN or Inf that figures say nothing; else empty.
 
     Args:
@@ -183,12 +183,12 @@ def finding_of_broken(model: Part, non_finite: Mapping[str, int]) -> tuple[Findi
     )
 
 
-def _said(table: Sequence[Row], figures: _Figures) -> str:
+def _said(table: Sequence[Row], figures: _FindingFigures) -> str:
     text = next(text for condition, text in table if condition(figures))
     return text.format(f=figures, dense=enumerated(figures.dense))
 
 
-def _sparsity(figures: _Figures) -> Finding:
+def _sparsity(figures: _FindingFigures) -> Finding:
     text = _said(_SPARSITY, figures)
     if figures.still:
         text += f" Nothing was moved by {enumerated(figures.still)}."
@@ -202,7 +202,7 @@ def _sparsity(figures: _Figures) -> Finding:
     return Finding(text, f"Moved by more than epsilon: {_each(figures.model.agents, lambda a: a.density)}.{more}")
 
 
-def _low_rank(figures: _Figures, adapters: Sequence[str]) -> Finding | None:
+def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | None:
     """What it means for RAM that agents are LoRA adapters; by their own figures, because the rest is a model's."""
     found = [agent for agent in figures.agents if agent.name in adapters]
     if not found:
@@ -229,7 +229,7 @@ def _low_rank(figures: _Figures, adapters: Sequence[str]) -> Finding | None:
     )
 
 
-def _overlap(figures: _Figures) -> Finding:
+def _overlap(figures: _FindingFigures) -> Finding:
     if len(figures.agents) == 1:
         return Finding("With a single agent nothing is shared.", "Every element that it moved is its own.")
     text = f"{_own(figures.agents)} {_said(_CHANCE, figures)}"
@@ -252,7 +252,7 @@ def _own(agents: Sequence[AgentPart]) -> str:
     return f"Of what {'; of what '.join(f'{enumerated(names)} moved, {words}' for words, names in groups.items())}."
 
 
-def _dilution(figures: _Figures, dtype: str) -> Finding:
+def _dilution(figures: _FindingFigures, dtype: str) -> Finding:
     agents, stored = figures.agents, "the output's dtypes" if dtype == "mixed" else dtype
     return Finding(
         _said(_DILUTION, figures),
@@ -263,7 +263,7 @@ def _dilution(figures: _Figures, dtype: str) -> Finding:
     )
 
 
-def _times(pair: Pair) -> float:
+def _times(pair: AgentPair) -> float:
     return pair.both / pair.expected if pair.expected else 0.0
 
 

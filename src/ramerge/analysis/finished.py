@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ramerge.analysis.results import Analysis
-from ramerge.checkpoint.delta.layout import COMPANIONS
 from ramerge.engine.record import Record, read_record, read_sweep
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import brief
+from ramerge.storage.delta_index import COMPANIONS
 
 
 def open_finished(out: Path) -> tuple[Path, Record]:
@@ -32,7 +32,7 @@ def open_finished(out: Path) -> tuple[Path, Record]:
 
 def with_differences(analysis: Analysis, record: Record) -> Analysis:
     """The analysis, with a note for every agent that is not what was merged, as far as the record can tell."""
-    merged = {agent.name: agent.values.get("active") for agent in record.statistics}
+    merged = {agent.name: agent.values.get("active") for agent in record.agents.values()}
     changed = [
         f"{agent.name} is not what was merged: it moved {agent.active:,} elements, then {merged[agent.name]:,}"
         for agent in analysis.model.agents

@@ -5,19 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator
 
-from ramerge.analysis.anatomy import Tally
-from ramerge.kernels.anatomy import EXPONENT_BINS, FATES, LEAST_EXPONENT, LEAST_ULP, MERGES, ULP_BINS
-from ramerge.methods.ram import AgentCounts
-from ramerge.methods.table import METHODS, complete
-
-# lambda under these: method, preset.
-RESCALINGS = {"ram+": ("ram+", "paper"), "ram+ official": ("ram+", "official"), "ram+s": ("ram+s", "paper")}
+from ramerge.analysis.task_vector_statistics import Tally
+from ramerge.kernels.task_vector_statistics import EXPONENT_BINS, FATES, LEAST_EXPONENT, LEAST_ULP, MERGES, ULP_BINS
+from ramerge.methods.ram import RESCALINGS, AgentCounts
 
 # Lower bounds of bins, as powers of two; the first bin is for 0.
 EXPONENTS = (None, *range(LEAST_EXPONENT, LEAST_EXPONENT + EXPONENT_BINS - 1))
@@ -102,7 +97,7 @@ class AgentPart:
 
 
 @dataclass(frozen=True)
-class Pair:
+class AgentPair:
     """Two agents in one part of the model.
 
     Attributes:
@@ -125,7 +120,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Part:
+class AnalyzedPart:
     """The model, a layer, a role, or a tensor.
 
     Attributes:
@@ -140,14 +135,14 @@ class Part:
     tensors: int
     elements: int
     agents: tuple[AgentPart, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[AgentPair, ...]
 
 
 @dataclass(frozen=True)
 class TensorPart:
     """One tensor: `part`, and where it stands; layer None outside of layers."""
 
-    part: Part
+    part: AnalyzedPart
     shape: tuple[int, ...]
     dtype: str
     layer: int | None
@@ -162,10 +157,10 @@ class Finding:
     reason: str
 
 
-def part_of(name: str, tensors: int, tally: Tally, agents: Sequence[str], epsilons: Sequence[float]) -> Part:
+def part_of(name: str, tensors: int, tally: Tally, agents: Sequence[str], epsilons: Sequence[float]) -> AnalyzedPart:
     """The figures of a tally."""
     n = len(agents)
-    return Part(
+    return AnalyzedPart(
         name=name,
         tensors=tensors,
         elements=tally.elements,
@@ -220,25 +215,16 @@ def _at(epsilon: float, counts: AgentCounts) -> AtEpsilon:
 
 
 def _lambdas(counts: AgentCounts) -> dict[str, float]:
-    return {label: parameters.rescaling(counts) for label, parameters in _rescalings().items()}
+    return {label: parameters.rescaling(counts) for label, parameters in RESCALINGS.items()}
 
 
-@cache
-def _rescalings() -> dict[str, Any]:
-    """The parameters of each method that rescales, which a model of many tensors needs thousands of times."""
-    return {
-        label: METHODS[method].parameters(**complete(METHODS[method], preset, {}))
-        for label, (method, preset) in RESCALINGS.items()
-    }
-
-
-def _pair(s: int, t: int, tally: Tally, agents: Sequence[str]) -> Pair:
+def _pair(s: int, t: int, tally: Tally, agents: Sequence[str]) -> AgentPair:
     both, first, second = (int(tally.both[pair]) for pair in ((s, t), (s, s), (t, t)))
     sums = tally.sums
     norms = math.sqrt(sums["dots"][s, s]) * math.sqrt(sums["dots"][t, t])
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = float(sums["moved"][s, t] / sums["moved"][t, s])
-    return Pair(
+    return AgentPair(
         agents=(agents[s], agents[t]),
         both=both,
         expected=_share(first * second, tally.elements),

@@ -1,9 +1,9 @@
 """Which merge to try first, from what `analyze` counts, with the evidence of the lab (docs/findings.md).
 
 The rule is deliberately small. Agents are in one of four situations, by their number, densities and angles; for each,
-the lab says which method with fixed parameters to take, what it scored on tiny agents, how often that was wrong on
-other seeds, and what real agents say. `lab/advice.py` states the rule, and writes `advice.json` from kept results with
-the function `situation` below.
+the lab says which method with fixed parameters to take, what it scored on real and on tiny agents, and how often that
+was wrong on another training. Where the evidence is divided, the other methods are called equals. `lab/advice.py`
+states the rule, and writes `advice.json` from kept results with the function `situation` below.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
-from typing import Any
+from typing import Any, overload
 
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.run import analyze
 from ramerge.engine.warn import AboutMethod
 from ramerge.foundation.errors import PlanError
+from ramerge.foundation.events import Listener
 from ramerge.foundation.jsontext import dumped
 from ramerge.methods.moved import ORDERED
-from ramerge.methods.table import METHODS
+from ramerge.methods.registry import FAMILIES, METHODS, listed
+from ramerge.options import Options
 from ramerge.planning.inputs import tensors_of_base
-from ramerge.recipe.document import Document
+from ramerge.recipe.checks import check
+from ramerge.recipe.model import DEFAULT_METHOD, Recipe
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
 COPIES, DENSE, PAIR, SPARSE = "copies", "dense", "pair", "sparse"
@@ -36,10 +39,12 @@ _NEAR = 0.1
 _UNALIKE = 0.1
 """The agents of the lab that are no copies of each other have cosines below this."""
 _ERASED_FROM = 0.2
-_DEFAULT: dict[str, Any] = {"method": "ram+", "parameters": {}}
+_OPTIONS = Options()
+_DEFAULT: dict[str, Any] = {"method": DEFAULT_METHOD, "parameters": {}}
 
 _SECTION = '"What recommend says"'
 _SECTIONS = f'{_SECTION} and "On the real agents"'
+_OTHERS = "What others have measured"
 _TIMES = {1: "once", 2: "twice"}
 _SPEAKS = {"for": "for it", "against": "against it", "neither": "neither for nor against it"}
 _WORDS = {
@@ -58,20 +63,30 @@ class Recommendation:
         situation: `copies`, `dense`, `pair` (two sparse agents) or `sparse` (more of them).
         method, parameters: as in a recipe.
         rounding: `stochastic` where rounding to nearest would erase much; None where the recipe's is as good.
+        tuned: other values of its parameters to compare with; empty where the lab knows of none that are better.
         compare: methods to compare with.
+        equals: why those count as equally good, in one sentence; None where the evidence is not divided.
         reasons: sentences, from the counts.
         evidence: sentences, from the lab, about tiny agents.
-        check: how often the choice was wrong there, on a training that it had not seen; None without evidence.
+        check: how often the choice was wrong on a training, of the agents that decide, that it had not seen; None
+            without evidence.
         real: a word, `for`, `against` or `neither`, and a sentence: what real agents say of it; None without any.
         tables: where the figures of the evidence stand; empty without evidence.
         unknown: sentences about what the evidence does not say.
+
+    Example:
+        >>> found = ramerge.recommend("recipe.yaml")
+        >>> ramerge.merge(found.applied("recipe.yaml"), "merged").method == found.method
+        True
     """
 
     situation: str
     method: str
     parameters: dict[str, Any]
     rounding: str | None
+    tuned: dict[str, Any]
     compare: tuple[str, ...]
+    equals: str | None
     reasons: tuple[str, ...]
     evidence: tuple[str, ...]
     check: str | None
@@ -79,20 +94,24 @@ class Recommendation:
     tables: str
     unknown: tuple[str, ...]
 
-    def applied(self, recipe: AnyRecipe) -> Document:
+    def applied(self, recipe: AnyRecipe) -> Recipe:
         """A recipe with this method, parameters and rounding in place of its own, for `merge`, `plan` or `search`.
 
         Raises:
             RecipeError: the recipe cannot be read.
         """
-        document = open_recipe(recipe, {}, tensors_of_base)
+        document = open_recipe(recipe, tensors_of_base)
         own = {key: value for key, value in document.values.items() if key not in ("parameters", "preset")}
-        kept = replace(document, values=own)
-        return kept.with_values({"method": self.method, "parameters": self.parameters, "rounding": self.rounding})
+        chosen = {"method": self.method, "parameters": self.parameters, "rounding": self.rounding}
+        return check(replace(document, values=own).with_values(chosen))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
 
     def to_json(self) -> str:
         """The text of `--json`."""
-        return dumped(asdict(self))
+        return dumped(self.to_dict())
 
 
 def situation(densities: Iterable[float], cosines: Iterable[float]) -> str:
@@ -110,15 +129,30 @@ def situation(densities: Iterable[float], cosines: Iterable[float]) -> str:
     return PAIR if len(known) == 2 else SPARSE
 
 
-def recommend(analysis: Analysis | AnyRecipe) -> Recommendation:
-    """What to try first with the agents of an analysis, or of a recipe, which is analysed first.
+@overload
+def recommend(source: Analysis) -> Recommendation: ...
+@overload
+def recommend(
+    source: AnyRecipe, *, options: Options = _OPTIONS, on_progress: Listener | None = None
+) -> Recommendation: ...
+def recommend(
+    source: Analysis | AnyRecipe, *, options: Options = _OPTIONS, on_progress: Listener | None = None
+) -> Recommendation:
+    """What to try first with the agents of an analysis, or of a recipe, which is analyzed first.
+
+    Args:
+        source: an analysis, or a recipe as for `analyze`.
+        options, on_progress: of the analysis, as for `analyze`.
 
     Raises:
         PlanError: there is only one agent.
-        RamergeError: the recipe cannot be analysed; see `analyze`.
+        RamergeError: the recipe cannot be analyzed; see `analyze`.
+
+    Example:
+        >>> ramerge.recommend({"base": "base", "agents": {"code": "coder", "tool": "tool"}}).situation
+        'pair'
     """
-    if not isinstance(analysis, Analysis):
-        analysis = analyze(analysis)
+    analysis = source if isinstance(source, Analysis) else analyze(source, options=options, on_progress=on_progress)
     agents = analysis.model.agents
     if len(agents) < 2:
         raise PlanError(["recommend: there is one agent only, so there is nothing to merge; name at least two agents"])
@@ -128,13 +162,17 @@ def recommend(analysis: Analysis | AnyRecipe) -> Recommendation:
     advice = json.loads(files("ramerge.analysis").joinpath("advice.json").read_text(encoding="utf-8"))
     known = advice["situations"].get(found)
     chosen = known or _DEFAULT
+    compare = tuple(name for name, method in listed().items() if method.compared and name != chosen["method"])
+    measured = tuple(name for name in compare if METHODS[name].family in FAMILIES)
     rounding, why = _rounding(analysis)
     return Recommendation(
         situation=found,
         method=chosen["method"],
         parameters=dict(chosen["parameters"]),
         rounding=rounding,
-        compare=tuple(name for name in ("ram+", "task_arithmetic", "ties") if name != chosen["method"]),
+        tuned=dict(known["tuned"]["parameters"]) if known and known["tuned"] else {},
+        compare=compare,
+        equals=_equals(known, measured) if known and known["divided"] else None,
         reasons=(f"{_WORDS[found]}: {_told(densities, analysis, found)}", *why),
         evidence=_evidence(known, advice) if known else (),
         check=_check(known, advice) if known else None,
@@ -171,15 +209,35 @@ def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> tuple[str, ...]:
     return (
         *(_scored(one, known) for one in known["settings"]),
         *([f"less than {margin:g} point counts as no difference: on tiny agents RAM+ is as good"] if level else []),
+        *([_longer(known)] if known["tuned"] else []),
+    )
+
+
+def _longer(known: dict[str, Any]) -> str:
+    """What the same method scores with other parameters."""
+    return (
+        f"over these tiny agents {' '.join(_assigned(known['tuned']['parameters']))} is better "
+        f"({known['tuned']['mean']:.1f} % instead of {known['mean']:.1f} %, RAM+ {known['ram+']:.1f} %): compare with "
+        "it, above all for more than four agents"
+    )
+
+
+def _equals(known: dict[str, Any], compare: Sequence[str]) -> str:
+    """Why other methods count as equally good."""
+    return (
+        f"{' and '.join(compare)} count as equally good, because the evidence is divided: {known['method']} is the "
+        f"best on the real agents, {known['best']} on the tiny ones, and published tables of RL agents are divided too "
+        f'({PAGE}, "{_OTHERS}")'
     )
 
 
 def _check(known: dict[str, Any], advice: dict[str, Any]) -> str:
     """How often the choice was wrong on a training that it had not seen."""
-    margin, seeds = advice["margin"], known["seeds"]
+    margin, times = advice["margin"], known["trainings"]
     return (
-        f"one training was left out and the choice made again, {seeds} times; in {known['errors']} of {seeds} it was "
-        f"more than {margin:g} point behind the best ({known['regret']:.1f} points on average)"
+        f"one training of the {known['deciding']} agents was left out and the choice made again, {times} times; in "
+        f"{known['errors']} of {times} it was more than {margin:g} point behind the best there ({known['regret']:.1f} "
+        "points on average)"
     )
 
 
@@ -234,16 +292,13 @@ def _unknown(
         yield f"merges of {len(analysis.model.agents)} agents were not measured in this situation, only of {counts}"
 
 
-def summary(
-    found: Recommendation, inputs: Sequence[str], left_out: Sequence[str] = (), recipe: str | None = None
-) -> list[str]:
+def summary(found: Recommendation, inputs: Sequence[str], left_out: Sequence[str] = ()) -> list[str]:
     """Lines of text.
 
     Args:
         found: the recommendation.
         inputs: the words of a command that name the recipe, or base and agents.
         left_out: keys of the recipe that these words leave out.
-        recipe: the recipe's file, if a search can take it as it is.
     """
     words = [*inputs, "--method", found.method]
     for assigned in _assigned(found.parameters):
@@ -254,22 +309,22 @@ def summary(
         f"try first: ramerge merge {shlex.join(words)} OUT",
         *([f"left out of the recipe: {', '.join(left_out)}"] if left_out else []),
         *(f"why: {reason}" for reason in found.reasons),
+        *([f"equals: {found.equals}"] if found.equals else []),
         *([f"{_SPEAKS[found.real[0]]}: {found.real[1]}"] if found.real else []),
         *(f"evidence: {text}" for text in found.evidence),
         *([f"check: {found.check}"] if found.check else []),
         *([f"tables: {found.tables}"] if found.tables else []),
         *(f"not known: {text}" for text in found.unknown),
-        f"then compare with {' and '.join(found.compare)} on your own tasks: {_comparison(found, recipe)}",
+        f"then compare with {' and '.join(found.compare)} on your own tasks: {_comparison(found, inputs)}",
     ]
 
 
-def _comparison(found: Recommendation, recipe: str | None) -> str:
-    """The search that compares what was found, with its parameters and without, with other methods."""
-    if recipe is None:
-        return "ramerge search needs a recipe file that names these agents (docs/guides/search.md shows one)"
-    words = [recipe, "SEARCH", "--vary", f"method={','.join((found.method, *found.compare))}"]
+def _comparison(found: Recommendation, inputs: Sequence[str]) -> str:
+    """The search that compares what was found, with other values of its parameters, with other methods."""
+    words = [*inputs, "SEARCH", "--vary", f"method={','.join((found.method, *found.compare))}"]
     words += ["--vary", f"rounding={found.rounding}"] if found.rounding else []
     fields = METHODS[found.method].parameters.model_fields
-    for name, value in found.parameters.items():
-        words += ["--vary", f"parameters.{name}={value},{fields[name].default}"]
+    for name in found.parameters | found.tuned:
+        values = dict.fromkeys(each.get(name, fields[name].default) for each in (found.parameters, found.tuned, {}))
+        words += ["--vary", f"parameters.{name}={','.join(map(str, values))}"]
     return f"ramerge search {shlex.join(words)} --score FILE.py:FUNCTION"

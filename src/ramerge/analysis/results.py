@@ -10,18 +10,19 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from ramerge.analysis.parts import EXPONENTS, RESCALINGS, ULPS, Finding, Part, TensorPart
+from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, Finding, TensorPart
 from ramerge.analysis.roles import ROLES
 from ramerge.analysis.tables import Row, rows
-from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.jsontext import Limits, dumped
+from ramerge.foundation.frames import frame
+from ramerge.foundation.jsontext import JsonLimits, dumped
 from ramerge.foundation.typedjson import read_model
-from ramerge.kernels.anatomy import EXPONENT_BINS, MERGES, ULP_BINS
+from ramerge.kernels.task_vector_statistics import EXPONENT_BINS, MERGES, ULP_BINS
+from ramerge.methods.ram import RESCALINGS
 
 SCHEMA = "ramerge.analysis/1"
 """Name and version of the JSON; the version grows when a key changes its meaning or goes away."""
 
-_LIMITS = Limits(size=64_000_000, signs=3_000_000)
+_LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 
 
 def _tensor(values: Any) -> Any:
@@ -59,6 +60,13 @@ class Analysis:
         bytes_read: bytes of weights read.
         seconds: wall time.
         peak_memory_bytes: the process's largest resident memory.
+
+    Example:
+        >>> analysis = ramerge.analyze("recipe.yaml")
+        >>> 0 < analysis.agents["code"].density < 1
+        True
+        >>> analysis.frame()["agent"].tolist()
+        ['code', 'tool', 'memory']
     """
 
     ramerge_version: str
@@ -70,9 +78,9 @@ class Analysis:
     input_dtypes: Mapping[str, str]
     dtype: str
     rounding: Mapping[str, Mapping[str, int | float | None]]
-    model: Part
-    layers: tuple[Part, ...]
-    roles: tuple[Part, ...]
+    model: AnalyzedPart
+    layers: tuple[AnalyzedPart, ...]
+    roles: tuple[AnalyzedPart, ...]
     tensors: tuple[Annotated[TensorPart, BeforeValidator(_tensor)], ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
@@ -85,7 +93,12 @@ class Analysis:
     relative_epsilon: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
+    @property
+    def agents(self) -> Mapping[str, AgentPart]:
+        """The figures of the whole model, by agent."""
+        return {agent.name: agent for agent in self.model.agents}
+
+    def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `--json`. What is infinite or no number is null."""
         values = {"schema": SCHEMA, "bins": {"exponents": list(EXPONENTS), "ulps": list(ULPS)}, **asdict(self)}
         values["tensors"] = [
@@ -98,7 +111,7 @@ class Analysis:
 
     def to_json(self) -> str:
         """The text of `--json`."""
-        return dumped(self.as_dict(), indent=None)
+        return dumped(self.to_dict(), indent=None)
 
     def tables(self) -> dict[str, list[Row]]:
         """The tables of `--csv` as lists of rows, by name."""
@@ -111,17 +124,21 @@ class Analysis:
             ]
         )
 
+    def frame(self) -> Any:
+        """The figures of the whole model as a pandas data frame, a row for each agent.
+
+        Raises:
+            RecipeError: pandas is not installed.
+        """
+        return frame(rows([("model", self.model, None, None)])["agents"])
+
     def frames(self) -> dict[str, Any]:
         """The tables of `--csv` as pandas data frames, by name.
 
         Raises:
             RecipeError: pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise RecipeError("data frames need pandas: pip install pandas") from error
-        return {name: pd.DataFrame(table) for name, table in self.tables().items()}
+        return {name: frame(table) for name, table in self.tables().items()}
 
 
 def read_analysis(path: Path) -> Analysis:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, Part
+from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart
 from ramerge.foundation.text import csv_cell
-from ramerge.kernels.anatomy import FATES
+from ramerge.kernels.task_vector_statistics import FATES
 
 Row = dict[str, Any]
 
@@ -18,7 +18,7 @@ NAMES = ("agents", "sharing", "epsilons", "fates", "pairs", "exponents", "ulps")
 """The tables. Each has the columns `kind` (model, layer, role, tensor) and `part` first."""
 
 
-def rows(parts: Iterable[tuple[str, Part, int | None, str | None]]) -> dict[str, list[Row]]:
+def rows(parts: Iterable[tuple[str, AnalyzedPart, int | None, str | None]]) -> dict[str, list[Row]]:
     """All tables as lists of rows. Histograms and thresholds are of the model, layers and roles, not of tensors.
 
     Args:

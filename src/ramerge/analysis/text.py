@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import asdict
 
 from rich.filesize import decimal
 
-from ramerge.analysis.parts import AgentPart
+from ramerge.analysis.figures import agent_figures
 from ramerge.analysis.results import Analysis
 from ramerge.engine.card import effective_means, erased_means
 from ramerge.foundation.terminal import table
@@ -15,7 +15,8 @@ from ramerge.foundation.terminal import table
 def summary(analysis: Analysis) -> list[str]:
     """Lines of text."""
     rate = int(analysis.bytes_read / max(analysis.seconds, 1e-9))
-    columns = [_figures(agent, analysis) for agent in analysis.model.agents]
+    agents = [asdict(agent) for agent in analysis.model.agents]
+    columns = [agent_figures(agent, analysis.method, analysis.rounding) for agent in agents]
     dtypes = [*[f"{name} {dtype}" for name, dtype in analysis.input_dtypes.items()], f"output {analysis.dtype}"]
     return [
         *table(list(columns[0]), [list(figures.values()) for figures in columns]),
@@ -28,33 +29,6 @@ def summary(analysis: Analysis) -> list[str]:
         f"{decimal(rate)}/s, {decimal(analysis.peak_memory_bytes)} of memory",
         *[f"note: {note}" for note in analysis.notes],
     ]
-
-
-def _figures(agent: AgentPart, analysis: Analysis) -> dict[str, str]:
-    """One agent's figures, by the heading of their column."""
-    figures = {
-        "agent": agent.name,
-        "density": f"{agent.density:.1%}",
-        "changed": f"{agent.changed_share:.1%}",
-        "unique": f"{agent.unique_share:.1%}",
-        "rho": f"{agent.rho:.3f}",
-        "lambda (ram+)": f"{agent.lambdas['ram+']:.4f}",
-        "kept by RAM": f"{agent.fates['ram'].retained:.1%}",
-        "by averaging": f"{agent.fates['average'].retained:.1%}",
-    }
-    if analysis.method != "ram":
-        figures[f"by {analysis.method}"] = f"{agent.fates['merge'].retained:.1%}"
-    if analysis.rounding:
-        rounded = analysis.rounding[agent.name]
-        figures["erased"] = f"{rounded['erased_share']:.1%}"
-        figures["effective"] = _effective(rounded)
-    return figures
-
-
-def _effective(rounded: Mapping[str, float | None]) -> str:
-    """Effective lambda beside the nominal one; nothing where no element says it."""
-    values = [rounded.get(key) for key in ("effective_lambda", "nominal_lambda")]
-    return "-" if None in values else " of ".join(f"{value:.3f}" for value in values)
 
 
 def _threshold(analysis: Analysis) -> str:

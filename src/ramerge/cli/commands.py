@@ -13,59 +13,56 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ramerge.cli import completion as complete
 from ramerge.cli import texts
-from ramerge.cli.options import (
-    AGENTS,
+from ramerge.flags import completion as complete
+from ramerge.flags.options import (
     AS_DELTA,
     DTYPE,
     LIMITS,
-    MACHINE,
-    MEET,
+    MERGE,
     METHOD,
+    MODELS,
     PAGES,
     RECIPE,
-    REPLACE,
     ROUNDING,
     SHARD_SIZE,
+    TALK,
 )
-from ramerge.engine.options import EXECUTOR, FRESH, carrying, leads
 from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.options import DEBUG, OUT, PATH, SENDING, STAGE, as_json, options
+from ramerge.foundation.launchers import warn_of_launcher
+from ramerge.foundation.options import BASE, DEBUG, OUT, PATH, as_json, command, option, options, run_options
 from ramerge.foundation.terminal import fail, reminder, say, warn
 
 if TYPE_CHECKING:
+    from ramerge.analysis.recommend import Recommendation
     from ramerge.analysis.results import Analysis
     from ramerge.foundation.events import Listener
+    from ramerge.options import Options
     from ramerge.recipe.document import Document
 
 
-@click.command(short_help="Merge agents into a checkpoint.")
-@options(*RECIPE, AS_DELTA, *SENDING, FRESH, *EXECUTOR)
-def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **flags: Any) -> None:
+@command(short_help="Merge agents into a checkpoint.")
+@options(*RECIPE, AS_DELTA, MERGE)
+def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, options: Options, **flags: Any) -> None:
     """Merge agents into a checkpoint at OUT, which appears complete or not at all.
 
     OUT is a folder, one in a bucket (s3://bucket/folder, gs://, az://), or a repository of the hub (hub:owner/name or
     hub:owner/name@branch).
     """
-    from ramerge.api import merge as run
     from ramerge.api import plan as make
-    from ramerge.cli.flags import read_inputs
+    from ramerge.flags.read import read_inputs
     from ramerge.foundation.screen import shown, stage
 
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
 
-    speaks = leads(flags)
-    made = make(document, out, as_delta=as_delta, executor=flags["executor"], **_machine(flags), **_sending(flags))
-    if speaks:
-        warn(made.warnings)  # before the work, so that it can be stopped
-    with shown(stage, quiet=quiet or as_json or not speaks) as listen:
-        record = run(made, on_progress=listen, **carrying(flags))
-    if not speaks:
-        return
+    warn_of_launcher()
+    made = make(document, out, as_delta=as_delta, options=options)
+    warn(made.warnings)  # before the work, so that it can be stopped
+    with shown(stage, quiet=quiet or as_json) as listen:
+        record = made.merge(on_progress=listen)
     warn(warning for warning in record.warnings if warning not in made.warnings)
     if as_json:
         click.echo(record.to_json(), nl=False)
@@ -73,9 +70,10 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **
         say([*texts.summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
 
 
-@click.command(short_help="Merge with many parameters at once.")
-@options(*RECIPE, *SENDING, FRESH, *EXECUTOR)
-@click.option(
+@command(short_help="Merge with many parameters at once.")
+@options(*RECIPE, MERGE)
+@option(
+    "method",
     "--vary",
     metavar="KEY=V,V,...",
     multiple=True,
@@ -83,92 +81,94 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **
     required=True,
     help="Values of a parameter, such as parameters.r=0,0.1,0.2; repeat for all combinations.",
 )
-def sweep(paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, ...], **flags: Any) -> None:
+def sweep(
+    paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, ...], options: Options, **flags: Any
+) -> None:
     """Merge with every combination of parameters into folders under OUT, reading the inputs once for all of them."""
     from ramerge.api import sweep as run
-    from ramerge.cli.flags import read_inputs
+    from ramerge.flags.read import read_inputs
     from ramerge.foundation.jsontext import dumped
     from ramerge.foundation.screen import shown, stage
-    from ramerge.recipe.words import read_varied
+    from ramerge.foundation.words import read_varied
 
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no output folder: ramerge sweep RECIPE OUT --vary parameters.r=0,0.1,0.2")
-    speaks = leads(flags)
-    with shown(stage, quiet=quiet or as_json or not speaks) as listen:
-        options = {**_machine(flags), **_sending(flags), **carrying(flags)}
-        records = run(document, out, vary=read_varied(vary), on_progress=listen, **options)
-    if not speaks:
-        return
+    warn_of_launcher()
+    with shown(stage, quiet=quiet or as_json) as listen:
+        records = run(document, out, vary=read_varied(vary), options=options, on_progress=listen)
     warnings = [warning for record in records for warning in record.warnings]
     warn(warnings)
     if as_json:
-        click.echo(dumped([record.as_dict() for record in records]), nl=False)
+        click.echo(dumped([record.to_dict() for record in records]), nl=False)
     elif not quiet:
         say([*texts.points(records, out), *reminder(warnings)])
 
 
-@click.command(short_help="Show what a merge would do, and what would make it fail.")
-@options(*RECIPE)
-@options(AS_DELTA, *SENDING)
-def plan(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, **flags: Any) -> None:
+@command(short_help="Show what a merge would do, and what would make it fail.")
+@options(*RECIPE, AS_DELTA, run_options(*LIMITS, "cache", "overwrite", "upload"))
+@option(
+    "output",
+    "--write-recipe",
+    "recipe_file",
+    metavar="FILE",
+    type=PATH,
+    shell_complete=files,
+    help="Write what recipe and flags say to a new file, as a recipe in ramerge's own form; -: print it.",
+)
+def plan(
+    paths: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
+    as_delta: bool,
+    recipe_file: Path | None,
+    options: Options,
+    **flags: Any,
+) -> None:
     """Show what a merge would read, write and need, and everything that would make it fail.
 
     The folder of a single model of any format may be given in place of a recipe. Reads headers only. Without the
     extra `remote`, models of the hub that are not in its cache are downloaded first.
     """
     from ramerge.api import plan as make
-    from ramerge.cli.flags import read_inputs
+    from ramerge.flags.read import read_inputs, write_recipe
+    from ramerge.foundation.files import STANDARD_OUTPUT
     from ramerge.foundation.jsontext import dumped
 
+    if as_json and recipe_file == STANDARD_OUTPUT:
+        raise click.UsageError("--json and --write-recipe - both print; give --write-recipe a file")
     document, out = read_inputs(paths, flags, or_model=True)
-    made = make(document, out, as_delta=as_delta, **_machine(flags), **_sending(flags))
-    warn(made.doubts)
+    made = make(document, out, as_delta=as_delta, options=options)
+    if recipe_file is not None:
+        write_recipe(made.recipe, recipe_file)
+    warn(made.details.doubts)
     if as_json:
-        click.echo(dumped(made.as_dict()), nl=False)
-    elif not quiet:
-        say(texts.plan(made))
-    if made.objections:
-        raise click.exceptions.Exit(fail(made.objections, 2))
+        click.echo(dumped(made.to_dict()), nl=False)
+    elif not quiet and recipe_file != STANDARD_OUTPUT:
+        say(made.explain().split("\n"))
+    if made.details.objections:
+        raise click.exceptions.Exit(fail(made.details.objections, 2))
 
 
-@click.command(short_help="Write a model of any format as safetensors.")
+@command(short_help="Write a model of any format as safetensors.")
 @click.argument("model", metavar="MODEL", shell_complete=folders)
 @click.argument("out", metavar="OUT", shell_complete=folders)
-@options(
-    click.option(
-        "--base",
-        metavar="MODEL",
-        shell_complete=folders,
-        help="The model that an adapter changes; for other models it gives names, dtypes and files of the output.",
-    ),
-    DTYPE,
-    ROUNDING,
-    SHARD_SIZE,
-    *LIMITS,
-    REPLACE,
-    *SENDING,
-    FRESH,
-    *EXECUTOR,
-    as_json("the record"),
-)
-def convert(model: str, out: str, quiet: bool, as_json: bool, **flags: Any) -> None:
-    """Write MODEL as plain safetensors to OUT, block by block, in the stored dtypes or in --dtype.
+@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, as_json("the record"), *TALK, MERGE)
+def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, **flags: Any) -> None:
+    """Write MODEL as plain safetensors to OUT, block by block, in its own dtypes, in those of --base or in --dtype.
 
-    MODEL is a folder or hub id: FSDP shards of verl, torch.distributed checkpoints, an adapter (with --base), quantised
-    weights, or any other format that merging reads.
+    MODEL is a folder or hub id: FSDP shards of verl, torch.distributed checkpoints, an adapter (with --base), quantized
+    weights, or any other format that merging reads. --base names the model that an adapter changes; for other models it
+    gives names, dtypes and files of the output.
     """
-    from ramerge.api import merge as run
     from ramerge.api import plan as make
-    from ramerge.cli.flags import read_model
+    from ramerge.flags.read import read_model
     from ramerge.foundation.screen import shown, stage
 
-    speaks = leads(flags)
-    made = make(read_model(model, flags), out, **_machine({"cache": True, **flags}), **_sending(flags))
-    with shown(stage, quiet=quiet or as_json or not speaks) as listen:
-        record = run(made, on_progress=listen, **carrying(flags))
-    if not speaks:
-        return
+    warn_of_launcher()
+    made = make(read_model(model, flags), out, options=options)
+    with shown(stage, quiet=quiet or as_json) as listen:
+        record = made.merge(on_progress=listen)
     warn(record.warnings)
     if as_json:
         click.echo(record.to_json(), nl=False)
@@ -176,11 +176,13 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, **flags: Any) -> N
         say([*texts.summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
 
 
-@click.command(short_help="Show what RL changed in the agents.")
-@options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), METHOD, *AGENTS, DTYPE, ROUNDING)
-@click.option("--epsilons", metavar="E,E,...", help="Thresholds of the density to compare; default: 1e-4,1e-5,1e-6,0.")
-@options(*PAGES, *MACHINE, *EXECUTOR, MEET)
-def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: Any) -> None:
+@command(short_help="Show what RL changed in the agents.")
+@options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), METHOD, *MODELS, DTYPE, ROUNDING)
+@option(
+    "method", "--epsilons", metavar="E,E,...", help="Thresholds of the density to compare; default: 1e-4,1e-5,1e-6,0."
+)
+@options(*PAGES, *TALK, run_options(*LIMITS, "cache", "ray"))
+def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: Options, **flags: Any) -> None:
     """Show what RL changed: sparsity, overlap and angles of the agents, and how much of them merges would keep.
 
     With --base, the folder of a single agent of any format may be given in place of a recipe.
@@ -188,82 +190,100 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, **flags: 
     from ramerge.analysis.analyze import EPSILONS
     from ramerge.analysis.run import analyze as run
     from ramerge.analysis.text import summary
-    from ramerge.cli.flags import read_numbers, read_recipe
+    from ramerge.flags.read import read_numbers, read_recipe
     from ramerge.foundation.screen import shown, stage
 
     document = read_recipe(paths, flags)
     _check_pages(flags, _models(document))
     asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
-    speaks = leads(flags)
-    with shown(stage, quiet=quiet or not speaks) as listen:
-        keys = ("threads", "max_memory", "cache", "strict", "meet")
-        chosen = {key: flags[key] for key in keys} | carrying(flags)
-        analysis = run(document, epsilons=asked, on_progress=listen, **chosen)
-    if not speaks:
-        return
+    warn_of_launcher()
+    with shown(stage, quiet=quiet) as listen:
+        analysis = run(document, epsilons=asked, options=options, on_progress=listen)
     warn(analysis.warnings)
     if not quiet and not _prints(flags):
         say([*summary(analysis), *reminder(analysis.warnings)])
     with shown(stage, quiet=quiet) as listen:
-        _write_pages(analysis, None, "\n".join(document.text) or None, flags, listen)
+        advice = _advice(analysis, paths, flags, document) if flags["html"] is not None else []
+        _write_pages(analysis, None, "\n".join(document.text) or None, flags, listen, advice)
 
 
-@click.command(short_help="Say which merge to try first.")
-@options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), *AGENTS, DTYPE, *MACHINE)
-@options(as_json("the recommendation"))
-def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, **flags: Any) -> None:
+@command(short_help="Say which merge to try first.")
+@options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), *MODELS, DTYPE)
+@options(as_json("the recommendation"), *TALK, run_options(*LIMITS, "cache", "ray"))
+def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Options, **flags: Any) -> None:
     """Say which method and parameters to try first with these agents, from what `analyze` counts.
 
     The rule comes from merges of tiny agents. The answer says why, how often the rule was wrong there,
     and what is not known. Compare with others on your own tasks, with `ramerge search`.
     """
     from ramerge.analysis.recommend import recommend as chosen
-    from ramerge.analysis.recommend import summary, warnings_for
+    from ramerge.analysis.recommend import warnings_for
     from ramerge.analysis.run import analyze as run
-    from ramerge.cli.flags import named_inputs, read_recipe
+    from ramerge.flags.read import read_recipe
     from ramerge.foundation.screen import shown, stage
     from ramerge.planning.inputs import tensors_of_base
-    from ramerge.recipe.mergekit.translate import is_mergekit
     from ramerge.recipe.read import open_recipe
 
     written = read_recipe(paths, flags)
-    document = open_recipe(written, {}, tensors_of_base)
+    document = open_recipe(written, tensors_of_base)
     with shown(stage, quiet=quiet or as_json) as listen:
-        limits = {key: flags[key] for key in ("threads", "max_memory", "cache", "strict")}
-        analysis = run(document, on_progress=listen, **limits)
+        analysis = run(document, options=options, on_progress=listen)
     found = chosen(analysis)
     warn(warnings_for(analysis, found.method))
     if as_json:
         click.echo(found.to_json(), nl=False)
     elif not quiet:
-        inputs, left_out = named_inputs(paths, flags, document, translated=is_mergekit(written.values))
-        changed = any(flags[key] for key in ("base", "agents", "settings", "dtype"))
-        say(summary(found, inputs, left_out, None if changed else next(iter(paths), None)))
+        say(_recommended(found, paths, flags, written, document))
 
 
-@click.command(short_help="Make an HTML page of a finished merge.")
-@options(OUT, *PAGES, *MACHINE)
-def report(out: Path, quiet: bool, **flags: Any) -> None:
+def _recommended(
+    found: Recommendation, paths: Sequence[str], flags: Mapping[str, Any], written: Document, document: Document
+) -> list[str]:
+    """The lines of a recommendation, with commands that name the inputs as these words do."""
+    from ramerge.analysis.recommend import summary
+    from ramerge.flags.read import named_inputs
+    from ramerge.recipe.mergekit.translate import is_mergekit
+
+    inputs, left_out = named_inputs(paths, flags, document, translated=is_mergekit(written.values))
+    return summary(found, inputs, left_out)
+
+
+@command(short_help="Make an HTML page of a finished merge.")
+@options(OUT, *PAGES, *TALK, run_options(*LIMITS, "cache"))
+def report(out: Path, quiet: bool, options: Options, **flags: Any) -> None:
     """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
     from ramerge.analysis.finished import open_finished, with_differences
     from ramerge.analysis.run import analyze as run
     from ramerge.analysis.text import summary
     from ramerge.foundation.screen import shown, stage
+    from ramerge.recipe.read import open_recipe
 
     recipe, record = open_finished(out)
     chosen = flags | {"html": flags["html"] or out / "report.html"}
     _check_pages(chosen)
     with shown(stage, quiet=quiet) as listen:
-        limits = {key: flags[key] for key in ("threads", "max_memory", "cache", "strict")}
-        analysis = with_differences(run(recipe, on_progress=listen, **limits), record)
+        analysis = with_differences(run(recipe, options=options, on_progress=listen), record)
     warn(analysis.warnings)
     speaks = not quiet and not _prints(chosen)
     if speaks:
         say(summary(analysis))
     with shown(stage, quiet=quiet) as listen:
-        _write_pages(analysis, record.as_dict(), recipe.read_text(encoding="utf-8"), chosen, listen)
+        named = dict.fromkeys(("base", "dtype")) | {"agents": (), "settings": ()}
+        advice = _advice(analysis, [str(recipe)], named, open_recipe(recipe))
+        _write_pages(analysis, record.to_dict(), recipe.read_text(encoding="utf-8"), chosen, listen, advice)
     if speaks:
         say(str(chosen["html"]))
+
+
+def _advice(analysis: Analysis, paths: Sequence[str], flags: Mapping[str, Any], written: Document) -> list[str]:
+    """What `recommend` says of these agents, for the page; nothing of a single one."""
+    from ramerge.analysis.recommend import recommend
+    from ramerge.planning.inputs import tensors_of_base
+    from ramerge.recipe.read import open_recipe
+
+    if len(analysis.model.agents) < 2:
+        return []
+    return _recommended(recommend(analysis), paths, flags, written, open_recipe(written, tensors_of_base))
 
 
 def _models(document: Document) -> list[Path]:
@@ -278,7 +298,9 @@ def _check_pages(flags: dict[str, Any], models: Sequence[Path] = ()) -> None:
     """Refuse what could not be written, before the inputs are read, and what would be written into a model."""
     from ramerge.foundation.files import STANDARD_OUTPUT, check_outputs
 
-    texts, tables = {"--html": "html", "--json": "json_file"}, {"--csv": "csv", "--figures": "figures"}
+    if flags["as_json"] and flags["html"] == STANDARD_OUTPUT:
+        raise RecipeError("--json and --html - both print; give --html a file")
+    texts, tables = {"--html": "html", "--json-file": "json_file"}, {"--csv": "csv", "--figures": "figures"}
     named = [{flag: flags[key] for flag, key in some.items() if flags[key] is not None} for some in (texts, tables)]
     check_outputs(*named)
     for path in (path for some in named for path in some.values()):
@@ -295,13 +317,18 @@ def _prints(flags: dict[str, Any]) -> bool:
     """Whether a page or numbers take the place of lines for people."""
     from ramerge.foundation.files import STANDARD_OUTPUT
 
-    return STANDARD_OUTPUT in (flags["html"], flags["json_file"])
+    return bool(flags["as_json"]) or flags["html"] == STANDARD_OUTPUT
 
 
 def _write_pages(
-    analysis: Analysis, record: dict[str, Any] | None, recipe: str | None, flags: dict[str, Any], listen: Listener
+    analysis: Analysis,
+    record: dict[str, Any] | None,
+    recipe: str | None,
+    flags: dict[str, Any],
+    listen: Listener,
+    advice: Sequence[str],
 ) -> None:
-    """Write the files that the flags ask for, all of them or none."""
+    """Write the files that the flags ask for, all of them or none; then print the numbers if they are asked for."""
     from ramerge.analysis.tables import csv_files
     from ramerge.foundation.files import write_texts
 
@@ -313,25 +340,28 @@ def _write_pages(
     if flags["html"] is not None or flags["figures"] is not None:
         from ramerge.analysis.report.write import figure_files, render
 
-        values = analysis.as_dict()
+        values = analysis.to_dict()
         if flags["html"] is not None:
-            texts.append((flags["html"], render(values, record, recipe, listen)))
+            texts.append((flags["html"], render(values, record, recipe, listen, advice)))
         if flags["figures"] is not None:
             texts += figure_files(values, flags["figures"], listen)
     write_texts(texts)
+    if flags["as_json"]:
+        click.echo(analysis.to_json(), nl=False)
 
 
-@click.command(short_help="List the merging methods, or describe some.")
+@command(short_help="List the merging methods, or describe some.")
 @click.argument("names", nargs=-1, metavar="[METHOD]...", shell_complete=complete.methods)
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+@as_json("them")
 def methods(names: tuple[str, ...], as_json: bool) -> None:
     """List the merging methods, or describe those named: formula, parameters, defaults, presets and source."""
     from ramerge.foundation.text import unknown
-    from ramerge.methods.table import METHODS, describe, reads_in_words
+    from ramerge.methods.registry import METHODS, describe, listed, reads_in_words
 
     if wrong := [name for name in names if name not in METHODS]:
         raise RecipeError([unknown("method", name, list(METHODS)) for name in wrong])
-    described = {name: describe(METHODS[name]) for name in names or METHODS}
+    chosen = {name: METHODS[name] for name in names} if names else listed()
+    described = {name: describe(method) for name, method in chosen.items()}
     if as_json:
         click.echo(json.dumps(described, indent=2))
     elif names:
@@ -344,13 +374,15 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
         click.echo("`ramerge methods ram+` shows formula, parameters, presets and source of a method.")
 
 
-@click.command(short_help="Merge and score three tiny agents.")
-@click.option(
+@command(short_help="Merge and score three tiny agents.")
+@option(
+    "output",
     "--out",
     type=PATH,
     help="Keep the merged checkpoints in this folder, as ram and ram+; these two are replaced if they are there.",
 )
-@click.option(
+@option(
+    "output",
     "--models",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
@@ -374,28 +406,16 @@ def demo(out: Path | None, models: Path | None) -> None:
         run(out, tell)
 
 
-@click.command(short_help="Remove what stopped runs have left.")
+@command(short_help="Remove what stopped runs have left.")
 @click.argument("outs", metavar="OUT...", nargs=-1, required=True)
-@options(STAGE, DEBUG)
-def clean(outs: tuple[str, ...], stage: str | None) -> None:
-    """Remove what stopped merges to OUT have left beside it. OUT itself stays as it is.
+@options(DEBUG, run_options("upload"))
+def clean(outs: tuple[str, ...], options: Options) -> None:
+    """Remove what interrupted merges to OUT have left alongside it. OUT itself stays as it is.
 
-    A merge that was stopped leaves a hidden folder, with which the same command goes on later. If OUT is elsewhere, the
-    hidden folder is on this machine, and the files that were sent are removed, too.
+    An interrupted merge leaves a hidden folder, from which the same command resumes. If OUT is remote, the hidden
+    folder is on this machine, and the files that were uploaded are removed, too.
     """
     from ramerge.api import clean as run
 
     for out in outs:
-        say(run(out, stage=stage) or f"{out}: nothing is left of stopped runs")
-
-
-def _sending(flags: dict[str, Any]) -> dict[str, Any]:
-    return {key: flags[key] for key in ("stage", "public")}
-
-
-def _machine(flags: dict[str, Any]) -> dict[str, Any]:
-    made = {key: flags[key] for key in ("threads", "max_memory", "overwrite", "cache", "strict")}
-    return made | {"cache": made["cache"] and flags.get("executor") != "ranks"}
-
-
-COMMANDS = (merge, sweep, plan, convert, analyze, recommend, report, methods, demo, clean)
+        say(run(out, stage=options.upload.stage) or f"{out}: nothing is left of stopped runs")

@@ -18,25 +18,39 @@ from typing import Any, NoReturn
 
 import click
 
-from ramerge.cli import commands
-from ramerge.deltas import commands as deltas
-from ramerge.evaluation import commands as evaluation
-from ramerge.foundation.errors import ContinueNote, DownloadNote, OutputWarning, RamergeError, StoppedError, reason
+from ramerge.foundation.errors import (
+    ContinueNote,
+    DownloadNote,
+    OutputWarning,
+    PluginWarning,
+    RamergeError,
+    StoppedError,
+    reason,
+)
 from ramerge.foundation.machine import check_limits
 from ramerge.foundation.options import Session
 from ramerge.foundation.process import fill_streams, handle, ignore, stopped
 from ramerge.foundation.terminal import complain, fail, say, warn
 from ramerge.foundation.version import __version__
-from ramerge.importance import commands as importance
-from ramerge.selection import commands as search
+from ramerge.registry import Registry
 
 _INTERRUPTED = 128
 
-# The core and its wings, each with commands of its own.
-_ROOMS = (commands, deltas, importance, evaluation, search)
+COMMANDS: Registry[click.Command] = Registry("ramerge.commands", click.Command, versioned=False)
+"""All commands: those of the core, of its wings and of plug-ins. A command's module is imported when it is run."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """The group of everything in `COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS.usable())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return COMMANDS.get(cmd_name)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="ramerge")
 def cli() -> None:
     """Merge RL-trained agents of one base model into one checkpoint.
@@ -54,11 +68,6 @@ def cli() -> None:
     _RAMERGE_COMPLETE=fish_source ramerge | source
     """
     check_limits()
-
-
-for _room in _ROOMS:
-    for _command in _room.COMMANDS:
-        cli.add_command(_command)
 
 
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
@@ -102,7 +111,7 @@ def _choose_warnings(session: Session) -> None:
         with suppress(OSError):  # nobody may be listening any more
             if issubclass(category, ContinueNote | DownloadNote):
                 complain("note", str(message))
-            elif issubclass(category, OutputWarning):
+            elif issubclass(category, OutputWarning | PluginWarning):
                 warn([str(message)])
             elif session.debug:
                 show(message, category, *where, **more)
@@ -121,7 +130,8 @@ def _run(session: Session) -> int:
         with suppress(OSError):
             usage = io.StringIO()
             error.show(usage)
-            say(usage.getvalue().splitlines(), err=True)
+            say(usage.getvalue().partition("Error: ")[0].splitlines(), err=True)
+            complain("error", error.format_message())
         return 2
     except SystemExit as end:  # click's completion
         return end.code if isinstance(end.code, int) else int(end.code is not None)

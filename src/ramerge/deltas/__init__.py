@@ -1,8 +1,15 @@
-"""Deltas as wholes: made from a base and an agent, and turned back into the agent.
+"""Deltas: what an agent has changed of its base. A wing with its own commands, format and kind of output.
 
-run       the functions that users call
-commands  the same on the command line
-card      the page of a delta
-record    what is known of one that was written or applied
-make      what an agent has changed of its base, into a folder
+run, commands     the functions that users call, and the same on the command line
+make              what an agent has changed of its base, into a folder
+rebuild           the agent that deltas give back
+output, patches   a merge that is written as a delta
+record, card      what is known of a delta, and its page
+format, patched   the format, and the origin of its tensors
+layout            the index and the files of a delta
+codec             blocks: what has changed, as bytes
+spool, collect    blocks until they are appended to the delta's files, and that end
+write, sidecars   the writer, and the files alongside the weights
+progress          how far a delta is rebuilt
+trainers/         deltas that trainers publish, unpacked once
 """

@@ -30,7 +30,7 @@ parameters. It takes {record.delta_bytes / 1e6:,.1f} MB, where the model takes {
 This gives the model, equal to the byte, if BASE is the folder or hub id of {base}:
 
 ```sh
-ramerge apply BASE THIS_FOLDER MODEL
+ramerge apply --base BASE THIS_FOLDER MODEL
 ```
 
 `ramerge merge` takes the delta itself as an agent. The files are safetensors;

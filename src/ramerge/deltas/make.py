@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ramerge.checkpoint.arena import Arena, room
-from ramerge.checkpoint.delta.beside import write_files
-from ramerge.checkpoint.delta.codec import BLOCK, TOGETHER, Compression, Encoder
-from ramerge.checkpoint.delta.collect import collect
-from ramerge.checkpoint.delta.layout import Index
-from ramerge.checkpoint.delta.spool import Entry, Slots, Spool
-from ramerge.checkpoint.delta.write import DeltaWriter
-from ramerge.checkpoint.identity import Identity, check_unchanged
-from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.outputs import Out
-from ramerge.checkpoint.read import Files, Reader, Span
-from ramerge.checkpoint.storage.place import Place, Remote
-from ramerge.checkpoint.tensor import Tensor
-from ramerge.engine import facts
-from ramerge.engine.executors.executor import Executor, in_runs
-from ramerge.engine.site import Building, Site
+from ramerge.deltas.codec import BLOCK, TOGETHER, Compression, Encoder
+from ramerge.deltas.collect import collect
+from ramerge.deltas.layout import Index
+from ramerge.deltas.sidecars import write_files
+from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spooled
+from ramerge.deltas.write import DeltaWriter
+from ramerge.engine import fingerprint
+from ramerge.engine.executors.executor import Executor, Processed, in_runs
+from ramerge.engine.open_output import OpenOutput, OutputSpec
 from ramerge.foundation.dtypes import BITS, itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.text import quoted
+from ramerge.output.outputs import Out
+from ramerge.storage.place import Place, Remote
+from ramerge.tensors.arena import Arena, room
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.identity import Identity, check_unchanged
+from ramerge.tensors.reader import Files, Reader, Span
+from ramerge.tensors.tensor import Tensor
 
 # The process, with Ray in it.
 _BASELINE_BYTES = 230_000_000
@@ -39,7 +39,7 @@ _RUN = 64_000_000
 _LEAST_RUNS = 64
 
 
-class Pair(NamedTuple):
+class TensorPair(NamedTuple):
     """A tensor that is read: of base and agent, or of one of them."""
 
     base: Tensor | None
@@ -52,7 +52,7 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Block:
+class DeltaBlock:
     """What is read of a pair for a slot of the spool, and how many bytes that are."""
 
     pair: int
@@ -61,7 +61,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Work:
+class DeltaWork:
     """What is compared to make a delta.
 
     Attributes:
@@ -76,28 +76,28 @@ class Work:
     base: Checkpoint
     agent: Checkpoint
     compression: Compression
-    pairs: Sequence[Pair]
-    slots: Slots
+    pairs: Sequence[TensorPair]
+    slots: SpoolSlots
 
     @property
     def files(self) -> dict[Place, Identity]:
         """The identities of all files."""
         return {**self.base.files, **self.agent.files}
 
-    def building(self, out: Out, *, overwrite: bool) -> Building:
+    def spec(self, out: Out, *, overwrite: bool) -> OutputSpec:
         """What is built, and all that it depends on."""
         described = [
             *([str(path) for path in model.files] for model in (self.base, self.agent)),
             *([(one.name, one.dtype, one.shape) for one in pair.tensors] for pair in self.pairs),
         ]
         known = {
-            **facts.versions(),
-            **facts.files(self.files),
+            **fingerprint.versions(),
+            **fingerprint.files(self.files),
             "--compression": self.compression,
             "what is read": hashlib.sha256(repr(described).encode()).hexdigest(),
         }
         total = sum(tensor.nbytes for pair in self.pairs for tensor in pair.tensors)
-        return Building(out, overwrite, known, total, slots=self.slots)
+        return OutputSpec(out, overwrite, known, total, spooled=spooled(self.slots))
 
     def memory_of(self, workers: int) -> int:
         """About how many bytes a process takes with so many threads."""
@@ -109,7 +109,7 @@ class Work:
         return max((_memory(tensor) for pair in self.pairs for tensor in pair.tensors), default=0)
 
 
-def compare(base: Checkpoint, agent: Checkpoint, compression: Compression) -> Work:
+def compare(base: Checkpoint, agent: Checkpoint, compression: Compression) -> DeltaWork:
     """The work of a delta.
 
     Raises:
@@ -121,17 +121,17 @@ def compare(base: Checkpoint, agent: Checkpoint, compression: Compression) -> Wo
         below = base.tensors.get(tensor.name)
         fits = below is not None and (below.dtype, below.shape) == (tensor.dtype, tensor.shape)
         met |= {tensor.name} if fits else set()
-        entries.append(Entry(tensor.name, tensor.dtype, tensor.shape, "encoded" if fits else "whole"))
-        pairs.append(Pair(below if fits else None, tensor))
+        entries.append(SpooledTensor(tensor.name, tensor.dtype, tensor.shape, "encoded" if fits else "whole"))
+        pairs.append(TensorPair(below if fits else None, tensor))
     for tensor in (tensor for name, tensor in base.tensors.items() if name not in met):
-        entries.append(Entry(tensor.name, tensor.dtype, tensor.shape, "base"))
-        pairs.append(Pair(tensor, None))
-    return Work(base, agent, compression, pairs, Slots(entries))
+        entries.append(SpooledTensor(tensor.name, tensor.dtype, tensor.shape, "base"))
+        pairs.append(TensorPair(tensor, None))
+    return DeltaWork(base, agent, compression, pairs, SpoolSlots(entries))
 
 
 def write_delta(
-    work: Work,
-    site: Site,
+    work: DeltaWork,
+    output: OpenOutput,
     executor: Executor,
     spool: Spool,
     *,
@@ -142,7 +142,7 @@ def write_delta(
 
     Args:
         work: what is compared.
-        site: where the delta is built.
+        output: where the delta is built.
         executor: runs the work on blocks in this process.
         spool: takes the blocks.
         listen: gets the progress, in bytes that are read.
@@ -151,11 +151,9 @@ def write_delta(
     Raises:
         CheckpointError: a file cannot be read or has changed.
         OSError: the disk is full or fails.
-        RankError: another rank has failed or is lost.
     """
-    fill(work, site, executor, spool, listen)
-    site.written()
-    with DeltaWriter(site.stage, work.agent.tensors) as writer:
+    _fill(work, output, executor, spool, listen)
+    with DeltaWriter(output.stage, work.agent.tensors) as writer:
         collect(spool, writer, work.base, work.compression)
         write_files(work.base, work.agent, writer, allow_outside_links=allow_outside_links)
         check_unchanged(work.files)
@@ -184,74 +182,117 @@ def _memory(tensor: Tensor) -> int:
 # --- the blocks -------------------------------------------------------------------------------------------------------
 
 
-def fill(work: Work, site: Site, executor: Executor, spool: Spool, listen: Listener = silence) -> None:
-    """Fill the spool, with other ranks if there are any.
-
-    Raises:
-        CheckpointError, OSError, RankError: as for `write_delta`.
-    """
-    # what these close over may travel to other processes, so nothing of `work` but what they need
-    files, pairs, compression, memory = Files(work.files), list(work.pairs), work.compression, work.buffer_bytes
-
-    @contextmanager
-    def worker(_tell: Callable[[Block], None]) -> Iterator[_Worker]:
-        yield _Worker(Reader(files, Arena(memory)), pairs, spool, Encoder(compression))
-
-    @contextmanager
-    def elsewhere() -> Iterator[Callable[[], None]]:
-        with closing(files), closing(spool):
-            yield spool.sync
-
-    entries = spool.slots.entries
-    blocks = [block for index, pair in enumerate(pairs) for block in _blocks(index, pair, entries[index])]
-    total, done = sum(block.nbytes for block in blocks), 0
-    size = min(_RUN, total // _LEAST_RUNS) if any(isinstance(path, Remote) for path in work.files) else 0
-    runs = list(in_runs(blocks, lambda block: block.nbytes, size))
-    listen(Progress("comparing", 0, total))
-    with files, closing(site.journal.map(executor, worker, _Worker.run, runs, _Codec(), elsewhere)) as outcomes:
-        for block in outcomes:
-            done += block.nbytes
+def _fill(work: DeltaWork, output: OpenOutput, executor: Executor, spool: Spool, listen: Listener) -> None:
+    """Fill the spool."""
+    made = ComparePass.of(work, spool)
+    total = sum(block.nbytes for run in made.runs() for block in run)
+    kept = output.journal.open_pass(made.runs(), _BlockCodec())
+    done = sum(block.nbytes for block in kept.earlier())
+    listen(Progress("comparing", done, total))
+    with made.files, closing(executor.run(made, kept.remaining(), kept)) as events:
+        for event in events:
+            done += event.result.nbytes if isinstance(event, Processed) else 0
             listen(Progress("comparing", done, total))
     check_unchanged(work.files)
 
 
-def _blocks(index: int, pair: Pair, entry: Entry) -> Iterator[Block]:
+@dataclass(frozen=True)
+class ComparePass:
+    """Compares the blocks of two models, and leaves in a spool what has changed.
+
+    Attributes:
+        files: the inputs.
+        pairs: the tensors that are read.
+        spool: takes the blocks.
+        compression: of them.
+        buffer_bytes: bytes of a worker's arena.
+        batches: the blocks, as workers take them.
+    """
+
+    files: Files
+    pairs: Sequence[TensorPair]
+    spool: Spool
+    compression: Compression
+    buffer_bytes: int
+    batches: Sequence[Sequence[DeltaBlock]]
+
+    @staticmethod
+    def of(work: DeltaWork, spool: Spool) -> ComparePass:
+        """The pass that fills a spool."""
+        entries = spool.slots.entries
+        blocks = [block for index, pair in enumerate(work.pairs) for block in _blocks(index, pair, entries[index])]
+        remote = any(isinstance(path, Remote) for path in work.files)
+        size = min(_RUN, sum(block.nbytes for block in blocks) // _LEAST_RUNS) if remote else 0
+        runs = list(in_runs(blocks, lambda block: block.nbytes, size))
+        return ComparePass(Files(work.files), list(work.pairs), spool, work.compression, work.buffer_bytes, runs)
+
+    def runs(self) -> Sequence[Sequence[DeltaBlock]]:
+        """What a worker takes at a stretch."""
+        return self.batches
+
+    def limits(self) -> AbstractContextManager[object]:
+        """Nothing surrounds the workers."""
+        return nullcontext()
+
+    def open_worker(self, report: Callable[[Any], None]) -> AbstractContextManager[_DeltaWorker]:
+        """What a thread owns."""
+        reader = Reader(self.files, Arena(self.buffer_bytes))
+        return nullcontext(_DeltaWorker(reader, self.pairs, self.spool, Encoder(self.compression)))
+
+    def prefetch(self, worker: _DeltaWorker, run: Sequence[DeltaBlock]) -> None:
+        """A worker is about to process these blocks."""
+        worker.expect(run)
+
+    def process(self, worker: _DeltaWorker, block: DeltaBlock) -> DeltaBlock:
+        """Compare a block."""
+        worker.compare(block)
+        return block
+
+    def settle(self) -> None:
+        """Bring to the disk what was written."""
+        self.spool.sync()
+
+    def close(self) -> None:
+        """Close what was opened on another node."""
+        self.files.close()
+        self.spool.close()
+
+
+def _blocks(index: int, pair: TensorPair, entry: SpooledTensor) -> Iterator[DeltaBlock]:
     width = len(pair.tensors) * itemsize(entry.dtype)
     for slot in range(entry.slots):
-        yield Block(index, slot, width * entry.elements_in(slot))
+        yield DeltaBlock(index, slot, width * entry.elements_in(slot))
 
 
-class _Codec:
+class _BlockCodec:
     """Blocks as the journal keeps them: what was found is in the spool."""
 
-    def encode(self, block: Block) -> tuple[bytes, int]:
+    def encode(self, result: DeltaBlock) -> tuple[bytes, int]:
         """See `journal.Codec`."""
-        return b"", block.nbytes
+        return b"", result.nbytes
 
-    def decode(self, block: Block, _data: bytes) -> Block:
+    def decode(self, block: DeltaBlock, data: bytes) -> DeltaBlock:
         """See `journal.Codec`."""
         return block
 
 
-class _Worker:
+class _DeltaWorker:
     """What a thread owns."""
 
-    def __init__(self, reader: Reader, pairs: Sequence[Pair], spool: Spool, encoder: Encoder) -> None:
+    def __init__(self, reader: Reader, pairs: Sequence[TensorPair], spool: Spool, encoder: Encoder) -> None:
         self._reader, self._pairs, self._spool, self._encoder = reader, pairs, spool, encoder
 
-    def run(self, blocks: Sequence[Block]) -> Iterator[Block]:
-        """Leave in the spool what blocks have changed, or what there is where they have no counterpart."""
+    def expect(self, blocks: Sequence[DeltaBlock]) -> None:
+        """Hear which blocks come next."""
         self._reader.expect(Span(self._pairs[block.pair].tensors, *self._bounds(block)) for block in blocks)
-        for block in blocks:
-            self._do(block)
-            yield block
 
-    def _bounds(self, block: Block) -> tuple[int, int]:
+    def _bounds(self, block: DeltaBlock) -> tuple[int, int]:
         entry = self._spool.slots.entries[block.pair]
         start = block.slot * entry.span
         return start, start + entry.elements_in(block.slot)
 
-    def _do(self, block: Block) -> None:
+    def compare(self, block: DeltaBlock) -> None:
+        """Leave in the spool what a block has changed, or what there is where it has no counterpart."""
         tensors, entry = self._pairs[block.pair].tensors, self._spool.slots.entries[block.pair]
         start, stop = self._bounds(block)
         width = itemsize(entry.dtype)

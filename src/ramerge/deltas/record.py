@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +27,11 @@ class DeltaRecord:
         digest: of the agent: xxh3-128, in hexadecimal, as docs/reference/delta-format.md defines it.
         seconds: how long it took.
         warnings: what is probably not what the user wants.
+
+    Example:
+        >>> record = ramerge.delta("base", "coder", "coder-delta")
+        >>> 0 < record.moved < record.elements
+        True
     """
 
     base: str
@@ -44,11 +48,10 @@ class DeltaRecord:
     seconds: float
     warnings: tuple[str, ...] = ()
 
-    @staticmethod
-    def of(values: Mapping[str, Any]) -> DeltaRecord:
-        """From plain values."""
-        return DeltaRecord(**{**values, "warnings": tuple(values["warnings"])})
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
 
     def to_json(self) -> str:
         """As JSON."""
-        return dumped(asdict(self), indent=2) + "\n"
+        return dumped(self.to_dict(), indent=2) + "\n"

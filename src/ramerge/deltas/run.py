@@ -4,36 +4,42 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
-from ramerge.checkpoint import relay
-from ramerge.checkpoint.delta.apply import write_agent
-from ramerge.checkpoint.delta.codec import Compression
-from ramerge.checkpoint.delta.layout import Index, size_of
-from ramerge.checkpoint.hub import Model, resolve
-from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.open import open_stacked
-from ramerge.checkpoint.outputs import out_of, path_of, problems_of
-from ramerge.checkpoint.read import threads_for
-from ramerge.checkpoint.stage import staged
-from ramerge.checkpoint.storage.destination import Destination
+from rich.filesize import decimal
+
 from ramerge.deltas.card import card
-from ramerge.deltas.make import compare, fill, write_delta
+from ramerge.deltas.codec import Compression
+from ramerge.deltas.layout import Index, size_of
+from ramerge.deltas.make import compare, write_delta
+from ramerge.deltas.rebuild import memory_of, write_agent
 from ramerge.deltas.record import DeltaRecord
+from ramerge.deltas.spool import spool_of
 from ramerge.engine.chosen import chosen_executor
-from ramerge.engine.ranks import TIMEOUT, Executors, chosen_rank
-from ramerge.engine.site import building
+from ramerge.engine.open_output import open_output
+from ramerge.formats.open import open_stacked
 from ramerge.foundation.dtypes import full_name, widest
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
-from ramerge.foundation.machine import check_threads
 from ramerge.foundation.text import without_secrets
+from ramerge.options import Options
+from ramerge.output import remote_output
+from ramerge.output.outputs import Out, out_of, problems_of
+from ramerge.output.remote_output import made_at
+from ramerge.output.stage import tidy
+from ramerge.planning.resources import ResourceLimits, read_limits
+from ramerge.storage.models import FoundModel, resolve
+from ramerge.storage.place import Place
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.reader import threads_for
 
 COMPRESSIONS = get_args(Compression)
+_DEFAULTS = Options()
 
 
 def delta(
@@ -42,15 +48,7 @@ def delta(
     out: str | Path,
     *,
     compression: Compression = "none",
-    threads: int | None = None,
-    allow_outside_links: bool = False,
-    overwrite: bool = False,
-    stage: str | Path | None = None,
-    public: bool = False,
-    fresh: bool = False,
-    executor: Executors = "threads",
-    rank_timeout: float = TIMEOUT,
-    ray_init: Mapping[str, Any] | None = None,
+    options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> DeltaRecord:
     """Write what an agent has changed of its base, so that base and delta give every file of the agent back.
@@ -62,13 +60,7 @@ def delta(
             (`hub:owner/name`). It appears complete or not at all.
         compression: `none`; or `zstd`, where that saves something: for slow disks and networks. Files become half as
             large, and are read half as fast.
-        threads: worker threads; by default one for each processor, and one more.
-        allow_outside_links: follow links of files that lead out of a model's folder.
-        overwrite: replace an existing folder at `out`.
-        stage: of an `out` elsewhere, a folder on this machine in which the delta lies until it is sent; by default in
-            the user's cache folder. With the executors `ranks` and `ray` all processes must see it.
-        public: whether everybody may see a repository that is written on the hub.
-        fresh, executor, rank_timeout, ray_init: as for `ramerge.merge`.
+        options: how the delta is made. Worker threads are by default one for each processor, and one more.
         on_progress: called with a `Progress` in bytes that are read.
 
     Returns:
@@ -79,44 +71,36 @@ def delta(
         CheckpointError: a model cannot be found or read, is quantised, or has changed meanwhile.
         PlanError: `out` cannot be where it is wanted.
         OutputError: the disk is full or fails.
-        RankError: another rank has failed or is lost.
         RayError: a Ray cluster cannot be reached, or cannot do the work.
+
+    Example:
+        >>> made = ramerge.delta("base", "coder", "coder-delta")
+        >>> made.delta_bytes < made.agent_bytes
+        True
     """
     began = time.monotonic()
-    rank = chosen_rank(executor, rank_timeout, ray_init)
     if compression not in COMPRESSIONS:
         raise RecipeError(f"compression: {compression!r} is not known; choose one of {', '.join(COMPRESSIONS)}")
-    check_threads(threads)
+    limits = read_limits(options.threads, options.max_memory)
     below, above = _find(base), _find(agent)
-    opened_base = open_stacked(below.folders, allow_outside_links=allow_outside_links)
-    opened = open_stacked(above.folders, base=opened_base, allow_outside_links=allow_outside_links)
-    place, inputs = out_of(out, stage, public=public), [*below.folders, *above.folders]
-    if isinstance(place, Destination):
-        place.joins = rank is not None and rank.number > 0
+    opened_base = open_stacked(below.folders, allow_outside_links=options.allow_outside_links)
+    opened = open_stacked(above.folders, base=opened_base, allow_outside_links=options.allow_outside_links)
+    place = out_of(out, options.upload.stage, public=options.upload.public)
     # how much disk it takes is only known when it is made
-    if isinstance(place, Path):
-        problems = problems_of(place, inputs, 0, overwrite=overwrite)
-    else:
-        problems = relay.problems_of(place, inputs, 0, overwrite=overwrite)
-    if problems:
-        raise PlanError(problems)
+    _refuse(place, [*below.folders, *above.folders], 0, overwrite=options.overwrite)
     work = compare(opened_base, opened, compression)
-    workers = threads or threads_for((*opened_base.files, *opened.files))
+    workers = _workers(limits, (*opened_base.files, *opened.files), work.memory_of)
     with (
-        chosen_executor(executor, workers, work.memory_of, ray_init) as carrier,
-        building(work.building(place, overwrite=overwrite), rank, fresh=fresh) as site,
-        closing(site.opened(site.spool)) as spool,
+        chosen_executor(options.ray, workers, work.memory_of) as carrier,
+        open_output(work.spec(place, overwrite=options.overwrite), fresh=options.fresh) as output,
+        closing(spool_of(work.slots, output.spool_folder, output.journal.before_sync)) as spool,
     ):
-        if not site.leads:
-            fill(work, site, carrier, spool)
-            return DeltaRecord.of(site.written(spool.finish))
         index = write_delta(
-            work, site, carrier, spool, listen=on_progress or silence, allow_outside_links=allow_outside_links
+            work, output, carrier, spool, listen=on_progress or silence, allow_outside_links=options.allow_outside_links
         )
-        made = _record(str(base), str(agent), index, opened, size_of(site.stage.folder), began)
+        made = _record(str(base), str(agent), index, opened, size_of(output.stage.folder), began)
         record = replace(made, warnings=tuple(_retyped(opened_base, opened)))
-        site.stage.write("README.md", card(record, below.hub_id, below.folder.resolve().name))
-        site.say(asdict(record))
+        output.stage.write("README.md", card(record, below.hub_id, below.folder.resolve().name))
     return record
 
 
@@ -125,18 +109,17 @@ def apply(
     deltas: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
-    threads: int | None = None,
-    allow_outside_links: bool = False,
-    overwrite: bool = False,
+    options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> DeltaRecord:
-    """Write the agent that deltas give, with all its files, equal to the byte.
+    """Write the agent that deltas give, with all its files, byte-identical.
 
     Args:
         base: the model that the first delta was made for: a folder or hub id.
         deltas: a delta, or several of which each was made for what the ones before give.
-        out: the folder to make. It appears complete or not at all.
-        threads, allow_outside_links, overwrite, on_progress: as for `delta`.
+        out: the folder to make, or a remote place as for `delta`. It appears complete or not at all. In a bucket,
+            weights have names of their run, and the index names them.
+        options, on_progress: as for `delta`.
 
     Returns:
         What the last delta says of the agent.
@@ -147,24 +130,53 @@ def apply(
             message names tensor and file, and nothing is written.
         PlanError: `out` cannot be where it is wanted.
         OutputError: the disk is full or fails.
+
+    Example:
+        >>> ramerge.delta("base", "coder", "coder-delta").digest == ramerge.apply("base", "coder-delta", "again").digest
+        True
     """
     began = time.monotonic()
-    check_threads(threads)
+    limits = read_limits(options.threads, options.max_memory)
     below = _find(base)
     above = [_find(each) for each in ([deltas] if isinstance(deltas, str | os.PathLike) else deltas)]
     if not above:
         raise RecipeError("no delta: give at least one")
     folders = [place for model in above for place in model.folders]
-    opened_base = open_stacked(below.folders, allow_outside_links=allow_outside_links)
-    opened = open_stacked(folders, base=opened_base, only_deltas=True, allow_outside_links=allow_outside_links)
+    opened_base = open_stacked(below.folders, allow_outside_links=options.allow_outside_links)
+    opened = open_stacked(folders, base=opened_base, only_deltas=True, allow_outside_links=options.allow_outside_links)
     size = sum(tensor.nbytes for tensor in opened.tensors.values())
-    folder = path_of(out)
-    if problems := problems_of(folder, [*below.folders, *folders], size, overwrite=overwrite):
-        raise PlanError(problems)
-    with staged(folder, overwrite=overwrite) as stage:
-        index = write_agent(opened, stage, workers=threads, listen=on_progress or silence)
+    place = out_of(out, options.upload.stage, public=options.upload.public)
+    _refuse(place, [*below.folders, *folders], size, overwrite=options.overwrite)
+    workers = _workers(limits, opened.files, partial(memory_of, opened))
+    with made_at(place, overwrite=options.overwrite) as folder:
+        index = write_agent(opened, folder, workers=workers, listen=on_progress or silence)
     stored = sum(map(size_of, folders))
-    return _record(str(base), str(folder), index, opened, stored, began)
+    return _record(str(base), str(place), index, opened, stored, began)
+
+
+def _refuse(out: Out, inputs: Sequence[Place], size: int, *, overwrite: bool) -> None:
+    """Raise if nothing of that size can be written there."""
+    if isinstance(out, Path):
+        problems = problems_of(out, inputs, size, overwrite=overwrite)
+    else:
+        problems = remote_output.problems_of(out, inputs, size, overwrite=overwrite)
+    if problems:
+        tidy(out)
+        raise PlanError(problems)
+
+
+def _workers(limits: ResourceLimits, files: Iterable[Place], memory_of: Callable[[int], int]) -> int:
+    """As many threads as are wanted, or fewer if memory is limited.
+
+    Raises:
+        RecipeError: the memory is too little for one thread.
+    """
+    workers = limits.threads or threads_for(files)
+    if limits.memory is None:
+        return workers
+    if (least := memory_of(1)) > limits.memory:
+        raise RecipeError(f"--max-memory: {limits.memory:,} bytes are too little; give at least {decimal(least)}")
+    return max(count for count in range(1, workers + 1) if memory_of(count) <= limits.memory)
 
 
 def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
@@ -189,7 +201,7 @@ def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
     yield text
 
 
-def _find(model: str | Path) -> Model:
+def _find(model: str | Path) -> FoundModel:
     return resolve(os.fspath(model), Path.cwd())
 
 

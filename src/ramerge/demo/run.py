@@ -19,6 +19,7 @@ from ramerge.engine.record import Record
 from ramerge.foundation.errors import PlanError
 from ramerge.foundation.events import Progress
 from ramerge.foundation.extras import install
+from ramerge.options import Options
 
 AGENTS = Path(__file__).with_name("agents")
 METHODS = ("ram", "ram+")
@@ -49,7 +50,9 @@ def run(out: Path | None, say: Print) -> None:
         compiling = _Compiling(say)
         for method in METHODS:
             models[method] = folder / method
-            records[method] = merge(_recipe(method), models[method], overwrite=True, on_progress=compiling)
+            records[method] = merge(
+                _recipe(method), models[method], options=Options(overwrite=True), on_progress=compiling
+            )
         _say_statistics(records, say)
         _say_scores(models, say)
         kept = (
@@ -109,7 +112,7 @@ def _say_statistics(records: Mapping[str, Record], say: Print) -> None:
     seconds = ram.seconds + plus.seconds
     say(f"\nmerged {ram.parameters_count:,} parameters by ram and by ram+ in {seconds:.2f} s")
     say("\nagent     density   shared   unique      rho   lambda (ram+)")
-    for agent in plus.statistics:
+    for agent in plus.agents.values():
         shared = agent.shared / agent.active if agent.active else 0.0
         say(
             f"{agent.name:<8} {agent.density:>8.1%} {shared:>8.1%} {agent.unique_share:>8.1%} {agent.rho:>8.3f} "

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from ramerge.demo.tasks import TASKS, Example, Task, prompts, reward
+from ramerge.demo.tasks import TASKS, DemoTask, Example, prompts, reward
 
 SEED = 20260113
 EXAMPLES = 200  # prompts of each task
@@ -40,7 +40,7 @@ def rewards(
             yield {name: _rewards(model, tokenizer, part) for name, part in parts.items()}
 
 
-def accuracy(model: Any, tokenizer: Any, task: Task, *, examples: int, seed: int) -> float:
+def accuracy(model: Any, tokenizer: Any, task: DemoTask, *, examples: int, seed: int) -> float:
     """Return the share of `examples` held-out prompts of one task that get exactly the right greedy completion."""
     held_out = prompts(task, "test", examples, seed)
     batches = [held_out[start : start + BATCH] for start in range(0, examples, BATCH)]

@@ -27,7 +27,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Task:
+class DemoTask:
     """A named skill and the function that draws one example of it."""
 
     name: str
@@ -50,10 +50,10 @@ def _sort(rng: random.Random) -> Example:
     return Example(f"#{text}=", "".join(sorted(text)))
 
 
-TASKS: tuple[Task, ...] = (
-    Task("add", "add two three-digit numbers: 347+586= gives 933", _add),
-    Task("reverse", "reverse seven letters: <abcdefg= gives gfedcba", _reverse),
-    Task("sort", "sort seven digits: #5281704= gives 0124578", _sort),
+TASKS: tuple[DemoTask, ...] = (
+    DemoTask("add", "add two three-digit numbers: 347+586= gives 933", _add),
+    DemoTask("reverse", "reverse seven letters: <abcdefg= gives gfedcba", _reverse),
+    DemoTask("sort", "sort seven digits: #5281704= gives 0124578", _sort),
 )
 
 
@@ -62,7 +62,7 @@ def split_of(prompt: str) -> Split:
     return "test" if hashlib.sha256(prompt.encode()).digest()[0] % 8 == 0 else "train"
 
 
-def prompts(task: Task, split: Split, count: int, seed: int) -> list[Example]:
+def prompts(task: DemoTask, split: Split, count: int, seed: int) -> list[Example]:
     """Draw `count` distinct examples of one split; the same arguments give the same examples."""
     rng = random.Random(f"{task.name}/{split}/{seed}")
     found: dict[str, Example] = {}

@@ -1,13 +1,14 @@
 """From a plan to checkpoints: count, reduce, merge, commit.
 
 execute                  all steps in order
-worker, tally            the work on one block; sums over blocks
-sinks, sending, beside   outputs of merged bytes, here and elsewhere; files beside the weights
+passes                   counting, observing, merging, as values that an executor takes
+worker, results, tally   the work on one block; what it finds; sums over blocks
+sinks, uploads, beside   outputs of merged bytes, local and remote; files alongside the weights
 patches                  merged bytes into a delta
-site, planned            where work is done, beside other ranks and after earlier runs; what a plan builds there
-journal, facts, ranks    what was done, what it depends on, and who else does it
+open_output, planned     the folder that is built, with its journal; what a plan builds there
+journal, facts           what was done, and what it depends on
 record, card             what a merge did, for programs and for people
 suspect, warn            warnings about weights
 chosen, options          the executor that the user chose; the options for that
-executors/               run a function over blocks
+executors/               process the blocks of a pass
 """

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ruamel.yaml import YAML
 
-from ramerge.checkpoint.delta.layout import COMPANIONS
 from ramerge.engine.record import AgentStatistics, Record
+from ramerge.formats.sidecars import has_tokenizer
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.text import markdown
 from ramerge.methods.base import Column
-from ramerge.methods.table import METHODS
-from ramerge.planning.model import Plan
+from ramerge.methods.registry import METHODS
+from ramerge.planning.model import MergePlan
 from ramerge.recipe.points import Point
+from ramerge.storage.delta_index import COMPANIONS
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
 
 
-def model_card(plan: Plan, point: Point, record: Record, *, is_delta: bool = False) -> str:
+def model_card(plan: MergePlan, point: Point, record: Record, *, is_delta: bool = False) -> str:
     """Markdown with YAML front matter: base models, tags and library; then method, inputs and statistics.
 
     Args:
@@ -57,7 +58,7 @@ Inputs: {inputs}. Output: {record.dtype}{_rounded(record)}.{_spared(plan)}
 
 {_table(record) if plan.method.combines else ""}
 {_warnings(record)}
-{_unpacking(plan, record) if is_delta else _loading(literal) if "config.json" in plan.companions else ""}
+{_unpacking(plan, record) if is_delta else _loading(literal, plan.companions)}
 The recipe is in `{f"{COMPANIONS}/" if is_delta else ""}ramerge.yaml`, counts and sizes are in `ramerge.json`.
 """
 
@@ -67,7 +68,7 @@ def _rounded(record: Record) -> str:
     return "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
 
 
-def _spared(plan: Plan) -> str:
+def _spared(plan: MergePlan) -> str:
     """What agents that are deltas saved."""
     if plan.bytes_in_full == plan.bytes_read:
         return ""
@@ -75,30 +76,33 @@ def _spared(plan: Plan) -> str:
     return f"\nAgents that are deltas: {share:.0%} of the bytes of whole checkpoints were read."
 
 
-def _loading(literal: str) -> str:
-    """How to load the model; `literal` is its name as Python writes it."""
+def _loading(literal: str, companions: Collection[str]) -> str:
+    """How to load the model, as far as its files allow it; `literal` is its name as Python writes it."""
+    if "config.json" not in companions:
+        return ""
+    has = has_tokenizer(companions)
+    tokenizer = f"\ntokenizer = AutoTokenizer.from_pretrained({literal})" if has else ""
     return f"""```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM{", AutoTokenizer" if has else ""}
 
-model = AutoModelForCausalLM.from_pretrained({literal})
-tokenizer = AutoTokenizer.from_pretrained({literal})
+model = AutoModelForCausalLM.from_pretrained({literal}){tokenizer}
 ```
 """
 
 
-def _unpacking(plan: Plan, record: Record) -> str:
+def _unpacking(plan: MergePlan, record: Record) -> str:
     """What a delta saves, and how to get the model."""
     size, of = record.bytes_written / 1e6, sum(tensor.bytes_written for tensor in plan.tensors) / 1e6
     return f"""This folder is a delta: it holds what the model has changed of its base. It takes
 {size:,.1f} MB, where the model takes {of:,.1f} MB. This gives the model, if BASE is the folder or hub id of the base:
 
 ```sh
-ramerge apply BASE THIS_FOLDER MODEL
+ramerge apply --base BASE THIS_FOLDER MODEL
 ```
 """
 
 
-def _made(plan: Plan, record: Record) -> str:
+def _made(plan: MergePlan, record: Record) -> str:
     """How the model was made."""
     if not plan.method.combines:
         return (
@@ -120,11 +124,11 @@ def columns_of(record: Record) -> tuple[Column, ...]:
     columns = tuple(
         column
         for column in METHODS[record.method].columns
-        if not column.optional or any(column.key in agent.values for agent in record.statistics)
+        if not column.optional or any(column.key in agent.values for agent in record.agents.values())
     )
     dtype = "the output's dtypes" if record.dtype == "mixed" else record.dtype
     figures = _rounding(dtype, coins=record.rounding_seed is not None)
-    known = [column for column in figures if all(column.key in agent.values for agent in record.statistics)]
+    known = [column for column in figures if all(column.key in agent.values for agent in record.agents.values())]
     return (*columns, *known)
 
 
@@ -157,7 +161,7 @@ def _table(record: Record) -> str:
     """A table of the agents' figures, and the meanings of its columns."""
     columns = columns_of(record)
     rows = [["agent", *[column.title for column in columns]], ["---"] * (1 + len(columns))]
-    rows += [[markdown(agent.name), *[figure(agent, column) for column in columns]] for agent in record.statistics]
+    rows += [[markdown(agent.name), *[figure(agent, column) for column in columns]] for agent in record.agents.values()]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     meant = meanings(columns, record)
     return "\n".join([*lines, "", *[f"- {line}" for line in meant]] if meant else lines)
@@ -177,7 +181,7 @@ def figure(agent: AgentStatistics, column: Column) -> str:
     return column.none if None in values else " of ".join(format(value, column.format) for value in values)
 
 
-def _base_models(plan: Plan) -> list[str]:
+def _base_models(plan: MergePlan) -> list[str]:
     """Ids that the hub accepts. A folder has the id from which it was downloaded, or its own name."""
     ids = []
     for model in (part for named in (plan.base, *plan.agents.values()) for part in named.parts):

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from ramerge.engine.executors.executor import Executor
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.foundation.machine import processors
+from ramerge.options import Ray
 
 
 @contextmanager
-def chosen_executor(
-    kind: str, workers: int, memory: Callable[[int], int], ray_init: Mapping[str, Any] | None
-) -> Iterator[Executor]:
-    """What works on blocks. With ranks, that is threads in each of them.
+def chosen_executor(ray: Ray | None, workers: int, memory: Callable[[int], int]) -> Iterator[Executor]:
+    """What works on blocks.
 
     Args:
-        kind: see `engine.ranks.Executors`.
+        ray: the cluster; None for the threads of this process.
         workers: threads of a process on a machine like this one.
         memory: bytes that a process with so many of them takes.
-        ray_init: keywords of `ray.init`.
 
     Raises:
         RecipeError: Ray is not installed, or does not take these keywords.
         RayError: no cluster can be reached.
     """
-    if kind != "ray":
+    if ray is None:
         yield ThreadExecutor(workers)
         return
     from ramerge.engine.executors.ray import RayExecutor, connected
 
-    with connected(ray_init or {}) as ray:
-        yield RayExecutor(ray, workers, processors(), memory)
+    address = {} if ray.address is None else {"address": ray.address}
+    with connected({**address, **(ray.init or {})}) as cluster:
+        yield RayExecutor(cluster, workers, processors(), memory)

@@ -1,14 +1,15 @@
-"""What earlier runs of a merge have done, so that a run goes on where they were; and what other ranks do meanwhile.
+"""What earlier runs of a merge have done, so that a run resumes where they ended.
 
-Beside the folder that is built lies a folder `journal`:
+Alongside the folder that is built lies a folder `journal`:
 
     facts.json    what the work depends on, and which folder is built
-    0001.0, ...   records of run 1, by rank 0
+    0001, ...     records of run 1
 
-Each record says that a block of a pass is done, and what was counted in it. It is appended when the block's bytes have
-been written. A file is never written again by another run, so the torn end of a killed one stays where it is. What
-ends with it is found by checksums, which also bind records to the facts. Outcomes are exact integers, and equal
-whoever finds them, so it does not matter which run or rank a record is from, or whether there are two of one block.
+Only the process that began a run writes its file. Each record says that a block of a pass is done, and what was
+counted in it. It is appended when the block's bytes have been written. A file is never written again by another run, so
+the torn end of a killed one stays where it is. What ends with it is found by checksums, which also bind records to the
+facts. Results are exact integers, so it does not matter which run a record is from, or whether there are two of one
+block.
 
 A kill loses nothing that was written, but a power cut does. So from time to time a record says up to where everything
 is on the disk. After a restart of the machine only what is before that is trusted.
@@ -22,19 +23,18 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import xxhash
 
-from ramerge.engine.executors.executor import Elsewhere, Executor, bare
-from ramerge.engine.facts import is_file, seen_elsewhere
-from ramerge.foundation.errors import RankError, RayError, SendError, StoppedError
+from ramerge.engine.executors.executor import NumberedRun
+from ramerge.foundation.errors import RayError, SendError, StoppedError
 from ramerge.foundation.machine import boot
 
 FOLDER = "journal"
@@ -43,114 +43,134 @@ _FACTS = "facts.json"
 _HEAD = struct.Struct("<IBBxxIQQ")
 _RUN, _PASS, _BLOCK, _SYNCED = range(4)
 _SECONDS_BETWEEN_MARKS = 5.0
-_SECONDS_BETWEEN_LOOKS = 1.0
 _PIECE = 1 << 20
 _MOST_BLOCKS = 1 << 30
 
-Worker = TypeVar("Worker")
 Block = TypeVar("Block")
+Result = TypeVar("Result")
 Given = TypeVar("Given", contravariant=True)
-Outcome = TypeVar("Outcome")
+Coded = TypeVar("Coded")
 
 
-class Codec(Protocol[Given, Outcome]):
-    """Outcomes as bytes."""
+class Codec(Protocol[Given, Coded]):
+    """Results as bytes."""
 
-    def encode(self, outcome: Outcome) -> tuple[bytes, int]:
-        """An outcome, and how many bytes of work the block was."""
+    def encode(self, result: Coded) -> tuple[bytes, int]:
+        """A result, and how many bytes of work the block was."""
         ...
 
-    def decode(self, block: Given, data: bytes) -> Outcome:
-        """The outcome again."""
-        ...
-
-
-class Others(Protocol):
-    """The other ranks, as far as a journal must know of them."""
-
-    number: int
-    world: int
-
-    def check(self) -> None:
-        """Raise if one of them has failed or is lost."""
-        ...
-
-    def tell(self) -> None:
-        """Let them see now what was written."""
+    def decode(self, block: Given, data: bytes) -> Coded:
+        """The result again."""
         ...
 
 
-@dataclass(frozen=True)
-class Session:
-    """What all ranks of a run must see alike.
+class UnrecordedPass(Generic[Block, Result]):
+    """A pass without a journal: all blocks are to be done.
 
-    Attributes:
-        run: its number.
-        before: files of earlier runs, with the bytes of them that are trusted.
+    Args:
+        runs: what a worker takes at a stretch.
     """
 
-    run: int
-    before: tuple[tuple[str, int], ...]
+    def __init__(self, runs: Sequence[Sequence[Block]]) -> None:
+        numbers = count()
+        self._runs: list[NumberedRun[Block]] = [[(next(numbers), block) for block in run] for run in runs]
+
+    def earlier(self) -> Iterator[Result]:
+        """Results of blocks that an earlier run has done. Taken before `remaining` is asked."""
+        return iter(())
+
+    def remaining(self) -> Sequence[NumberedRun[Block]]:
+        """The blocks that are to be done, with their numbers."""
+        return self._runs
+
+    def record(self, number: int, result: Result) -> None:
+        """A block is done."""
 
 
-@dataclass
-class _One:
-    """A run without other ranks."""
+class JournalPass(UnrecordedPass[Block, Result]):
+    """One pass in a journal: which blocks remain, and where results are written.
 
-    number: int = 0
-    world: int = 1
+    Args:
+        number: of the pass.
+        runs: what a worker takes at a stretch.
+        codec: of the results.
+        readers: of the journals of earlier runs.
+        writer: of this run's.
+    """
 
-    def check(self) -> None:
-        """Nobody can be lost."""
+    def __init__(
+        self,
+        number: int,
+        runs: Sequence[Sequence[Block]],
+        codec: Codec[Block, Result],
+        readers: Sequence[JournalReader],
+        writer: JournalWriter,
+    ) -> None:
+        super().__init__(runs)
+        self._number, self._codec, self._readers, self._writer = number, codec, readers, writer
+        self._done: set[int] = set()
+        writer.append(_PASS, number, sum(map(len, runs)))
 
-    def tell(self) -> None:
-        """Nobody looks."""
+    def earlier(self) -> Iterator[Result]:
+        """See `UnrecordedPass`."""
+        blocks = [block for run in self._runs for _, block in run]
+        for record in (record for reader in self._readers for record in reader.take(self._number)):
+            if record.index < len(blocks) and record.index not in self._done:
+                self._done.add(record.index)
+                yield self._codec.decode(blocks[record.index], record.payload)
+
+    def remaining(self) -> Sequence[NumberedRun[Block]]:
+        """See `UnrecordedPass`."""
+        left = [[(number, block) for number, block in run if number not in self._done] for run in self._runs]
+        return [run for run in left if run]
+
+    def record(self, number: int, result: Result) -> None:
+        """See `UnrecordedPass`. Called from any thread."""
+        data, amount = self._codec.encode(result)
+        self._writer.append(_BLOCK, self._number, number, amount, data)
 
 
 class Journal:
     """The journal of one run.
 
     Args:
-        facts: everything that the work depends on, by a name for people.
+        fingerprint: everything that the work depends on, by a name for people.
         files: names and sizes of the large files of the folder that is built.
         total: bytes of work in all passes.
-        beside: names and sizes of further files in the hidden folder that hold what was done.
+        metadata_folder: names and sizes of further files in the hidden folder that hold what was done.
         fresh: whether what earlier runs have done is not used.
-        apart: whether each rank builds a folder of its own. What it has written there is of no use for a later run, and
-            what was counted does not depend on it.
     """
 
     def __init__(
         self,
-        facts: Mapping[str, str],
+        fingerprint: Mapping[str, str],
         files: Mapping[str, int],
         total: int,
         *,
-        beside: Mapping[str, int] = MappingProxyType({}),
+        metadata_folder: Mapping[str, int] = MappingProxyType({}),
         fresh: bool = False,
-        apart: bool = False,
     ) -> None:
         self.files = files
-        self._beside = beside
-        self._fresh, self._apart = fresh, apart
-        self.session = Session(1, ())
+        self._beside = metadata_folder
+        self._fresh = fresh
+        self._run, self._trusted = 1, dict[str, int]()
         self.reason = ""
-        self._facts = dict(facts)
+        self._facts = dict(fingerprint)
         self._total = max(total, 1)
         self._before = 0
-        self._others: Others = _One()
-        self._sources: list[_Source] = []
-        self._own: _Own | None = None
+        self._readers: list[JournalReader] = []
+        self._writer: JournalWriter | None = None
         self._passes = 0
 
     # --- between runs -------------------------------------------------------------------------------------------------
 
-    def fits(self, work: Path, built: int | None) -> bool:
+    def fits(self, work: Path, built: int | None, gone: Collection[str] = ()) -> bool:
         """Whether what an earlier run left can be continued. If not, `reason` says why, where there is one.
 
         Args:
             work: the hidden folder.
             built: the inode of the folder that is built in; None if there is none.
+            gone: files that need not be there any more, because they were uploaded.
         """
         folder = work / FOLDER
         if self._fresh:
@@ -160,7 +180,7 @@ class Journal:
             said = json.loads(text)
             theirs, inode = said["facts"], said["built"]
             other = difference(theirs, self._facts)
-            lines = self._scanned(folder, _seed(text))
+            run, trusted = self._scanned(folder, _seed(text))
         except FileNotFoundError:
             return False  # never begun
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -170,29 +190,29 @@ class Journal:
             return False
         if other is not None:
             self.reason = f"{self.share} of an earlier run cannot be used, because {other} has changed"
-        elif not self._are_there(work):
+        elif not self._are_there(work, gone):
             self.reason = f"{self.share} of an earlier run cannot be used, because files that it has written are gone"
         fits = other is None and not self.reason
         if fits:
-            self.session = lines
+            self._run, self._trusted = run, trusted
         else:
             self._before = 0
         return fits
 
-    def _are_there(self, work: Path) -> bool:
-        files = {**{f"new/{name}": size for name, size in self.files.items()}, **self._beside}
+    def _are_there(self, work: Path, gone: Collection[str]) -> bool:
+        files = {**{f"new/{name}": size for name, size in self.files.items() if name not in gone}, **self._beside}
         with suppress(OSError):
             return all((work / name).lstat().st_size == size for name, size in files.items())
         return False
 
-    def _scanned(self, folder: Path, seed: int) -> Session:
-        """The files of earlier runs, up to where they can be trusted.
+    def _scanned(self, folder: Path, seed: int) -> tuple[int, dict[str, int]]:
+        """The number of the next run, and how many bytes of each earlier run's file can be trusted.
 
         A pass begins when the one before is complete. If that is not what is left of it, because something is damaged,
         later passes are not trusted either: what they wrote may be written over when it is completed.
         """
         names = sorted(path.name for path in folder.iterdir() if path.name != _FACTS)
-        lengths = {name: _trusted(folder / name, seed, self._apart) for name in names}
+        lengths = {name: _trusted(folder / name, seed) for name in names}
         done: dict[int, bytearray] = {}
         amounts: dict[int, int] = {}
         last: dict[str, dict[int, int]] = {name: {} for name in names}  # where each pass ends in each file
@@ -209,8 +229,7 @@ class Journal:
         for name in names:
             lengths[name] = max((end for number, end in last[name].items() if number <= latest), default=0)
         self._before = sum(amount for number, amount in amounts.items() if number <= latest)
-        runs = [int(name.partition(".")[0]) for name in names]
-        return Session(max(runs, default=0) + 1, tuple(lengths.items()))
+        return max(map(int, names), default=0) + 1, lengths
 
     def begin(self, work: Path, built: int | None) -> None:
         """Begin anew."""
@@ -222,15 +241,12 @@ class Journal:
 
         After an error the input must be changed, or there is too little disk, or the disk has lost what was written.
         """
-        stopped = isinstance(failure, StoppedError | KeyboardInterrupt)
-        return self._done > 0 and (
-            stopped or (isinstance(failure, RankError | RayError | SendError) and failure.resumable)
-        )
+        return self._done > 0 and isinstance(failure, StoppedError | KeyboardInterrupt | RayError | SendError)
 
     @property
     def _done(self) -> int:
         """Bytes of work that earlier runs and this process have done."""
-        return self._before + (self._own.amount if self._own is not None else 0)
+        return self._before + (self._writer.amount if self._writer is not None else 0)
 
     @property
     def share(self) -> str:
@@ -239,8 +255,8 @@ class Journal:
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
-    def open(self, work: Path, others: Others | None = None) -> None:
-        """Begin the run: read from here on what `session` names and other ranks write, and write own records.
+    def open(self, work: Path) -> None:
+        """Begin the run: from here on, records of earlier runs are read, and those of this one written.
 
         Raises:
             OSError: the disk is full or fails.
@@ -248,121 +264,25 @@ class Journal:
         folder = work / FOLDER
         text = (folder / _FACTS).read_bytes()
         seed = _seed(text)
-        self._others = others or _One()
-        own, run = self._others.number, self.session.run
-        self._sources = [_Source(folder / name, seed, length) for name, length in self.session.before]
-        self._sources += [
-            _Source(folder / f"{run:04}.{rank}", seed, None) for rank in range(self._others.world) if rank != own
-        ]
-        self._own = _Own(folder / f"{run:04}.{own}", seed)
-
-    def disagreement(self, work: Path) -> str | None:
-        """The first fact that the journal's other ranks see differently, and what to do about it if it is a file."""
-        theirs = json.loads((work / FOLDER / _FACTS).read_bytes())["facts"]
-        other = difference(seen_elsewhere(theirs), seen_elsewhere(self._facts))
-        if other is None or not is_file(theirs.get(other, self._facts.get(other, ""))):
-            return other
-        return (
-            f"{other}; inputs must be the same files, or copies with the same time of the last write (cp -a, rsync -t)"
-        )
+        self._readers = [JournalReader(folder / name, seed, length) for name, length in self._trusted.items()]
+        self._writer = JournalWriter(folder / f"{self._run:04}", seed)
 
     def close(self) -> None:
         """End the run."""
-        if self._own is not None:
-            self._own.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def before_sync(self) -> Callable[[], None]:
         """Called before everything that was written is brought to the disk. Gives what is to be called after that."""
-        own = self._own
-        return own.before_sync() if own is not None else lambda: None
+        writer = self._writer
+        return writer.before_sync() if writer is not None else lambda: None
 
-    def map(
-        self,
-        executor: Executor,
-        worker: Callable[[Callable[[Any], None]], AbstractContextManager[Worker]],
-        work: Callable[[Worker, Sequence[Block]], Iterable[Outcome]],
-        runs: Sequence[Sequence[Block]],
-        codec: Codec[Block, Outcome],
-        elsewhere: Elsewhere = bare,
-        owner: Callable[[Block], int | None] = lambda block: None,
-        lasting: Callable[[Block], bool] = lambda block: True,
-    ) -> Generator[Any, None, None]:
-        """As `Executor.map`: the outcomes of all blocks of runs, whoever finds or has found them.
-
-        `owner` says which rank must do a block; None if it does not matter. `lasting` says whether what an earlier run
-        has written of a block is still there.
-
-        Raises:
-            RankError: another rank has failed or is lost.
-        """
-        journal, others, number = self._own, self._others, self._passes
-        assert journal is not None
+    def open_pass(self, runs: Sequence[Sequence[Block]], codec: Codec[Block, Result]) -> JournalPass[Block, Result]:
+        """The next pass: what earlier runs have recorded of it, and where its results are recorded."""
+        assert self._writer is not None
+        number = self._passes
         self._passes += 1
-        blocks = [block for run in runs for block in run]
-        journal.append(_PASS, number, len(blocks))
-        own: _Own | None = journal
-        missing, left = bytearray(b"\1" * len(blocks)), len(blocks)
-
-        def found() -> Iterator[Outcome]:
-            nonlocal left
-            for source in self._sources:
-                for record in source.take(number):
-                    if record.index < len(missing) and missing[record.index]:
-                        if source.is_before and not lasting(blocks[record.index]):
-                            continue
-                        missing[record.index] = 0
-                        left -= 1
-                        yield codec.decode(blocks[record.index], record.payload)
-
-        def recorded(owned: Worker, numbered: Sequence[tuple[int, Block]]) -> Iterator[_Recorded[Outcome]]:
-            outcomes = work(owned, tuple(block for _, block in numbered))
-            for (index, _), outcome in zip(numbered, outcomes, strict=True):
-                data, amount = codec.encode(outcome)
-                if own is None:  # in another process
-                    yield _Recorded(index, (amount, data))
-                else:
-                    own.append(_BLOCK, number, index, amount, data)
-                    yield _Recorded(index, outcome)
-
-        yield from found()
-        numbered = enumerate(blocks)
-        all_runs = [list(islice(numbered, len(run))) for run in runs]
-        due = (
-            [(i, block) for i, block in run if missing[i] and self._is_mine(turn, owner(block))]
-            for turn, run in enumerate(all_runs)
-        )
-        mine = [run for run in due if run]
-        looked = time.monotonic()
-        with closing(executor.map(worker, recorded, mine, elsewhere)) as results:
-            for result in results:
-                if not isinstance(result, _Recorded):
-                    yield result
-                    continue
-                if missing[result.index]:
-                    missing[result.index] = 0
-                    left -= 1
-                    if isinstance(result.outcome, tuple):
-                        journal.append(_BLOCK, number, result.index, *result.outcome)
-                        yield codec.decode(blocks[result.index], result.outcome[1])
-                    else:
-                        yield result.outcome
-                if others.world > 1 and time.monotonic() - looked > _SECONDS_BETWEEN_LOOKS:
-                    others.check()
-                    yield from found()
-                    looked = time.monotonic()
-        if others.world > 1:
-            journal.sync()  # on a network file system, others see it then
-            others.tell()
-        pause = 0.01
-        while left:
-            yield from found()
-            if left:
-                others.check()
-                time.sleep(pause)
-                pause = min(2 * pause, 0.2)
-
-    def _is_mine(self, index: int, owner: int | None) -> bool:
-        return (index % self._others.world if owner is None else owner) == self._others.number
+        return JournalPass(number, runs, codec, self._readers, self._writer)
 
 
 def left_in(work: Path) -> Mapping[str, str]:
@@ -378,14 +298,6 @@ def difference(left: Mapping[str, str], right: Mapping[str, str]) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Recorded(Generic[Outcome]):
-    """An outcome that is in the journal, or bytes of work and the record that is to be written."""
-
-    index: int
-    outcome: Outcome | tuple[int, bytes]
-
-
-@dataclass(frozen=True)
 class _Record:
     kind: int
     number: int
@@ -395,7 +307,7 @@ class _Record:
     end: int
 
 
-class _Own:
+class JournalWriter:
     """The file that this run appends to, from any thread.
 
     Attributes:
@@ -410,9 +322,6 @@ class _Own:
         self.amount = 0
         self._last = time.monotonic()
         self.append(_RUN, 0, 0, 0, boot().encode())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(None), ()  # other processes have no such file: what they would append is handed over
 
     def append(self, kind: int, number: int, index: int, amount: int = 0, payload: bytes = b"") -> None:
         head = _HEAD.pack(len(payload), kind, number, index, amount, 0)[:-8]
@@ -443,20 +352,15 @@ class _Own:
         os.close(self._descriptor)
 
 
-class _Source:
-    """Records of one file, pass by pass. The file may not be there yet, and may grow.
+class JournalReader:
+    """The trusted records of an earlier run, pass by pass."""
 
-    Attributes:
-        is_before: whether it is of an earlier run.
-    """
-
-    def __init__(self, path: Path, seed: int, length: int | None) -> None:
+    def __init__(self, path: Path, seed: int, length: int) -> None:
         self._path, self._seed, self._length = path, seed, length
-        self.is_before = length is not None
         self._position = 0
 
     def take(self, number: int) -> Iterator[_Record]:
-        """The blocks of a pass that are there now and were not taken before; those of earlier passes are left out."""
+        """The blocks of a pass; those of earlier passes are left out."""
         for record in _records(self._path, self._seed, self._position, self._length):
             if record.kind != _SYNCED and record.number > number:
                 return
@@ -491,11 +395,11 @@ def _checksum(seed: int, head: bytes, payload: bytes) -> bytes:
     return found.intdigest().to_bytes(8, "little")
 
 
-def _seed(facts: bytes) -> int:
-    return int.from_bytes(hashlib.sha256(facts).digest()[:8], "little")
+def _seed(fingerprint: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(fingerprint).digest()[:8], "little")
 
 
-def _trusted(path: Path, seed: int, apart: bool) -> int:
+def _trusted(path: Path, seed: int) -> int:
     """Up to which byte a file's records are good, and everything that they speak of is still there."""
     end = marked = 0
     same_boot = False
@@ -505,4 +409,4 @@ def _trusted(path: Path, seed: int, apart: bool) -> int:
         elif record.kind == _SYNCED:
             marked = record.amount
         end = record.end
-    return end if same_boot or apart else min(marked, end)
+    return end if same_boot else min(marked, end)

@@ -5,42 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast, overload
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator
 
+from ramerge.foundation.frames import frame
 from ramerge.foundation.jsontext import RECORD, dumped
 from ramerge.foundation.typedjson import read_model
 
 Figure: TypeAlias = int | float | str | bool | None
 
 
-T = TypeVar("T")
-
-
-class _Reported(Generic[T]):
-    """A figure of an agent that only some methods report. Its key is its name without `_` at the end."""
-
-    def __set_name__(self, _owner: type, name: str) -> None:
-        self._key = name.removesuffix("_")
-
-    @overload
-    def __get__(self, agent: None, _owner: type) -> _Reported[T]: ...
-    @overload
-    def __get__(self, agent: AgentStatistics, _owner: type) -> T: ...
-    def __get__(self, agent: AgentStatistics | None, _owner: type) -> _Reported[T] | T:
-        if agent is None:
-            return self
-        if self._key not in agent.values:
-            reported = ", ".join(agent.values) or "nothing"
-            raise AttributeError(f"the method does not report {self._key!r}; it reports {reported}")
-        return cast(T, agent.values[self._key])
-
-
 @dataclass(frozen=True)
 class AgentStatistics:
-    """Figures of one agent over all merged tensors. If the method does not report a figure: `AttributeError`.
+    """Figures of one agent over all merged tensors; only those that the method reports are there.
+
+    Each figure is an attribute and an entry of `values`. `dir(agent)` lists those that are there.
 
     Attributes:
         name: as in the recipe.
@@ -78,37 +60,28 @@ class AgentStatistics:
         nominal_lambda: of their updates, the part that the merge keeps before rounding; None if there are none.
         effective_lambda: the part that is left of them in the output; None if there are none.
         effective_error: the standard error of that if roundings up and down are a matter of chance; None likewise.
+
+    Example:
+        >>> code = ramerge.merge("recipe.yaml", "merged").agents["code"]
+        >>> 0 < code.density < 1, hasattr(code, "threshold")
+        (True, False)
     """
 
     name: str
     model: str
     values: Mapping[str, Figure]
 
-    epsilon = _Reported["float | None"]()
-    total = _Reported[int]()
-    active = _Reported[int]()
-    shared = _Reported[int]()
-    unique = _Reported[int]()
-    density = _Reported[float]()
-    unique_share = _Reported[float]()
-    rho = _Reported[float]()
-    lambda_ = _Reported["float | None"]()
-    threshold = _Reported["float | None"]()
-    kept = _Reported[int]()
-    kept_share = _Reported[float]()
-    ratio = _Reported["float | None"]()
-    asked_share = _Reported[float]()
-    updates = _Reported[int]()
-    erased = _Reported[int]()
-    erased_share = _Reported[float]()
-    sampled = _Reported[int]()
-    grown_share = _Reported[float]()
-    alone = _Reported[int]()
-    nominal_lambda = _Reported["float | None"]()
-    effective_lambda = _Reported["float | None"]()
-    effective_error = _Reported["float | None"]()
+    def __getattr__(self, name: str) -> Any:
+        values, key = self.__dict__.get("values", {}), name.removesuffix("_")
+        if key not in values:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}; figures: {[*values]}")
+        return values[key]
 
-    def as_dict(self) -> dict[str, Any]:
+    def __dir__(self) -> list[str]:
+        figures = (f"{key}_" if iskeyword(key) else key for key in self.values)
+        return [*super().__dir__(), *figures]
+
+    def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {"name": self.name, "model": self.model, **finite(self.values)}
 
@@ -141,15 +114,22 @@ class Record:
         rounding_seed: the seed of the coins of `stochastic`; else None.
         non_finite: NaN and Inf that the inputs hold and `allow.non_finite` computes with, by input: `base`, an agent.
         runs_on: what the method computed with.
-        statistics: one entry an agent, in recipe order.
+        agents: by name, in recipe order.
         parts: figures by part of the model and agent, if several parts are counted separately.
         tensors: tensors of the output.
-        merged_tensors: tensors that the method merged; `statistics` are of these.
+        merged_tensors: tensors that the method merged; `agents` are of these.
         parameters_count: elements of the output.
         bytes_read: bytes of weights read in all passes together; of a sweep, for all points together.
         bytes_written: bytes of the output's safetensors files.
         seconds: of a sweep, for all points together.
         peak_memory_bytes: the process's largest resident memory.
+
+    Example:
+        >>> record = ramerge.merge("recipe.yaml", "merged")
+        >>> record.method, list(record.agents)
+        ('ram+', ['code', 'tool', 'memory'])
+        >>> record.frame()["name"].tolist()
+        ['code', 'tool', 'memory']
     """
 
     ramerge_version: str
@@ -167,7 +147,7 @@ class Record:
     rounding_seed: int | None = None
     non_finite: Mapping[str, int] = field(default_factory=dict)
     runs_on: str
-    statistics: tuple[Annotated[AgentStatistics, BeforeValidator(_apart)], ...]
+    agents: Mapping[str, Annotated[AgentStatistics, BeforeValidator(_apart)]]
     parts: Mapping[str, Mapping[str, Mapping[str, Figure]]] = field(default_factory=dict)
     tensors: int
     merged_tensors: int
@@ -177,7 +157,7 @@ class Record:
     seconds: float
     peak_memory_bytes: int
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `ramerge.json`."""
         values = dict(vars(self))
         values["rules"] = list(self.rules)
@@ -185,7 +165,7 @@ class Record:
         values["warnings"] = list(self.warnings)
         if self.rounding_seed is None:
             del values["rounding_seed"]
-        statistics: dict[str, Any] = {"agents": [agent.as_dict() for agent in self.statistics]}
+        statistics: dict[str, Any] = {"agents": [agent.to_dict() for agent in values.pop("agents").values()]}
         if parts := values.pop("parts"):
             statistics["parts"] = {
                 part: {agent: finite(figures) for agent, figures in agents.items()} for part, agents in parts.items()
@@ -195,7 +175,15 @@ class Record:
 
     def to_json(self) -> str:
         """`ramerge.json`."""
-        return dumped(self.as_dict())
+        return dumped(self.to_dict())
+
+    def frame(self) -> Any:
+        """The figures of all agents as a pandas data frame, a row for each agent.
+
+        Raises:
+            RecipeError: pandas is not installed.
+        """
+        return frame([agent.to_dict() for agent in self.agents.values()])
 
 
 def _unfolded(values: Any) -> Any:
@@ -203,7 +191,12 @@ def _unfolded(values: Any) -> Any:
     statistics = values.get("statistics") if isinstance(values, Mapping) else None
     if not isinstance(statistics, Mapping):
         return values
-    return {**values, "statistics": statistics.get("agents"), "parts": statistics.get("parts", {})}
+    agents = statistics.get("agents")
+    named = {str(each.get("name")): each for each in agents or () if isinstance(each, Mapping)}
+    own = {key: value for key, value in values.items() if key != "statistics"}
+    # a name that is missing or given twice leaves fewer entries than there are agents
+    fits = isinstance(agents, list) and len(named) == len(agents)
+    return {**own, "agents": named if fits else agents, "parts": statistics.get("parts", {})}
 
 
 @dataclass(frozen=True)
@@ -216,7 +209,7 @@ class Sweep:
 
     def to_json(self) -> str:
         """`sweep.json`."""
-        return dumped(vars(self) | {"points": {name: record.as_dict() for name, record in self.points.items()}})
+        return dumped(vars(self) | {"points": {name: record.to_dict() for name, record in self.points.items()}})
 
 
 def read_record(path: Path) -> Record:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.write import Shard, Writer
-from ramerge.foundation.dtypes import torch_dtypes
+from ramerge.foundation.dtypes import NUMPY_DTYPES, torch_dtypes
 from ramerge.foundation.events import Listener, silence
-from ramerge.planning.model import Block, Plan
+from ramerge.output.write import Shard, Writer
+from ramerge.planning.model import Block, MergePlan
 
 _SLOTS = 2
 
@@ -27,7 +27,12 @@ class MergedTensor:
         name: as in the checkpoint.
         dtype: in safetensors' spelling, such as `BF16`.
         shape: its shape.
-        data: its bytes, uint8; they are not reused. `torch()` gives them as a tensor.
+        data: its bytes, uint8; they are not reused. `numpy()` and `torch()` give them as numbers in its shape.
+
+    Example:
+        >>> tensor = next(ramerge.plan("recipe.yaml").tensors())
+        >>> tensor.dtype, tensor.numpy().dtype.name
+        ('BF16', 'float32')
     """
 
     point: Mapping[str, Any]
@@ -35,6 +40,22 @@ class MergedTensor:
     dtype: str
     shape: tuple[int, ...]
     data: NDArray[np.uint8] = field(repr=False)
+
+    def numpy(self) -> NDArray[Any]:
+        """A NumPy array of its shape.
+
+        Bfloat16, which NumPy does not have, is widened to float32, in which every value is exact. Other dtypes share
+        this memory.
+
+        Example:
+            >>> import numpy as np, ramerge
+            >>> ones = ramerge.MergedTensor({}, "w", "BF16", (1, 2), np.array([0x80, 0x3F] * 2, np.uint8))
+            >>> ones.numpy()
+            array([[1., 1.]], dtype=float32)
+        """
+        if self.dtype == "BF16":
+            return (self.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(self.shape)
+        return self.data.view(NUMPY_DTYPES[self.dtype]).reshape(self.shape)
 
     def torch(self) -> Any:
         """A torch tensor that shares this memory."""
@@ -49,28 +70,25 @@ class Shards:
     Args:
         plan: the plan.
         writer: of `all_shards`.
+        complete: shards that were uploaded before. What is merged for them again is not written.
     """
 
     in_order = False
 
-    def __init__(self, plan: Plan, writer: Writer) -> None:
+    def __init__(self, plan: MergePlan, writer: Writer, complete: Collection[str] = ()) -> None:
         self._plan = plan
         self._writer = writer
+        self._complete = complete
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         """See `Sink.write`."""
         planned = self._plan.tensors[tensor].parts[part]
-        self._writer.write(shard_name(self._plan, point, planned.shard), planned.offset + planned.begin + start, data)
+        shard = shard_name(self._plan, point, planned.shard)
+        if shard not in self._complete:
+            self._writer.write(shard, planned.offset + planned.begin + start, data)
 
     def advance(self, block: Block) -> None:
         """Nothing to do."""
-
-    def owner(self, block: Block) -> int | None:
-        """See `Sink.owner`."""
-
-    def holds(self, block: Block) -> bool:
-        """See `Sink.holds`."""
-        return True
 
     def sync(self) -> None:
         """See `Sink.sync`."""
@@ -93,13 +111,13 @@ class Shards:
         self._writer.close()
 
 
-def shard_name(plan: Plan, point: int, shard: str) -> str:
+def shard_name(plan: MergePlan, point: int, shard: str) -> str:
     """Where a point's shard lies in the output folder."""
     folder = plan.points[point].name
     return f"{folder}/{shard}" if folder else shard
 
 
-def all_shards(plan: Plan) -> list[Shard]:
+def all_shards(plan: MergePlan) -> list[Shard]:
     """The shards of all points."""
     return [
         Shard(shard_name(plan, point, shard.name), shard.header, shard.offsets, shard.file_bytes)
@@ -108,7 +126,7 @@ def all_shards(plan: Plan) -> list[Shard]:
     ]
 
 
-class Whole:
+class InMemorySink:
     """Collects whole tensors in memory and passes them to a function, one after another, in the pass's main thread.
 
     At most two tensors are collected at a time. Faster workers wait, so a slow function does not use more memory.
@@ -117,7 +135,7 @@ class Whole:
 
     in_order = True
 
-    def __init__(self, plan: Plan, function: Callable[[MergedTensor], None]) -> None:
+    def __init__(self, plan: MergePlan, function: Callable[[MergedTensor], None]) -> None:
         self._plan = plan
         self._function = function
         self._slots = threading.Semaphore(_SLOTS)
@@ -171,13 +189,6 @@ class Whole:
             with self._lock:
                 del self._begun[index], self._missing[index]
             self._slots.release()
-
-    def owner(self, block: Block) -> int | None:
-        """See `Sink.owner`."""
-
-    def holds(self, block: Block) -> bool:
-        """See `Sink.holds`."""
-        return True
 
     def sync(self) -> None:
         """Nothing to do: no other process works."""

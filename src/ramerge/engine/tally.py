@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.tensor import Tensor
-from ramerge.engine.worker import Known, Outcome
+from ramerge.engine.passes import PlanPass
+from ramerge.engine.result_codec import BlockResult, Results, blank
+from ramerge.engine.worker import Message, Solving
 from ramerge.foundation.errors import WeightsError
+from ramerge.foundation.events import Listener, Progress
 from ramerge.methods.base import Counted, Counts
 from ramerge.planning.findings import listed
-from ramerge.planning.model import Block, Plan, Source, TensorPlan
+from ramerge.planning.model import Block, MergePlan, Source, TensorPlan, share_of
+from ramerge.tensors.identity import check_unchanged
+from ramerge.tensors.tensor import Tensor
 
 _BAD_IMPORTANCES = "importances that are negative, NaN or Inf"
 
@@ -27,14 +31,14 @@ class Statistics:
     """
 
     def __init__(
-        self, plan: Plan, wanted: Mapping[int, Sequence[Counted]], known: Known, blocks: Iterable[Block]
+        self, plan: MergePlan, wanted: Mapping[int, Sequence[Counted]], results: Results, blocks: Iterable[Block]
     ) -> None:
         """Prepare to count.
 
         Args:
             plan: the plan.
             wanted: statistics by the tensor's index.
-            known: results that they may need.
+            results: of statistics that they may need.
             blocks: what will be counted.
         """
         self._plan = plan
@@ -49,7 +53,7 @@ class Statistics:
                 key = statistic, tensor.part(statistic.scope)
                 self._elements[key] = 0
                 if statistic.after is not None:
-                    self._before[key] = known[statistic.after, tensor.part(statistic.after.scope)]
+                    self._before[key] = results[statistic.after, tensor.part(statistic.after.scope)]
                 if statistic.kept is not None:
                     self.by_tensor[statistic, tensor.name] = statistic.blank(len(plan.agents))
         for block in blocks:
@@ -59,15 +63,15 @@ class Statistics:
         for key in [key for key, elements in self._elements.items() if not elements]:
             self._finish(key)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, result: BlockResult) -> None:
         """Add the counts of a block."""
-        tensor = self._plan.tensors[outcome.block.tensor]
-        for statistic, counts in outcome.counted.items():
+        tensor = self._plan.tensors[result.block.tensor]
+        for statistic, counts in result.counted.items():
             key = statistic, tensor.part(statistic.scope)
             self._total(key, counts)[...] += counts
             if statistic.kept is not None:
                 self.by_tensor[statistic, tensor.name] += counts
-            self._missing[key] -= outcome.elements
+            self._missing[key] -= result.elements
             if not self._missing[key]:
                 self._finish(key)
 
@@ -100,24 +104,86 @@ class NonFinite:
     elements: int = 0
 
 
+class PassTally:
+    """What a pass has found so far, and how far it is.
+
+    Args:
+        work: the pass.
+        results: of earlier passes.
+        listen: gets the progress.
+
+    Attributes:
+        statistics: the sums.
+        rounding: int64: for each point what rounding does to updates, as `kernels.piece.no_counts` has it.
+        done: bytes of input whose blocks are done.
+    """
+
+    def __init__(self, work: PlanPass, results: Results, listen: Listener) -> None:
+        plan, blocks = work.plan, [block for run in work.batches for batch in run for block in batch]
+        self.statistics = Statistics(plan, work.counted, results, blocks)
+        self.rounding = blank(plan)
+        self.done = 0
+        self._plan, self._label, self._listen = plan, work.label, listen
+        self._refusals = Refusals(plan)
+        self._solving: dict[Block, int] = {}
+        self._kernels_begun = self._kernels_done = 0
+        self._total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
+        self._show()
+
+    def _show(self) -> None:
+        self._listen(Progress(self._label, self.done + sum(self._solving.values()), self._total))
+
+    def take(self, result: BlockResult) -> None:
+        """A block is done."""
+        self.statistics.add(result)
+        self._refusals.add(result)
+        if result.rounding is not None:
+            self.rounding += result.rounding
+        self.done += result.bytes_read
+        self._solving.pop(result.block, None)
+        self._show()
+
+    def report(self, message: Message) -> None:
+        """What happens in the middle of a block."""
+        if isinstance(message, Solving):
+            self._solving[message.block] = message.bytes_done
+            self._show()
+            return
+        self._kernels_begun += not message.done
+        self._kernels_done += message.done
+        self._listen(Progress("compiling kernels", self._kernels_done, self._kernels_begun, "kernels"))
+
+    def finish(self) -> Refusals:
+        """Refuse inputs that have changed since planning, and bad weights.
+
+        Raises:
+            CheckpointError: a file has changed.
+            WeightsError: see `Refusals.refuse`.
+        """
+        check_unchanged(self._plan.files)
+        self._refusals.refuse()
+        assert self.done == self._total, f"{self._label} read {self.done:,} bytes of {self._total:,}"
+        return self._refusals
+
+
 class Refusals:
     """Weights that cannot be merged, or only because NaN and Inf are allowed. All of a pass are reported together."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: MergePlan) -> None:
         self._plan = plan
         self._wrong: dict[int, NDArray[np.int64]] = {}
         self._overflows: set[int] = set()
         self._unequal: set[tuple[int, int]] = set()
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, result: BlockResult) -> None:
         """Add what is wrong in a block."""
-        index = outcome.block.tensor
-        if outcome.wrong is not None and any(outcome.wrong):
-            found = np.array(outcome.wrong, np.int64)
+        index = result.block.tensor
+        if result.wrong is not None and any(result.wrong):
+            found = np.array(result.wrong, np.int64)
             self._wrong[index] = self._wrong.get(index, np.zeros_like(found)) + found
-        elif outcome.wrong is not None:
+        elif result.wrong is not None:
             self._overflows.add(index)
-        self._unequal.update((index, source) for source in outcome.unequal)
+        self._unequal.update((index, source) for source in result.unequal)
 
     def refuse(self) -> None:
         """Raise for everything that cannot be merged.
@@ -133,7 +199,7 @@ class Refusals:
         """What NaN and Inf were computed with, by the label of their source: `base`, an agent's name."""
         found: dict[str, NonFinite] = {}
         for tensor, source, count in self._bad_sources():
-            if self._plan.lenient(tensor):
+            if self._plan.allow_nonfinite(tensor):
                 each = found.setdefault(source.label, NonFinite(source.tensor))
                 each.count, each.tensors = each.count + count, each.tensors + 1
                 each.elements += source.tensor.elements
@@ -152,7 +218,7 @@ class Refusals:
         """A sentence for each model and reason: where a training diverged, most tensors are bad."""
         groups: dict[tuple[str, str, str], list[tuple[Tensor, int]]] = {}
         for tensor, source, count in self._bad_sources():
-            if self._plan.lenient(tensor):
+            if self._plan.allow_nonfinite(tensor):
                 continue
             what, why = (
                 (_BAD_IMPORTANCES, "they must be squared gradients or similar")
@@ -164,16 +230,16 @@ class Refusals:
             yield f"{found[0][0].place}: {owner}: {_counted(found, what, len(self._plan.tensors))}; {why}"
 
     def _bad_results(self) -> list[str]:
-        return list(self._overflowing(lenient=False))
+        return list(self._overflowing(allow_nonfinite=False))
 
     def overflowing(self) -> tuple[str, ...]:
         """Warnings about results that overflow although all inputs are finite, where such numbers are allowed."""
-        return tuple(f"{text}; the output holds Inf there" for text in self._overflowing(lenient=True))
+        return tuple(f"{text}; the output holds Inf there" for text in self._overflowing(allow_nonfinite=True))
 
-    def _overflowing(self, *, lenient: bool) -> Iterator[str]:
+    def _overflowing(self, *, allow_nonfinite: bool) -> Iterator[str]:
         for index in sorted(self._overflows - self._wrong.keys()):
             tensor = self._plan.tensors[index]
-            if self._plan.lenient(tensor) == lenient:
+            if self._plan.allow_nonfinite(tensor) == allow_nonfinite:
                 wider = "choose a dtype with a larger range, such as bfloat16"
                 cure = wider if tensor.dtype == "F16" else "reduce the scale"
                 yield f"tensor {tensor.name!r}: a result overflows {tensor.dtype}; {cure}"

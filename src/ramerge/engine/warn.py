@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ramerge.engine.suspect import suspicions
+from ramerge.engine.sanity_checks import SwappedBase, suspicions
 from ramerge.engine.tally import NonFinite
 from ramerge.foundation.errors import WeightsError
 from ramerge.kernels import effect
 from ramerge.kernels.rounding import ROWS
 from ramerge.methods.base import Counts
 from ramerge.methods.moved import ADVICE, ORDERED, absolute
-from ramerge.planning.model import Plan
+from ramerge.planning.model import MergePlan
 
 # If a larger share of an agent's updates than this is lost, the user is warned.
 _MUCH = 0.1
@@ -30,7 +30,7 @@ class AboutMethod(str):
     __slots__ = ()
 
 
-def inspect(plan: Plan) -> tuple[str, ...]:
+def inspect(plan: MergePlan) -> tuple[str, ...]:
     """Warnings from a sample of the weights.
 
     Raises:
@@ -40,6 +40,17 @@ def inspect(plan: Plan) -> tuple[str, ...]:
     found = tuple(suspicions(plan))
     refuse(plan, found)
     return found
+
+
+def refuse_swapped(plan: MergePlan, found: Iterable[str]) -> None:
+    """Refuse a base that looks like an agent, unless the recipe allows it.
+
+    Raises:
+        WeightsError: one of the warnings says so.
+    """
+    swapped = [text for text in found if isinstance(text, SwappedBase)]
+    if swapped and not plan.recipe.allow.swapped_base:
+        raise WeightsError([f"{text} (allow.swapped_base: true merges them as they are)" for text in swapped])
 
 
 def spoiled(found: Mapping[str, NonFinite]) -> list[str]:
@@ -71,7 +82,7 @@ def effects(rounding: Counts) -> list[dict[str, Any]]:
 
 
 def warnings_of(
-    plan: Plan, seen: Sequence[str], rounding: Counts, parameters: Any, densities: Mapping[str, float]
+    plan: MergePlan, seen: Sequence[str], rounding: Counts, parameters: Any, densities: Mapping[str, float]
 ) -> tuple[str, ...]:
     """All warnings of a point.
 
@@ -87,7 +98,7 @@ def warnings_of(
     return (*plan.warnings, *seen, *erased, *dense)
 
 
-def _dense(plan: Plan, parameters: Any, densities: Mapping[str, float]) -> list[str]:
+def _dense(plan: MergePlan, parameters: Any, densities: Mapping[str, float]) -> list[str]:
     """A warning if nearly everything counts as moved because the files are so fine."""
     epsilon = absolute(parameters)
     found = [f"{densities[name]:.0%} of {name} ({why})" for name, why in plan.fine.items() if densities[name] > _DENSE]
@@ -100,7 +111,7 @@ def _dense(plan: Plan, parameters: Any, densities: Mapping[str, float]) -> list[
     return [AboutMethod(text)]
 
 
-def advice(plan: Plan, rounding: Counts) -> list[str]:
+def advice(plan: MergePlan, rounding: Counts) -> list[str]:
     """A note if rounding to nearest leaves another lambda of an agent than the merge computed."""
     if not plan.rounds_updates or plan.recipe.seed is not None:
         return []
@@ -125,11 +136,11 @@ def _is_far(effective: float, nominal: float, error: float) -> bool:
     return apart > _FAR * abs(nominal) + error or (nominal > 1 + _LEAST and apart > _MOST * (nominal - 1) + error)
 
 
-def _dtype(plan: Plan) -> str:
+def _dtype(plan: MergePlan) -> str:
     return "the output's dtypes" if plan.dtype == "mixed" else plan.dtype
 
 
-def _erased(plan: Plan, rounding: Counts) -> list[str]:
+def _erased(plan: MergePlan, rounding: Counts) -> list[str]:
     """Warnings if rounding to the output's dtype erases much of an agent, or rounds tensors taken from an agent.
 
     Coins erase updates too, but give as much to others.
@@ -152,7 +163,7 @@ def _erased(plan: Plan, rounding: Counts) -> list[str]:
     return found
 
 
-def refuse(plan: Plan, warnings: Iterable[str]) -> None:
+def refuse(plan: MergePlan, warnings: Iterable[str]) -> None:
     """Make an error of warnings if the plan is strict.
 
     Raises:

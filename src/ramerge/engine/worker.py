@@ -1,55 +1,29 @@
-"""The work of a thread: read a block of all inputs, count or merge it, and return the outcome."""
+"""The work of a thread: read a block of all inputs, count or merge it, and return the result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.checkpoint.arena import Arena
-from ramerge.checkpoint.read import Files, Reader, Span
-from ramerge.checkpoint.scaled import Scaled, decode_parts, requantise
+from ramerge.engine.result_codec import BlockResult, Results, blank
 from ramerge.foundation.dtypes import FLOATS, itemsize
 from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS, Words
-from ramerge.kernels.native import told_of_compiling
-from ramerge.kernels.piece import Piece, count_negative, no_counts, words_of
-from ramerge.kernels.work import told_of_work
+from ramerge.kernels.native import notifying_compilation
+from ramerge.kernels.piece import Piece, count_negative, words_of
+from ramerge.kernels.work import notifying_work
 from ramerge.methods.base import Counted, Counts, Statistic
-from ramerge.planning.model import Batch, Block, Plan, TensorPlan, share_of
+from ramerge.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
+from ramerge.tensors.arena import Arena
+from ramerge.tensors.reader import Files, Reader, Span
+from ramerge.tensors.scaled import Scaled, decode_parts, requantise
 
 _NOTHING = np.empty((0, 0), np.uint8)
-# A result of a statistic over one part of the model.
-Known = Mapping[tuple[Counted, str], Any]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a worker found in a block, or in several of a tensor that it has counted together.
-
-    Attributes:
-        block: the block, or the first of them.
-        elements: elements of all of them.
-        bytes_read: bytes of input.
-        counted: by statistic.
-        rounding: int64: for each point what the last rounding does to the updates of N agents, as
-            `kernels.piece.no_counts` has it; None where it can do nothing.
-        wrong: for each source how many of its elements are NaN, Inf or a negative importance, where inputs or result
-            are not finite; all zero for an overflow.
-        unequal: indices of sources whose bytes differ from the first source's, in a tensor that must be equal.
-    """
-
-    block: Block
-    elements: int
-    bytes_read: int
-    counted: Mapping[Counted, Counts] = field(default_factory=dict)
-    rounding: Counts | None = None
-    wrong: tuple[int, ...] | None = None
-    unequal: tuple[int, ...] = ()
 
 
 class Sink(Protocol):
@@ -67,14 +41,6 @@ class Sink(Protocol):
 
     def advance(self, block: Block) -> None:
         """Called after each block that is done, now or by an earlier run, in the thread that began the pass."""
-        ...
-
-    def owner(self, block: Block) -> int | None:
-        """The rank that must do a block; None if it does not matter."""
-        ...
-
-    def holds(self, block: Block) -> bool:
-        """Whether what an earlier run has written of a block is still there."""
         ...
 
     def sync(self) -> None:
@@ -118,22 +84,17 @@ class Solving:
 Message = Compiling | Solving
 
 
-def blank(plan: Plan) -> Counts:
-    """An array for what rounding does to the agents' updates in each point."""
-    return np.stack([no_counts(len(plan.agents)) for _ in plan.points])
-
-
 @contextmanager
-def worker(plan: Plan, files: Files, tell: Callable[[Message], None]) -> Iterator[Worker]:
+def worker(plan: MergePlan, files: Files, tell: Callable[[Message], None]) -> Iterator[Worker]:
     """A worker. `tell` gets a message when it compiles a kernel, and after each stage of solving for a matrix."""
-    with told_of_compiling(lambda done: tell(Compiling(done))):
+    with notifying_compilation(lambda done: tell(Compiling(done))):
         yield Worker(plan, files, tell)
 
 
 class Worker:
     """One thread's memory, and its work on blocks."""
 
-    def __init__(self, plan: Plan, files: Files, tell: Callable[[Message], None]) -> None:
+    def __init__(self, plan: MergePlan, files: Files, tell: Callable[[Message], None]) -> None:
         self._plan = plan
         self._tell = tell
         self._arena = Arena(plan.resources.buffer_bytes)
@@ -147,14 +108,14 @@ class Worker:
             for block in batch
         )
 
-    def count(self, blocks: Sequence[Block], statistics: Sequence[Statistic], known: Known) -> Outcome:
+    def count(self, blocks: Sequence[Block], statistics: Sequence[Statistic], results: Results) -> BlockResult:
         """Read blocks of a tensor of all inputs, one after another, and count them in the same arrays."""
         tensor = self._plan.tensors[blocks[0].tensor]
         counted: dict[Counted, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
-        wrong = [self._count(tensor, self._piece(tensor, block), statistics, counted, known) for block in blocks]
+        wrong = [self._count(tensor, self._piece(tensor, block), statistics, counted, results) for block in blocks]
         elements = sum(block.stop - block.start for block in blocks)
         read = sum(share_of(tensor, block) for block in blocks)
-        return Outcome(blocks[0], elements, read, counted, wrong=_total(wrong))
+        return BlockResult(blocks[0], elements, read, counted, wrong=_total(wrong))
 
     def _count(
         self,
@@ -162,28 +123,28 @@ class Worker:
         piece: Piece,
         statistics: Sequence[Statistic],
         counted: Mapping[Counted, Counts],
-        known: Known,
+        results: Results,
     ) -> tuple[int, ...]:
         """Count a piece; for each source how many of its elements are not finite."""
         flagged = False
         for statistic in statistics:
             after = statistic.after
-            before = known[after, tensor.part(after.scope)] if after is not None else None
+            before = results[after, tensor.part(after.scope)] if after is not None else None
             flagged |= statistic.count(piece, before, counted[statistic])
         # a difference may overflow although both sides are finite; only the result then shows whether it matters
         return self._wrong(tensor, piece) if flagged else ()
 
-    def observe(self, block: Block, statistics: Sequence[Statistic], known: Known, task: Task) -> Outcome:
+    def observe(self, block: Block, statistics: Sequence[Statistic], results: Results, task: Task) -> BlockResult:
         """Merge the block for the first point without writing it, and count inputs and result."""
         tensor = self._plan.tensors[block.tensor]
         piece = self._piece(tensor, block)
         rounding = blank(self._plan)
         self._merge(0, tensor, piece, task, None, rounding[0])
         counted: dict[Counted, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
-        wrong = self._count(tensor, piece, statistics, counted, known)
-        return Outcome(block, piece.elements, share_of(tensor, block), counted, rounding, _total([wrong]))
+        wrong = self._count(tensor, piece, statistics, counted, results)
+        return BlockResult(block, piece.elements, share_of(tensor, block), counted, rounding, _total([wrong]))
 
-    def merge(self, block: Block, tasks: Sequence[Task], sink: Sink) -> Outcome:
+    def merge(self, block: Block, tasks: Sequence[Task], sink: Sink) -> BlockResult:
         """Read the block of all inputs; merge and write it for every point. A tensor that is not merged is copied."""
         tensor = self._plan.tensors[block.tensor]
         if tensor.action == "compare":
@@ -193,7 +154,7 @@ class Worker:
             flagged = piece.copy()
             self._write(tensor, block, piece, range(len(self._plan.points)), sink)
             wrong = self._wrong(tensor, piece)
-            return Outcome(block, piece.elements, read, wrong=wrong if flagged or any(wrong) else None)
+            return BlockResult(block, piece.elements, read, wrong=wrong if flagged or any(wrong) else None)
         counted: dict[Counted, Counts] = {}
         rounding = blank(self._plan)
         flagged = False
@@ -205,7 +166,7 @@ class Worker:
                 flagged |= self._merge(index, tensor, piece, task, counts, rounding[index])
                 self._write(tensor, block, piece, (index,), sink)
         found = self._wrong(tensor, piece) if flagged else None
-        return Outcome(block, piece.elements, read, counted, rounding, found)
+        return BlockResult(block, piece.elements, read, counted, rounding, found)
 
     def _told_of(self, block: Block) -> AbstractContextManager[None]:
         """While it lasts, tells how much of the work is done that methods state of the block's matrix."""
@@ -223,17 +184,17 @@ class Worker:
             done += operations
             self._tell(Solving(block, int(share_of(tensor, block) * min(done / stated, 1.0))))
 
-        return told_of_work(tell) if stated else nullcontext()
+        return notifying_work(tell) if stated else nullcontext()
 
     def _merge(
         self, point: int, tensor: TensorPlan, piece: Piece, task: Task, counts: Counts | None, rounding: Counts
     ) -> bool:
         """Merge a piece for a point; True if something is not finite."""
-        merged, lenient = self._plan.points[point], self._plan.lenient(tensor)
+        merged, allow_nonfinite = self._plan.points[point], self._plan.allow_nonfinite(tensor)
         piece.has_base, piece.counts = merged.uses_base, rounding if merged.uses_base else None
-        flagged = merged.method.merge(piece, task.prepared, counts, lenient)
+        flagged = merged.method.merge(piece, task.prepared, counts, allow_nonfinite)
         for sample in piece.unrounded():
-            merged.method.merge(sample, task.prepared, None, lenient)
+            merged.method.merge(sample, task.prepared, None, allow_nonfinite)
             piece.measure(sample)
         return flagged
 
@@ -277,14 +238,14 @@ class Worker:
             decode_parts(stored, block.start, codes, scales, seen)
             piece.count_stored(seen)
 
-    def _compare(self, tensor: TensorPlan, block: Block, sink: Sink) -> Outcome:
+    def _compare(self, tensor: TensorPlan, block: Block, sink: Sink) -> BlockResult:
         """Copy the block of a tensor that is not floating point, and compare the agents' with it."""
         first, *others = self._read(tensor, block)
         width = itemsize(tensor.dtype)
         for point in range(len(self._plan.points)):
             sink.write(point, block.tensor, 0, block.start * width, first[: (block.stop - block.start) * width])
         unequal = tuple(index for index, other in enumerate(others, 1) if not np.array_equal(other, first))
-        return Outcome(block, block.stop - block.start, share_of(tensor, block), unequal=unequal)
+        return BlockResult(block, block.stop - block.start, share_of(tensor, block), unequal=unequal)
 
     def _piece(self, tensor: TensorPlan, block: Block) -> Piece:
         elements = block.stop - block.start

@@ -36,7 +36,7 @@ _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 }
 
 
-class RefusedError(ValueError):
+class UncomputableError(ValueError):
     """An expression that is more than harmless arithmetic."""
 
 
@@ -65,7 +65,7 @@ def value_of(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
     except ValueError as error:
-        raise RefusedError(f"is not plain arithmetic: {type(node).__name__}") from error
+        raise UncomputableError(f"is not plain arithmetic: {type(node).__name__}") from error
 
 
 def _refuse_large(operation: ast.operator, left: Any, right: Any) -> None:
@@ -83,7 +83,7 @@ def _refuse_large(operation: ast.operator, left: Any, right: Any) -> None:
     elif isinstance(operation, ast.Mod):  # text % values writes as many characters as the text asks for
         too_large |= isinstance(left, str | bytes)
     if too_large:
-        raise RefusedError(f"is too large to compute: {type(operation).__name__}")
+        raise UncomputableError(f"is too large to compute: {type(operation).__name__}")
 
 
 def _size(value: Any) -> float:

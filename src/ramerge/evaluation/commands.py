@@ -2,54 +2,43 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from click.shell_completion import CompletionItem
 
 from ramerge.foundation.completion import matching, named_folders
 from ramerge.foundation.errors import EndpointError, EvaluationError, StoppedError
-from ramerge.foundation.options import (
-    DATA,
-    DEBUG,
-    PATH,
-    QUIET,
-    SECONDS,
-    SERVE_ARGS,
-    as_json,
-    most_failures,
-    serve_timeout,
-)
+from ramerge.foundation.options import DATA, DEBUG, PATH, QUIET, SERVE_ARGS, as_json
 from ramerge.foundation.terminal import say
 
 if TYPE_CHECKING:
-    from ramerge.evaluation.endpoint import EndpointAccess
-    from ramerge.evaluation.progress import EvaluationProgress
-    from ramerge.evaluation.serving import ModelServer
-    from ramerge.evaluation.summary import EvaluationSummary
-    from ramerge.foundation.screen import Bar
+    from ramerge.evaluation.logs import Model
+    from ramerge.evaluation.models import ModelAccess
+    from ramerge.evaluation.run import EvaluationRequest
 
-_LOCAL_CONCURRENCY = 4
-_CONCURRENCY = 32
-_ASKED = ("tasks", "settings", "tokenizer", "limit", "retry_failed", "most_failures", "unsafe_execution")
+_OURS = ("coding", "tool", "memory", "search", "ifeval", "math", "rewards")
+_FORMATS = ("text", "markdown", "html", "csv")
 
 
-def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Names of suites, also behind a comma."""
-    from ramerge.evaluation.suites.table import SUITES
-
-    before = begun[: begun.rfind(",") + 1]
-    return matching((before + name for name in SUITES), begun)
+def _tasks(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    return matching([f"ramerge/{name}" for name in _OURS], begun)
 
 
 @click.command("eval", short_help="Score models on benchmarks.")
-@click.argument("results", type=PATH)
+@click.argument("logs", type=PATH)
+@click.option(
+    "--task",
+    "tasks",
+    metavar="TASK",
+    multiple=True,
+    shell_complete=_tasks,
+    help="A task of Inspect's: ramerge/NAME (see above), inspect_evals/NAME, or FILE.py@NAME; repeat for more.",
+)
 @click.option(
     "--model",
     "models",
@@ -59,18 +48,9 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
     help="A model to score; repeat for each.",
 )
 @click.option(
-    "--suite",
-    "suites",
-    metavar="NAME,...",
-    multiple=True,
-    shell_complete=_suites,
-    help="Suites to run, of those above.",
-)
-@click.option(
     "--serve", type=click.Choice(["transformers", "vllm", "sglang"]), help="Start a server for each model, and stop it."
 )
 @SERVE_ARGS
-@serve_timeout("Seconds until the server must be ready.")
 @click.option("--endpoint", metavar="URL", help="An OpenAI-compatible endpoint that runs already, up to /v1.")
 @click.option("--served-name", "served_names", metavar="NAME", multiple=True, help="What the endpoint calls the model.")
 @click.option(
@@ -80,199 +60,156 @@ def _suites(_context: click.Context, _parameter: click.Parameter, begun: str) ->
     metavar="VARIABLE",
     help="Variable with the endpoint's key.",
 )
-@click.option(
-    "--task", "tasks", metavar="SUITE/TASK", multiple=True, help="Instead of the default tasks; also SUITE/all."
-)
-@click.option("--limit", type=click.IntRange(1, 10**9), help="Ask only the first items of each task.")
+@click.option("--limit", type=click.IntRange(1, 10**9), help="Ask only the first samples of each task.")
 @DATA
-@click.option("--set", "settings", metavar="SUITE.KEY=VALUE", multiple=True, help="A setting, such as math.fewshot=8.")
-@click.option("--tokenizer", type=PATH, help="The model's tokenizer.json or its folder.")
 @click.option(
-    "--concurrency", type=click.IntRange(1, 4096), help="Requests at once; default: 32, --serve transformers 4."
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Generation, by Inspect's names (max_tokens=512, max_connections=64), or a task's parameter "
+    "(math.fewshot=8, coding.subsets=mbpp).",
 )
-@click.option("--timeout", type=SECONDS, default=600.0, show_default=True, help="Seconds that a request may take.")
-@click.option(
-    "--retries", type=click.IntRange(0, 100), default=4, show_default=True, help="Further tries of a request."
-)
-@click.option(
-    "--answer-megabytes",
-    type=click.FloatRange(0.001, 1000),
-    default=8.0,
-    show_default=True,
-    help="Size above which an answer counts as a failed request, after unpacking.",
-)
-@click.option("--retry-failed", is_flag=True, help="Ask samples again that failed in an earlier run.")
-@most_failures("samples", 64)
-@click.option("--unsafe-execution", is_flag=True, help="Run model-written programs without a sandbox.")
+@click.option("--sandbox", metavar="NAME", help="Where programs of models run: bubblewrap, docker or local (nowhere).")
 @QUIET
-@as_json("the summary")
+@as_json("the scores")
 @DEBUG
-def eval_command(results: Path, quiet: bool, as_json: bool, **options: Any) -> None:
-    """Score models on the paper's benchmarks, into the folder RESULTS.
+def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Score models on tasks of Inspect's, into the folder LOGS, which `inspect view --log-dir LOGS` shows.
 
-    To continue a run that was stopped, give the same command again.
-
-    \b
-    tool      BFCL: 13 subsets
-    memory    RULER HotpotQA and SQuAD, with MemAgent's workflow
-    coding    LiveBench, LiveCodeBench, MBPP, CodeContests, CodeForces, HumanEval
-    instruct  IFEval
-    math      GSM8K, MATH500
-    search    NQ, 2WikiMultiHopQA
-    rewards   your own prompts, with a reward function
+    To resume a run that was interrupted, give the same command again.
 
     \b
-    ramerge eval --model base=BASE --model merged=OUT --suite tool,math --serve transformers RESULTS
-    ramerge eval --endpoint http://127.0.0.1:8000/v1 --served-name merged --suite tool RESULTS
+    ramerge/coding    LiveBench, LiveCodeBench, MBPP, CodeContests, CodeForces, HumanEval
+    ramerge/tool      BFCL: 13 subsets
+    ramerge/memory    RULER HotpotQA and SQuAD, with MemAgent's workflow
+    ramerge/search    NQ, 2WikiMultiHopQA
+    ramerge/ifeval    IFEval
+    ramerge/math      GSM8K, MATH500
+    ramerge/rewards   your own prompts, with a reward function
+
+    \b
+    ramerge eval LOGS --task ramerge/tool --model base=BASE --model merged=OUT --serve vllm
+    ramerge eval LOGS --task inspect_evals/gsm8k --endpoint http://127.0.0.1:8000/v1 --served-name merged
     """
-    from ramerge.evaluation.text import summary_text
+    from ramerge.evaluation.logs import read
+    from ramerge.evaluation.models import read_targets
+    from ramerge.evaluation.run import evaluate
+    from ramerge.evaluation.tables.build import build
+    from ramerge.evaluation.tables.render import render
+
+    access = _access(options)
+    access.check()
+    targets = read_targets(options["models"], options["served_names"], serve=access.serve is not None)
+    try:
+        complete = evaluate(logs, targets, _request(options, quiet=quiet or as_json), access)
+    except StoppedError as stop:
+        stop.kept = f"what was scored is kept in {logs}, and the same command resumes there"
+        raise
+    names = {target.name for target in targets}
+    models = [model for model in read(logs) if model.name in names]
+    if as_json:
+        say_json(models)
+    elif not quiet:
+        say(render(build(models), "text", intervals=True).splitlines())
+    if not complete:
+        raise EndpointError(_failures(models) or [f"{logs}: not every sample has a score; the same command asks again"])
+
+
+def _request(options: Mapping[str, Any], *, quiet: bool) -> EvaluationRequest:
+    from ramerge.evaluation.run import EvaluationRequest
+
+    display: Literal["rich", "plain", "none"] = "none" if quiet else "rich" if sys.stderr.isatty() else "plain"
+    return EvaluationRequest(
+        tasks=options["tasks"],
+        settings=pairs("--set", options["settings"], typed=True),
+        data=pairs("--data", options["data"]),
+        limit=options["limit"],
+        sandbox=options["sandbox"],
+        display=display,
+    )
+
+
+def _access(options: Mapping[str, Any]) -> ModelAccess:
+    from ramerge.evaluation.models import ModelAccess, server_arguments
+
+    return ModelAccess(
+        serve=options["serve"],
+        arguments=server_arguments(options["serve_args"]),
+        endpoint=options["endpoint"] or "",
+        key_variable=options["key_env"],
+    )
+
+
+def pairs(option: str, texts: tuple[str, ...], *, typed: bool = False) -> dict[str, Any]:
+    """Words in the form NAME=VALUE; with `typed` the value is YAML.
+
+    Raises:
+        EvaluationError: they have another form, or a name comes twice.
+    """
+    from ramerge.foundation.yamltext import parse_scalar
+
+    split = [text.partition("=") for text in texts]
+    problems = [f"{option} {''.join(each)}: must be NAME=VALUE" for each in split if not each[0] or not each[1]]
+    names = [name for name, _, _ in split]
+    problems += [f"{option} {name}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+    if problems:
+        raise EvaluationError(problems)
+    return {name: parse_scalar(value) if typed else value for name, _, value in split}
+
+
+def say_json(models: list[Model]) -> None:
+    """Scores as JSON, shares of one."""
+    from ramerge.evaluation.intervals import interval, ratio
     from ramerge.foundation.jsontext import dumped
 
-    try:
-        summary, targets, suites = _evaluate(results, options, quiet=quiet, say=not (quiet or as_json))
-    except StoppedError as stop:
-        stop.kept = f"what was scored is kept in {results}, and the same command continues from there"
-        raise
-    if as_json:
-        click.echo(dumped(summary), nl=False)
-    elif not quiet:
-        say(summary_text(summary, targets, suites))
-    _refuse_failed(summary, targets, suites)
-
-
-def _evaluate(
-    results: Path, options: Mapping[str, Any], *, quiet: bool, say: bool
-) -> tuple[EvaluationSummary, list[str], list[str]]:
-    """The summary, and the names of models and suites that ran."""
-    from ramerge.evaluation.evaluate import EvaluationRequest, evaluate
-    from ramerge.evaluation.jobs import read_data
-    from ramerge.evaluation.targets import read_targets
-    from ramerge.foundation.screen import shown
-
-    access, server = _access(options)
-    targets = read_targets(options["models"], options["served_names"], serve=server is not None)
-    request = EvaluationRequest(
-        suites=[name for text in options["suites"] for name in text.split(",") if name],
-        data=read_data(options["data"]),
-        **{key: options[key] for key in _ASKED},
+    click.echo(
+        dumped(
+            {
+                model.name: {
+                    "/".join(task): {
+                        "samples": len(samples.keys),
+                        "asked": samples.asked,
+                        "failed": len(samples.failures),
+                        "output_tokens": samples.tokens,
+                        "metrics": {
+                            name: {"score": ratio(values), "interval": interval(values)}
+                            for name, values in samples.metrics.items()
+                        },
+                    }
+                    for task, samples in model.tasks.items()
+                }
+                for model in models
+            }
+        ),
+        nl=False,
     )
-    with shown(task_bar, quiet=quiet) as listen:
-        on_settings = _say_settings if say else None
-        summary = evaluate(results, targets, request, access, server, on_progress=listen, on_settings=on_settings)
-    return summary, [target.name for target in targets], list(request.suites)
 
 
-def task_bar(event: EvaluationProgress) -> Bar:
-    """What is shown of a task."""
-    from ramerge.foundation.screen import Bar
-
-    notes = [f"{event.failed:,} failed"] if event.failed else []
-    notes += [f"score {event.score:.1%}"] if event.score is not None else []
-    return Bar(f"{event.model}  {event.suite}/{event.task}", event.done, event.total, notes=tuple(notes))
-
-
-def _refuse_failed(summary: EvaluationSummary, models: Sequence[str], suites: Sequence[str]) -> None:
-    """A task without one answer is no result, and a script must see that."""
-    problems = [
-        f"{name} {task}: no sample got an answer: {next(iter(values['failures']))}; --retry-failed asks again"
-        for name in models
-        for task, values in summary["models"][name]["tasks"].items()
-        if task.partition("/")[0] in suites and values["failed"] == values["samples"]
+def _failures(models: list[Model]) -> list[str]:
+    return [
+        f"{model.name} {'/'.join(task)}: {len(samples.failures):,} of {samples.asked:,} samples failed: "
+        f"{next(iter(samples.failures.values()))}; the same command asks them again"
+        for model in models
+        for task, samples in model.tasks.items()
+        if samples.failures
     ]
-    if problems:
-        raise EndpointError(problems)
-
-
-def _access(options: Mapping[str, Any]) -> tuple[EndpointAccess, ModelServer | None]:
-    """The endpoint, and the server to start if one is asked for."""
-    from ramerge.evaluation.endpoint import EndpointAccess
-    from ramerge.evaluation.serving import ModelServer
-
-    serve, url = options["serve"], options["endpoint"]
-    if serve and url:
-        raise EvaluationError("--endpoint and --serve: one of them, not both")
-    if not serve and not url:
-        raise EvaluationError("say where the models run: --endpoint URL, or --serve transformers|vllm|sglang")
-    if url:
-        _check_url(url)
-    if options["serve_args"] and not serve:
-        raise EvaluationError("--serve-args: is for --serve")
-    access = EndpointAccess(
-        url=url or "",
-        key_variable=options["key_env"],
-        timeout=options["timeout"],
-        retries=options["retries"],
-        most_bytes=int(1e6 * options["answer_megabytes"]),
-        concurrency=options["concurrency"] or (_LOCAL_CONCURRENCY if serve == "transformers" else _CONCURRENCY),
-    )
-    try:
-        words = shlex.split(options["serve_args"])
-    except ValueError as error:
-        raise EvaluationError(f"--serve-args {options['serve_args']}: {error}") from error
-    return access, ModelServer(serve, words, options["serve_timeout"]) if serve else None
-
-
-def _check_url(url: str) -> None:
-    from urllib.parse import urlsplit
-
-    form = "--endpoint: must be a URL such as http://127.0.0.1:8000/v1"
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isprintable()
-    except ValueError as error:
-        raise EvaluationError(f"{form} ({error})") from error
-    if not usable:
-        raise EvaluationError(f"{form}, not {url!r}")
-    if parts.username is not None or parts.password is not None:
-        raise EvaluationError("--endpoint: must not hold a user or password; put the key into RAMERGE_API_KEY")
-
-
-def _say_settings(settings: Mapping[str, Mapping[str, Any]]) -> None:
-    for suite, values in settings.items():
-        text = ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
-        say(f"{suite}: {text}", err=True)
-
-
-@click.command("suites", short_help="List the benchmarks of `ramerge eval`.")
-@click.argument("names", nargs=-1, metavar="[SUITE]...", shell_complete=_suites)
-@as_json("them")
-def suites_command(names: tuple[str, ...], as_json: bool) -> None:
-    """List the suites of `ramerge eval`, or those named, with their tasks, data and settings."""
-    from ramerge.evaluation.jobs import described
-
-    found = described(names)
-    if as_json:
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
-        return
-    for name, suite in found.items():
-        click.echo(f"{name}: {suite['title']}")
-        for task, values in suite["tasks"].items():
-            headline = "  runs by default" if values["headline"] else ""
-            click.echo(f"    {task}: {', '.join(values['metrics'])}{headline}")
-        for data, text in suite["data"].items():
-            click.echo(f"    --data {data}=PATH  {text}")
-        for setting, values in suite["settings"].items():
-            default = json.dumps(values["default"], ensure_ascii=False)
-            choices = f" ({' | '.join(values['choices'])})" if values["choices"] else ""
-            click.echo(f"    --set {name}.{setting}={default}{choices}  {values['description']}")
-        click.echo()
 
 
 @click.command("table", short_help="Put scores of models side by side.")
-@click.argument("results", type=PATH)
-@click.option("--table", "layout", default="main", help="main (default), all, or table1 to table9 of the paper.")
+@click.argument("logs", type=PATH)
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "markdown", "latex", "html", "csv"]),
-    default="text",
-    show_default=True,
+    "--table",
+    "layout",
+    default="main",
+    help="main (default), all, merging (retention, worst task, composite), or table1 to table9 of the paper.",
 )
+@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
 @click.option(
     "--model", "models", metavar="NAME", multiple=True, help="A model to show; repeat for more; default: all."
 )
 @click.option("--base", metavar="NAME", help="The base model, where merge records do not say it.")
-@click.option("--specialist", "specialists", metavar="SUITE=NAME", multiple=True, help="The agent trained for a suite.")
+@click.option("--specialist", "specialists", metavar="TASK=NAME", multiple=True, help="The agent trained for a task.")
 @click.option("--merged", metavar="NAME", multiple=True, help="A model that is a merge, though it has no merge record.")
 @click.option("--reference", type=click.Choice(["paper"]), help="Add the rows of the paper's table, marked as quoted.")
 @click.option("--rank-reference", is_flag=True, help="Rank quoted rows too.")
@@ -288,24 +225,29 @@ def suites_command(names: tuple[str, ...], as_json: bool) -> None:
 @click.option("--compare", metavar="NAME,NAME", help="Paired bootstrap tests between two models instead.")
 @click.option("--out", type=PATH, help="Write to a file.")
 @DEBUG
-def table_command(results: Path, form: str, out: Path | None, **options: Any) -> None:
-    """Put the models of RESULTS side by side, in the columns of the paper's tables.
+def table_command(logs: Path, form: str, out: Path | None, **options: Any) -> None:
+    """Put the models of LOGS side by side, in the columns of the paper's tables.
 
-    On a terminal a wide table is broken into blocks, domain by domain; a file or a pipe gets all columns in one.
+    LOGS is what `ramerge eval` or `inspect eval` wrote. On a terminal a wide table is broken into blocks, domain by
+    domain; a file or a pipe gets all columns in one.
     """
-    from ramerge.evaluation.samples import read
-    from ramerge.evaluation.tables.build import build
+    from ramerge.evaluation.logs import read
+    from ramerge.evaluation.tables import merging
+    from ramerge.evaluation.tables.build import build, selected
     from ramerge.evaluation.tables.compare import compare
     from ramerge.evaluation.tables.render import render
-    from ramerge.foundation.files import STANDARD_OUTPUT, write_file
+    from ramerge.foundation.files import STANDARD_OUTPUT, check_file, write_file
 
     out = None if out == STANDARD_OUTPUT else out
     if out is not None:
-        _check_out(out, results)
-    models, pair = read(results), options.pop("compare")
+        check_file(out)
+    models, pair = read(logs), options.pop("compare")
     intervals = options.pop("intervals")
-    if pair is None:
-        specialists = _specialists(options.pop("specialists"))
+    specialists = pairs("--specialist", options.pop("specialists"))
+    if pair is None and options["layout"] == merging.NAME:
+        chosen = selected(models, options["models"])
+        made = merging.of_models(chosen, options["base"], specialists, options["merged"])
+    elif pair is None:
         made = build(models, options.pop("layout"), specialists=specialists, **options)
     else:
         first, _, second = pair.partition(",")
@@ -318,25 +260,3 @@ def table_command(results: Path, form: str, out: Path | None, **options: Any) ->
         say(text.splitlines())
     else:
         write_file(out, text)
-
-
-def _check_out(out: Path, results: Path) -> None:
-    from ramerge.foundation.files import check_file
-
-    own = out.name in ("summary.json", "model.json") or out.suffix == ".jsonl"
-    if own and results.resolve() in out.resolve().parents:
-        raise EvaluationError(f"--out {out}: is a file of the results; name another")
-    check_file(out)
-
-
-def _specialists(texts: tuple[str, ...]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    if wrong := [suite for suite, _, name in pairs if not suite or not name]:
-        raise EvaluationError([f"--specialist {text}: must be SUITE=NAME, such as tool=toolrl" for text in wrong])
-    found = {suite: name for suite, _, name in pairs}
-    if len(found) < len(pairs):
-        raise EvaluationError("--specialist: one for each suite")
-    return found
-
-
-COMMANDS = (eval_command, suites_command, table_command)

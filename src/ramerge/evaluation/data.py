@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramerge.evaluation import bounds
 from ramerge.foundation.errors import EvaluationError, reason
-from ramerge.foundation.jsontext import parse
+from ramerge.foundation.jsontext import JsonLimits, parse
 from ramerge.foundation.text import is_unicode, shown
 
 _MOST_PROBLEMS = 10
-_BLOCK = 1 << 20
-_HUGE = 1 << 29
+_LIMITS = JsonLimits(size=sys.maxsize, signs=sys.maxsize, depth=100, name=sys.maxsize, digits=4300)
 
 
 def read_records(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> list[dict[str, Any]]:
@@ -88,25 +85,6 @@ def from_hub(repository: str, pattern: str, *, task: str, instead: str) -> Path:
     return files[0]
 
 
-def file_digest(path: Path) -> str:
-    """What tells a file or folder of data from another: SHA-256 of its content, of huge files of their ends."""
-    digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            digest.update(f"{file.name} {file.stat().st_size}\n".encode())
-            _digest_into(digest, file)
-    return digest.hexdigest()
-
-
-def _digest_into(digest: hashlib._Hash, path: Path) -> None:
-    with path.open("rb") as file:
-        if path.stat().st_size > _HUGE:
-            digest.update(file.read(_BLOCK))
-            file.seek(-_BLOCK, os.SEEK_END)
-        while block := file.read(_BLOCK):
-            digest.update(block)
-
-
 def read_text(path: Path) -> str:
     """A whole text file in UTF-8.
 
@@ -135,7 +113,7 @@ def _parsed(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _json(path: Path, where: str, text: str) -> Any:
     try:
-        return parse(text.encode(), bounds.DATA, halves="keep")  # the record that has one is named below
+        return parse(text.encode(), _LIMITS, halves="keep")  # the record that has one is named below
     except ValueError as error:
         form = "a data set has one JSON object a line, or is a list of objects"
         raise EvaluationError(f"{path}, {where}: {error}; {form}") from error

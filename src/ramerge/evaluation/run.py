@@ -1,235 +1,223 @@
-"""Score a model on suites: every item of every task asked, recorded and counted, whatever happens on the way."""
+"""`ramerge eval`: each model on each task, through Inspect, which asks, retries, logs and resumes."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import islice
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ramerge.evaluation.data import file_digest
-from ramerge.evaluation.endpoint import Endpoint, EndpointAccess
-from ramerge.evaluation.progress import Listener, RunningScore
-from ramerge.evaluation.recorder import Recorder
-from ramerge.evaluation.results import Line, TaskFile, model_folder, note_task, task_file
-from ramerge.evaluation.serving import ModelServer, serving
-from ramerge.evaluation.stopping import stoppable
-from ramerge.evaluation.suite import Item, Suite, Task
-from ramerge.evaluation.targets import EvaluationTarget
-from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.evaluation.benchmark import Benchmark
+from ramerge.evaluation.models import EvaluationTarget, ModelAccess
+from ramerge.foundation.errors import EvaluationError, StoppedError
+from ramerge.foundation.text import shown, unknown
 
-SERVER_LOG = "server.log"
-_DEFAULT = "default"
-_SHOWN = 1000
+RETRIES = 4
+"""Further tries of a request, unless `max_retries` says otherwise: Inspect's own default is without end."""
+
+_CONNECTIONS = 32
+_LOG_BUFFER = 100  # a write copies the log; what is not written yet outlives a kill in the buffer of Inspect
+_OWN_PARAMETERS = ("subsets", "tokenizer", "sandbox", "prompts", "function")
+_NO_FOLDER = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
-class Job:
-    """What is asked of a model.
+class EvaluationRequest:
+    """What models are asked.
 
     Attributes:
-        suites: each with the tasks that are to run.
-        limit: items a task, from its first; None for all.
-        retry_failed: ask samples again with requests that failed in an earlier run.
-        most_failures: samples that may fail one after the other before the run stops; 0 for no bound.
-        part: whether an item is asked, by its key; None for all items.
+        tasks: names as Inspect knows them (`ramerge/coding`, `inspect_evals/gsm8k`), or `FILE.py@NAME`.
+        settings: by Inspect's names for generation (`max_tokens`), and as `TASK.KEY` for a task's parameters.
+        data: the user's files, by the name of a data set.
+        limit: samples of each task, from the first; None for all.
+        samples: ids of the samples that are asked; None for all.
+        sandbox: a provider of Inspect's, instead of the task's own.
+        most_failures: failed samples at which a task stops, for whoever has no use for the others; None for never.
+        display: of Inspect's.
     """
 
-    suites: Sequence[tuple[Suite[Any], Sequence[Task]]]
+    tasks: Sequence[str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None
-    retry_failed: bool = False
-    most_failures: int = 64
-    part: Callable[[str], bool] | None = None
+    samples: Sequence[str] | None = None
+    sandbox: str | None = None
+    most_failures: int | None = None
+    display: Literal["rich", "plain", "none"] = "none"
 
-    def about(self) -> dict[str, Any]:
-        """Settings and versions, by suite."""
-        return {
-            suite.name: {"settings": suite.settings.model_dump(mode="json"), "versions": dict(suite.versions())}
-            for suite, _ in self.suites
-        }
+    def generation(self) -> dict[str, Any]:
+        """Settings of the generation, with what Inspect would do otherwise by default.
+
+        Raises:
+            EvaluationError: a setting that Inspect does not know.
+        """
+        from inspect_ai.model import GenerateConfig
+        from pydantic import ValidationError
+
+        own = {key: value for key, value in self.settings.items() if "." not in key}
+        known = list(GenerateConfig.model_fields)
+        if problems := [unknown("setting", key, known) for key in own if key not in known]:
+            raise EvaluationError([f"--set {problem}; a task's parameter is TASK.KEY" for problem in problems])
+        try:
+            GenerateConfig(**own)
+        except ValidationError as error:
+            raise EvaluationError(
+                [f"--set {each['loc'][0]}={own[str(each['loc'][0])]}: {each['msg']}" for each in error.errors()]
+            ) from error
+        return {"max_retries": RETRIES, "max_connections": _CONNECTIONS, **own}
+
+    def parameters(self, task: str, target: EvaluationTarget) -> dict[str, Any]:
+        """A task's parameters: settings, files of the user, and the model's tokenizer where it takes one."""
+        name = short_name(task)
+        found = {key.partition(".")[2]: value for key, value in self.settings.items() if key.partition(".")[0] == name}
+        if task.startswith("ramerge/"):
+            taken = benchmark(name).data
+            data = {key: str(Path(path).absolute()) for key, path in self.data.items() if key in taken}
+            found |= {"data": data} if data else {}
+            if name == "memory" and "tokenizer" not in found and target.tokenizer:
+                found["tokenizer"] = target.tokenizer
+        return found
+
+    def check(self) -> None:
+        """Raises `EvaluationError` for settings and data that none of the tasks takes."""
+        names = {short_name(task) for task in self.tasks}
+        problems = [
+            f"--set {key}: none of the tasks is called {key.partition('.')[0]}"
+            for key in self.settings
+            if "." in key and key.partition(".")[0] not in names
+        ]
+        problems += [problem for task in self.tasks for problem in self._strangers(task)]
+        taken = [
+            name for task in self.tasks if task.startswith("ramerge/") for name in benchmark(short_name(task)).data
+        ]
+        problems += [f"--data {unknown('data set', name, taken)}" for name in self.data if name not in taken]
+        problems += [
+            f"--data {name}={path}: does not exist" for name, path in self.data.items() if not Path(path).exists()
+        ]
+        if not self.tasks:
+            problems.append("say what is asked: --task ramerge/coding, --task inspect_evals/gsm8k, --task FILE.py@NAME")
+        if problems:
+            raise EvaluationError(problems)
+        self.generation()
+
+    def _strangers(self, task: str) -> list[str]:
+        """Parameters that one of ramerge's own tasks does not take."""
+        if not task.startswith("ramerge/"):
+            return []
+        name = short_name(task)
+        known = [*_OWN_PARAMETERS, *benchmark(name).settings_type.model_fields]
+        own = [key.partition(".")[2] for key in self.settings if key.partition(".")[0] == name]
+        return [f"--set {name}.{unknown('parameter', key, known)}" for key in own if key not in known]
 
 
-def score_model(
-    results: Path,
-    target: EvaluationTarget,
-    job: Job,
-    access: EndpointAccess,
-    server: ModelServer | None,
-    listen: Listener,
-) -> None:
-    """Run a job on one model, from where an earlier run stopped.
+def short_name(task: str) -> str:
+    """What a task is called in settings: its name without package or file."""
+    return task.rpartition("@")[2].rpartition("/")[2]
+
+
+def evaluate(
+    logs: str | Path, targets: Sequence[EvaluationTarget], request: EvaluationRequest, access: ModelAccess
+) -> bool:
+    """Score models on tasks, one after another. Whatever is in the logs already is not asked again.
 
     Args:
-        results: the folder of all results.
-        access: the endpoint; its URL is that of the server, where one is started.
-        server: what to start for this model, or None where the endpoint runs already. Nothing is started, and nothing
-            connected to, where every sample is there.
+        logs: the folder of logs, one folder for each model and task.
+        targets: the models.
+        request: what they are asked.
+        access: where they run.
+
+    Returns:
+        Whether every sample has its score; the same call asks again for those that have none.
 
     Raises:
-        EvaluationError: data, settings or earlier results are wrong.
-        EndpointError: the endpoint is gone, or too many samples failed in a row. All scored samples are kept.
-        OutputError: results cannot be written.
-        StoppedError: a signal asked for it. Likewise.
+        EvaluationError: something that was asked for, or is needed for it, is wrong or missing.
+        StoppedError: Ctrl-C; what is scored is in the logs.
     """
-    with ExitStack() as stack:
-        folder = stack.enter_context(model_folder(results, target.about() | {"suites": job.about()}))
-        works = [
-            _open(stack, folder, target, suite, task, job, listen) for suite, tasks in job.suites for task in tasks
-        ]
-        if server and any(work.waiting for work in works):
-            if server.kind == "transformers":  # which knows its model by where it is
-                target = replace(target, served_name=target.location)
-            url = stack.enter_context(serving(server, target.location, target.served_name, folder / SERVER_LOG))
-            access = replace(access, url=url)
-        asyncio.run(_all(works, access, target.served_name, job))
+    from ramerge.evaluation.tasks import registry  # so that they are there without the entry point, too
+
+    assert registry
+    request.check()
+    access.check()
+    folders = {(target.name, task): _folder(Path(logs), target, task) for target in targets for task in request.tasks}
+    for target in targets:
+        for task in request.tasks:
+            _refuse_others(folders[target.name, task], target)
+    access.check_reachable()
+    complete = True
+    for target in targets:
+        with target.opened(access) as model:
+            for task in request.tasks:
+                complete &= _run(folders[target.name, task], target, task, request, model)
+    return complete
 
 
-@dataclass
-class _Work:
-    """A task, and what of it is still to do."""
-
-    suite: Suite[Any]
-    task: Task
-    waiting: list[Item]
-    file: TaskFile
-    score: RunningScore
+def _folder(logs: Path, target: EvaluationTarget, task: str) -> Path:
+    if any(logs.glob("*.safetensors")):
+        raise EvaluationError(f"{logs}: is the folder of a model; name another folder for logs")
+    return logs / target.name / _NO_FOLDER.sub("-", task)
 
 
-def _open(
-    stack: ExitStack, folder: Path, target: EvaluationTarget, suite: Suite[Any], task: Task, job: Job, listen: Listener
-) -> _Work:
-    items = _items(suite, task, job)
-    note_task(folder, suite.name, task.name, {"items": len(items), **_made_from(suite, task)})
-    file = stack.enter_context(task_file(folder, suite.name, task.name))
-    waiting = [item for item in items if _is_open(file.done.get(item.key), job.retry_failed)]
-    again = {item.key for item in waiting}
-    score = RunningScore(target.name, suite.name, task.name, task.metrics[0], len(items), listen)
-    score.count(line for key, line in file.done.items() if key not in again)
-    return _Work(suite, task, waiting, file, score)
+def _refuse_others(folder: Path, target: EvaluationTarget) -> None:
+    """Logs of other weights are not continued."""
+    from inspect_ai.log import list_eval_logs, read_eval_log
+
+    from ramerge.evaluation.logs import about_model
+
+    if not folder.is_dir():
+        return
+    now = target.about()["identity"]
+    for info in list_eval_logs(str(folder)):
+        if about_model(read_eval_log(info.name, header_only=True)).get("identity", now) != now:
+            raise EvaluationError(
+                f"{folder}: holds logs of another model that was called {target.name}, or its files have changed; "
+                "give it another name or another folder for logs"
+            )
 
 
-def _items(suite: Suite[Any], task: Task, job: Job) -> list[Item]:
-    first = islice(suite.items(task.name), job.limit)
-    items = [item for item in first if job.part is None or job.part(item.key)]
-    if not items:
-        among = "" if job.part is None else " among those that are to be asked"
-        raise EvaluationError(f"{suite.name}/{task.name}: there are no items{among}")
-    if len({item.key for item in items}) < len(items):
-        raise EvaluationError(f"{suite.name}/{task.name}: two items have one key")
-    return items
+def _run(folder: Path, target: EvaluationTarget, task: str, request: EvaluationRequest, model: Any) -> bool:
+    from inspect_ai import eval_set
+    from inspect_ai._util.error import PrerequisiteError
 
-
-def _made_from(suite: Suite[Any], task: Task) -> dict[str, Mapping[str, str]]:
-    """Digests of the user's data, and what else decides a task's scores."""
-    given = suite.context.data
-    data = {name: _digest(given[name]) if name in given else _DEFAULT for name in suite.uses(task.name)}
-    return {"data": data, "about": dict(suite.about(task.name))}
-
-
-def _digest(path: Path) -> str:
-    stat = path.stat()
-    return _digest_once(path, stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache
-def _digest_once(path: Path, _changed: int, _size: int) -> str:
-    return file_digest(path)
-
-
-def _is_open(line: Line | None, retry_failed: bool) -> bool:
-    return line is None or (retry_failed and (line.failure is not None or line.failed_requests > 0))
-
-
-async def _all(works: Sequence[_Work], access: EndpointAccess, model: str, job: Job) -> None:
-    """Every task, one after the other."""
     try:
-        with stoppable():
-            if not any(work.waiting for work in works):
-                for work in works:
-                    work.score.tell()
-                return
-            async with Endpoint(access) as endpoint:
-                await endpoint.check(model)
-                for work in works:
-                    work.score.tell()  # now and not before, because its rate counts from here on
-                    workers = _Workers(work, endpoint, model, job.most_failures)
-                    await _together([workers.work() for _ in range(min(access.concurrency, len(work.waiting)))])
-    finally:
-        for suite in {work.suite.name: work.suite for work in works}.values():
-            await suite.close()
+        complete, _ = eval_set(
+            task,
+            log_dir=str(folder),
+            model=model,
+            task_args=request.parameters(task, target),
+            sandbox=request.sandbox,
+            metadata={"ramerge": target.about()},
+            limit=request.limit,
+            sample_id=list(request.samples) if request.samples is not None else None,
+            retry_attempts=0,
+            retry_immediate=False,
+            fail_on_error=True if request.most_failures is None else float(request.most_failures),
+            continue_on_fail=request.most_failures is None,
+            score_on_error=True,
+            log_dir_allow_dirty=True,
+            log_buffer=_LOG_BUFFER,
+            display=request.display,
+            **request.generation(),
+        )
+    except PrerequisiteError as error:
+        raise EvaluationError(shown(error)) from error
+    except KeyboardInterrupt as error:
+        raise StoppedError(signal.SIGINT) from error
+    return complete
 
 
-class _Workers:
-    """What the workers of one task share."""
+def benchmark(name: str) -> type[Benchmark[Any]]:
+    """The benchmark of one of ramerge's own tasks."""
+    from ramerge.evaluation.tasks.registry import benchmark as found
 
-    def __init__(self, work: _Work, endpoint: Endpoint, model: str, most_failures: int) -> None:
-        self._work = work
-        self._waiting: Iterator[Item] = iter(work.waiting)
-        self._endpoint = endpoint
-        self._model = model
-        self._most_failures = most_failures
-        self._in_a_row = 0
-
-    async def work(self) -> None:
-        """One item after the other, until none is left."""
-        for item in self._waiting:
-            sample = await self._sample(item)
-            self._work.score.count([self._work.file.append(sample)])
-            self._work.score.tell()
-            self._in_a_row = self._in_a_row + 1 if sample["failure"] else 0
-            if self._most_failures and self._in_a_row >= self._most_failures:
-                raise EndpointError(
-                    f"{self._endpoint.access.url}: {self._in_a_row} samples in a row failed; the last: "
-                    f"{sample['failure']}; they are kept as failed, and --retry-failed asks them again "
-                    "(--most-failures 0 never stops)"
-                )
-
-    async def _sample(self, item: Item) -> dict[str, Any]:
-        """Ask and score one item: the line to write."""
-        suite, task = self._work.suite, self._work.task
-        chat = Recorder(self._endpoint, self._model, suite.settings, f"{task.name}/{item.key}")
-        began = time.monotonic()
-        values: dict[str, Any]
-        try:
-            score = await suite.attempt(task.name, item, chat)
-            values = {"metrics": score.metrics, "parsed": score.parsed, "failure": None, "problem": score.problem}
-            values |= {"details": dict(score.details)} if score.details else {}
-        except EvaluationError:
-            raise
-        except Exception as error:  # a failed request, or a checker that an answer has broken
-            text = str(error) if isinstance(error, EndpointError) else f"{type(error).__name__}: {error}"
-            failed = suite.failed(task.name, item)
-            values = {"metrics": failed, "parsed": None, "failure": text[:_SHOWN], "problem": None}
-        if self._endpoint.stopped:  # also where a suite took the failure of one request for its own
-            raise self._endpoint.stopped
-        return {
-            "key": item.key,
-            "score": _share(values["metrics"][task.metrics[0]]),
-            **values,
-            "failed_requests": sum("failure" in call for call in chat.calls),
-            "cut": sum(call.get("finish_reason") == "length" for call in chat.calls),
-            "seconds": round(time.monotonic() - began, 4),
-            "prompt_tokens": sum(call["prompt_tokens"] for call in chat.calls),
-            "completion_tokens": sum(call["completion_tokens"] for call in chat.calls),
-            "calls": chat.calls,
-        }
+    return found(name)
 
 
-def _share(ratio: tuple[float, float]) -> float | None:
-    return ratio[0] / ratio[1] if ratio[1] else None
+def sample_ids(task: str, target: EvaluationTarget, request: EvaluationRequest) -> list[str]:
+    """Ids of a task's samples, up to the request's limit; the task is made and nothing is asked."""
+    from inspect_ai._eval.loader import load_tasks
 
-
-async def _together(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """All of them at once; when one fails, the others are stopped before its error goes on."""
-    tasks = [asyncio.ensure_future(each) for each in coroutines]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    [made] = load_tasks([task], request.parameters(task, target))
+    ids = [str(sample.id if sample.id is not None else number) for number, sample in enumerate(made.dataset, 1)]
+    return ids[: request.limit]

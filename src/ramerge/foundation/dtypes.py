@@ -76,6 +76,12 @@ def full_dtype(value: Any) -> Any:
 # torch's names of what merging knows
 TORCH_NAMES = FULL_NAMES | {"BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64"}
 
+# NumPy's names; it has no bfloat16
+NUMPY_DTYPES = {
+    **{dtype: name for dtype, name in TORCH_NAMES.items() if dtype != "BF16"},
+    **{"U16": "uint16", "U32": "uint32", "U64": "uint64"},
+}
+
 
 def torch_dtypes() -> dict[str, Any]:
     """The dtypes of torch that merging knows, by safetensors' names. Imports torch."""

@@ -5,10 +5,10 @@
     │   ├── RecipeError          the recipe, its parameters, the command line
     │   ├── CheckpointError      a file, a header, an index, a companion
     │   ├── PlanError            inputs that do not fit each other, the output or the machine
+    │   ├── PluginError          a plug-in that cannot be imported, does not fit, or takes a name that is taken
     │   ├── WeightsError         values found while reading: NaN, Inf, overflow, unequal integer tensors
     │   └── EvaluationError      a benchmark's data or settings, a results folder, a missing package or sandbox
     ├── EndpointError            exit code 1: a model's endpoint gave no usable answer
-    ├── RankError                exit code 1: another rank of the same merge has failed or is lost
     ├── RayError                 exit code 1: a Ray cluster cannot be reached, or cannot do the work
     └── OutputError              exit code 1: the output could not be written (full disk, I/O error)
         └── SendError            the place elsewhere that it is sent to fails, or denies access
@@ -17,6 +17,7 @@
     OutputWarning                a warning: something else was found or left beside an output that was written
     ├── ContinueNote             no fault: work of an earlier run is continued
     └── DownloadNote             no fault: a model is downloaded before anything else happens
+    PluginWarning                a warning: a plug-in is left out of a list, because it cannot be used
 
 Every error of the first tree carries a tuple of problems. All known problems are reported at once.
 """
@@ -44,8 +45,9 @@ __all__ = [
     "OutputError",
     "OutputWarning",
     "PlanError",
+    "PluginError",
+    "PluginWarning",
     "RamergeError",
-    "RankError",
     "RayError",
     "RecipeError",
     "SendError",
@@ -60,6 +62,13 @@ class RamergeError(Exception):
     """The root of the tree. `problems` holds one printable sentence for each problem.
 
     If there are more than a thousand problems, the last entry says how many more there are.
+
+    Example:
+        >>> try:
+        ...     ramerge.merge({"base": "base", "agents": {"code": "nowhere"}, "dtype": "wide"}, "merged")
+        ... except ramerge.RamergeError as error:
+        ...     print(error.exit_code, len(error.problems))
+        2 1
     """
 
     exit_code: ClassVar[int] = 1
@@ -112,6 +121,10 @@ class DownloadNote(OutputWarning):
     """A model of the hub is downloaded whole, because it cannot be read by range here."""
 
 
+class PluginWarning(UserWarning):
+    """A plug-in cannot be used, and is left out of a list."""
+
+
 # What to do about errors of the operating system whose messages do not say so.
 _ADVICE = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
@@ -137,25 +150,65 @@ def reason(error: OSError, where: str = "") -> str:
 
 
 class InputError(RamergeError):
-    """What the user gave cannot be merged."""
+    """What the user gave cannot be merged.
+
+    Example:
+        >>> try:
+        ...     ramerge.plan({"agents": {}})
+        ... except ramerge.InputError as error:
+        ...     print(type(error).__name__)
+        RecipeError
+    """
 
     exit_code = 2
 
 
 class RecipeError(InputError):
-    """The recipe, its parameters or the command line are wrong."""
+    """The recipe, its parameters or the command line are wrong.
+
+    Example:
+        >>> ramerge.plan({"base": "base", "agents": {"code": "coder"}, "methud": "ram"})
+        Traceback (most recent call last):
+            ...
+        ramerge.foundation.errors.RecipeError: ...
+    """
 
 
 class CheckpointError(InputError):
-    """A checkpoint cannot be read, or its files contradict each other or their format."""
+    """A checkpoint cannot be read, or its files contradict each other or their format.
+
+    Example:
+        >>> ramerge.delta("base", "nowhere", "delta")
+        Traceback (most recent call last):
+            ...
+        ramerge.foundation.errors.CheckpointError: ...
+    """
 
 
 class PlanError(InputError):
-    """The inputs do not fit each other, the output, or the memory and disk at hand."""
+    """The inputs do not fit each other, the output, or the memory and disk at hand.
+
+    Example:
+        >>> ramerge.merge("recipe.yaml", "base")
+        Traceback (most recent call last):
+            ...
+        ramerge.foundation.errors.PlanError: ...
+    """
+
+
+class PluginError(InputError):
+    """A plug-in cannot be imported, is written for another interface, or takes a name that is taken."""
 
 
 class WeightsError(InputError):
-    """The weights hold values that cannot be merged."""
+    """The weights hold values that cannot be merged.
+
+    Example:
+        >>> try:
+        ...     record = ramerge.merge("recipe.yaml", "merged")
+        ... except ramerge.WeightsError as error:  # NaN, Inf or overflow, with tensor, agent and count
+        ...     print(error)
+    """
 
 
 class EvaluationError(InputError):
@@ -166,26 +219,30 @@ class EndpointError(RamergeError):
     """A model's endpoint cannot be reached, or gave no usable answer."""
 
 
-class RankError(RamergeError):
-    """Another rank of the same merge has failed or is lost.
-
-    Attributes:
-        resumable: whether what was done is of use for a further start.
-    """
-
-    def __init__(self, problems: str | Iterable[str], *, resumable: bool) -> None:
-        super().__init__(problems)
-        self.resumable = resumable
-
-
 class RayError(RamergeError):
-    """A Ray cluster cannot be reached, or cannot do the work. What was done is of use for a further start."""
+    """A Ray cluster cannot be reached, or cannot do the work. The next run resumes.
+
+    Example:
+        >>> options = ramerge.Options(ray=ramerge.Ray(address="127.0.0.1:1"))
+        >>> try:
+        ...     ramerge.merge("recipe.yaml", "merged", options=options)
+        ... except ramerge.RayError as error:
+        ...     print(error.resumable)
+        True
+    """
 
     resumable: ClassVar[bool] = True
 
 
 class OutputError(RamergeError):
-    """The output could not be written."""
+    """The output could not be written.
+
+    Example:
+        >>> try:
+        ...     record = ramerge.merge("recipe.yaml", "merged")
+        ... except ramerge.OutputError as error:  # such as a full disk
+        ...     print(error)
+    """
 
 
 class SendError(OutputError):

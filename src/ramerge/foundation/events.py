@@ -14,6 +14,14 @@ class Progress:
 
     The first merge with a method and a number of agents compiles its kernels during another stage. This is reported
     as the stage `compiling kernels`. Its `total` grows with every kernel that is needed.
+
+    Example:
+        >>> stages = set()
+        >>> def listen(event: ramerge.Progress) -> None:
+        ...     stages.add(event.stage)
+        >>> record = ramerge.merge("recipe.yaml", "merged", on_progress=listen)
+        >>> {"counting", "merging"} <= stages
+        True
     """
 
     stage: str

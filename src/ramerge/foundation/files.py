@@ -10,7 +10,9 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
@@ -34,6 +36,7 @@ _WRONG_PATH = {
     errno.EPERM,
     errno.EROFS,
 }
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -137,11 +140,12 @@ def hidden_beside(path: Path, ending: str) -> Path:
 def lock(path: Path, *, wait: bool) -> int:
     """A descriptor of a file, locked until it is closed. A missing file is made.
 
-    On a file system without locks, the file is not locked.
+    A file that another user made is removed first: its owner could change later what is written into it. On a file
+    system without locks, the file is not locked.
 
     Raises:
         BlockingIOError: another process holds it, and `wait` is off.
-        OSError: the file cannot be opened or locked.
+        OSError: the file cannot be opened or locked, or removed.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -152,11 +156,46 @@ def lock(path: Path, *, wait: bool) -> int:
                 if error.errno not in _NO_LOCKS:
                     raise
             if is_at(path, descriptor):
-                return descriptor
+                if not _is_foreign(os.fstat(descriptor), path.parent):
+                    return descriptor
+                path.unlink()
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)  # the process that held the lock has moved or removed the file
+
+
+def check_own(folder: Path) -> None:
+    """Refuse a folder in which another user may have put files, or may change them.
+
+    Raises:
+        OutputError: it is no folder, belongs to another user, or others can write to it.
+        OSError: it cannot be looked at.
+    """
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise OutputError(f"{folder}: is not a folder, but one is needed there; remove it")
+    if _is_foreign(status, folder.parent):
+        raise OutputError(
+            f"{folder}: belongs to another user (uid {status.st_uid}), who decides what is in it, so it is not used; "
+            "have it removed, or choose another place"
+        )
+    if status.st_mode & _OTHERS_WRITE & ~_made_in(folder.parent).st_mode:
+        raise OutputError(
+            f"{folder}: other users can write to it, so what is in it is not trusted; remove it, or if only you have "
+            "written there, run `chmod go-w` on it"
+        )
+
+
+def _is_foreign(status: os.stat_result, folder: Path) -> bool:
+    """Whether something in `folder` belongs to another user."""
+    return status.st_uid != os.geteuid() and status.st_uid != _made_in(folder).st_uid
+
+
+def _made_in(folder: Path) -> os.stat_result:
+    """The status of a new file that is the user's alone. Some file systems show another owner, or all permissions."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno())
 
 
 def is_at(path: Path, descriptor: int) -> bool:

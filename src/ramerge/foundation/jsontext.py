@@ -26,7 +26,7 @@ _CONTROLS = re.compile(r"[^\n -~]")
 
 
 @dataclass(frozen=True)
-class Limits:
+class JsonLimits:
     """The largest text that is accepted.
 
     Attributes:
@@ -45,7 +45,7 @@ class Limits:
 
 
 # For a record with figures of every tensor: 50,000 tensors of two agents.
-RECORD = Limits(size=32_000_000, signs=2_000_000)
+RECORD = JsonLimits(size=32_000_000, signs=2_000_000)
 
 
 class Readable(Protocol):
@@ -65,7 +65,7 @@ Pairs = list[tuple[str, Any]]
 
 def parse(
     text: bytes,
-    limits: Limits,
+    limits: JsonLimits,
     *,
     repeated: Callable[[Pairs], None] | None = None,
     to_integer: Callable[[str], Any] = int,
@@ -126,7 +126,7 @@ def _finite(text: str) -> float:
     return value if math.isfinite(value) else _refuse_constant(text)
 
 
-def check(text: bytes, limits: Limits) -> int:
+def check(text: bytes, limits: JsonLimits) -> int:
     """Refuse a text that exceeds a limit, before it is parsed. The length of keys is not checked here.
 
     Counts only what is outside of strings. In UTF-8, no byte of a non-ASCII character equals one of the signs.
@@ -163,7 +163,7 @@ def nesting(text: bytes) -> int:
     return int(np.cumsum(steps).max(initial=0))
 
 
-def read(path: Readable, limits: Limits, *, constants: bool = True) -> dict[str, Any]:
+def read(path: Readable, limits: JsonLimits, *, constants: bool = True) -> dict[str, Any]:
     """The JSON object in a file.
 
     Raises:

@@ -1,18 +1,147 @@
-"""Options that several commands have."""
+"""Options that several commands have, and commands whose `--help` shows options in groups."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ramerge.foundation.completion import folders
+from ramerge.foundation.completion import folders, named_folders
+from ramerge.foundation.errors import RecipeError
+from ramerge.options import Options, Ray, Setting, Upload, settings_of
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+GROUPS = ("models", "method", "output", "run", "remote")
+"""The groups of options, in the order of `--help`; options without a group come last."""
+
+
+class GroupedOption(click.Option):
+    """An option that `--help` shows under a heading.
+
+    Args:
+        group: one of `GROUPS`.
+    """
+
+    def __init__(self, *words: Any, group: str, **more: Any) -> None:
+        super().__init__(*words, **more)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command whose `--help` shows options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Option) and (row := each.get_help_record(ctx)) is not None:
+                rows.setdefault(getattr(each, "group", "options"), []).append(row)
+        for group in (*GROUPS, "options"):
+            if group in rows:
+                with formatter.section(group.capitalize()):
+                    formatter.write_dl(rows[group])
+
+
+command = partial(click.command, cls=GroupedCommand)
+"""Like `click.command`, for a `GroupedCommand`."""
+
+
+def option(group: str, *words: str, **more: Any) -> Decorator:
+    """Like `click.option`, for an option of a group."""
+    return click.option(*words, cls=GroupedOption, group=group, **more)
+
+
+# --- how a run is carried out -----------------------------------------------------------------------------------------
+
+
+_PARTS = {"upload": Upload, "ray": Ray}
+"""Fields of `Options` that are objects, each with options of its own."""
+
+
+def run_options(*names: str) -> Decorator:
+    """Options for these fields of `Options`; the command gets all of them as one argument, `options`."""
+    chosen = dict(_rows(names))
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def collected(*args: Any, **flags: Any) -> None:
+            given = {key: flags.pop(key.replace(".", "_")) for key in chosen}
+            function(*args, options=_read_options(given), **flags)
+
+        return options(*(_made_option(key, *about) for key, about in chosen.items()))(collected)
+
+    return decorate
+
+
+def _rows(names: Iterable[str]) -> Iterator[tuple[str, tuple[Any, Setting]]]:
+    """Keys such as `threads` or `upload.stage`, with default and setting."""
+    own = {name: about for name, *about in settings_of(Options)}
+    for name in names:
+        if name in own:
+            yield name, tuple(own[name])
+        if name in _PARTS:
+            yield from ((f"{name}.{key}", tuple(about)) for key, *about in settings_of(_PARTS[name]))
+
+
+def _made_option(key: str, default: Any, setting: Setting) -> Decorator:
+    words = (setting.flag, key.replace(".", "_"))
+    more: dict[str, Any] = {"help": setting.help}
+    if setting.metavar is None:
+        return option(setting.group, *words, is_flag=True, default=bool(default), **more)
+    more |= {"metavar": setting.metavar, "multiple": setting.repeats, "type": setting.kind}
+    return option(setting.group, *words, shell_complete=folders if setting.folder else None, **more)
+
+
+def _read_options(given: Mapping[str, Any]) -> Options:
+    """The options that a command line gives, by key.
+
+    Raises:
+        RecipeError: `--ray-init` is not of its form.
+    """
+    own = {key: value for key, value in given.items() if "." not in key and key != "ray" and value is not None}
+    parts: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
+    for key, value in given.items():
+        name, _, field = key.partition(".")
+        if field and value not in (None, (), False):
+            parts[name][field] = read_ray_init(value) if field == "init" else value
+    asks_for_ray = bool(given.get("ray") or parts["ray"])
+    return Options(**own, upload=Upload(**parts["upload"]), ray=Ray(**parts["ray"]) if asks_for_ray else None)
+
+
+def read_ray_init(texts: Iterable[str]) -> dict[str, Any]:
+    """The keywords of `ray.init` that `--ray-init KEY=VALUE` asks for; dots lead into mappings.
+
+    Raises:
+        RecipeError: not of that form.
+    """
+    from ramerge.foundation.words import pairs
+    from ramerge.foundation.yamltext import parse_scalar
+
+    made: dict[str, Any] = {}
+    in_variables = "runtime_env.env_vars."  # these are text, whatever they look like
+    for key, text in pairs("--ray-init", texts, "KEY=VALUE, such as --ray-init runtime_env.env_vars.NAME=1"):
+        *parents, name = (
+            ["runtime_env", "env_vars", key[len(in_variables) :]] if key.startswith(in_variables) else key.split(".")
+        )
+        mapping = made
+        for parent in parents:
+            mapping = mapping.setdefault(parent, {})
+            if not isinstance(mapping, dict):
+                raise RecipeError(f"--ray-init {key}: {parent} is given as a value, too")
+        mapping[name] = text if key.startswith(in_variables) else parse_scalar(text)
+    return made
+
+
+# --- further options --------------------------------------------------------------------------------------------------
 
 
 class _Path(click.Path):
@@ -36,19 +165,17 @@ PATH = _Path()
 
 OUT: Decorator = click.argument("out", type=PATH)
 OUT_ANYWHERE: Decorator = click.argument("out", type=_Path(str))
-OVERWRITE: Decorator = click.option(
-    "--overwrite", is_flag=True, help="Replace the folder OUT and all that is in it, at the end."
+BASE: Decorator = option(
+    "models", "--base", metavar="MODEL", shell_complete=folders, help="Folder or hub id of the base model."
 )
-STAGE: Decorator = click.option(
-    "--stage",
-    metavar="FOLDER",
-    shell_complete=folders,
-    help="Of an OUT elsewhere: where files lie until they are sent; default: in the user's cache folder. With Ray, and "
-    "of ranks to the hub or for a delta, a folder that all see.",
-)
-SENDING: tuple[Decorator, ...] = (
-    STAGE,
-    click.option("--public", is_flag=True, help="Of an OUT on the hub: everybody may see it; default: private."),
+AGENT: Decorator = option(
+    "models",
+    "--agent",
+    "agents",
+    metavar="NAME=MODEL",
+    multiple=True,
+    shell_complete=named_folders,
+    help="An agent: a name of your choice, and its folder or hub id; repeat for each.",
 )
 SERVE_ARGS: Decorator = click.option(
     "--serve-args", default="", metavar="WORDS", help="Further words of the server's command line."
@@ -57,9 +184,9 @@ DATA: Decorator = click.option(
     "--data",
     metavar="NAME=PATH",
     multiple=True,
-    help="Your copy of a data set; `ramerge suites` says which; repeat for each.",
+    help="Your copy of a data set; the guide on evaluation says which; repeat for each.",
 )
-QUIET: Decorator = click.option("--quiet", is_flag=True, help="Show errors only.")
+QUIET: Decorator = option("run", "--quiet", is_flag=True, help="Show warnings and errors only.")
 
 
 class _Seconds(click.FloatRange):
@@ -93,17 +220,28 @@ class Session:
 
 
 def _set_debug(context: click.Context, _option: click.Parameter, value: bool) -> None:
-    context.ensure_object(Session).debug |= value
+    session = context.ensure_object(Session)
+    if value and not session.debug:
+        from ramerge.foundation.logs import show_logs
+
+        session.debug = True
+        show_logs()
 
 
-DEBUG: Decorator = click.option(
-    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_set_debug, help="Show tracebacks."
+DEBUG: Decorator = option(
+    "run",
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_set_debug,
+    help="Show what happens, step by step, and tracebacks.",
 )
 
 
 def as_json(what: str) -> Decorator:
     """The option `--json`, which prints `what` instead of lines for people."""
-    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON on standard output.")
+    return option("output", "--json", "as_json", is_flag=True, help=f"Print {what} as JSON on standard output.")
 
 
 def most_failures(what: str, default: int) -> Decorator:

@@ -61,7 +61,7 @@ def shown(bar_of: Callable[[E], Bar], *, quiet: bool) -> Iterator[Callable[[E], 
     elif sys.stderr.isatty():
         from ramerge.foundation.bars import live  # most of what is imported for it is not needed elsewhere
 
-        figures = _Figures()
+        figures = _BarFigures()
         with live() as draw:
 
             def show(event: E) -> None:
@@ -74,7 +74,7 @@ def shown(bar_of: Callable[[E], Bar], *, quiet: bool) -> Iterator[Callable[[E], 
         yield lambda event: write(bar_of(event))
 
 
-class _Figures:
+class _BarFigures:
     """The figures of each bar: amount, speed, and time left."""
 
     def __init__(self) -> None:
@@ -106,19 +106,24 @@ def _speed(rate: float | None, unit: str) -> str:
 
 
 class _Lines:
-    """A line when a bar is full, and one every 30 seconds before that. A bar without a total has one for each thing."""
+    """A line when a bar is full, and one every 30 seconds before that. A bar without a total has one when it begins."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
-        self._figures = _Figures()
-        self._counted: dict[str, int] = {}
+        self._figures = _BarFigures()
+        self._begun: set[str] = set()
 
     def __call__(self, bar: Bar) -> None:
         now, figures = time.monotonic(), self._figures(bar)
-        unfinished = bar.done < (bar.total if bar.total is not None else self._counted.get(bar.title, 0) + 1)
+        unfinished = bar.title in self._begun if bar.total is None else bar.done < bar.total
         if unfinished and now - self._last < _SECONDS_BETWEEN_LINES:
             return
-        self._last, self._counted[bar.title] = now, bar.done
+        self._last = now
+        self._begun.add(bar.title)
         # standard error may be closed, which is no reason to stop
         with suppress(OSError):
-            print(f"{bar.title}: {figures}", file=sys.stderr, flush=True)
+            print(
+                f"{bar.title}: {figures}" if bar.done or bar.total is not None else bar.title,
+                file=sys.stderr,
+                flush=True,
+            )

@@ -1,7 +1,8 @@
-"""The cache in the user's cache folder, for data that can be made again, such as machine code. Nothing here raises.
+"""The cache in the user's cache folder, for data that can be made again, such as machine code.
 
 A file is read only if it belongs to the user and no other user can write to it. It must hold the requested key, and its
-digest must be right.
+digest must be right. Clearing removes only what has a name that the cache gives and belongs to the user: the folder
+that `RAMERGE_CACHE` names may hold other things, and so may what a link leads to. `read` and `write` never raise.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
+import shutil
 import stat
 import tempfile
 import time
@@ -19,17 +22,33 @@ from platformdirs import user_cache_path
 _UNUSED = 90 * 86400
 _DAY = 86400
 _DIGEST = 32
+_TAG = "CACHEDIR.TAG"
+_SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n# A cache of ramerge; see https://bford.info/cachedir/\n"
+# A digest in hexadecimal, as of a file or folder that is complete, or of one that is being made or is a lock.
+_NAME = re.compile(r"\.?([0-9a-f]{40}|[0-9a-f]{64})(\.\w+)?")
 
 
 def folder(kind: str) -> Path | None:
-    """The cache folder of one kind of files: in `$RAMERGE_CACHE` or the user's cache folder; None without a home."""
+    """The folder of one kind of files: in `$RAMERGE_CACHE/ramerge` or the user's cache folder; None without a home."""
     chosen = os.environ.get("RAMERGE_CACHE")
     if chosen:
-        return Path(chosen) / kind
+        return Path(chosen) / "ramerge" / kind
     try:
         return user_cache_path("ramerge", appauthor=False) / kind
     except RuntimeError:
         return None
+
+
+def make(home: Path) -> None:
+    """Make a cache folder, and mark the one around it, so that backups leave it out (https://bford.info/cachedir/).
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError), (home.parent / _TAG).open("x") as file:
+        file.write(_SIGNATURE)
 
 
 def read(kind: str, key: bytes) -> bytes | None:
@@ -51,9 +70,9 @@ def write(kind: str, key: bytes, payload: bytes) -> None:
     if home is None:
         return
     with contextlib.suppress(OSError):
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make(home)
         _replace(home / key.hex(), key + hashlib.sha256(payload).digest() + payload)
-        _sweep(home)
+        sweep(home)
 
 
 def _read_own(path: Path) -> bytes:
@@ -61,7 +80,7 @@ def _read_own(path: Path) -> bytes:
     # without O_NONBLOCK, opening a pipe would block
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
-        own = status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        own = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if not (own and stat.S_ISREG(status.st_mode)):
             return b""
         if time.time() - status.st_mtime > _DAY:
@@ -72,19 +91,23 @@ def _read_own(path: Path) -> bytes:
 
 def _replace(path: Path, content: bytes) -> None:
     """Write beside `path`, then rename, so that no reader sees half a file."""
-    handle, beside = tempfile.mkstemp(dir=path.parent)
+    handle, metadata_folder = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        Path(beside).replace(path)
+        Path(metadata_folder).replace(path)
     except OSError:
-        Path(beside).unlink()
+        Path(metadata_folder).unlink()
         raise
 
 
-def _sweep(home: Path) -> None:
-    now = time.time()
+def sweep(home: Path) -> None:
+    """Remove what was not used for 90 days, if the user owns it and it has a name of the cache. No link is followed."""
+    if home.is_symlink() or home.parent.is_symlink():
+        return
+    oldest = time.time() - _UNUSED
     for path in home.iterdir():
         with contextlib.suppress(OSError):
-            if now - path.stat().st_mtime > _UNUSED:
-                path.unlink()
+            status = path.lstat()
+            if _NAME.fullmatch(path.name) and status.st_uid == os.geteuid() and status.st_mtime < oldest:
+                shutil.rmtree(path) if stat.S_ISDIR(status.st_mode) else path.unlink()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import click
@@ -11,17 +14,32 @@ from ramerge.foundation.text import brief, message, one_line, without_secrets
 
 _LONGEST_LINE = 20_000
 _MOST_PROBLEMS = 25
+_COLORS = {"error": "red", "warning": "yellow", "note": "cyan", "debug": "bright_black"}
+_GAP = "  "
 
 
 def say(lines: str | Iterable[str], *, err: bool = False) -> None:
     """Print one or several lines. Untrusted text is escaped, so that it stays on its line and controls no terminal."""
     for line in [lines] if isinstance(lines, str) else lines:
-        click.echo(one_line(brief(without_secrets(line), _LONGEST_LINE)), err=err)
+        click.echo(_shown(line), err=err)
 
 
 def complain(kind: str, text: str) -> None:
     """Print an error or a warning on standard error, followed by the lines that it quotes."""
-    say(f"{kind}: {message(text)}".split("\n"), err=True)
+    first, *quoted = message(text).split("\n")
+    label = click.style(f"{kind}:", fg=_COLORS.get(kind), bold=True) if _takes_color() else f"{kind}:"
+    click.echo(f"{label} {_shown(first)}", err=True)
+    say(quoted, err=True)
+
+
+def _shown(line: str) -> str:
+    return one_line(brief(without_secrets(line), _LONGEST_LINE))
+
+
+def _takes_color() -> bool:
+    """Whether standard error is a terminal whose user has not asked for plain text (no-color.org)."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and sys.stderr is not None and sys.stderr.isatty()
 
 
 def warn(warnings: Iterable[str]) -> None:
@@ -48,14 +66,35 @@ def fail(problems: Sequence[str], code: int) -> int:
     return code
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first column is aligned to the left, the others to the right."""
-    lines = [[one_line(text) for text in row] for row in (head, *rows)]
-    widths = [max(len(row[column]) for row in lines) for column in range(len(head))]
-    return [
-        "  ".join(
-            text.rjust(width) if column else text.ljust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in lines
-    ]
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
+    """Lines of a table: the first column is aligned to the left, the others to the right.
+
+    Args:
+        head: names of the columns.
+        rows: the cells.
+        width: of a line; by default the terminal's, or 80. Columns that do not fit stand in further blocks below, each
+            of which begins with the first column.
+    """
+    cells = [[one_line(text) for text in row] for row in (head, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    lines: list[str] = []
+    for block in _blocks(widths, width or shutil.get_terminal_size().columns):
+        lines += [""] if lines else []
+        lines += [
+            _GAP.join(
+                row[column].rjust(widths[column]) if column else row[column].ljust(widths[column]) for column in block
+            ).rstrip()
+            for row in cells
+        ]
+    return lines
+
+
+def _blocks(widths: Sequence[int], width: int) -> Iterator[list[int]]:
+    """The columns of each block."""
+    block = [0]
+    for column in range(1, len(widths)):
+        if len(block) > 1 and sum(widths[each] + len(_GAP) for each in block) + widths[column] > width:
+            yield block
+            block = [0]
+        block.append(column)
+    yield block

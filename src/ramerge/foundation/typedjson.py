@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from ramerge.foundation.errors import RecipeError, reason
-from ramerge.foundation.jsontext import Limits, read
+from ramerge.foundation.jsontext import JsonLimits, read
 from ramerge.foundation.text import quoted
 
 _MOST_PROBLEMS = 5
@@ -22,7 +22,7 @@ def same(values: Any) -> Any:
     return values
 
 
-def read_model(path: Path, kind: type[T], limits: Limits, what: str, unfold: Callable[[Any], Any] = same) -> T:
+def read_model(path: Path, kind: type[T], limits: JsonLimits, what: str, unfold: Callable[[Any], Any] = same) -> T:
     """The dataclass `kind` that a JSON file holds.
 
     Args:

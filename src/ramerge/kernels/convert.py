@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import ELEMENTS, FORMATS, Format, before_packing
+from ramerge.kernels.formats import ELEMENTS, FORMATS, ElementFormat, before_packing
 
 Words = NDArray[Any]
 
@@ -43,7 +43,7 @@ def convert(source: str, words: Words, target: str, out: Words, elements: int) -
 
 
 @cache
-def _kernel(source: Format, target: Format) -> Any:
+def _kernel(source: ElementFormat, target: ElementFormat) -> Any:
     name = f"{source.name.lower()}_to_{target.name.lower()}"
     value = before_packing(source, target, f"{source.lanes[0]}(words[i])")
     text = _SOURCE.format(name=name, bits=target.bits, value=value, peak=target.peak, pack=target.pack)

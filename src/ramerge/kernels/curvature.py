@@ -213,18 +213,20 @@ def upper_bound(symmetric: Array) -> float:
     """Slightly more than the largest eigenvalue of a positive semidefinite matrix, by some steps of Lanczos."""
     basis = np.random.default_rng(0).standard_normal((1, len(symmetric)))
     basis /= np.linalg.norm(basis)
-    diagonal, beside = [], []
+    diagonal, metadata_folder = [], []
     for _ in range(min(24, len(symmetric))):
         following = (symmetric @ basis[-1].astype(symmetric.dtype)).astype(np.float64)
         diagonal.append(float(following @ basis[-1]))
         for _twice in range(2):
             following -= basis.T @ (basis @ following)
-        beside.append(float(np.linalg.norm(following)))
-        if beside[-1] <= 1e-6 * max(diagonal):
+        metadata_folder.append(float(np.linalg.norm(following)))
+        if metadata_folder[-1] <= 1e-6 * max(diagonal):
             break
-        basis = np.concatenate([basis, following[None] / beside[-1]])
-    values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1))
-    return 1.05 * float(values[-1] + beside[-1] * abs(vectors[-1, -1]))
+        basis = np.concatenate([basis, following[None] / metadata_folder[-1]])
+    values, vectors = np.linalg.eigh(
+        np.diag(diagonal) + np.diag(metadata_folder[:-1], 1) + np.diag(metadata_folder[:-1], -1)
+    )
+    return 1.05 * float(values[-1] + metadata_folder[-1] * abs(vectors[-1, -1]))
 
 
 def _polynomial(x: Array, symmetric: Array, bound: float, terms: Array) -> Array:

@@ -21,19 +21,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.convert import count_non_finite
-from ramerge.kernels.formats import Format, Loop
+from ramerge.kernels.formats import ElementFormat, Loop
 from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
 from ramerge.kernels.threefry import threefry
 
 Words = NDArray[Any]
 Element = Callable[..., Any]
+Given: TypeAlias = float | bool | tuple[float, ...]
+"""What a formula takes beside its inputs: a number, a flag, or one number for each agent."""
 
 # In formulas. Wider numbers promote them exactly, so one formula serves float32 and float64.
 ZERO, ONE, INFINITY = np.float32(0), np.float32(1), np.float32(np.inf)
@@ -84,15 +86,14 @@ def merge(
     inputs: Sequence[Words],
     out: Words,
     which: Inputs,
-    each: Sequence[Sequence[float]] = (),
-    common: Sequence[float] = (),
+    given: Sequence[Given] = (),
     drop: Drop | None = None,
     rounding: NDArray[np.int64] | None = None,
     beyond: Sequence[float] = (0.0,),
     ranks: NDArray[np.int64] | None = None,
     bounds: int = 0,
 ) -> bool:
-    """Write `element(b, taus, [importances,] *each, *common)` of every element to `out`.
+    """Write `element(b, taus, [importances,] *given)` of every element to `out`.
 
     Args:
         element: a plain function; `b` is the base, 0 without one, and `taus` are then the agents themselves.
@@ -100,23 +101,23 @@ def merge(
         inputs: 1-D arrays of these formats' words, of equal length, as `which` says.
         out: words, of the inputs' length.
         which: what the inputs are.
-        each: tuples of one number an agent, rounded here to the loop's real type.
-        common: numbers, rounded alike.
+        given: what the formula takes besides: numbers, and tuples of one number an agent, rounded here to the loop's
+            real type; and flags, of which the loop is compiled for their values.
         drop: coins; `start` must be even where words hold two elements.
         rounding: int64, shape (2, N), for a result of 16 bits and with the base: where to count what storing it
             erases, as `kernels.rounding` has it.
         beyond: one for each agent, or only one; for that an agent has moved an element where |tau| > beyond.
         ranks: int64, shape (2, N): where to count each agent's magnitudes that lie above its bound, and that reach it.
-        bounds: which row of `each` these are; float32.
+        bounds: which of `given` these are; float32.
 
     Returns:
         True if an input is not finite, an importance is negative, or a result overflows the format.
     """
     limits = len(beyond) if rounding is not None else 0
     ranked = bounds if ranks is not None else None
-    kernel = _merge(element, loop, which, len(each), len(common), drop is not None, limits, ranked)
-    numbers = [*[number for row in each for number in row], *common, *(drop.scales if drop else ())]
-    numbers += beyond[:limits]
+    kernel = _merge(element, loop, which, tuple(map(_kind, given)), drop is not None, limits, ranked)
+    numbers = [number for value in given for number in _flat(value)]
+    numbers += [*(drop.scales if drop else ()), *beyond[:limits]]
     counts = [array.reshape(-1) if array is not None else _NOTHING for array in (rounding, ranks)]
     with np.errstate(over="ignore"):  # a number that overflows float32 makes the result overflow, which is reported
         rounded = np.array(numbers, loop.out.real)
@@ -125,11 +126,24 @@ def merge(
     return bool(found & _WRONG) or (found == _DOUBTFUL and not all(map(_finite, loop.inputs, inputs)))
 
 
+_EACH, _COMMON = "each", "common"
+
+
+def _kind(value: Given) -> str | bool:
+    """What a loop is compiled for: how many numbers there are of a value, or the value of a flag."""
+    return value if isinstance(value, bool) else _EACH if isinstance(value, tuple) else _COMMON
+
+
+def _flat(value: Given) -> tuple[float, ...]:
+    """The numbers of a value; none of a flag."""
+    return () if isinstance(value, bool) else value if isinstance(value, tuple) else (value,)
+
+
 # Bits of what a loop finds: a result overflows, or an importance is wrong; a task vector is not finite.
 _WRONG, _DOUBTFUL = 1, 2
 
 
-def _finite(form: Format, words: Words) -> bool:
+def _finite(form: ElementFormat, words: Words) -> bool:
     return not count_non_finite(form.name, words, words.size * len(form.lanes))
 
 
@@ -184,19 +198,24 @@ def _coins(drop: Drop | None) -> tuple[Any, int]:
 
 @cache
 def _merge(
-    element: Element, loop: Loop, which: Inputs, each: int, common: int, drops: bool, rounds: int, ranks: int | None
+    element: Element,
+    loop: Loop,
+    which: Inputs,
+    kinds: tuple[str | bool, ...],
+    drops: bool,
+    rounds: int,
+    ranks: int | None,
 ) -> Any:
     """Write out and compile.
 
-    rounds: how many numbers `beyond` has if it is counted what rounding erases, else 0. ranks: the row of `each` that
-    magnitudes are compared with, if they are.
+    kinds: of what is given. rounds: how many numbers `beyond` has if it is counted what rounding erases, else 0. ranks:
+    which of what is given magnitudes are compared with, if they are.
     """
     form, agents, counters = loop.out, range(which.agents), Counters(which.agents)
     limits = names_of("beyond", rounds, which.agents)
     arguments = ["b", _tuple("tau{t}", agents)]
     arguments += [_tuple("f{t}_i", agents)] if which.importances else []
-    arguments += [_tuple(f"e{row}_{{t}}", agents) for row in range(each)]
-    arguments += [f"c{index}" for index in range(common)]
+    arguments += [_argument(index, kind, agents) for index, kind in enumerate(kinds)]
     body = _coin_words(loop, agents) if drops else []
     for part in loop.parts:
         body += task_vectors(loop, which, part)
@@ -215,7 +234,7 @@ def _merge(
         form,
         [*which.names, "out", "numbers", "counts", "ranks", "coins", "start"],
         [
-            *_numbers(agents, each, common, drops, limits[:rounds]),
+            *_numbers(agents, kinds, drops, limits[:rounds]),
             *(_keys(agents) if drops else []),
         ],
         [*(counters.clear(ROWS) if rounds else []), *(counters.clear(_RANKS) if ranks is not None else [])],
@@ -259,7 +278,7 @@ def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: boo
         real=_real(form),
         bits=form.bits,
         before="\n    ".join(
-            [*_numbers(agents, 0, common, drops), *(_keys(agents) if drops else []), *(bins if fine else [])]
+            [*_numbers(agents, (_COMMON,) * common, drops), *(_keys(agents) if drops else []), *(bins if fine else [])]
         ),
         first=which.names[0],
         chunk=_CHUNK_WORDS,
@@ -311,7 +330,7 @@ def loop({arguments}):
 
 
 def _loop(
-    form: Format,
+    form: ElementFormat,
     arguments: Sequence[str],
     before: Sequence[str],
     reset: Sequence[str],
@@ -363,7 +382,7 @@ _RANKS = ("above", "least")
 
 
 def _ranked(counters: Counters, row: int) -> list[str]:
-    """Count the magnitudes that lie above each agent's number in a row, and those that reach it."""
+    """Count the magnitudes that lie above each agent's number of what is given, and those that reach it."""
     return [
         counters.add(name, t, f"np.float32(abs(tau{t})) {compared} e{row}_{t}")
         for name, compared in zip(_RANKS, (">", ">="), strict=True)
@@ -371,9 +390,17 @@ def _ranked(counters: Counters, row: int) -> list[str]:
     ]
 
 
-def _numbers(agents: range, each: int, common: int, drops: bool, more: Sequence[str] = ()) -> list[str]:
+def _argument(index: int, kind: str | bool, agents: range) -> str:
+    """What a formula gets of what is given."""
+    if isinstance(kind, bool):
+        return str(kind)
+    return _tuple(f"e{index}_{{t}}", agents) if kind == _EACH else f"c{index}"
+
+
+def _numbers(agents: range, kinds: Sequence[str | bool], drops: bool, more: Sequence[str] = ()) -> list[str]:
     """Names for what the array of numbers holds."""
-    names = [f"e{row}_{t}" for row in range(each) for t in agents] + [f"c{index}" for index in range(common)]
+    named = {_EACH: [f"e{{}}_{t}" for t in agents], _COMMON: ["c{}"]}
+    names = [name.format(index) for index, kind in enumerate(kinds) for name in named.get(str(kind), [])]
     names += [*([f"stay{t}" for t in agents] if drops else []), *more]
     return [f"{name} = numbers[{index}]" for index, name in enumerate(names)]
 
@@ -400,13 +427,13 @@ def _tuple(name: str, agents: range) -> str:
     return f"({', '.join(name.format(t=t) for t in agents)},)"
 
 
-def _real(form: Format) -> str:
+def _real(form: ElementFormat) -> str:
     return f"np.{np.dtype(form.real).name}"
 
 
-def _words(form: Format) -> str:
+def _words(form: ElementFormat) -> str:
     return f"{form.word_code}[]"
 
 
-def _reals(form: Format) -> str:
+def _reals(form: ElementFormat) -> str:
     return f"{form.real_code}[]"

@@ -19,7 +19,7 @@ Words = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Format:
+class ElementFormat:
     """A floating-point format as kernels see it. Functions are named, as `intrinsics` defines them.
 
     There is one object of each. So they are compared as objects, which makes keys of caches of kernels cheap.
@@ -79,19 +79,23 @@ class Format:
 _INFINITY_32, _INFINITY_64 = 0x7F800000, 0x7FF0000000000000
 
 
-def _sixteen(name: str, overflow: int) -> tuple[Format, Format]:
+def _sixteen(name: str, overflow: int) -> tuple[ElementFormat, ElementFormat]:
     """A 16-bit format with two elements in a word, and with one."""
     low = name.lower()
     pair, one = ((f"{low}_low", f"{low}_high"), f"{low}_pack"), ((f"{low}_whole",), f"{low}_round")
     return (
-        Format(name, 2, np.uint32, np.float32, *pair, "peak_f32", overflow, _INFINITY_32),
-        Format(name, 2, np.uint16, np.float32, *one, "peak_f32", overflow, _INFINITY_32),
+        ElementFormat(name, 2, np.uint32, np.float32, *pair, "peak_f32", overflow, _INFINITY_32),
+        ElementFormat(name, 2, np.uint16, np.float32, *one, "peak_f32", overflow, _INFINITY_32),
     )
 
 
 _BF16, _F16 = _sixteen("BF16", 0x7F7F8000), _sixteen("F16", 0x477FF000)
-_F32 = Format("F32", 4, np.uint32, np.float32, ("f32_whole",), "f32_pack", "peak_f32", _INFINITY_32, _INFINITY_32)
-_F64 = Format("F64", 8, np.uint64, np.float64, ("f64_whole",), "f64_pack", "peak_f64", _INFINITY_64, _INFINITY_64)
+_F32 = ElementFormat(
+    "F32", 4, np.uint32, np.float32, ("f32_whole",), "f32_pack", "peak_f32", _INFINITY_32, _INFINITY_32
+)
+_F64 = ElementFormat(
+    "F64", 8, np.uint64, np.float64, ("f64_whole",), "f64_pack", "peak_f64", _INFINITY_64, _INFINITY_64
+)
 
 FORMATS = {"BF16": _BF16[0], "F16": _F16[0], "F32": _F32, "F64": _F64}
 """For loops in which all formats are the same."""
@@ -100,7 +104,7 @@ ELEMENTS = {"BF16": _BF16[1], "F16": _F16[1], "F32": _F32, "F64": _F64}
 """For loops in which they differ: one element a word."""
 
 
-def before_packing(source: Format, target: Format, value: str) -> str:
+def before_packing(source: ElementFormat, target: ElementFormat, value: str) -> str:
     """Source of `value`, of `source`'s real type, as `target`'s `pack` takes it.
 
     float64 to a 16-bit format goes through float32 rounded to odd, which keeps the last rounding the only one.
@@ -119,8 +123,8 @@ class Loop:
         out: of the result. A loop that has none takes from it the type to compute in.
     """
 
-    inputs: tuple[Format, ...]
-    out: Format
+    inputs: tuple[ElementFormat, ...]
+    out: ElementFormat
 
     @property
     def name(self) -> str:

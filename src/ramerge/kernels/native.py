@@ -95,7 +95,7 @@ def load(
 
 
 @contextmanager
-def told_of_compiling(tell: Callable[[bool], None]) -> Iterator[None]:
+def notifying_compilation(tell: Callable[[bool], None]) -> Iterator[None]:
     """While the block lasts, `tell` hears of each kernel that this thread compiles: False first, True once it is done.
 
     Compiling takes seconds, and other threads may wait for it.

@@ -3,7 +3,7 @@
 The scale of a block is max(largest magnitude, 1e-12) / largest code, and a code is its number over the scale, cut to
 the range of codes and rounded to nearest even. So do it the tools that make such checkpoints (for example
 `tools/convert_hf_to_fp8.py` of THUDM/slime), in float32. A scale that is stored shorter is rounded first: to bfloat16,
-or up to a power of two.
+or up to a power of two, as also where the model says that its scales are powers of two (`scale_fmt: ue8m0`).
 
 A block that is, bit for bit, what the old codes and scale say keeps both: quantising numbers once more would change
 scales in their last place.
@@ -32,6 +32,9 @@ STORES = {
     "F8_E8M0": """new_scales[at] = to_e8m0(scale)
                 scale = e8m0(new_scales[at])""",
 }
+
+# A scale that will be a power of two, whatever its format: above float32's largest one there is none.
+_POWER = "scale = e8m0(to_e8m0(scale))"
 
 _TEXT = """
 def {name}(
@@ -62,6 +65,7 @@ def {name}(
                         codes[first + j] = old_codes[first + j]
             else:
                 scale = max(f32_whole(peak), LEAST) / LARGEST
+                {power}
                 {store}
                 for r in range(row, below):
                     first = r * columns + left
@@ -77,12 +81,17 @@ def {name}(
 
 
 @cache
-def _kernel(codes: str, scales: str) -> Any:
-    name = f"quantise_{codes.lower()}_{scales.lower()}"
+def _kernel(codes: str, scales: str, powers: bool) -> Any:
+    name = f"quantise_{codes.lower()}_{scales.lower()}{'_powers' if powers else ''}"
     narrow, largest = CODES[codes]
 
     text = _TEXT.format(
-        name=name, largest=largest, itemsize=SCALES[scales].itemsize, store=STORES[scales], narrow=narrow
+        name=name,
+        largest=largest,
+        itemsize=SCALES[scales].itemsize,
+        power=_POWER if powers else "",
+        store=STORES[scales],
+        narrow=narrow,
     )
     return native.load(name, text, ("f32[]", "f32[]", *["u8[]"] * 4, "f32[]", *["u64"] * 5), "i64")
 
@@ -98,6 +107,8 @@ def quantise(
     first: int,
     new_codes: NDArray[np.uint8],
     new_scales: NDArray[np.uint8],
+    *,
+    powers: bool = False,
 ) -> None:
     """Quantise whole rows of blocks of a tensor.
 
@@ -112,10 +123,11 @@ def quantise(
         first: index of the first element; it begins a row of blocks.
         new_codes: uint8, as `old_codes`: where to write.
         new_scales: uint8, as `old_scales`, aligned for the format: where to write.
+        powers: whether every new scale is rounded up to a power of two.
     """
     if values.size:
         words = new_scales.view(np.float32) if scales == "F32" else np.empty(0, np.float32)
-        kernel = _kernel(codes, scales)
+        kernel = _kernel(codes, scales, powers)
         kernel(
             values,
             old,

@@ -85,7 +85,7 @@ _EXTREMES = ("high = tau if moved and tau > high else high", "low = tau if moved
 
 @cache
 def _kernel(
-    loop: Loop, epsilons: int, *, merges: str, rescales: bool, counts: bool, rounds: bool, lenient: bool
+    loop: Loop, epsilons: int, *, merges: str, rescales: bool, counts: bool, rounds: bool, allow_nonfinite: bool
 ) -> Any:
     """Write out and compile the loop for a base and agents.
 
@@ -111,8 +111,10 @@ def _kernel(
         agents = [
             _AGENT.format(
                 agent=loop.element(1 + t, part, f"a{t}[i]"),
-                peak_of_tau="" if merges and not lenient else f"peak = {form.peak}(peak, tau)",
-                moved=f"abs(tau) > {thresholds[t]}" if lenient or not merges else f"not (abs(tau) <= {thresholds[t]})",
+                peak_of_tau="" if merges and not allow_nonfinite else f"peak = {form.peak}(peak, tau)",
+                moved=f"abs(tau) > {thresholds[t]}"
+                if allow_nonfinite or not merges
+                else f"not (abs(tau) <= {thresholds[t]})",
                 extremes=join(_EXTREMES, 12) if merges == "agree_max" else "",
                 scale=f"scale = lambda{t} if moved else scale" if rescales else "",
                 mark_active=counters.mark(t, "moved") if marks else "",
@@ -138,7 +140,7 @@ def _kernel(
     rule = f"merge_{merges}".removesuffix("_mean")
     tasks = ((rule, merges), ("rescale", rescales), ("count", counts), ("survey", rounds))
     task = "_".join(word for word, wanted in tasks if wanted)
-    name = f"{task}_{loop.name}_{n}" + ("_lenient" if lenient else "")
+    name = f"{task}_{loop.name}_{n}" + ("_lenient" if allow_nonfinite else "")
     source = _TEMPLATE.format(
         name=name,
         real=form.real.__name__,
@@ -171,7 +173,7 @@ def count(loop: Loop, inputs: Sequence[Words], epsilons: Sequence[float], counts
         True if a task vector holds NaN or Inf: an input is not finite, or the difference overflows.
     """
     n, loop = len(inputs) - 1, Loop(loop.inputs, loop.inputs[0])
-    kernel = _kernel(loop, len(epsilons), merges="", rescales=False, counts=True, rounds=False, lenient=False)
+    kernel = _kernel(loop, len(epsilons), merges="", rescales=False, counts=True, rounds=False, allow_nonfinite=False)
     peak = kernel(*inputs, *[1.0] * n, *epsilons, np.empty(0, loop.out.word), counts, counts)
     return bool(peak >= loop.out.infinity)
 
@@ -183,7 +185,7 @@ def merge(
     lambdas: Sequence[float] | None,
     out: Words,
     counts: Counts | None = None,
-    lenient: bool = False,
+    allow_nonfinite: bool = False,
     rounding: Counts | None = None,
     shared: str = "mean",
 ) -> bool:
@@ -196,7 +198,7 @@ def merge(
         lambdas: N scales of the unique elements, rounded here to the real type; None for plain RAM.
         out: words, of the inputs' length.
         counts: filled as by `count` where given.
-        lenient: take NaN and Inf as they come: a NaN is no update.
+        allow_nonfinite: take NaN and Inf as they come: a NaN is no update.
         rounding: int64, shape (2, N), for a result of 16 bits: where to count what storing it erases, as
             `kernels.rounding` has it.
         shared: what becomes of elements that several agents moved, a key of `SHARED`.
@@ -213,7 +215,7 @@ def merge(
         rescales=lambdas is not None,
         counts=counts is not None,
         rounds=rounding is not None,
-        lenient=lenient,
+        allow_nonfinite=allow_nonfinite,
     )
     scales = lambdas if lambdas is not None else [1.0] * n
     nowhere = np.empty(2 * n, np.int64)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import ELEMENTS, FORMATS, Format, Loop
+from ramerge.kernels.formats import ELEMENTS, FORMATS, ElementFormat, Loop
 
 Words = NDArray[Any]
 
@@ -33,7 +33,7 @@ def loses(real: type[Any], target: str) -> bool:
     return FORMATS[target].itemsize < np.dtype(real).itemsize
 
 
-def rounded(form: Format, target: str, value: str) -> str:
+def rounded(form: ElementFormat, target: str, value: str) -> str:
     """Source of `value`, of the format's real type, rounded to nearest even in `target` and widened again; exact."""
     if not loses(form.real, target):
         return value

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import ELEMENTS, Format, before_packing
+from ramerge.kernels.formats import ELEMENTS, ElementFormat, before_packing
 from ramerge.kernels.threefry import key_words, threefry
 
 Words = NDArray[Any]
@@ -127,7 +127,7 @@ _LARGEST = {"BF16": 3.3895313892515355e38, "F16": 65504.0, "F32": 3.402823466385
 
 
 @cache
-def _kernel(source: Format, target: Format, base: Format | None, bits: int) -> Any:
+def _kernel(source: ElementFormat, target: ElementFormat, base: ElementFormat | None, bits: int) -> Any:
     """The loop from one format to another. Without a base, its array is not looked at."""
     before, after = source.name.lower(), target.name.lower()
     name = f"{before}_tossed_to_{after}"

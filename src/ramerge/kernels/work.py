@@ -16,7 +16,7 @@ _listeners = threading.local()
 
 
 @contextmanager
-def told_of_work(tell: Callable[[float], None]) -> Iterator[None]:
+def notifying_work(tell: Callable[[float], None]) -> Iterator[None]:
     """While the block lasts, `tell` gets the operations of each stage that this thread finishes."""
     _listeners.tell = tell
     try:

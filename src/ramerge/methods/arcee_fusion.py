@@ -82,7 +82,7 @@ def prepare(_parameters: ArceeFusionParameters, _agents: Agents, results: Result
         return np.float32(median + 1.5 * (upper - lower))
 
 
-def merge(piece: Piece, least: np.float32, _counts: Counts | None, _lenient: bool) -> bool:
+def merge(piece: Piece, least: np.float32, _counts: Counts | None, _allow_nonfinite: bool) -> bool:
     """Merge a piece: whole rows."""
 
     def fused(base: NDArray[Any], agent: NDArray[Any]) -> NDArray[Any]:
@@ -99,6 +99,7 @@ def unit(layer: Layer, _parameters: ArceeFusionParameters) -> int:
 
 ARCEE_FUSION = Method(
     name="arcee_fusion",
+    family="one model",
     title="Arcee Fusion of one agent",
     source="mergekit's method of this name",
     formula="the agent where |tau| * KL(softmax of its row, of the base's) is at least median + 1.5 * interquartile "

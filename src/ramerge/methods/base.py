@@ -173,17 +173,17 @@ class Statistic(Counted):
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
         """Add to `counts` what a piece holds, given the result of `after`; True if a task vector is not finite."""
 
-    def guess(self, sampled: Any) -> Counted | None:
+    def predict(self, sampled: Any) -> Counted | None:
         """What tells whether the result of a sample is the result of everything, so that a merge need not wait for it.
 
         The method's `merge` counts it, given `sampled`. Its `finish` gives the result of this statistic, or None if
-        that is another one. None where a sample cannot say it. Only asked if `guessable`.
+        that is another one. None where a sample cannot say it. Only asked if `predictable`.
         """
         return None
 
     @property
-    def guessable(self) -> bool:
-        """Whether `guess` may give something."""
+    def predictable(self) -> bool:
+        """Whether `predict` may give something."""
         return False
 
     @property
@@ -260,6 +260,10 @@ def _no_remarks(_figures: Mapping[str, Any]) -> str:
     return ""
 
 
+def _harmless(_parameters: Any) -> str:
+    return ""
+
+
 def _no_warning(_figures: Sequence[Mapping[str, Any]]) -> str:
     return ""
 
@@ -296,11 +300,13 @@ class Method:
         parameters: the model that states and checks its parameters.
         prepare: from parameters, agents and results of statistics to what `merge` takes; called once for each part.
         merge: `merge(piece, prepared, counts, lenient)` writes a piece's result; True if an input or the result is not
-            finite; if `lenient`, such numbers are computed with. Where `counts` is given, it counts on the way what
+            finite; if `allow_nonfinite`, such numbers are computed with. Where `counts` is given, it counts what
             `reported` would, or what tells whether a statistic was guessed well.
         alone: what a merge of one agent is.
         differs: how it differs from mergekit's method of that name; empty where there is none.
         noted: whether with these parameters that makes results so different that plans say so.
+        for_adapters: defaults of parameters where several agents are LoRA adapters, in place of the usual ones.
+        harms_adapters: from parameters to what they do to LoRA adapters and what helps; empty for nothing.
         presets: named values of parameters.
         combines: whether it makes one model of several; otherwise it writes one of them anew.
         fewest: how many agents it takes at least.
@@ -320,6 +326,10 @@ class Method:
         scratch: bytes that it takes for a tensor beside inputs and result; not 0 where it solves for a whole matrix.
         work: what solving for a tensor takes, so that a plan can tell how long.
         runs_on: what it computes with.
+        family: what it is listed with.
+        compared: whether `ramerge recommend` names it among those to compare with.
+        for_sparse: whether it is made for sparse task vectors: it keeps apart what only one agent moved.
+        interface: the version of the interface that a plug-in's method is written for; see `ramerge.plugins`.
     """
 
     name: str
@@ -332,6 +342,8 @@ class Method:
     alone: str = "there is nothing to merge it with"
     differs: str = ""
     noted: Callable[[Any], bool] = _not_noted
+    for_adapters: Mapping[str, object] = field(default_factory=dict)
+    harms_adapters: Callable[[Any], str] = _harmless
     presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     combines: bool = True
     fewest: int = 1
@@ -350,6 +362,10 @@ class Method:
     scratch: Callable[[Layer, Any, int], int] = _no_scratch
     work: Callable[[Layer, Any, int], Work] = _no_work
     runs_on: Callable[[Any], str] = _processors
+    family: str = "plug-in"
+    compared: bool = False
+    for_sparse: bool = False
+    interface: int | None = None
 
     @property
     def takes(self) -> str:

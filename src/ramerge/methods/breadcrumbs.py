@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.kernels.elementwise import ONE, ZERO, Inputs, histogram
+from ramerge.kernels.elementwise import ONE, ZERO, Given, Inputs, histogram
 from ramerge.kernels.fixed import CHUNK
 from ramerge.kernels.formats import Loop, Words
 from ramerge.kernels.piece import Piece
@@ -38,7 +38,7 @@ from ramerge.methods.base import (
 from ramerge.methods.formula import Formula, merge
 from ramerge.methods.ranks import Ranked, Values, ranked
 from ramerge.methods.sums import Floats, Sums
-from ramerge.methods.task_arithmetic import divisor
+from ramerge.methods.task_arithmetic import divisor_of
 from ramerge.methods.trim import every
 
 FRACTION: Any = per_agent(0.0, 1.0)
@@ -56,7 +56,7 @@ class BreadcrumbsParameters(Parameters):
 
 
 @dataclass(frozen=True)
-class Kept(Values):
+class KeptRange(Values):
     """Magnitudes of task vectors, and the ranks of the smallest and the largest that are kept."""
 
     densities: tuple[float, ...]
@@ -82,7 +82,7 @@ class Kept(Values):
 
 
 @dataclass(frozen=True)
-class Magnitudes(Sums):
+class KeptMagnitudes(Sums):
     """The sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
 
     spoiled = True
@@ -127,8 +127,8 @@ def statistics(parameters: BreadcrumbsParameters, agents: Agents) -> tuple[Stati
     densities = for_each(parameters.density, agents)
     if min(densities) >= 1:
         return ()
-    bounds = ranked(Kept(densities, for_each(parameters.gamma, agents)))
-    return (bounds, Magnitudes("tensor", agents=len(agents), after=bounds)) if parameters.rescale else (bounds,)
+    bounds = ranked(KeptRange(densities, for_each(parameters.gamma, agents)))
+    return (bounds, KeptMagnitudes("tensor", agents=len(agents), after=bounds)) if parameters.rescale else (bounds,)
 
 
 def _each(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[tuple[float, ...], ...]:
@@ -148,12 +148,18 @@ def ratios(whole: Floats, kept: Floats) -> tuple[float, ...]:
 def prepare(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> Formula:
     """The sum of what is kept."""
     each = _each(parameters, agents, results)
-    return Formula(sum_element, each, (parameters.scale, divisor(each[0]) if parameters.normalize else 1.0))
+    below = divisor_of(each[0]) if parameters.normalize else 1.0
+    return Formula(sum_element, (*each, parameters.scale, below), len(agents))
 
 
 def prepare_ties(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> Formula:
     """TIES's election of what is kept."""
-    return Formula(elected_element, _each(parameters, agents, results), (parameters.scale, float(parameters.normalize)))
+    given: tuple[Given, ...] = (
+        *_each(parameters, agents, results),
+        parameters.scale,
+        float(parameters.normalize),
+    )
+    return Formula(elected_element, given, len(agents))
 
 
 def sum_element(b: Any, taus: Any, weights: Any, factors: Any, low: Any, high: Any, scale: Any, divisor: Any) -> Any:
@@ -192,6 +198,7 @@ _DIFFERS = "keeps one of several equal magnitudes, and nothing of a tensor with 
 
 BREADCRUMBS = Method(
     name="breadcrumbs",
+    family="sparse",
     title="Model Breadcrumbs",
     source=_SOURCE,
     formula="drop the `gamma` largest and the smallest entries, keep `density`; then scale * sum_t w_t tau_t",
@@ -203,6 +210,7 @@ BREADCRUMBS = Method(
 )
 BREADCRUMBS_TIES = Method(
     name="breadcrumbs_ties",
+    family="sparse",
     title="Model Breadcrumbs with TIES's election",
     source=f"{_SOURCE}; arXiv 2306.01708",
     formula="drop the `gamma` largest and the smallest entries, keep `density`; then the sum of what agrees in sign",

@@ -7,14 +7,28 @@ or TIES (`dare_ties`) then merges what is left. `coins` says which elements are 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
 
-from ramerge.methods import task_arithmetic, ties
-from ramerge.methods.base import Agents, Method, Parameters, Results, Statistic, for_each, per_agent, seed_field
-from ramerge.methods.coins import Coins
+from ramerge.methods import ties
+from ramerge.methods.base import (
+    WEIGHTS,
+    Agents,
+    Method,
+    Parameters,
+    Results,
+    Statistic,
+    for_each,
+    per_agent,
+    scale_field,
+    seed_field,
+    weights_field,
+)
+from ramerge.methods.drop_mask import DropMask
 from ramerge.methods.formula import Formula, merge
+from ramerge.methods.task_arithmetic import task_arithmetic
 
 RATE: Any = per_agent(0.0, 1.0, below=True)
 
@@ -27,22 +41,27 @@ class DroppingParameters(Parameters):
     rescale: bool = Field(True, description="multiply what is not dropped by 1 / (1 - p)")
 
 
-class DareParameters(DroppingParameters, task_arithmetic.TaskArithmeticParameters):
-    """Parameters of `dare`."""
+class DareParameters(DroppingParameters):
+    """Parameters of `dare`: those of Task Arithmetic behind those of the drop."""
+
+    scale: float = scale_field()
+    weights: WEIGHTS = weights_field()
+    normalize: bool = Field(False, description="divide by the sum of the weights, unless that is 0")
 
 
 class DareTiesParameters(DroppingParameters, ties.TiesParameters):
     """Parameters of `dare_ties`."""
 
 
-def coins(parameters: DroppingParameters, agents: Agents) -> Coins:
+def coins(parameters: DroppingParameters, agents: Agents) -> DropMask:
     """The coins that the parameters ask for."""
-    return Coins(parameters.seed, agents, for_each(parameters.p, agents), parameters.rescale)
+    return DropMask(parameters.seed, agents, for_each(parameters.p, agents), parameters.rescale)
 
 
-def prepare(parameters: DareParameters, agents: Agents, _results: Results) -> Formula:
+def prepare(parameters: DareParameters, agents: Agents, results: Results) -> Formula:
     """Task Arithmetic behind coins."""
-    return task_arithmetic.formula(parameters, agents, coins(parameters, agents))
+    formula: Formula = task_arithmetic.prepare(parameters, agents, results)
+    return replace(formula, coins=coins(parameters, agents))
 
 
 def thresholds(parameters: DareTiesParameters, agents: Agents) -> Any:
@@ -72,6 +91,7 @@ _DIFFERS = "`dare_{}` drops other elements in each run, and rescales each tensor
 
 DARE = Method(
     name="dare",
+    family="sparse",
     title="DARE with Task Arithmetic",
     source=_SOURCE,
     formula="drop elements of tau_t with probability p, others times 1 / (1 - p); then scale * sum_t w_t tau_t",
@@ -84,6 +104,7 @@ DARE = Method(
 )
 DARE_TIES = Method(
     name="dare_ties",
+    family="sparse",
     title="DARE with TIES",
     source=f"{_SOURCE}; arXiv 2306.01708",
     formula="drop elements of tau_t with probability p, others times 1 / (1 - p); then TIES",

@@ -38,10 +38,10 @@ from ramerge.methods.base import (
     weights_field,
 )
 from ramerge.methods.breadcrumbs import FRACTION, ratios
-from ramerge.methods.coins import key
+from ramerge.methods.drop_mask import key
 from ramerge.methods.gram import row_of
 from ramerge.methods.sums import Floats, Sums
-from ramerge.methods.task_arithmetic import divisor
+from ramerge.methods.task_arithmetic import divisor_of
 
 # Rows are taken in groups of so many elements, so that what is made of them is small.
 _GROUP = 1 << 16
@@ -165,7 +165,7 @@ def _placed(by_rank: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class Magnitudes(Sums):
+class RowMagnitudes(Sums):
     """Sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
 
     agents: int = field(kw_only=True)
@@ -194,7 +194,7 @@ class Magnitudes(Sums):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedDella:
     """What merging takes: what is kept, by agent weights and factors of it, and how it is summed."""
 
     dropping: Dropping
@@ -215,28 +215,28 @@ def statistics(parameters: DellaLinearParameters, agents: Agents) -> tuple[Stati
     """Norms, if they are restored."""
     if parameters.rescale != "l1":
         return ()
-    return (Magnitudes("tensor", agents=len(agents), dropping=dropping(parameters, agents)),)
+    return (RowMagnitudes("tensor", agents=len(agents), dropping=dropping(parameters, agents)),)
 
 
-def _prepare(parameters: DellaLinearParameters, agents: Agents, results: Results, *, elects: bool) -> Prepared:
+def _prepare(parameters: DellaLinearParameters, agents: Agents, results: Results, *, elects: bool) -> PreparedDella:
     factors = (1.0,) * len(agents)
     for statistic in statistics(parameters, agents):
         factors = ratios(*results[statistic])
     weights = for_each(parameters.weights, agents)
-    return Prepared(dropping(parameters, agents), weights, factors, parameters.scale, parameters.normalize, elects)
+    return PreparedDella(dropping(parameters, agents), weights, factors, parameters.scale, parameters.normalize, elects)
 
 
-def prepare(parameters: DellaLinearParameters, agents: Agents, results: Results) -> Prepared:
+def prepare(parameters: DellaLinearParameters, agents: Agents, results: Results) -> PreparedDella:
     """For `della_linear`."""
     return _prepare(parameters, agents, results, elects=False)
 
 
-def prepare_ties(parameters: DellaParameters, agents: Agents, results: Results) -> Prepared:
+def prepare_ties(parameters: DellaParameters, agents: Agents, results: Results) -> PreparedDella:
     """For `della`."""
     return _prepare(parameters, agents, results, elects=True)
 
 
-def merge(piece: Piece, prepared: Prepared, _counts: Counts | None, _lenient: bool) -> bool:
+def merge(piece: Piece, prepared: PreparedDella, _counts: Counts | None, _allow_nonfinite: bool) -> bool:
     """Merge a piece: whole rows."""
 
     def merged(base: NDArray[Any], *_agents: NDArray[Any]) -> NDArray[Any]:
@@ -249,12 +249,12 @@ def merge(piece: Piece, prepared: Prepared, _counts: Counts | None, _lenient: bo
     return piece.compute_numbers(merged, (-1, row_of(piece.shape)))
 
 
-def _sum(b: NDArray[Any], kept: Sequence[NDArray[Any]], prepared: Prepared) -> NDArray[Any]:
+def _sum(b: NDArray[Any], kept: Sequence[NDArray[Any]], prepared: PreparedDella) -> NDArray[Any]:
     """Rows of the result."""
     real = b.dtype.type
     pairs = zip(prepared.weights, prepared.factors, kept, strict=True)
     terms = [real(weight) * (real(factor) * tau) for weight, factor, tau in pairs]
-    total, below = _added(terms), real(divisor(prepared.weights) if prepared.normalize else 1)
+    total, below = _added(terms), real(divisor_of(prepared.weights) if prepared.normalize else 1)
     if prepared.elects:
         agree = [((term > 0) & (total > 0)) | ((term < 0) & (total < 0)) for term in terms]
         voices = _added([np.where(yes, real(one), real(0)) for yes, one in zip(agree, prepared.weights, strict=True)])
@@ -281,6 +281,7 @@ _DIFFERS = "`{}` drops other elements in each run, and ranks tensors of three ax
 
 DELLA = Method(
     name="della",
+    family="sparse",
     title="DELLA with TIES's election",
     source=_SOURCE,
     formula="drop elements with probabilities by rank in their row; then the mean of those that agree in sign",
@@ -293,6 +294,7 @@ DELLA = Method(
 )
 DELLA_LINEAR = Method(
     name="della_linear",
+    family="sparse",
     title="DELLA with Task Arithmetic",
     source=_SOURCE,
     formula="drop elements with probabilities by rank in their row; then scale * sum_t w_t tau_t",

@@ -127,17 +127,20 @@ def prepare(agents: int, solve: Solve, results: Results, per: Per = "tensor") ->
     return Combination(agents, per, tuple(coefficients.tolist()), solve)
 
 
-def merge(piece: Piece, prepared: Combination, _counts: Counts | None, lenient: bool) -> bool:
+def merge(piece: Piece, prepared: Combination, _counts: Counts | None, allow_nonfinite: bool) -> bool:
     """Merge a piece; see `Method.merge`."""
     based = has_base(piece, prepared.agents)
     if prepared.per == "tensor":
         coefficients = prepared.coefficients
         if based:
-            return merge_formula(piece, Formula(task_element, (coefficients,)), None, lenient)
+            return merge_formula(
+                piece, Formula(task_element, (coefficients,), len(coefficients)), None, allow_nonfinite
+            )
         nearest = int(np.argmax(np.abs(coefficients)))
-        each = (coefficients, tuple(float(t == nearest) for t in range(prepared.agents)))
-        formula = Formula(agent_element, each, (math.fsum(coefficients) - 1,), base=False)
-        return merge_formula(piece, formula, None, lenient)
+        chosen = tuple(float(t == nearest) for t in range(prepared.agents))
+        given = (coefficients, chosen, math.fsum(coefficients) - 1)
+        formula = Formula(agent_element, given, prepared.agents, base=False)
+        return merge_formula(piece, formula, None, allow_nonfinite)
     if prepared.per == "row":
         shape = (-1, row_of(piece.shape))
         return piece.compute_numbers(lambda *rows: _rows(rows, piece, prepared, based), shape)

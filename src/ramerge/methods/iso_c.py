@@ -37,6 +37,11 @@ def isotropic(delta: Array) -> Array:
     return result
 
 
+def shortens_adapters(_parameters: WeightedParameters) -> str:
+    """What the mean does to LoRA adapters, most of whose singular values are 0."""
+    return "makes their update shorter, because its mean counts singular values that are 0; raise scale, or take knots"
+
+
 def cost(shape: Shape, _agents: int, _parameters: IsoCParameters) -> Cost:
     """One eigendecomposition."""
     r, long = sorted(shape)
@@ -56,4 +61,5 @@ ISO_C = spectral_method(
     parameters=IsoCParameters,
     solve=solve,
     cost=cost,
+    harms_adapters=shortens_adapters,
 )

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from ramerge.kernels import spectral
 from ramerge.kernels.spectral import Array, Triples
+from ramerge.methods.iso_c import shortens_adapters
 from ramerge.methods.matrices import Cost, Shape, WeightedParameters, spectral_method
 
 
@@ -69,4 +70,5 @@ ISO_CTS = spectral_method(
     parameters=IsoCtsParameters,
     solve=solve,
     cost=cost,
+    harms_adapters=shortens_adapters,
 )

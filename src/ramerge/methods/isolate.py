@@ -66,8 +66,8 @@ def prepare(parameters: IsolateParameters, agents: Agents, results: Results) -> 
     chosen = parameters.agent or agents[0]
     mine = tuple(float(name == chosen) for name in agents)
     beyond = thresholds_of(parameters.epsilon, results)
-    each = (mine, beyond * (len(agents) // len(beyond)))
-    return Formula(element, each, (_REGIONS[parameters.region], parameters.scale), beyond=beyond)
+    given = (mine, beyond * (len(agents) // len(beyond)), _REGIONS[parameters.region], parameters.scale)
+    return Formula(element, given, len(agents), beyond=beyond)
 
 
 def element(b: Any, taus: Any, mine: Any, epsilons: Any, region: Any, scale: Any) -> Any:
@@ -85,6 +85,7 @@ def element(b: Any, taus: Any, mine: Any, epsilons: Any, region: Any, scale: Any
 
 ISOLATE = Method(
     name="isolate",
+    family="one model",
     title="One agent's region by itself",
     source=f"{SOURCE}, section 3.2, figure 3",
     formula="base + scale * tau_a in the unique, shared or active region of agent a, else the base",

@@ -75,6 +75,7 @@ def prepare(parameters: KarcherParameters, agents: Agents, results: Results) -> 
 
 KARCHER = Method(
     name="karcher",
+    family="spherical",
     title="Karcher mean of models",
     source="Riemannian center of mass, Karcher 1977, for each tensor",
     formula="mean_t |a_t| times the point of the unit sphere of the least sum of squared distances to all a_t / |a_t|; "

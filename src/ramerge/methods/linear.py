@@ -6,51 +6,44 @@ merged = sum_t w_t a_t / sum_t w_t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-from pydantic import Field, model_validator
+from typing import Annotated, Any
 
 from ramerge.kernels.elementwise import ZERO
-from ramerge.methods.base import WEIGHTS, Agents, Method, Parameters, Results, for_each, weights_field
-from ramerge.methods.formula import Formula, merge
+from ramerge.methods.base import Agents, for_each
+from ramerge.methods.define import PerAgent, merge_method
 
 
-class LinearParameters(Parameters):
-    """Parameters of `linear`."""
-
-    weights: WEIGHTS = weights_field()
-    normalize: bool = Field(True, description="divide by the sum of the weights")
-
-    @model_validator(mode="after")
-    def _is_a_mean(self) -> LinearParameters:
-        weights = self.weights.values() if isinstance(self.weights, Mapping) else [self.weights]
-        if self.normalize and abs(sum(weights)) < 1e-8:
-            raise ValueError("weights sum to 0, so there is no mean; to combine differences use task_arithmetic")
-        return self
+def _is_a_mean(parameters: Any) -> None:
+    weights = parameters.weights.values() if isinstance(parameters.weights, Mapping) else [parameters.weights]
+    if parameters.normalize and abs(sum(weights)) < 1e-8:
+        raise ValueError("weights sum to 0, so there is no mean; to combine differences use task_arithmetic")
 
 
-def prepare(parameters: LinearParameters, agents: Agents, _results: Results) -> Formula:
-    """Weights and divisor."""
-    weights = for_each(parameters.weights, agents)
-    return Formula(element, (weights,), (sum(weights) if parameters.normalize else 1.0,), base=False)
+def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
+    return {"divisor": sum(for_each(parameters.weights, agents)) if parameters.normalize else 1.0}
 
 
-def element(_b: Any, values: Any, weights: Any, divisor: Any) -> Any:
-    """One element."""
-    total = ZERO
-    for t in range(len(values)):
-        total = total + weights[t] * values[t]
-    return total / divisor
-
-
-LINEAR = Method(
-    name="linear",
+@merge_method(
+    "linear",
+    family="sums",
     title="Linear (model soup)",
     source="Model Soups, arXiv 2203.05482",
     formula="sum_t w_t a_t / sum_t w_t, of the agents themselves; needs no base",
     differs="there is no difference",
-    parameters=LinearParameters,
+    derived=_derived,
+    check=_is_a_mean,
     needs_base=False,
-    prepare=prepare,
-    merge=merge,
 )
+def linear(
+    _b: Any,
+    values: Any,
+    *,
+    weights: Annotated[PerAgent, "factor of each agent, before anything is summed"] = 1.0,
+    normalize: Annotated[bool, "divide by the sum of the weights"] = True,
+    divisor: Any,
+) -> Any:
+    """The weighted mean of the agents, or their weighted sum."""
+    total = ZERO
+    for t in range(len(values)):
+        total = total + weights[t] * values[t]
+    return total / divisor if normalize else total

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from ramerge.kernels.piece import Piece
 from ramerge.kernels.spectral import Array
-from ramerge.methods import task_arithmetic
 from ramerge.methods.base import (
     WEIGHTS,
     Agents,
@@ -31,6 +30,7 @@ from ramerge.methods.base import (
 )
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
+from ramerge.methods.task_arithmetic import weighted_sum
 
 _WIDENED = 1 << 24  # blocks that are widened, and small things
 _PASSES = 100  # operations of products in the time in which an element is widened, scaled and rounded
@@ -69,7 +69,7 @@ class WeightedParameters(ScaledParameters):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedMatrices:
     """What merging takes: for linear weights, and for all others."""
 
     solve: Solve
@@ -86,10 +86,10 @@ def unit(layer: Layer, _parameters: Any) -> int:
     return max(math.prod(layer.shape), 2) if is_matrix(layer) else 1
 
 
-def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
+def merge(piece: Piece, prepared: PreparedMatrices, counts: Counts | None, allow_nonfinite: bool) -> bool:
     """Merge a piece: a whole linear weight, or elements of another tensor."""
     if not is_matrix(Layer(piece.tensor, piece.shape)):
-        return merge_formula(piece, prepared.formula, counts, lenient)
+        return merge_formula(piece, prepared.formula, counts, allow_nonfinite)
 
     def function(base: Array, *agents: Array) -> Array:
         return _merged(piece.tensor, base, agents, prepared.solve)
@@ -108,7 +108,7 @@ def _merged(tensor: str, base: Array, agents: Sequence[Array], solve: Solve) -> 
 def mean(parameters: Any, agents: Agents) -> Formula:
     """The mean of the weighted task vectors, times the scale."""
     weights = for_each(getattr(parameters, "weights", 1.0), agents)
-    return Formula(task_arithmetic.mean_element, (weights,), (parameters.scale, float(len(agents))))
+    return weighted_sum(weights, parameters.scale, float(len(agents)))
 
 
 def spectral_method(
@@ -121,6 +121,8 @@ def spectral_method(
     solve: Callable[[str, Sequence[Array], Any], Array],
     cost: Callable[[Shape, int, Any], Cost],
     differs: str = "has no such method",
+    for_adapters: Mapping[str, object] | None = None,
+    harms_adapters: Callable[[Any], str] = lambda _parameters: "",
 ) -> Method:
     """A method that takes matrices apart.
 
@@ -134,11 +136,13 @@ def spectral_method(
             0, and the largest element lies between 1/2 and 1; the result is not scaled yet.
         cost: `cost(shape, agents, parameters)`.
         differs: see `Method`.
+        for_adapters: see `Method`.
+        harms_adapters: see `Method`.
     """
 
-    def prepare(given: Any, agents: Agents, _results: Results) -> Prepared:
+    def prepare(given: Any, agents: Agents, _results: Results) -> PreparedMatrices:
         weights = for_each(getattr(given, "weights", 1.0), agents)
-        return Prepared(
+        return PreparedMatrices(
             lambda tensor, taus: _scaled(taus, weights, given.scale, lambda ones: solve(tensor, ones, given)),
             mean(given, agents),
         )
@@ -157,10 +161,13 @@ def spectral_method(
 
     return Method(
         name=name,
+        family="spectral",
         title=title,
         source=source,
         formula=formula,
         differs=differs,
+        for_adapters=for_adapters or {},
+        harms_adapters=harms_adapters,
         parameters=parameters,
         unit=unit,
         scratch=scratch,

@@ -75,6 +75,7 @@ def warning(figures: Sequence[Mapping[str, Any]]) -> str:
 
 MODEL_STOCK = Method(
     name="model_stock",
+    family="sums",
     title="Model Stock",
     source="Model Stock: All we need is just a few fine-tuned models, arXiv 2403.19522",
     formula="t * mean_t tau_t, t = N c / (1 + (N - 1) c), c the mean cosine of two task vectors",

@@ -66,22 +66,23 @@ def prepare(parameters: MultislerpParameters, agents: Agents, results: Results) 
     return gram.prepare(len(agents), lambda products: mean_direction(products, weights, parameters.eps), results)
 
 
-def merge(piece: Piece, prepared: Combination, counts: Counts | None, lenient: bool) -> bool:
+def merge(piece: Piece, prepared: Combination, counts: Counts | None, allow_nonfinite: bool) -> bool:
     """Merge a piece; see `Method.merge`.
 
     Raises:
         WeightsError: the agents' directions cancel out, or squares of their elements overflow.
     """
-    if np.isnan(prepared.coefficients).any() and not lenient:
+    if np.isnan(prepared.coefficients).any() and not allow_nonfinite:
         raise WeightsError(
             f"tensor {piece.tensor!r}: there is no mean direction, because the agents' weighted directions cancel out, "
             "or because elements are so large that their squares overflow; give other weights, or another method"
         )
-    return gram.merge(piece, prepared, counts, lenient)
+    return gram.merge(piece, prepared, counts, allow_nonfinite)
 
 
 MULTISLERP = Method(
     name="multislerp",
+    family="spherical",
     title="Mean direction at mean length",
     source="mergekit's method of this name, goddard.blog/posts/multislerp-wow-what-a-cool-idea",
     formula="(sum_t w_t |tau_t|) u / |u|, u = sum_t w_t tau_t / |tau_t|; without a base of the agents themselves",

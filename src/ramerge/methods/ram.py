@@ -16,7 +16,7 @@ tau = 0                              nobody moved the element
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -100,7 +100,7 @@ class RamParameters(Parameters):
         gt=0,
         le=1,
         json_schema_extra=only(shared="ties"),
-        description="share of the shared region that each agent keeps",
+        description="how many elements each agent keeps, as a share of all shared elements, moved by it or not",
     )
     trim: Scope = Field(
         "tensor", json_schema_extra=only(shared="ties"), description="what the largest entries are chosen from"
@@ -180,7 +180,7 @@ class Moved(Statistic):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRam:
     """What merging takes.
 
     Attributes:
@@ -215,7 +215,7 @@ def statistics(parameters: RamParameters, agents: Agents) -> tuple[Statistic, ..
     return tuple(statistic for statistic in needed if statistic is not None)
 
 
-def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prepared:
+def prepare(parameters: RamParameters, agents: Agents, results: Results) -> PreparedRam:
     """Lambdas and thresholds from what was counted."""
     lambdas = None
     if parameters.rescales:
@@ -224,21 +224,29 @@ def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prep
     if parameters.shared == "ties":
         fine = trimmed(parameters, agents)
         least = results[fine].thresholds if fine else (0.0,) * len(agents)
-    return Prepared(thresholds_of(parameters.epsilon, results), lambdas, least, parameters.shared)
+    return PreparedRam(thresholds_of(parameters.epsilon, results), lambdas, least, parameters.shared)
 
 
-def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool) -> bool:
+def merge(piece: Piece, prepared: PreparedRam, counts: Counts | None, allow_nonfinite: bool) -> bool:
     """Merge a piece (equation 7)."""
     if prepared.thresholds is None:
         return piece.compute(
             lambda loop, inputs, out, rounding: kernel.merge(
-                loop, inputs, prepared.epsilons, prepared.lambdas, out, counts, lenient, rounding, prepared.shared
+                loop,
+                inputs,
+                prepared.epsilons,
+                prepared.lambdas,
+                out,
+                counts,
+                allow_nonfinite,
+                rounding,
+                prepared.shared,
             ),
             beyond=prepared.epsilons,
         )
     n = len(prepared.thresholds)
     epsilons = prepared.epsilons * (n // len(prepared.epsilons))
-    each = (prepared.lambdas or (1.0,) * n, prepared.thresholds, epsilons)
+    given = (prepared.lambdas or (1.0,) * n, prepared.thresholds, epsilons)
     return piece.compute(
         lambda loop, inputs, out, rounding: merge_elements(
             element,
@@ -246,7 +254,7 @@ def merge(piece: Piece, prepared: Prepared, counts: Counts | None, lenient: bool
             inputs,
             out,
             Inputs(n),
-            each=each,
+            given=given,
             rounding=rounding,
             beyond=prepared.epsilons,
         ),
@@ -320,9 +328,13 @@ def _ram(
     differs: str,
     parameters: type[RamParameters],
     presets: dict[str, dict[str, object]],
+    compared: bool = False,
 ) -> Method:
     return Method(
         name=name,
+        family="RAM",
+        compared=compared,
+        for_sparse=True,
         title=title,
         source=f"{SOURCE}, {equations}",
         formula=formula,
@@ -360,6 +372,7 @@ RAM_PLUS = _ram(
         # the authors' script clips rho at 1 and multiplies by a factor of 1.2, which is r = 0.2
         "official": {**_MEAN, "r": 0.2, "alpha": 1.0, "scope": "model"},
     },
+    compared=True,
 )
 RAM_PLUS_S = _ram(
     "ram+s",
@@ -370,3 +383,10 @@ RAM_PLUS_S = _ram(
     RescaledParameters,
     {"paper": {**_MEAN, "r": 0.1, "scope": "model"}},
 )
+
+RESCALINGS: Mapping[str, RescaledParameters] = {
+    "ram+": ClippedParameters(),
+    "ram+ official": ClippedParameters.model_validate(RAM_PLUS.presets["official"]),
+    "ram+s": RescaledParameters(),
+}
+"""The rules for lambda that an analysis compares, with their parameters."""

@@ -44,7 +44,7 @@ class Values(ABC):
 
 
 @dataclass(frozen=True)
-class Coarse(Statistic):
+class CoarseRanks(Statistic):
     """In which bin every wanted value lies: for each row a bin for each rank."""
 
     values: Values = field(kw_only=True)
@@ -71,7 +71,7 @@ class Coarse(Statistic):
 class Ranked(Statistic):
     """The values of the wanted ranks: for each row a float for each rank."""
 
-    after: Coarse
+    after: CoarseRanks
 
     def blank(self, agents: int) -> Counts:
         """uint32, shape (ranks, rows, bins)."""
@@ -95,7 +95,7 @@ class Ranked(Statistic):
 
 def ranked(values: Values) -> Ranked:
     """The statistic of a tensor's values."""
-    return Ranked("tensor", Coarse("tensor", values=values))
+    return Ranked("tensor", CoarseRanks("tensor", values=values))
 
 
 def _bin(counts: NDArray[np.int64], rank: int) -> Bin:

@@ -133,4 +133,7 @@ RESMERGE = spectral_method(
     parameters=ResmergeParameters,
     solve=solve,
     cost=cost,
+    harms_adapters=lambda _parameters: (
+        "damps the leading direction of each, which may be most of it; take tsvm or knots"
+    ),
 )

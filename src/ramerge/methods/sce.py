@@ -61,7 +61,7 @@ class Variances(Values):
 
 
 @dataclass(frozen=True)
-class Squares(Sums):
+class SquareMeans(Sums):
     """The sum of squares of each agent over what is selected, `after` its bound or of all: float64, shape (agents,)."""
 
     agents: int = field(kw_only=True)
@@ -92,14 +92,17 @@ def _bound(known: Any) -> float:
 
 
 def variance(taus: Any) -> Any:
-    """The variance of an element over agents as float32."""
-    count, total, squares = np.float32(len(taus)), ZERO, ZERO
+    """The variance of an element over agents as float32.
+
+    Many elements of 16-bit agents have the same variance. In float32 it would be rounded by the order of the agents,
+    which would decide what is selected. In float64, and without a mean to divide for, such sums are exact.
+    """
+    count, total, squares = np.float64(len(taus)), np.float64(0), np.float64(0)
     for t in range(len(taus)):
-        total = total + taus[t]
-    mean = total / count
+        total = total + np.float64(taus[t])
     for t in range(len(taus)):
-        squares = squares + (taus[t] - mean) * (taus[t] - mean)
-    return np.float32(squares / count)
+        squares = squares + (count * taus[t] - total) * (count * taus[t] - total)
+    return np.float32(squares / (count * count * count))
 
 
 def counted_variance(_t: Any, taus: Any) -> Any:
@@ -113,12 +116,12 @@ def selected(own: Any, taus: Any, least: Any) -> Any:
     return taus[own] if variance(taus) >= least else ZERO
 
 
-def sizes(parameters: SceParameters, agents: Agents) -> Squares:
+def sizes(parameters: SceParameters, agents: Agents) -> SquareMeans:
     """The statistic that gives weights, after that which selects."""
     before = None
     if parameters.select_topk < 1:
         before = ranked(Variances(len(agents), parameters.select_topk))
-    return Squares("tensor", before, agents=len(agents))
+    return SquareMeans("tensor", before, agents=len(agents))
 
 
 def prepare(parameters: SceParameters, agents: Agents, results: Results) -> Formula:
@@ -126,7 +129,7 @@ def prepare(parameters: SceParameters, agents: Agents, results: Results) -> Form
     found, least = results[sizes(parameters, agents)]
     total = found.sum()
     weights = found / total if total != 0 else np.full(len(agents), 1 / len(agents))
-    return Formula(element, (tuple(weights.tolist()),), (least,))
+    return Formula(element, (tuple(weights.tolist()), least), len(agents))
 
 
 def element(b: Any, taus: Any, weights: Any, least: Any) -> Any:
@@ -145,6 +148,7 @@ def element(b: Any, taus: Any, weights: Any, least: Any) -> Any:
 
 SCE = Method(
     name="sce",
+    family="sparse",
     title="Select, calculate, erase",
     source="FuseChat: Knowledge Fusion of Chat Models, arXiv 2408.07990",
     formula="of the `select_topk` largest variances over agents: sum_t s_t tau_t / sum_t s_t of those that agree with "

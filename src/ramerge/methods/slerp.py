@@ -84,6 +84,7 @@ def prepare_nuslerp(parameters: NuslerpParameters, agents: Agents, results: Resu
 
 SLERP = Method(
     name="slerp",
+    family="spherical",
     title="Spherical interpolation of two models",
     source="Animating Rotation with Quaternion Curves, Shoemake 1985, for each tensor",
     formula="[sin((1 - t) theta) a_1 + sin(t theta) a_2] / sin(theta), linear if |cos(theta)| > 0.9995; needs no base",
@@ -99,6 +100,7 @@ SLERP = Method(
 )
 NUSLERP = Method(
     name="nuslerp",
+    family="spherical",
     title="Spherical interpolation of two task vectors",
     source="mergekit's method of this name; Shoemake 1985",
     formula="slerp of tau_1 and tau_2, or without a base of a_1 and a_2, at t = w_2 / (w_1 + w_2)",

@@ -24,6 +24,12 @@ from ramerge.kernels.spectral import Array
 from ramerge.methods.base import only
 from ramerge.methods.matrices import Cost, ScaledParameters, Shape, spectral_method
 
+_TIME = 1.0
+"""A safe time for LoRA adapters; see docs/methods/spectral.md for what longer ones do."""
+_LONG = 10.0
+_RULE = "stable_rank"
+_AMPLIFIES = "amplifies directions that adapters have almost in common"
+
 
 class FilteredParameters(ScaledParameters):
     """What both have in common."""
@@ -40,7 +46,11 @@ class SwudiParameters(FilteredParameters):
         "exponential", description="f: what gradient descent reaches in a time, or the minimum"
     )
     exp_time: float = Field(
-        300.0, ge=0, le=1e12, json_schema_extra=only(filter_type="exponential"), description="the time"
+        300.0,
+        ge=0,
+        le=1e12,
+        json_schema_extra=only(filter_type="exponential"),
+        description=f"the time; {_TIME:g} by default where several agents are LoRA adapters",
     )
     truncate_rank_ratio: float = Field(0.65, gt=0, le=1, description="share of the directions that are solved")
 
@@ -57,8 +67,26 @@ class AswudiParameters(FilteredParameters):
         "cumvar_0.9",
         "cumvar_0.95",
         "cumvar_0.99",
-    ] = Field("participation_sqrt", description="how many directions are solved, from the spectrum of the curvature")
+    ] = Field(
+        "participation_sqrt",
+        description="how many directions are solved, from the spectrum of the curvature; "
+        f"{_RULE} by default where several agents are LoRA adapters",
+    )
     rank_scale: float = Field(1.0, gt=0, le=1e6, description="factor of that number")
+
+
+def _harm(parameters: SwudiParameters) -> str:
+    """What a long time does to adapters."""
+    if parameters.filter_type == "exponential" and parameters.exp_time <= _LONG:
+        return ""
+    return f"{_AMPLIFIES} if it solves for so long; set exp_time to {_TIME:g}, its default for adapters"
+
+
+def _harm_adaptively(parameters: AswudiParameters) -> str:
+    """What many directions do to adapters."""
+    if parameters.auto_rank_method == _RULE and parameters.rank_scale <= 1:
+        return ""
+    return f"{_AMPLIFIES} if it solves in so many; set auto_rank_method to {_RULE}, its default for adapters"
 
 
 def _start(parameters: FilteredParameters, agents: int) -> float:
@@ -162,6 +190,8 @@ SWUDI = spectral_method(
     parameters=SwudiParameters,
     solve=solve,
     cost=cost,
+    for_adapters={"exp_time": _TIME},
+    harms_adapters=_harm,
 )
 ASWUDI = spectral_method(
     name="aswudi",
@@ -171,4 +201,6 @@ ASWUDI = spectral_method(
     parameters=AswudiParameters,
     solve=solve_adaptively,
     cost=cost_adaptively,
+    for_adapters={"auto_rank_method": _RULE},
+    harms_adapters=_harm_adaptively,
 )

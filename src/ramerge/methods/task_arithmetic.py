@@ -5,66 +5,53 @@ tau = scale * sum_t w_t * tau_t
 
 from __future__ import annotations
 
-from typing import Any
-
-from pydantic import Field
+from dataclasses import replace
+from typing import Annotated, Any
 
 from ramerge.kernels.elementwise import ZERO
-from ramerge.methods.base import WEIGHTS, Agents, Method, Parameters, Results, for_each, scale_field, weights_field
-from ramerge.methods.coins import Coins
-from ramerge.methods.formula import Formula, merge
+from ramerge.methods.base import Agents, for_each
+from ramerge.methods.define import PerAgent, merge_method
+from ramerge.methods.formula import Formula
 
 
-class TaskArithmeticParameters(Parameters):
-    """Parameters of `task_arithmetic`."""
-
-    scale: float = scale_field()
-    weights: WEIGHTS = weights_field()
-    normalize: bool = Field(False, description="divide by the sum of the weights, unless that is 0")
-
-
-def divisor(weights: tuple[float, ...]) -> float:
-    """What a normalised sum is divided by: the sum of the weights, unless that is 0."""
+def divisor_of(weights: tuple[float, ...]) -> float:
+    """What a normalized sum is divided by: the sum of the weights, unless that is 0."""
     total = sum(weights)
     return total if abs(total) >= 1e-8 else 1.0
 
 
-def prepare(parameters: TaskArithmeticParameters, agents: Agents, _results: Results) -> Formula:
-    """Weights, scale and divisor."""
-    return formula(parameters, agents)
+def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
+    return {"divisor": divisor_of(for_each(parameters.weights, agents))}
 
 
-def formula(parameters: TaskArithmeticParameters, agents: Agents, coins: Coins | None = None) -> Formula:
-    """The sum, or the mean, with its numbers."""
-    weights = for_each(parameters.weights, agents)
-    if not parameters.normalize:
-        return Formula(element, (weights,), (parameters.scale,), coins=coins)
-    return Formula(mean_element, (weights,), (parameters.scale, divisor(weights)), coins=coins)
-
-
-def element(b: Any, taus: Any, weights: Any, scale: Any) -> Any:
-    """One element of the sum."""
-    total = ZERO
-    for t in range(len(taus)):
-        total = total + weights[t] * taus[t]
-    return b + scale * total
-
-
-def mean_element(b: Any, taus: Any, weights: Any, scale: Any, divisor: Any) -> Any:
-    """One element of the mean."""
-    total = ZERO
-    for t in range(len(taus)):
-        total = total + weights[t] * taus[t]
-    return b + scale * (total / divisor)
-
-
-TASK_ARITHMETIC = Method(
-    name="task_arithmetic",
+@merge_method(
+    "task_arithmetic",
+    family="sums",
+    compared=True,
     title="Task Arithmetic",
     source="Editing Models with Task Arithmetic, arXiv 2212.04089; RAM paper, appendix D",
     formula="scale * sum_t w_t tau_t",
     differs="computes in the files' dtype, and ramerge in float32; otherwise there is no difference",
-    parameters=TaskArithmeticParameters,
-    prepare=prepare,
-    merge=merge,
+    derived=_derived,
 )
+def task_arithmetic(
+    b: Any,
+    taus: Any,
+    *,
+    scale: Annotated[float, "factor of the merged task vector"] = 1.0,
+    weights: Annotated[PerAgent, "factor of each agent, before anything is summed"] = 1.0,
+    normalize: Annotated[bool, "divide by the sum of the weights, unless that is 0"] = False,
+    divisor: Any,
+) -> Any:
+    """The weighted sum of the task vectors, or their weighted mean."""
+    total = ZERO
+    for t in range(len(taus)):
+        total = total + weights[t] * taus[t]
+    return b + scale * (total / divisor if normalize else total)
+
+
+def weighted_sum(weights: tuple[float, ...], scale: float, divisor: float | None = None) -> Formula:
+    """scale * sum_t w_t tau_t, or scale * (sum_t w_t tau_t / divisor): what other methods do to some tensors."""
+    agents = tuple(map(str, range(len(weights))))
+    formula: Formula = task_arithmetic.prepare(task_arithmetic.parameters(), agents, {})
+    return replace(formula, given=(scale, weights, divisor is not None, divisor or 1.0))

@@ -28,7 +28,7 @@ from ramerge.methods.base import (
     scale_field,
     weights_field,
 )
-from ramerge.methods.coins import Coins
+from ramerge.methods.drop_mask import DropMask
 from ramerge.methods.formula import Formula, merge
 from ramerge.methods.trim import Fine, Trimmed, trimming
 
@@ -54,7 +54,7 @@ class TiesParameters(TrimmingParameters):
     density: FRACTION = Field(0.2, description="share of each task vector that is kept")
 
 
-def thresholds(parameters: Any, agents: Agents, coins: Coins | None = None) -> Fine | None:
+def thresholds(parameters: Any, agents: Agents, coins: DropMask | None = None) -> Fine | None:
     """The statistic that finds thresholds, if anything is trimmed."""
     return trimming(parameters.trim, for_each(parameters.density, agents), coins)
 
@@ -65,12 +65,12 @@ def statistics(parameters: TiesParameters, agents: Agents) -> tuple[Statistic, .
     return (found,) if found else ()
 
 
-def formula(parameters: Any, agents: Agents, results: Results, coins: Coins | None = None) -> Formula:
+def formula(parameters: Any, agents: Agents, results: Results, coins: DropMask | None = None) -> Formula:
     """Weights, thresholds, scale and whether to normalise."""
     found = thresholds(parameters, agents, coins)
     least = results[found].thresholds if found else (0.0,) * len(agents)
-    each = (for_each(parameters.weights, agents), least)
-    return Formula(element, each, (parameters.scale, float(parameters.normalize)), coins=coins, bounds=1)
+    given = (for_each(parameters.weights, agents), least, parameters.scale, float(parameters.normalize))
+    return Formula(element, given, len(agents), coins=coins, bounds=1)
 
 
 def element(b: Any, taus: Any, weights: Any, thresholds: Any, scale: Any, normalize: Any) -> Any:
@@ -128,6 +128,8 @@ COLUMNS = (
 
 TIES = Method(
     name="ties",
+    family="sparse",
+    compared=True,
     title="TIES-Merging",
     source="TIES-Merging: Resolving Interference When Merging Models, arXiv 2306.01708; RAM paper, appendix D",
     formula="trim to the largest `density`, elect the sign of the sum, scale * mean of those that agree",

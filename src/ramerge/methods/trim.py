@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ramerge.kernels.elementwise import COARSE_BINS, FINE_BINS, INFINITY, ONE, ZERO, Inputs, histogram
 from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Counted, Counts, Statistic
-from ramerge.methods.coins import Coins
+from ramerge.methods.drop_mask import DropMask
 from ramerge.methods.moved import Epsilon, factor, measured, thresholds
 
 # The bin of infinity, where `shared` puts what lies outside of the shared region.
@@ -64,14 +64,14 @@ class Bin:
 
 @dataclass(frozen=True)
 class _Upper:
-    """The result of `Coarse`: each agent's bin, and the thresholds beyond which the agents have moved an element."""
+    """The result of `CoarseMagnitudes`: each agent's bin, and the thresholds beyond which it has moved an element."""
 
     bins: tuple[Bin, ...]
     beyond: tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Coarse(Statistic):
+class CoarseMagnitudes(Statistic):
     """The upper half of each agent's threshold.
 
     Attributes:
@@ -82,7 +82,7 @@ class Coarse(Statistic):
     """
 
     densities: tuple[float, ...] = ()
-    coins: Coins | None = None
+    coins: DropMask | None = None
     shared_beyond: float | None = None
 
     def blank(self, agents: int) -> Counts:
@@ -124,7 +124,7 @@ class Coarse(Statistic):
 class Fine(Statistic):
     """Each agent's threshold, `after` its upper half. Its result is `Trimmed`."""
 
-    after: Coarse
+    after: CoarseMagnitudes
 
     def blank(self, agents: int) -> Counts:
         """uint32, shape (agents, bins)."""
@@ -147,11 +147,11 @@ class Fine(Statistic):
         return Trimmed(elements, tuple(thresholds), asked, tuple(kept), tuple(above))
 
     @property
-    def guessable(self) -> bool:
+    def predictable(self) -> bool:
         """Thresholds of the whole model; those of a layer or tensor are too many for all guesses to be right."""
         return self.scope == "model" and self.after.shared_beyond is None
 
-    def guess(self, sampled: Trimmed) -> Proof | None:
+    def predict(self, sampled: Trimmed) -> Proof | None:
         """Formats of few bits have few magnitudes, so many elements equal a threshold, and a sample finds it.
 
         Only if all agents' thresholds lie well inside of such a run of equal magnitudes.
@@ -176,7 +176,7 @@ class Proof(Counted):
     """
 
     thresholds: tuple[float, ...] = ()
-    trimming: Coarse = field(default_factory=lambda: Coarse("model"))
+    trimming: CoarseMagnitudes = field(default_factory=lambda: CoarseMagnitudes("model"))
 
     def blank(self, agents: int) -> Counts:
         """int64, shape (2, agents): magnitudes above the threshold, and those that reach it."""
@@ -205,16 +205,18 @@ def find(row: NDArray[np.int64], rank: int) -> Bin:
 
 
 def trimming(
-    scope: str, densities: tuple[float, ...], coins: Coins | None = None, shared_beyond: Epsilon | None = None
+    scope: str, densities: tuple[float, ...], coins: DropMask | None = None, shared_beyond: Epsilon | None = None
 ) -> Fine | None:
     """The statistic that finds thresholds; None if everybody keeps everything."""
     if min(densities) >= 1:
         return None
     if shared_beyond is None:
-        return Fine(scope, Coarse(scope, densities=densities, coins=coins))
+        return Fine(scope, CoarseMagnitudes(scope, densities=densities, coins=coins))
     return Fine(
         scope,
-        Coarse(scope, measured(shared_beyond), densities=densities, coins=coins, shared_beyond=factor(shared_beyond)),
+        CoarseMagnitudes(
+            scope, measured(shared_beyond), densities=densities, coins=coins, shared_beyond=factor(shared_beyond)
+        ),
     )
 
 

@@ -6,8 +6,9 @@ objective is quadratic: `kernels.wudi` goes to its minimum at once, or the 300 s
 towards it.
 
 In directions in which the agents hardly moved the minimum can lie hundreds of times as far from the base as the sum of
-the task vectors, for a gain that is next to nothing; Adam never gets there. `proximity` bounds that: directions whose
-share of the curvature is below it keep the value of the sum. At 1e-10 it is the minimum to float32 accuracy.
+the task vectors, for a gain that is next to nothing; Adam never gets there. `proximity` bounds that: a direction of the
+share s of the curvature goes the part 1 - (proximity / (s + proximity))^2 of the way from the sum to the minimum. At
+1e-10 it is the minimum to float32 accuracy.
 """
 
 from __future__ import annotations
@@ -20,10 +21,9 @@ from pydantic import Field
 
 from ramerge.kernels import wudi as kernel
 from ramerge.kernels.wudi import Array
-from ramerge.methods import task_arithmetic
 from ramerge.methods.base import Agents, Layer, Method, Parameters, Results, Work, only
-from ramerge.methods.formula import Formula
-from ramerge.methods.matrices import Prepared, is_matrix, merge, unit
+from ramerge.methods.matrices import PreparedMatrices, is_matrix, merge, unit
+from ramerge.methods.task_arithmetic import weighted_sum
 
 
 class WudiParameters(Parameters):
@@ -37,7 +37,8 @@ class WudiParameters(Parameters):
         ge=1e-12,
         le=1,
         json_schema_extra=only(solver="closed_form"),
-        description="directions of a smaller share of the curvature keep the sum's value; 1e-10: the minimum itself",
+        description="the share of the curvature at which a direction goes three quarters of the way from the sum to "
+        "the minimum; those of a smaller share stay nearer to the sum, smoothly; 1e-10: the minimum itself",
     )
     steps: int = Field(300, ge=0, le=1_000_000, json_schema_extra=only(solver="adam"), description="steps of Adam")
     rate: float = Field(1e-5, gt=0, le=1, json_schema_extra=only(solver="adam"), description="learning rate of Adam")
@@ -69,10 +70,19 @@ def work(layer: Layer, parameters: WudiParameters, agents: int) -> Work:
     return Work(side**2 * width + 2 * side * elements + inverse)
 
 
-def prepare(parameters: WudiParameters, agents: Agents, _results: Results) -> Prepared:
+def prepare(parameters: WudiParameters, agents: Agents, _results: Results) -> PreparedMatrices:
     """Task Arithmetic of the sum, for other tensors."""
-    others = Formula(task_arithmetic.element, ((1.0,) * len(agents),), (parameters.scale,))
-    return Prepared(lambda _tensor, taus: solve(taus, parameters), others)
+    others = weighted_sum((1.0,) * len(agents), parameters.scale)
+    return PreparedMatrices(lambda _tensor, taus: solve(taus, parameters), others)
+
+
+def harms_adapters(parameters: WudiParameters) -> str:
+    """What the minimum does to LoRA adapters."""
+    if parameters.solver == "adam":
+        return ""
+    return (
+        "goes to a minimum that amplifies directions that adapters have almost in common; take swudi, or solver: adam"
+    )
 
 
 def solve(taus: Sequence[Array], parameters: WudiParameters) -> Array:
@@ -86,6 +96,7 @@ def solve(taus: Sequence[Array], parameters: WudiParameters) -> Array:
 
 WUDI = Method(
     name="wudi",
+    family="spectral",
     title="WUDI-Merging",
     source="Whoever Started the Interference Should End It, arXiv 2503.08099; RAM paper, appendix C.6",
     formula="linear weights: tau of least sum_t ||(tau - tau_t) tau_t^T||^2 / ||tau_t||^2; others: scale * sum_t tau_t",
@@ -94,6 +105,7 @@ WUDI = Method(
     unit=unit,
     scratch=scratch,
     work=work,
+    harms_adapters=harms_adapters,
     runs_on=lambda _parameters: kernel.device(),
     prepare=prepare,
     merge=merge,

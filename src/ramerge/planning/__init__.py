@@ -5,7 +5,9 @@ inputs           finds and opens the models
 rename           gives agents' tensors the base's names, by the recipe's rules
 conventions      and by what libraries usually do
 match, names     compares agents with the base: missing, extra and tied tensors, and why names differ
-vocabulary       embeddings with different numbers of rows
+configs          config.json of base and agents, and of the base and its weights (config_keys.json: defaults of keys)
+vocabulary       embeddings with different numbers of rows, and rows with different tokens
+tokens           reads tokens and chat templates
 layout           the tensors and files of the output
 rounds           reads before the merging pass
 sample           a part of the weights, from which a merge may guess what they would count

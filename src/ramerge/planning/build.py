@@ -9,28 +9,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ramerge.checkpoint import relay
-from ramerge.checkpoint.delta.codec import BLOCK
-from ramerge.checkpoint.identity import identify
-from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.outputs import Out, free_bytes, problems_of
-from ramerge.checkpoint.tensor import Tensor
+from ramerge.formats.encodings.decode import stated_dtype
 from ramerge.foundation.text import message
 from ramerge.methods.base import Statistic
-from ramerge.planning import checks, remembered
+from ramerge.output import remote_output
+from ramerge.output.outputs import Out, free_bytes, problems_of
+from ramerge.planning import cached_counts, checks
 from ramerge.planning.duration import seconds
-from ramerge.planning.findings import Findings
-from ramerge.planning.inputs import Inputs, open_inputs
+from ramerge.planning.findings import Findings, gathered
+from ramerge.planning.inputs import OpenedInputs, open_inputs
 from ramerge.planning.layout import Matched, plan_tensors
 from ramerge.planning.match import match, match_importance
-from ramerge.planning.model import Contents, Plan, Tie
+from ramerge.planning.model import MergePlan, PlannedContents, Tie
 from ramerge.planning.rename import fitted_agents
 from ramerge.planning.resources import SMALLEST_BLOCK, cut, read_limits
 from ramerge.planning.rounds import rounds
-from ramerge.planning.sample import bytes_of, guessed
-from ramerge.planning.vocabulary import check_tokens, rows_of_models
+from ramerge.planning.sample import bytes_of, predicted
+from ramerge.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
+from ramerge.storage.delta_index import BLOCK
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.identity import identify
+from ramerge.tensors.tensor import Tensor
 
 
 def make_plan(
@@ -46,7 +47,7 @@ def make_plan(
     cache: bool = True,
     strict: bool = False,
     notes: Sequence[str] = (),
-) -> Plan:
+) -> MergePlan:
     """Plan a merge, or a sweep over parameters. `problems` of the result says what would make it fail.
 
     Args:
@@ -69,8 +70,11 @@ def make_plan(
     findings = Findings(recipe.document)
     checks.note_methods(points, findings)
     findings.warnings += recipe.document.warnings
+    findings.notes += recipe.document.notes
     checks.warn_of_idle(points, findings)
-    inputs = open_inputs(recipe, findings, needs_base=points[0].uses_base)
+    opened = open_inputs(recipe, findings, needs_base=points[0].uses_base)
+    inputs = checks.refuse_other_architectures(opened, recipe, findings)
+    points = checks.suit_adapters(points, inputs, findings)
     here = out is None or isinstance(out, Path)
     can_repeat = not in_memory and not observed and not as_delta and here  # what was sent is not sent again
     contents = _contents(points, inputs, findings, observed, cache=cache, can_repeat=can_repeat)
@@ -98,12 +102,12 @@ def make_plan(
         for text in problems_of(out, inputs.folders, needed, overwrite=overwrite):
             findings.problem(text)
     elif out is not None:
-        disk_free = relay.free_here(out)
+        disk_free = remote_output.free_here(out)
         largest = len(points) * max((shard.file_bytes for shard in contents.shards), default=0)
-        needed = 0 if as_delta else relay.needed_of(contents.bytes_written, largest)
-        for text in relay.problems_of(out, inputs.folders, needed, overwrite=overwrite):
+        needed = 0 if as_delta else remote_output.needed_of(contents.bytes_written, largest)
+        for text in remote_output.problems_of(out, inputs.folders, needed, overwrite=overwrite):
             findings.problem(text)
-    return Plan(
+    return MergePlan(
         points=tuple(points),
         out=out,
         overwrite=overwrite,
@@ -117,7 +121,7 @@ def make_plan(
         resources=resources,
         disk_free=disk_free,
         strict=strict,
-        notes=tuple(map(message, (*findings.notes, *notes))),
+        notes=tuple(map(message, (*gathered(findings.notes, list(inputs.agents)), *notes))),
         warnings=() if strict else tuple(dict.fromkeys(map(message, findings.warnings))),
         problems=tuple(dict.fromkeys(map(message, [*findings.problems, *(findings.warnings if strict else [])]))),
     )
@@ -125,13 +129,13 @@ def make_plan(
 
 def _contents(
     points: Sequence[Point],
-    inputs: Inputs,
+    inputs: OpenedInputs,
     findings: Findings,
     observed: Sequence[Statistic],
     *,
     cache: bool,
     can_repeat: bool,
-) -> Contents:
+) -> PlannedContents:
     """The tensors of the output, and what is read for them. Empty if an input could not be opened.
 
     Args:
@@ -144,53 +148,61 @@ def _contents(
     """
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
-        return Contents()
+        return PlannedContents()
     matched, ties = _matched(recipe, base, inputs, findings)
     speaker = check_tokens(recipe, base, inputs.opened_agents, matched.rows, findings)
+    check_same_tokens(base, inputs.opened_agents, recipe, findings)
     checks.note_one_agent(points[0], findings)
     checks.note_adapters(points, inputs, findings)
     checks.check_layers(base, findings)
     checks.check_configs(base, inputs.opened_agents, ties, recipe, findings)
     if not inputs.are_complete:
-        return Contents()
+        return PlannedContents()
     shards, tensors = plan_tensors(base, matched, points, observed)
     checks.check_like_base(base, recipe, findings)
     checks.note_rounding(recipe, tensors, findings)
     checks.check_rules(recipe, tensors, inputs.base.folder, findings)
     checks.check_shards(recipe, tensors, findings)
-    companions = checks.find_companions(inputs, recipe, shards, findings, recipe.companions or speaker)
-    digest = remembered.digest_of(tensors, inputs.files) if cache else None
-    known = remembered.recall(digest, tensors, points)
+    companions = checks.find_companions(inputs, recipe, shards, findings, speaker)
+    checks.note_templates(inputs, recipe, findings, speaker)
+    if not observed:
+        checks.note_tokenizer(companions, inputs, findings)
+    digest = cached_counts.digest_of(tensors, inputs.files) if cache else None
+    known = cached_counts.recall(digest, tensors, points)
     counted = rounds(tensors, points, known)
-    guesses = can_repeat and guessed(counted, tensors)
-    reads = [*([tensors[index] for index in wanted] for wanted in counted if not guesses), tensors]
+    predictions = can_repeat and predicted(counted, tensors)
+    reads = [*([tensors[index] for index in wanted] for wanted in counted if not predictions), tensors]
     bytes_read = (
         sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
         + sum(tensor.bytes_read for read in reads for tensor in read)
-        + (len(counted) * bytes_of(tensors) if guesses else 0)
+        + (len(counted) * bytes_of(tensors) if predictions else 0)
     )
     deltas = [name for name, agent in inputs.opened_agents.items() if agent.delta is not None]
     spared = sum(tensor.bytes_in_full(deltas) - tensor.bytes_read for read in reads for tensor in read)
     checks.note_deltas(deltas, bytes_read, bytes_read + spared, findings)
-    return Contents(
+    return PlannedContents(
         tensors=tuple(tensors),
         shards=tuple(shards),
         ties=ties,
         companions=companions,
         files={**identify(companions.values()), **inputs.files},
         rounds=tuple(counted),
-        guessed=guesses,
+        predicted=predictions,
         digest=digest,
         vocabulary=max((rows[-1].stop for rows in matched.rows.values()), default=base.vocabulary),
+        untied=base.untied,
         remembered=known,
         bytes_read=bytes_read,
         bytes_in_full=bytes_read + spared,
         bytes_written=sum(shard.file_bytes for shard in shards) * len(points),
         dequantised_to=base.quantised.dtype if base.quantised is not None and recipe.dtype != LIKE_BASE else None,
+        stated=stated_dtype(base.config),
     )
 
 
-def _matched(recipe: Recipe, base: Checkpoint, inputs: Inputs, findings: Findings) -> tuple[Matched, tuple[Tie, ...]]:
+def _matched(
+    recipe: Recipe, base: Checkpoint, inputs: OpenedInputs, findings: Findings
+) -> tuple[Matched, tuple[Tie, ...]]:
     """The agents' counterparts of the base's tensors, and the output embeddings that only the base ties."""
     fitted = fitted_agents(recipe, base, inputs.opened_agents, findings)
     found = {name: match(name, base, agent, recipe.allow, findings) for name, agent in fitted.items()}

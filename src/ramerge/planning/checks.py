@@ -3,56 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from ramerge.checkpoint.companions import canonical_key, companion_files, compare_configs
-from ramerge.checkpoint.formats.safetensors import INDEX
-from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.storage.place import Place
-from ramerge.checkpoint.write import Shard
+from ramerge.formats.safetensors import INDEX
+from ramerge.formats.sidecars import companion_files, has_tokenizer
 from ramerge.foundation.dtypes import full_name, itemsize
 from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.text import brief, one_line
+from ramerge.foundation.text import brief, enumerated, one_line
 from ramerge.methods.base import conditions
+from ramerge.output.write import Shard
+from ramerge.planning.configs import accepts, compare_configs, contradictions
 from ramerge.planning.findings import Findings, listed
-from ramerge.planning.inputs import Inputs
+from ramerge.planning.inputs import OpenedInputs
 from ramerge.planning.layout import unlike_base
 from ramerge.planning.model import TensorPlan, Tie, caught
+from ramerge.planning.tokens import TokenReader
 from ramerge.recipe.document import Key
 from ramerge.recipe.layers import counts_of
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
+from ramerge.storage.place import Place
+from ramerge.tensors.checkpoint import Checkpoint
 
 _MOST_SHARDS = 10_000
-# Methods that keep apart what only one agent moved.
-_FOR_SPARSE = ("ram", "ram+", "ram+s")
+# Rules that are noted one by one; a gradient over layers makes more.
+_MOST_RULES = 3
+_ADAPTERS = 'docs/methods/spectral.md, "Adapters"'
 
 
 def check_configs(
     base: Checkpoint, agents: Mapping[str, Checkpoint], ties: Sequence[Tie], recipe: Recipe, findings: Findings
 ) -> None:
-    """Refuse differences between configurations that change what the weights mean. Note the others."""
+    """Refuse differences between configurations that change what the weights mean, and warn of unknown ones."""
     if not base.config:
         findings.notes.append(f"{base.directory}: has no config.json; add one to the output before you load it")
         return
+    if misfits := contradictions(base):
+        text = f"config.json does not fit the weights, and the output gets it: {'; '.join(misfits)}; correct it"
+        findings.warn(f"{base.metadata_folder}: {text}", None if recipe.base is None else "")
     for name, agent in agents.items():
         if not agent.config:
             findings.notes.append(f"{name}: has no config.json to compare with the base's")
             continue
-        serious, harmless = compare_configs(base.config, agent.config)
-        given = [canonical_key(key) for key in recipe.allow.config]
-        allowed = {key for key in serious if any(f"{key}.".startswith(f"{start}.") for start in given)}
+        found = compare_configs(base.config, agent.config)
+        differing = found.refused | found.warned
+        allowed = {key for key in differing if any(accepts(given, key) for given in recipe.allow.config)}
         if recipe.allow.vocabulary is not None or recipe.allow.different_shapes:
-            allowed |= {key for key in serious if key.rpartition(".")[2] == "vocab_size"}
-        refused = {key: text for key, text in serious.items() if key not in allowed}
+            allowed |= {key for key in differing if key.rpartition(".")[2] == "vocab_size"}
+        refused = {key: text for key, text in found.refused.items() if key not in allowed}
+        warned = {key: text for key, text in found.warned.items() if key not in allowed}
         if refused:
             accept = f"allow.config: [{', '.join(refused)}] accepts it"
             if tie := next((tie for tie in ties if tie.agent == name and _has_tie(refused)), None):
                 accept += f" if {tie.head.name!r} equals {tie.embedding.name!r}; if not, {tie.untie}"
             text = f"config.json differs from the base's in what the weights mean: {_pairs(refused)} ({accept})"
-            findings.problem(f"{agent.beside}/{text}", name)
-        accepted = harmless | {key: serious[key] for key in allowed}
+            findings.problem(f"{agent.metadata_folder}/{text}", name)
+        if warned:
+            text = f"config.json differs from the base's, which may change what the weights mean: {_pairs(warned)}"
+            accept = f"the output gets the base's; allow.config: [{', '.join(warned)}] accepts it"
+            findings.warn(f"{agent.metadata_folder}/{text} ({accept})", name)
+        accepted = found.harmless | {key: differing[key] for key in sorted(allowed)}
         if accepted:
             findings.notes.append(f"{name}: config.json differs, which is accepted: {_pairs(accepted)}")
+
+
+def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe, findings: Findings) -> OpenedInputs:
+    """The inputs without agents of another architecture than the base's: for those, nothing else is worth a word."""
+    base = inputs.opened_base
+    if base is None or "model_type" in recipe.allow.config:
+        return inputs
+    kept = {}
+    for name, agent in inputs.opened_agents.items():
+        kinds = [one.config.get("model_type") for one in (base, agent)]
+        if None in kinds or kinds[0] == kinds[1]:
+            kept[name] = agent
+            continue
+        findings.problem(
+            f"{agent.metadata_folder}: is of another architecture: the agent is {_architecture(agent)}, the base "
+            f"{_architecture(base)}; give an agent that was trained from this base, or this agent's base "
+            "(allow.config: [architectures, model_type] compares the tensors nevertheless)",
+            name,
+        )
+    return replace(inputs, opened_agents=kept)
+
+
+def _architecture(checkpoint: Checkpoint) -> str:
+    kind, classes = (checkpoint.config.get(key) for key in ("model_type", "architectures"))
+    found = classes[0] if isinstance(classes, list) and classes else kind
+    return brief(one_line(str(found) if found == kind else f"{found} ({kind})"), 200)
 
 
 def _has_tie(keys: Iterable[str]) -> bool:
@@ -63,11 +101,45 @@ def _pairs(differences: Mapping[str, str]) -> str:
     return "; ".join(f"{brief(one_line(key), 200)}: {text}" for key, text in differences.items())
 
 
+def note_templates(inputs: OpenedInputs, recipe: Recipe, findings: Findings, chosen: str | None) -> None:
+    """Note which agents have another chat template than the output, unless the recipe says whose it gets."""
+    base, agents = inputs.opened_base, inputs.opened_agents
+    if base is None or recipe.companions is not None:
+        return
+    reader = TokenReader(recipe.allow.outside_links)
+    try:
+        whose = chosen or ("the base" if recipe.base is not None else next(iter(agents)))
+        ours = reader.template_of(agents[chosen] if chosen else base)
+        others = [name for name, agent in agents.items() if reader.template_of(agent) not in (None, ours)]
+    except CheckpointError as error:
+        findings.notes += error.problems
+        return
+    for name in others:
+        gets = "the output gets none" if ours is None else f"the output gets that of {whose}"
+        text = f"has {'a' if ours is None else 'another'} chat template, and {gets}"
+        findings.notes.append(f"{name}: {text}; companions: {name} takes tokenizer and template of {name}")
+
+
+def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs, findings: Findings) -> None:
+    """Note that the output has no tokenizer, and which agent has one."""
+    if has_tokenizer(companions):
+        return
+    reader = TokenReader()
+    owners = [name for name, agent in inputs.opened_agents.items() if reader.has_tokenizer(agent)]
+    advice = f"companions: {owners[0]} takes that of {owners[0]}" if owners else "add one before you use the output"
+    findings.notes.append(f"the base has no tokenizer files, so the output has none; {advice}")
+
+
 def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Place, findings: Findings) -> None:
     """Refuse rules that catch no tensor. Note how many tensors the others catch."""
-    for number, (rule, count) in enumerate(zip(recipe.rules, caught(recipe, tensors), strict=True), 1):
+    counts = caught(recipe, tensors)
+    if len(counts) > _MOST_RULES:
+        each = listed([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
+        findings.notes.append(f"{len(counts)} rules catch {sum(counts):,} tensors ({each})")
+    for number, (rule, count) in enumerate(zip(recipe.rules, counts, strict=True), 1):
         if count:
-            findings.notes.append(f"rule {number} ({rule}) catches {count:,} tensor{'s' if count > 1 else ''}")
+            if len(counts) <= _MOST_RULES:
+                findings.notes.append(f"rule {number} ({rule}) catches {count:,} tensor{'s' if count > 1 else ''}")
             continue
         earlier = any(rule.catches(tensor.name) for tensor in tensors)
         text = "earlier rules catch all of its tensors" if earlier else f"{base} has no such tensor"
@@ -127,15 +199,37 @@ def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findi
     )
 
 
-def note_adapters(points: Sequence[Point], inputs: Inputs, findings: Findings) -> None:
+def note_adapters(points: Sequence[Point], inputs: OpenedInputs, findings: Findings) -> None:
     """Note what dense updates mean for methods that are made for sparse ones."""
-    if len(inputs.adapters) > 1 and any(point.method.name in _FOR_SPARSE for point in points):
+    if len(inputs.adapters) > 1 and any(point.method.for_sparse for point in points):
         findings.notes.append(
             f"{', '.join(inputs.adapters)} are LoRA adapters: they move nearly every element of the matrices that they "
             "change, while RAM is made for the sparse updates of full training with RL (section 3.2 of its paper). "
             "Where several meet, nearly everything is shared and averaged, rho is large (equation 2), and lambda "
             "stands at its limit (equation 6); `ramerge analyze` measures it"
         )
+
+
+def suit_adapters(points: Sequence[Point], inputs: OpenedInputs, findings: Findings) -> tuple[Point, ...]:
+    """The merges with the defaults for LoRA adapters, if several agents are some. Warn of what harms these."""
+    if len(inputs.adapters) < 2:
+        return tuple(points)
+    suited = tuple(point.for_adapters for point in points)
+    ranks = [str(rank) for rank in sorted(set(inputs.ranks.values()))]
+    are = f"{enumerated(inputs.adapters)} are LoRA adapters{' of rank ' if ranks else ''}{enumerated(ranks)}"
+    notes = []
+    for point, given in zip(suited, points, strict=True):
+        for now, before in zip(point.parameters, given.parameters, strict=True):
+            changed = {name: value for name, value in now.in_effect().items() if value != getattr(before, name)}
+            notes += [
+                f"{are}, so {point.method.name} takes {name}: {value} as its default, not {getattr(before, name)} "
+                f"({_ADAPTERS})"
+                for name, value in changed.items()
+            ]
+            if harm := point.method.harms_adapters(now):
+                findings.warnings.append(f"{are}, and {point.method.name} {harm} ({_ADAPTERS})")
+    findings.notes += dict.fromkeys(notes)
+    return suited
 
 
 def check_layers(base: Checkpoint, findings: Findings) -> None:
@@ -191,13 +285,13 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
 
 
 def find_companions(
-    inputs: Inputs, recipe: Recipe, shards: Sequence[Shard], findings: Findings, chosen: str | None
+    inputs: OpenedInputs, recipe: Recipe, shards: Sequence[Shard], findings: Findings, chosen: str | None
 ) -> dict[str, Place]:
     """Relative name to source of the files to copy; the tokenizer is that of the agent `chosen`, if there is one."""
     assert inputs.opened_base is not None
-    base = inputs.opened_base.beside
+    base = inputs.opened_base.metadata_folder
     agent = inputs.opened_agents.get(chosen) if chosen else None
-    source = (agent.beside, *agent.tokenizers) if agent is not None else ()
+    source = (agent.metadata_folder, *agent.tokenizers) if agent is not None else ()
     ours = {*(shard.name for shard in shards), INDEX, "README.md", "ramerge.json", "ramerge.yaml"}
     for name in sorted(ours):
         if (base / name).is_dir():
@@ -244,7 +338,7 @@ def _is_coarser(dtype: str, other: str) -> bool:
     return itemsize(dtype) < itemsize(other) or (dtype, other) == ("BF16", "F16")
 
 
-def check_delta(points: Sequence[Point], inputs: Inputs, findings: Findings, *, in_memory: bool) -> None:
+def check_delta(points: Sequence[Point], inputs: OpenedInputs, findings: Findings, *, in_memory: bool) -> None:
     """Refuse what cannot be a delta on the base."""
     recipe, base = points[0].recipe, inputs.opened_base
     if in_memory or points[0].name:
@@ -253,5 +347,10 @@ def check_delta(points: Sequence[Point], inputs: Inputs, findings: Findings, *, 
         findings.problem("--as-delta: the recipe has no base; name the model that the delta shall be for as base")
     elif base is not None and base.quantised is not None:
         findings.problem(f"--as-delta: {base.directory} is quantised; deltas are for models that are not")
+    elif base is not None and base.untied:
+        findings.problem(
+            f"--as-delta: agents changed the embeddings that {base.directory} ties apart from each other, and a delta "
+            "cannot untie them; leave --as-delta out"
+        )
     elif base is not None and base.lineage:
         findings.problem(f"--as-delta: {base.directory} is a delta itself; write the model first, with ramerge apply")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ramerge.foundation.errors import RamergeError
+from ramerge.foundation.text import enumerated
 from ramerge.recipe.document import Document
 
 _LISTED = 8
@@ -40,6 +41,18 @@ class Findings:
 def key_of(agent: str) -> tuple[str, ...]:
     """The key under which the recipe names an agent, or the base if `agent` is ""."""
     return ("agents", agent) if agent else ("base",)
+
+
+def gathered(notes: Sequence[str], agents: Sequence[str]) -> list[str]:
+    """The notes, with those that say the same of several agents as one: `code and tool: ...`."""
+    found: dict[tuple[str, bool], list[str]] = {}
+    for note in notes:
+        name, colon, text = note.partition(": ")
+        about = bool(colon) and name in agents
+        found.setdefault((text if about else note, about), []).append(name)
+    return [
+        f"{enumerated(list(dict.fromkeys(names)))}: {text}" if about else text for (text, about), names in found.items()
+    ]
 
 
 def listed(items: Sequence[str]) -> str:

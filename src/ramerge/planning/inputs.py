@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ramerge.checkpoint.encodings.decode import ADVICE
-from ramerge.checkpoint.formats.format import ADAPTER
-from ramerge.checkpoint.hub import Model, resolve, resolve_all
-from ramerge.checkpoint.identity import Identity
-from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.open import open_checkpoint, open_stacked
-from ramerge.checkpoint.storage.place import Place
-from ramerge.checkpoint.tensor import Tensor
+from ramerge.formats.encodings.decode import ADVICE
+from ramerge.formats.format import ADAPTER
+from ramerge.formats.open import open_checkpoint, open_stacked
 from ramerge.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import enumerated
 from ramerge.planning.findings import Findings
 from ramerge.recipe.document import Document
 from ramerge.recipe.model import Recipe
+from ramerge.recipe.paths import remote
+from ramerge.storage.models import FoundModel, resolve, resolve_all
+from ramerge.storage.place import Place
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.embeddings import untied
+from ramerge.tensors.identity import Identity
+from ramerge.tensors.lowrank import LowRank
+from ramerge.tensors.tensor import Tensor
 
 
 @dataclass(frozen=True)
-class Inputs:
+class OpenedInputs:
     """The models of a recipe, and the checkpoints of those that could be opened.
 
     Attributes:
@@ -33,9 +37,9 @@ class Inputs:
         opened_importances: the importances that could be opened.
     """
 
-    base: Model
-    agents: Mapping[str, Model]
-    importances: Mapping[str, Model]
+    base: FoundModel
+    agents: Mapping[str, FoundModel]
+    importances: Mapping[str, FoundModel]
     opened_base: Checkpoint | None
     opened_agents: Mapping[str, Checkpoint]
     opened_importances: Mapping[str, Checkpoint]
@@ -50,6 +54,17 @@ class Inputs:
     def adapters(self) -> tuple[str, ...]:
         """The agents that are LoRA adapters."""
         return tuple(name for name, agent in self.opened_agents.items() if agent.format == ADAPTER)
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """The largest rank of each LoRA adapter."""
+        found = {
+            name: [
+                one.origin.ranks for one in self.opened_agents[name].tensors.values() if isinstance(one.origin, LowRank)
+            ]
+            for name in self.adapters
+        }
+        return {name: max(ranks) for name, ranks in found.items() if ranks}
 
     @property
     def are_complete(self) -> bool:
@@ -89,7 +104,7 @@ def tensors_of_base(document: Document) -> list[str]:
     return [tensor.name for tensor in opened.tensors.values() if tensor.is_float]
 
 
-def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Inputs:
+def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> OpenedInputs:
     """Find and open the models of a recipe. A model that cannot be opened is a problem.
 
     Args:
@@ -108,31 +123,53 @@ def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Inpu
     opened_agents = _open_all(agents, recipe, findings, opened_base)
     if recipe.base is None:
         opened_base = next(iter(opened_agents.values()), None)
+    if opened_base is not None and (apart := [name for name, agent in opened_agents.items() if agent.untied]):
+        opened_base, opened_agents = _untied(opened_base, opened_agents, apart, findings)
     if needs_base:
         _refuse_base_as_agent(base, agents, findings)
     _warn_of_same_folders(agents, findings)
     opened_importances = _open_all(importances, recipe, findings)
-    return Inputs(base, agents, importances, opened_base, opened_agents, opened_importances)
+    return OpenedInputs(base, agents, importances, opened_base, opened_agents, opened_importances)
 
 
-def _find(texts: Sequence[str], recipe: Recipe, findings: Findings, name: str) -> Model:
+def _untied(
+    base: Checkpoint, agents: Mapping[str, Checkpoint], apart: Sequence[str], findings: Findings
+) -> tuple[Checkpoint, dict[str, Checkpoint]]:
+    """All models with output embeddings of their own, as the agents in `apart` have them."""
+    opened = untied(base)
+    if not base.untied and opened.untied:
+        findings.notes.append(
+            f"the base ties input and output embeddings, and {enumerated(apart)} changed them apart: the output has "
+            "both, and its config.json says tie_word_embeddings: false"
+        )
+    return opened, {name: untied(agent) for name, agent in agents.items()}
+
+
+def _find(texts: Sequence[str], recipe: Recipe, findings: Findings, name: str) -> FoundModel:
     """Find a model's folders. A model that cannot be found keeps its name, and is a problem."""
     try:
         return resolve_all(texts, recipe.folder)
     except CheckpointError as error:
-        findings.error(error, name)
-        return Model("+".join(texts), None)
+        _report(error, texts, name, findings)
+        return FoundModel("+".join(texts), None)
+
+
+def _report(error: CheckpointError, texts: Sequence[str], name: str, findings: Findings) -> None:
+    """Add the problems of a model, and where a part of it would be found if the recipe's paths started elsewhere."""
+    hints = [hint for text in texts if (hint := remote(findings.document, text))]
+    for problem in error.problems:
+        findings.problem("; ".join([problem, *hints]), name)
 
 
 def _open_all(
-    models: Mapping[str, Model], recipe: Recipe, findings: Findings, base: Checkpoint | None = None
+    models: Mapping[str, FoundModel], recipe: Recipe, findings: Findings, base: Checkpoint | None = None
 ) -> dict[str, Checkpoint]:
     opened = {name: _open(name, model, recipe, findings, base) for name, model in models.items()}
     return {name: checkpoint for name, checkpoint in opened.items() if checkpoint is not None}
 
 
 def _open(
-    name: str, model: Model, recipe: Recipe, findings: Findings, base: Checkpoint | None = None
+    name: str, model: FoundModel, recipe: Recipe, findings: Findings, base: Checkpoint | None = None
 ) -> Checkpoint | None:
     if model.directory is None:
         return None
@@ -145,11 +182,11 @@ def _open(
         _check_arithmetic(name, opened, findings)
         return opened
     except CheckpointError as error:
-        findings.error(error, name)
+        _report(error, [part.written for part in model.parts], name, findings)
         return None
 
 
-def _stacked(model: Model, base: Checkpoint | None, recipe: Recipe, *, only_deltas: bool) -> Checkpoint:
+def _stacked(model: FoundModel, base: Checkpoint | None, recipe: Recipe, *, only_deltas: bool) -> Checkpoint:
     """See `open_stacked`."""
     return open_stacked(
         [part.folder for part in model.parts],
@@ -173,13 +210,13 @@ def _check_arithmetic(name: str, checkpoint: Checkpoint, findings: Findings) -> 
             findings.problem(f"{checkpoint.directory}: {what} ({why}); convert to bfloat16, or {ADVICE}", name)
 
 
-def _refuse_base_as_agent(base: Model, agents: Mapping[str, Model], findings: Findings) -> None:
+def _refuse_base_as_agent(base: FoundModel, agents: Mapping[str, FoundModel], findings: Findings) -> None:
     for name, model in agents.items():
         if model.folders and _places(model) == _places(base):
             findings.problem(f"{model.location} is the base itself, so it has no task vector; give an agent", name)
 
 
-def _warn_of_same_folders(agents: Mapping[str, Model], findings: Findings) -> None:
+def _warn_of_same_folders(agents: Mapping[str, FoundModel], findings: Findings) -> None:
     """Warn of agents that are the same folder, which is rarely intended."""
     found: dict[tuple[Place, ...], list[str]] = {}
     for name, model in agents.items():
@@ -191,5 +228,5 @@ def _warn_of_same_folders(agents: Mapping[str, Model], findings: Findings) -> No
             findings.warn(f"{' and '.join(names)} are the same folder, {place}; is one of them the wrong checkpoint?")
 
 
-def _places(model: Model) -> tuple[Place, ...]:
+def _places(model: FoundModel) -> tuple[Place, ...]:
     return tuple(folder.resolve() for folder in model.folders)

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.origins import rows_of
-from ramerge.checkpoint.scaled import Scaled, requantisable
-from ramerge.checkpoint.tensor import Tensor
-from ramerge.checkpoint.write import Shard, lay_out
 from ramerge.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.methods.base import Layer, Statistic
-from ramerge.planning.model import Part, Source, TensorPlan
+from ramerge.output.write import Shard, lay_out
+from ramerge.planning.model import OutputPart, Source, TensorPlan
 from ramerge.planning.vocabulary import BASE, Rows
 from ramerge.recipe.model import LIKE_BASE, Rule
 from ramerge.recipe.points import Point
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.origins import rows_of
+from ramerge.tensors.scaled import Scaled, requantisable
+from ramerge.tensors.tensor import Tensor
 
 Entry = tuple[str, str, Sequence[int], int]
 
@@ -105,7 +105,9 @@ def _plans(
     tensor, recipe = output.tensor, points[0].recipe
     number = 0 if output.is_extra else recipe.rule_of(tensor.name)
     rule = recipe.rules[number - 1] if number else None
-    parts = tuple(Part(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries)
+    parts = tuple(
+        OutputPart(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries
+    )
     for rows in matched.rows.get(tensor.name, (None,)):
         piece, counterparts = (tensor, matched) if rows is None else matched.of_rows(tensor, rows)
         action, sources = _treatment(piece, output, rule, counterparts, points)

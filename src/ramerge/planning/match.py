@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ramerge.checkpoint.embeddings import EMBEDDINGS, HEADS, embedding_of
-from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.tensor import Tensor
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.model import Tie
 from ramerge.planning.names import explain
 from ramerge.planning.vocabulary import is_vocabulary
 from ramerge.recipe.model import Allow
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.embeddings import EMBEDDINGS, HEADS, embedding_of, is_tied
+from ramerge.tensors.tensor import Tensor
 
 # If less than this share of an agent's elements is used, the agent adds almost nothing.
 _LITTLE = 0.01
@@ -149,8 +149,7 @@ def _compare(
 
 def _tied_in_agent(base: Checkpoint, agent: Checkpoint) -> dict[str, Tensor]:
     """For output embeddings that the base stores and the agent only ties: the agent's input embedding, by name."""
-    parts = (agent.config, agent.config.get("text_config"))
-    if not any(part.get("tie_word_embeddings") for part in parts if isinstance(part, Mapping)):
+    if not is_tied(agent.config):
         return {}
     absent = [tensor for key, tensor in base.tensors.items() if key not in agent.tensors]
     pairs = [(tensor.name, embedding_of(tensor.name, tensor.shape, agent.tensors.values())) for tensor in absent]

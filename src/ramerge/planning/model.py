@@ -9,26 +9,26 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from ramerge.checkpoint import scaled
-from ramerge.checkpoint.arena import room
-from ramerge.checkpoint.hub import Model
-from ramerge.checkpoint.identity import Identity
-from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.outputs import Out
-from ramerge.checkpoint.scaled import Scaled
-from ramerge.checkpoint.storage.place import Place
-from ramerge.checkpoint.tensor import Tensor
-from ramerge.checkpoint.write import Shard
 from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.foundation.text import enumerated, without_secrets
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
 from ramerge.methods.base import Counted, Layer, Statistic
 from ramerge.methods.moved import ORDERED, absolute
-from ramerge.methods.table import Method
+from ramerge.methods.registry import Method
+from ramerge.output.outputs import Out
+from ramerge.output.write import Shard
 from ramerge.recipe.layers import layer_of
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
+from ramerge.storage.models import FoundModel
+from ramerge.storage.place import Place
+from ramerge.tensors import scaled
+from ramerge.tensors.arena import room
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.identity import Identity
+from ramerge.tensors.scaled import Scaled
+from ramerge.tensors.tensor import Tensor
 
 
 class Source(NamedTuple):
@@ -44,7 +44,7 @@ class Source(NamedTuple):
         return f"importance of {self.owner}" if self.is_importance else self.owner
 
 
-class Part(NamedTuple):
+class OutputPart(NamedTuple):
     """A tensor of an output file.
 
     Attributes:
@@ -100,7 +100,7 @@ class TensorPlan:
     sources: tuple[Source, ...]
     action: Literal["merge", "copy", "compare"]
     dtype: str
-    parts: tuple[Part, ...]
+    parts: tuple[OutputPart, ...]
     rule: int = 0
     unit: int = 1
     chunk: int = 1
@@ -305,7 +305,7 @@ class Resources:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contents:
+class PlannedContents:
     """The tensors of the output, and what is read for them.
 
     Attributes:
@@ -315,17 +315,19 @@ class Contents:
         companions: relative name to source of the files that are copied.
         files: the identities of all input files before they were read.
         rounds: for each read before the merging pass: the statistics to count, by the tensor's index.
-        guessed: whether the merging pass comes first, with what a sample says that they will count; they are only
+        predicted: whether the merging pass comes first, with what a sample says that they will count; they are only
             counted if that proves wrong.
         digest: the key for storing counts of these inputs; None if counts are not stored.
         vocabulary: rows of the embeddings if models have different numbers of them.
+        untied: whether the output embeddings are a tensor of their own although the base's `config.json` ties them.
         remembered: stored results of earlier reads of the same files, by statistic and part of the model.
-        bytes_read: bytes of weights that are read, in all passes together; of a `guessed` plan, if the guess is right.
+        bytes_read: bytes of weights that are read, in all passes together; of a `predicted` plan, if it is right.
         bytes_in_full: what `bytes_read` were if all agents were whole checkpoints; the same if none is a delta.
         bytes_written: bytes of the output's safetensors files, of all points.
         below: the model on which the output is a delta; None if the output is a checkpoint.
         dequantised_to: dtype of a quantised base's tensors in the output; None if the base is not quantised, or if the
             output is quantised like it.
+        stated: the dtype that the base's `config.json` states.
     """
 
     tensors: tuple[TensorPlan, ...] = field(default=(), repr=False)
@@ -334,19 +336,21 @@ class Contents:
     companions: Mapping[str, Place] = field(default_factory=dict, repr=False)
     files: Mapping[Place, Identity] = field(default_factory=dict, repr=False)
     rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
-    guessed: bool = False
+    predicted: bool = False
     digest: bytes | None = field(default=None, repr=False)
     vocabulary: int | None = None
+    untied: bool = False
     remembered: Mapping[tuple[Counted, str], Any] = field(default_factory=dict, repr=False)
     bytes_read: int = 0
     bytes_in_full: int = 0
     bytes_written: int = 0
     below: Checkpoint | None = field(default=None, repr=False)
     dequantised_to: str | None = None
+    stated: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Contents):
+class MergePlan(PlannedContents):
     """Everything that is known about a merge from headers. It can be carried out if `problems` is empty.
 
     Attributes:
@@ -371,9 +375,9 @@ class Plan(Contents):
     out: Out | None
     overwrite: bool
     in_memory: bool
-    base: Model
-    agents: Mapping[str, Model]
-    importances: Mapping[str, Model]
+    base: FoundModel
+    agents: Mapping[str, FoundModel]
+    importances: Mapping[str, FoundModel]
     adapters: tuple[str, ...]
     formats: Mapping[str, str]
     resources: Resources
@@ -401,7 +405,7 @@ class Plan(Contents):
     @property
     def passes(self) -> int:
         """Number of reads of the inputs: one for each round of counting, and one for merging."""
-        return 1 if self.guessed else len(self.rounds) + 1
+        return 1 if self.predicted else len(self.rounds) + 1
 
     @property
     def counts(self) -> str:
@@ -443,12 +447,25 @@ class Plan(Contents):
     def loads_as(self) -> str | None:
         """The dtype that `config.json` must state; None if it states the right one.
 
-        If the recipe asks for one, it is the widest of the output's.
+        That is the widest of the output's. Models that store some tensors in a wider one than they state, such as
+        routers, keep what they state.
         """
-        floats = {tensor.dtype for tensor in self.tensors if tensor.base.is_float}
-        if self.recipe.dtype in (None, LIKE_BASE):
-            return self.dequantised_to
-        return widest(floats) if floats else None
+        floats: Counter[str] = Counter()
+        for tensor in self.tensors:
+            if tensor.base.is_float:
+                floats[tensor.dtype] += tensor.base.elements
+        if not floats or any(tensor.quantised is not None for tensor in self.tensors):
+            return None
+        stated = self.dequantised_to or self.stated or floats.most_common(1)[0][0]
+        wider = [tensor for tensor in self.tensors if tensor.base.is_float and widest({tensor.dtype, stated}) != stated]
+        if self.recipe.dtype in (None, LIKE_BASE) and stated in floats and all(map(self._is_published, wider)):
+            return stated if stated != self.stated or self.dequantised_to else None
+        return widest(floats)
+
+    def _is_published(self, tensor: TensorPlan) -> bool:
+        """Whether the files beside the base's `config.json` hold a tensor in the output's dtype."""
+        config = self.companions.get("config.json")
+        return config is not None and all(leaf.path.parent == config.parent for leaf in tensor.base.origin.leaves())
 
     @cached_property
     def input_dtypes(self) -> dict[str, str]:
@@ -470,7 +487,7 @@ class Plan(Contents):
             if counts
         }
 
-    def lenient(self, tensor: TensorPlan) -> bool:
+    def allow_nonfinite(self, tensor: TensorPlan) -> bool:
         """Whether NaN and Inf of a tensor are computed with."""
         return self.recipe.allow.non_finite and not tensor.together
 
@@ -544,7 +561,7 @@ class Plan(Contents):
         """Names of tensors that rules take from an agent whose dtype is wider than the output's."""
         return tuple(tensor.name for tensor in self.tensors if tensor.action == "copy" and tensor.narrowed)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, `without_secrets`."""
         values = {
             "method": self.method.name,

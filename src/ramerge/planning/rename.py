@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from time import monotonic
 
-from ramerge.checkpoint.model import Checkpoint
 from ramerge.foundation.text import quoted
-from ramerge.planning.conventions import fit
 from ramerge.planning.findings import Findings, listed
+from ramerge.planning.name_mappings import fit
 from ramerge.recipe.model import Recipe, Rename
+from ramerge.recipe.patterns import replace_all
+from ramerge.tensors.checkpoint import Checkpoint
+
+# For all names of an agent; a hundred thousand names take a fraction of a second.
+_SECONDS = 5
 
 
 def fitted_agents(
@@ -47,9 +51,16 @@ def _renamed(
 ) -> Checkpoint:
     """The agent after the recipe's rules."""
     names = {old: old for old in agent.tensors}
+    deadline = monotonic() + _SECONDS
     for number, rule in enumerate(rules):
         if rule.agent in (None, name):
-            changed = {old: re.sub(rule.pattern, rule.to, new) for old, new in names.items()}
+            try:
+                changed = {old: replace_all(rule.pattern, rule.to, new, deadline) for old, new in names.items()}
+            except ValueError as error:
+                text = findings.document.where(("rename", str(number)), f"{quoted(rule.pattern)}: {error}")
+                findings.problems.append(text)
+                caught[number] += 1
+                return agent
             caught[number] += sum(names[old] != new for old, new in changed.items())
             names = changed
     twice = [new for new, count in Counter(names.values()).items() if count > 1]

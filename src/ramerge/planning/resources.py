@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ramerge.checkpoint.read import AHEAD_BYTES
-from ramerge.checkpoint.storage.place import Remote
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.machine import check_threads, memory, processors
 from ramerge.methods.base import Statistic
 from ramerge.planning.findings import Findings
-from ramerge.planning.inputs import Inputs
-from ramerge.planning.model import Contents, Resources, TensorPlan
+from ramerge.planning.inputs import OpenedInputs
+from ramerge.planning.model import PlannedContents, Resources, TensorPlan
 from ramerge.recipe.model import parse_size
 from ramerge.recipe.points import Point
+from ramerge.storage.place import Remote
+from ramerge.tensors.reader import AHEAD_BYTES
 
 # Resident memory of the process without buffers: Python, NumPy, numba, the compilation of kernels, which grows with the
 # number of agents, and the plan's memory for each tensor of each input. Measured; tests compare peaks with plans.
@@ -37,7 +37,7 @@ _LARGEST_BLOCK = 1 << 19
 _LARGEST_BLOCK_OF_DELTAS = 1 << 20
 # Elsewhere, a block of a tensor that is not stored as it is read is a request, or several. These cost servers and
 # clients more than the caches save.
-_LARGEST_BLOCK_ELSEWHERE = 1 << 22
+_LARGEST_REMOTE_BLOCK = 1 << 22
 # Bytes of a file elsewhere that a worker reads in one request, as blocks that follow one another. Far more would not
 # cost servers less, and would leave some workers without work at the end.
 _RUN = 32_000_000
@@ -54,7 +54,7 @@ _SHARE_OF_MEMORY = 0.5
 
 
 @dataclass(frozen=True)
-class Limits:
+class ResourceLimits:
     """The user's limits.
 
     Attributes:
@@ -66,7 +66,7 @@ class Limits:
     memory: int | None
 
 
-def read_limits(threads: int | None, max_memory: int | str | None) -> Limits:
+def read_limits(threads: int | None, max_memory: int | str | None) -> ResourceLimits:
     """The limits of a run, checked.
 
     Args:
@@ -78,16 +78,16 @@ def read_limits(threads: int | None, max_memory: int | str | None) -> Limits:
     """
     check_threads(threads)
     try:
-        return Limits(threads, parse_size(max_memory) if max_memory is not None else None)
+        return ResourceLimits(threads, parse_size(max_memory) if max_memory is not None else None)
     except ValueError as error:
         raise RecipeError(f"--max-memory: {error}") from error
 
 
 def cut(
     points: Sequence[Point],
-    inputs: Inputs,
-    contents: Contents,
-    limits: Limits,
+    inputs: OpenedInputs,
+    contents: PlannedContents,
+    limits: ResourceLimits,
     findings: Findings,
     *,
     in_memory: bool = False,
@@ -119,7 +119,9 @@ def cut(
     fixed += _BYTES_OF_CODES if any(checkpoint.quantised for checkpoint in inputs.opened) else 0
     fixed += _collected(points, tensors) if in_memory else 0
     fixed += _BYTES_OF_SENDING if sends else 0
-    partials, scratch = _partials(contents, observed, agents), _scratch(points, tensors, agents)
+    # of each worker one set of counts that it fills, and one that waits to be added up
+    partials, scratch = 2 * _counts(contents, observed, agents), _scratch(points, tensors, agents)
+    fixed += _sums(contents, observed, agents)
     budget = limits.memory or fixed + _DEFAULT_BUFFERS
     if scratch and not limits.memory:
         # one whole matrix must be possible; several at a time are faster, if they leave room for others
@@ -127,16 +129,16 @@ def cut(
     workers = _workers(points, inputs, limits, solves=scratch > 0)
 
     kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
-    elsewhere = any(isinstance(path, Remote) for path in inputs.files)
+    remote = any(isinstance(path, Remote) for path in inputs.files)
     deltas = sum(agent.delta is not None for agent in inputs.opened_agents.values())
 
     def resources(workers: int, block: int) -> Resources:
         buffer = max((tensor.buffer_bytes(block) for tensor in kinds), default=0)
-        each = buffer + scratch + partials + (models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if elsewhere else 0)
-        return Resources(workers, block, buffer, fixed + workers * each + 3 * partials, each)
+        each = buffer + scratch + partials + (models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0)
+        return Resources(workers, block, buffer, fixed + workers * each, each)
 
     block = _largest_block(inputs)
-    least = min(workers, _FEW) if elsewhere and not limits.threads else workers
+    least = min(workers, _FEW) if remote and not limits.threads else workers
     while block > smallest and resources(least, block).peak_memory_bytes > budget:
         block //= 2
     while workers > 1 and resources(workers, block).peak_memory_bytes > budget:
@@ -147,7 +149,7 @@ def cut(
         given = f"--max-memory: {limits.memory:,} bytes are too little (compiling in a first run counts, too)"
         findings.problem(f"{given}; give at least {needed}")
     # a worker that solves for a matrix would let the answers to its requests wait
-    return replace(made, run_bytes=_run(models, tensors, workers)) if elsewhere and not scratch else made
+    return replace(made, run_bytes=_run(models, tensors, workers)) if remote and not scratch else made
 
 
 def _run(models: int, tensors: Sequence[TensorPlan], workers: int) -> int:
@@ -155,15 +157,15 @@ def _run(models: int, tensors: Sequence[TensorPlan], workers: int) -> int:
     return min(models * _RUN, sum(tensor.bytes_read for tensor in tensors) // (workers * _RUNS))
 
 
-def _largest_block(inputs: Inputs) -> int:
+def _largest_block(inputs: OpenedInputs) -> int:
     """The most elements of a block that are of use."""
     if any(isinstance(path, Remote) for path in inputs.files):
-        return _LARGEST_BLOCK_ELSEWHERE
+        return _LARGEST_REMOTE_BLOCK
     has_deltas = any(agent.delta is not None for agent in inputs.opened_agents.values())
     return _LARGEST_BLOCK_OF_DELTAS if has_deltas else _LARGEST_BLOCK
 
 
-def _workers(points: Sequence[Point], inputs: Inputs, limits: Limits, *, solves: bool) -> int:
+def _workers(points: Sequence[Point], inputs: OpenedInputs, limits: ResourceLimits, *, solves: bool) -> int:
     """The most workers that are of use."""
     if solves and any(point.method.runs_on(point.parameters[0]) != "cpu" for point in points):
         return 1  # a GPU takes one matrix after another
@@ -176,10 +178,37 @@ def _kept(tensors: Sequence[TensorPlan], observed: Sequence[Statistic], agents: 
     return len(tensors) * sum(statistic.blank(agents).nbytes for statistic in observed)
 
 
-def _partials(contents: Contents, observed: Sequence[Statistic], agents: int) -> int:
-    """Bytes of the counters of one block."""
-    counted = [statistic for wanted in contents.rounds for group in set(wanted.values()) for statistic in group]
-    return max((statistic.blank(agents).nbytes for statistic in (*counted, *observed)), default=0) * 2
+def _counts(contents: PlannedContents, observed: Sequence[Statistic], agents: int) -> int:
+    """The most bytes of all counts of one block."""
+    groups = [group for wanted in contents.rounds for group in set(wanted.values())]
+    return max((_nbytes(group, agents) for group in (*groups, observed)), default=0)
+
+
+def _sums(contents: PlannedContents, observed: Sequence[Statistic], agents: int) -> int:
+    """The most bytes of counts, in 64 bits, of parts of the model that are begun and not complete."""
+    rounds = [*contents.rounds, dict.fromkeys(range(len(contents.tensors) if observed else 0), tuple(observed))]
+    return max(_open(contents.tensors, wanted, agents) for wanted in rounds)
+
+
+def _open(tensors: Sequence[TensorPlan], wanted: Mapping[int, Sequence[Statistic]], agents: int) -> int:
+    """The most bytes of sums at a time if tensors are counted one after another."""
+    last = {(each, tensors[i].part(each.scope)): i for i in sorted(wanted) for each in wanted[i]}
+    sizes: dict[Statistic, int] = {}
+    begun: dict[tuple[Statistic, str], int] = {}
+    most = 0
+    for i in sorted(wanted):
+        for each in wanted[i]:
+            if each not in sizes:
+                sizes[each] = 8 * each.blank(agents).size
+            begun[each, tensors[i].part(each.scope)] = sizes[each]
+        most = max(most, sum(begun.values()))
+        for key in [key for key in begun if last[key] == i]:
+            del begun[key]
+    return most
+
+
+def _nbytes(statistics: Sequence[Statistic], agents: int) -> int:
+    return sum(statistic.blank(agents).nbytes for statistic in statistics)
 
 
 def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int) -> int:

@@ -19,12 +19,12 @@ _WORTH_A_SAMPLE = 1 << 24
 _SPREAD = 0x9E3779B1
 
 
-def guessed(rounds: Sequence[dict[int, tuple[Statistic, ...]]], tensors: Sequence[TensorPlan]) -> bool:
+def predicted(rounds: Sequence[dict[int, tuple[Statistic, ...]]], tensors: Sequence[TensorPlan]) -> bool:
     """Whether everything that must be counted before a merge may be guessed from a sample."""
     wanted = {statistic for wanted in rounds for statistics in wanted.values() for statistic in statistics}
     asked = wanted - {statistic.after for statistic in wanted}
     counted = sum(tensor.base.elements for tensor in tensors if tensor.merged)
-    return bool(asked) and counted >= _WORTH_A_SAMPLE and all(statistic.guessable for statistic in asked)
+    return bool(asked) and counted >= _WORTH_A_SAMPLE and all(statistic.predictable for statistic in asked)
 
 
 def sample(tensors: Sequence[TensorPlan]) -> Iterator[Batch]:

@@ -1,29 +1,27 @@
-"""Vocabularies of different sizes: which rows of the embeddings which models have, and whether their tokens agree.
+"""Vocabularies: which rows of the embeddings which models have, and whether their tokens agree.
 
-Row i of an embedding belongs to token i. Models pad their vocabulary, and training may add tokens at its end. With
-`allow.vocabulary: common` the rows that all models have are merged, and rows that only some have come from these.
+Row i of an embedding belongs to token i. Models pad their vocabulary, and training may add tokens at its end, so teams
+that train the same base give the same rows to different tokens. With `allow.vocabulary: common` the rows that all
+models have are merged, and rows that only some have come from these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from ramerge.checkpoint.embeddings import EMBEDDINGS, HEADS
-from ramerge.checkpoint.model import Checkpoint
-from ramerge.checkpoint.storage.place import Place
-from ramerge.checkpoint.tensor import Tensor
 from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.jsontext import Limits, read
 from ramerge.foundation.text import quoted
 from ramerge.planning.findings import Findings, listed
+from ramerge.planning.tokens import TokenReader
 from ramerge.recipe.model import Recipe
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.embeddings import EMBEDDINGS, HEADS
+from ramerge.tensors.tensor import Tensor
 
 BASE = "base"
-# A vocabulary of half a million tokens with its merges.
-_LIMITS = Limits(size=128_000_000, signs=8_000_000)
+_SOME = 5
 
 
 @dataclass(frozen=True)
@@ -74,35 +72,49 @@ def check_tokens(
     rows: Mapping[str, Sequence[Rows]],
     findings: Findings,
 ) -> str | None:
-    """Refuse models that have different tokens in the same row, and say which rows come from where.
+    """Refuse models that have different tokens in the same row, and say whose tokens the output's tokenizer lacks.
 
     Returns:
-        The agent whose tokenizer the output needs, because it knows tokens that the base does not; None for the base's.
+        The agent whose tokenizer and template the output gets; None for those of the base.
     """
-    if recipe.allow.vocabulary is None:
-        return None
     for name, segments in rows.items():
         findings.notes += [f"{name}: {_said(segment)}" for segment in segments]
-    known: dict[int, tuple[str, str]] = {}
-    furthest, chosen = -1, None
-    for model, checkpoint in {BASE: base, **agents}.items():
-        tokens = _tokens(model, checkpoint, findings)
-        clashes = [
-            f"{number} is {quoted(token)}, but {quoted(known[number][1])} in {known[number][0]}"
-            for number, token in sorted(tokens.items())
-            if known.get(number, (model, token))[1] != token
-        ]
-        if clashes:
-            text = f"{checkpoint.directory}: has other tokens in rows that are merged: {listed(clashes)}"
-            findings.problem(f"{text}; models with different tokens cannot be merged", None if model == BASE else model)
-        known = {**{number: (model, token) for number, token in tokens.items()}, **known}
-        last = max(tokens, default=-1)
-        if last > furthest:
-            furthest, chosen = last, model
-    if chosen in (None, BASE) or recipe.companions is not None:
-        return None
-    findings.notes.append(f"the output gets the tokenizer of {chosen}, which has tokens that the base does not have")
-    return chosen
+    models = dict(agents) if recipe.base is None else {BASE: base, **agents}
+    tokens = _tokens(models, recipe, findings)
+    _refuse_clashes(tokens, models, recipe, findings)
+    chosen = recipe.companions or next(iter(models))
+    if recipe.allow.vocabulary is not None and recipe.companions is None:
+        furthest = max(tokens, key=lambda model: max(tokens[model], default=-1), default=chosen)
+        if furthest != chosen:
+            findings.notes.append(
+                f"the output gets the tokenizer of {furthest}, which has tokens that {_whose(chosen)} does not have"
+            )
+            chosen = furthest
+    _warn_of_lost(tokens, chosen, recipe, findings)
+    return chosen if chosen in agents and chosen != next(iter(models)) else None
+
+
+def check_same_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings) -> None:
+    """Refuse models with different tokens in a recipe of mergekit's form that asks for another tokenizer."""
+    key = findings.document.same_tokenizers
+    if key is None:
+        return
+    reader = TokenReader(recipe.allow.outside_links)
+    try:
+        known = reader.digest_of(base) is not None
+        others = [name for name, agent in agents.items() if not _have_same_tokens(base, agent, reader)]
+    except CheckpointError as error:
+        findings.error(error, "")
+        return
+    if others:
+        what = f"{listed(others)} and the base have different tokens" if known else "the base's tokens are not known"
+        text = f"{what}, so mergekit would rearrange embeddings, which is not supported; without this key the output"
+        findings.problems.append(findings.document.where(key, f"{text} gets the base's tokenizer"))
+
+
+def _have_same_tokens(one: Checkpoint, other: Checkpoint, reader: TokenReader) -> bool:
+    digests = {reader.digest_of(one), reader.digest_of(other)}
+    return None not in digests and (len(digests) == 1 or reader.tokens_of(one) == reader.tokens_of(other))
 
 
 def _said(rows: Rows) -> str:
@@ -112,53 +124,73 @@ def _said(rows: Rows) -> str:
     return which if len(rows.owners) > 1 else f"{which} only"
 
 
-def _tokens(model: str, checkpoint: Checkpoint, findings: Findings) -> dict[int, str]:
-    """Number to token of a model's tokenizer; empty if its files are of a kind that is not read."""
-    for folder in (*checkpoint.tokenizers, checkpoint.beside):
+def _tokens(models: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings) -> dict[str, Mapping[int, bytes]]:
+    """Row to token of each model that has a tokenizer; empty if the files of all are the same."""
+    reader = TokenReader(recipe.allow.outside_links)
+    digests: dict[str, bytes] = {}
+    found: dict[bytes, Mapping[int, bytes]] = {}
+    for name, model in models.items():
         try:
-            found = _from_files(folder)
+            digest = reader.digest_of(model)
         except CheckpointError as error:
-            findings.error(error, "" if model == BASE else model)
-            return {}
-        if found:
-            return found
-    findings.notes.append(f"{model}: has no tokenizer.json or vocab.json, so its tokens are not compared with others")
-    return {}
+            findings.error(error, "" if name == BASE else name)
+            continue
+        if digest is not None:
+            digests[name] = digest
+        elif (file := reader.unread(model)) is not None:
+            findings.notes.append(f"{name}: tokens in {file} are not compared with those of other models")
+    if len(set(digests.values())) < 2:
+        return {}
+    for name, digest in digests.items():
+        if digest not in found:
+            found[digest] = reader.tokens_of(models[name])
+    return {name: found[digest] for name, digest in digests.items()}
 
 
-def _from_files(folder: Place) -> dict[int, str]:
-    names: dict[int, str] = {}
-    if (folder / "tokenizer.json").is_file():
-        values = _json(folder / "tokenizer.json")
-        model = values.get("model")
-        names |= _numbered(model.get("vocab") if isinstance(model, Mapping) else None)
-        names |= _added(values.get("added_tokens"))
-    elif (folder / "vocab.json").is_file():
-        names |= _numbered(_json(folder / "vocab.json"))
-        if (folder / "added_tokens.json").is_file():
-            names |= _numbered(_json(folder / "added_tokens.json"))
-    return names
+def _refuse_clashes(
+    tokens: Mapping[str, Mapping[int, bytes]], models: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings
+) -> None:
+    """Refuse different tokens in a row, which would be merged with one another."""
+    first: dict[int, str] = {}
+    for name, own in tokens.items():
+        clashes = [row for row, token in own.items() if row in first and tokens[first[row]][row] != token]
+        for row in own:
+            first.setdefault(row, name)
+        if not clashes:
+            continue
+        some = [
+            f"{row} is {_shown(own[row])}, but {_shown(tokens[first[row]][row])} in {first[row]}"
+            for row in sorted(clashes)[:_SOME]
+        ]
+        more = f", and {len(clashes) - _SOME:,} more" if len(clashes) > _SOME else ""
+        text = f"has other tokens in the same rows of the embeddings: {', '.join(some)}{more}"
+        if recipe.allow.different_tokens:
+            findings.notes.append(f"{name}: {text} (allow.different_tokens)")
+        else:
+            advice = "merging these rows mixes tokens; allow.different_tokens: true does so"
+            findings.problem(f"{models[name].directory}: {text} ({advice})", name)
 
 
-def _json(path: Place) -> dict[str, Any]:
-    try:
-        return read(path, _LIMITS)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+def _warn_of_lost(tokens: Mapping[str, Mapping[int, bytes]], chosen: str, recipe: Recipe, findings: Findings) -> None:
+    """Warn of tokens that the output's tokenizer does not have; only note it if the recipe chooses the tokenizer."""
+    for name, own in tokens.items():
+        lost = sorted(own.keys() - tokens.get(chosen, own).keys())
+        if not lost:
+            continue
+        some = [f"{_shown(own[row])} in row {row:,}" for row in lost[:_SOME]]
+        more = f", and {len(lost) - _SOME:,} more" if len(lost) > _SOME else ""
+        text = f"has {len(lost):,} token{'s' if len(lost) > 1 else ''} that the tokenizer of the output lacks: "
+        text += f"{', '.join(some)}{more}. The output gets {_whose(chosen)}"
+        if recipe.companions is not None:
+            findings.notes.append(f"{name}: {text}")
+        else:
+            takes = "" if name == BASE else f"companions: {name} takes that of {name}; "
+            findings.warn(f"{text} ({takes}companions: {chosen} accepts it)", "" if name == BASE else name)
 
 
-def _numbered(vocabulary: Any) -> dict[int, str]:
-    """Number to token, of `{token: number}` or of a list of `[token, score]`."""
-    if isinstance(vocabulary, Mapping):
-        return {number: str(token) for token, number in vocabulary.items() if isinstance(number, int)}
-    pairs: Iterable[Any] = vocabulary if isinstance(vocabulary, Sequence) else ()
-    return {number: str(pair[0]) for number, pair in enumerate(pairs) if isinstance(pair, Sequence) and pair}
+def _whose(model: str) -> str:
+    return "that of the base" if model == BASE else f"that of {model}"
 
 
-def _added(tokens: Any) -> dict[int, str]:
-    entries = tokens if isinstance(tokens, Sequence) else ()
-    return {
-        entry["id"]: str(entry.get("content"))
-        for entry in entries
-        if isinstance(entry, Mapping) and isinstance(entry.get("id"), int)
-    }
+def _shown(token: bytes) -> str:
+    return quoted(token.decode("utf-8", "replace"))

@@ -5,5 +5,7 @@ mergekit/    translates recipes from mergekit's form
 model        the structure of a recipe
 checks       checks beyond the structure: methods, parameters, names of agents
 layers       what a layer is
+paths        where relative paths start
+patterns     regular expressions of rename rules, in bounded time
 words        keys and values in words of a command line
 """

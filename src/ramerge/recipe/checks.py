@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.methods.base import Method, names_agent
-from ramerge.methods.table import METHODS, all_parameters, complete
+from ramerge.methods.registry import METHODS, all_parameters, complete
 from ramerge.recipe.document import Document, Key
 from ramerge.recipe.model import DEFAULT_METHOD, Recipe, read_structure
 from ramerge.recipe.sentences import describe
@@ -76,7 +76,7 @@ def _parameter_problems(
     problems = []
     for name in given:
         if name not in fields and (only is None or name in only):
-            others = [other.name for other in METHODS.values() if name in other.parameters.model_fields]
+            others = [other.name for other in METHODS.usable().values() if name in other.parameters.model_fields]
             hint = f" ({name} belongs to {', '.join(others)})" if others else ""
             problems.append(document.unknown((*key, name), f"parameter of {method.name}", name, list(fields), hint))
     kept = {name: value for name, value in given.items() if name in fields}
@@ -126,7 +126,9 @@ def _agent_problems(document: Document) -> list[str]:
     weighted = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get("importance")}
     for name in agents:
         if method is not None and method.needs_importance and name not in weighted:
-            text = f"has no importance, but {method.name} needs it; `ramerge fisher --model MODEL --data FILE FOLDER`"
+            text = (
+                f"has no importance, but {method.name} needs it; `ramerge fisher --agent NAME=MODEL --data FILE FOLDER`"
+            )
             text += f" estimates it; then pass --importance {name}=FOLDER"
             problems.append(document.where(("agents", name), text))
         elif method is not None and not method.needs_importance and name in weighted:

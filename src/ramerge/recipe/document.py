@@ -20,13 +20,19 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from ramerge.foundation.errors import RecipeError, reason
 from ramerge.foundation.jsontext import nesting
-from ramerge.foundation.text import brief, is_unicode, one_line, quoted, unknown
+from ramerge.foundation.text import brief, is_unicode, one_line, quoted, unknown, without_secrets
 
 # Parsing YAML is slow, a millisecond for four lines. So the size of a text is checked first.
 _MAX_BYTES = 200_000
+_REMOTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?=[^/])")
 _MAX_SIGNS = 5_000
 _MAX_DEPTH = 32
 _MAX_NODES = 10_000
+
+_SEVERAL = (
+    "a second YAML document begins here, as in files for mergekit-multi, but a recipe is one document; write each into "
+    "a file of its own and run them in order, each on the outputs of those before it"
+)
 
 Key = tuple[str, ...]
 
@@ -43,7 +49,10 @@ class Document:
         text: the file's lines.
         flags: paths of keys that came from the command line, with the flag as written.
         layers: the number of layers that `slices` of a recipe in mergekit's form states; None if it states none.
+        same_tokenizers: the key of a recipe in mergekit's form that has no effect only if all models have the same
+            tokens; None if there is no such key.
         warnings: what is probably not what is wanted in a recipe that was translated from there.
+        notes: what else to say about it.
     """
 
     values: dict[str, Any]
@@ -53,7 +62,9 @@ class Document:
     text: list[str] = field(default_factory=list)
     flags: dict[Key, str] = field(default_factory=dict)
     layers: int | None = None
+    same_tokenizers: Key | None = None
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def where(self, key: Key, message: str) -> str:
         """`message` about the value at `key`, with the file, the line and its text."""
@@ -61,7 +72,9 @@ class Document:
         label = f"{name}: {message}" if name else message
         for length in range(len(key), 0, -1):
             if key[:length] in self.flags:
-                return f"{self.flags[key[:length]]}: {message}"
+                flag = self.flags[key[:length]]
+                named = f"{flag.rpartition('=')[2]}: "  # the value, if the flag shows it
+                return f"{flag}: {message.removeprefix(named)}"
             if key[:length] in self.lines:
                 number = self.lines[key[:length]]
                 line = brief(self.text[number - 1].rstrip(), 200) if number <= len(self.text) else ""
@@ -133,7 +146,9 @@ def document_of(model: str, label: str, method: str | None = "passthrough") -> D
     return document
 
 
-def read_document(path: Path, form: str = "a recipe is a mapping with the keys method, base and agents") -> Document:
+def read_document(
+    path: str | Path, form: str = "a recipe is a mapping with the keys method, base and agents"
+) -> Document:
     """Read the file of a recipe, or of something else that is a mapping of values.
 
     Args:
@@ -143,6 +158,10 @@ def read_document(path: Path, form: str = "a recipe is a mapping with the keys m
     Raises:
         RecipeError: the file does not exist, is not YAML, or holds no mapping.
     """
+    if (remote := _REMOTE.match(str(path))) is not None:  # a Path has kept one slash only
+        where = f"{remote[1]}://{str(path)[remote.end() :]}"
+        raise RecipeError(f"{without_secrets(where)}: a recipe must be a local file; download it first")
+    path = Path(path)
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
@@ -167,6 +186,8 @@ def read_document(path: Path, form: str = "a recipe is a mapping with the keys m
         ) from error
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
+        if "single document" in str(error.context):
+            raise RecipeError(f"{path}:{line}: {_SEVERAL}") from error
         raise RecipeError(f"{path}:{line}: not valid YAML: {error.problem or error.context}") from error
     except ValueError as error:
         raise RecipeError(_long_number(path, text) or f"{path}: not valid YAML: {error}") from error

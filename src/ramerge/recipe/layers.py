@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"(?:^|\.)([0-9]{1,9})\.")
 _COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 
-class Layer(NamedTuple):
+class LayerRange(NamedTuple):
     """A layer of a model.
 
     Attributes:
@@ -35,10 +35,10 @@ class Layer(NamedTuple):
         return f"{self.stack}.{self.number}" if self.stack else str(self.number)
 
 
-def layer_of(name: str) -> Layer | None:
+def layer_of(name: str) -> LayerRange | None:
     """The layer of a tensor of this name; None if it belongs to no layer."""
     found = _NUMBER.search(name)
-    return Layer(name[: found.start()], int(found[1])) if found else None
+    return LayerRange(name[: found.start()], int(found[1])) if found else None
 
 
 def parse_layers(text: str) -> set[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -28,6 +28,7 @@ from ramerge.foundation.text import quoted
 from ramerge.methods.base import SEED
 from ramerge.recipe.document import Document
 from ramerge.recipe.layers import layer_of, parse_layers
+from ramerge.recipe.patterns import LONGEST_NAME, check_template
 from ramerge.recipe.sentences import describe
 
 DEFAULT_METHOD = "ram+"
@@ -92,6 +93,11 @@ class Agent(_Strict):
         model: a folder, or a hub id with an optional `@revision`.
         delta: instead of `model`: the folder or hub id of a delta on the base, or a list of them, applied in order.
         importance: a folder or hub id with importances for every tensor of the model, for methods that need them.
+
+    Example:
+        >>> agents = {"code": ramerge.Agent(model="coder"), "tool": "tool"}
+        >>> ramerge.Recipe(base="base", agents=agents).agents["tool"].model
+        'tool'
     """
 
     model: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
@@ -131,6 +137,12 @@ class Rule(_Strict):
         keep: `base`.
         take: name of the agent.
         parameters: the method's parameters that differ from the recipe's.
+
+    Example:
+        >>> rules = [ramerge.Rule(match="*norm*", keep="base")]
+        >>> recipe = ramerge.Recipe(base="base", agents={"code": "coder"}, rules=rules)
+        >>> [note for note in ramerge.plan(recipe).notes if "rule" in note] != []
+        True
     """
 
     match: Annotated[tuple[str, ...], BeforeValidator(_as_patterns), Field(min_length=1, strict=False)] = ("*",)
@@ -170,18 +182,23 @@ class Rename(_Strict):
         pattern: a regular expression of Python; its key in a recipe is `from`. Every match is replaced.
         to: the text in its place; `\\1` is what the first group caught.
         agent: the only agent that the rule is for; by default it is for all.
+
+    Example:
+        >>> rename = [ramerge.Rename(**{"from": "^actor[.]", "to": ""})]
+        >>> ramerge.Recipe(base="base", agents={"code": "coder"}, rename=rename).rename[0].to
+        ''
     """
 
-    pattern: Annotated[str, Field(alias="from", min_length=1)]
-    to: str
+    pattern: Annotated[str, Field(alias="from", min_length=1, max_length=LONGEST_NAME)]
+    to: Annotated[str, Field(max_length=LONGEST_NAME)]
     agent: str | None = None
 
     @model_validator(mode="after")
     def _can_be_used(self) -> Rename:
         try:
             re.compile(self.pattern)
-            re.sub(f"(?:{self.pattern})|", self.to, "")
-        except (re.error, IndexError) as error:
+            check_template(self.pattern, self.to)
+        except (re.error, ValueError, RecursionError) as error:
             raise ValueError(f"{self.pattern!r} to {self.to!r}: {error}") from error
         return self
 
@@ -193,17 +210,26 @@ class Allow(_Strict):
         missing_tensors: agents may lack tensors; the base's tensor is used instead.
         extra_tensors: agents may have tensors that the base lacks; these are dropped.
         different_shapes: agents' tensors may have other shapes; the base's tensor is used instead.
+        different_tokens: models may have different tokens in the same row of their embeddings; these rows are merged.
+        swapped_base: the base may look like an agent, and an agent like the base that the others were trained from.
         non_finite: the weights may hold NaN and Inf; they follow the rules of IEEE arithmetic. Not where a method
             computes elements of a tensor from one another, all of which they would spoil.
         outside_links: files of a checkpoint may be links to files outside of it.
         vocabulary: `common`: embeddings may have different numbers of rows. Rows that all models have are merged, and
             rows that only some have come from these.
-        config: keys of config.json that may differ, although they change what the weights mean.
+        config: keys of config.json that may differ, although they change or may change what the weights mean.
+
+    Example:
+        >>> allow = ramerge.Allow(missing_tensors=True)
+        >>> ramerge.plan(ramerge.Recipe(base="base", agents={"code": "coder"}, allow=allow)).problems
+        ()
     """
 
     missing_tensors: bool = False
     extra_tensors: bool = False
     different_shapes: bool = False
+    different_tokens: bool = False
+    swapped_base: bool = False
     non_finite: bool = False
     outside_links: bool = False
     vocabulary: Literal["common"] | None = None
@@ -242,6 +268,11 @@ class Recipe(_Strict):
 
     Raises:
         RecipeError: the structure is wrong; all problems are listed.
+
+    Example:
+        >>> recipe = ramerge.Recipe(base="base", agents={"code": "coder", "tool": "tool"}, parameters={"r": 0.2})
+        >>> ramerge.merge(recipe, "merged").parameters["r"]
+        0.2
     """
 
     inside: ClassVar[dict[str, type[BaseModel]]] = {"agents": Agent, "rules": Rule, "rename": Rename, "allow": Allow}
@@ -292,6 +323,39 @@ class Recipe(_Strict):
     def seed(self) -> int | None:
         """The seed of the coins that round results; None to round to nearest."""
         return self.rounding_seed if self.rounding == "stochastic" else None
+
+    def as_document(self) -> Document:
+        """The recipe as a document, with the lines of its file where it has one."""
+        written, _ = read_structure(self.document)
+        # a copy with other values (`model_copy`) still has the document of the original
+        if written is not None and written.model_dump() == self.model_dump(warnings=False):
+            return self.document
+        return Document(self.model_dump(exclude_none=True, warnings=False, by_alias=True), folder=self.folder)
+
+    def with_(self, **values: Any) -> Recipe:
+        """A copy with other values. Those of mappings, such as `parameters`, are set key by key; None resets a key.
+
+        Raises:
+            RecipeError: a value is wrong; all problems are listed.
+
+        Example:
+            >>> recipe = ramerge.Recipe(base="base", agents={"code": "coder"}, parameters={"r": 0.2})
+            >>> recipe.with_(dtype="float32", parameters={"alpha": 1.0}).parameters
+            {'r': 0.2, 'alpha': 1.0}
+        """
+        changed = self.as_document().with_values(
+            {
+                (f"{key}.{name}" if name else key): value
+                for key, given in values.items()
+                for name, value in (given.items() if isinstance(given, Mapping) else [("", given)])
+            }
+        )
+        for key in (key for key, value in values.items() if value is None):
+            changed.values.pop(key, None)
+        made, problems = read_structure(changed)
+        if made is None:
+            raise RecipeError(problems)
+        return made
 
     def rule_of(self, tensor: str) -> int:
         """The number of the first rule that catches a tensor of this name, counted from 1; 0 if no rule does."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from ramerge.foundation.errors import RecipeError
-from ramerge.methods.base import Method, Statistic
-from ramerge.methods.table import METHODS, all_parameters, complete
+from ramerge.methods.base import Method, Parameters, Statistic
+from ramerge.methods.registry import METHODS, all_parameters, complete
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import Document
 from ramerge.recipe.model import Recipe
@@ -43,6 +43,11 @@ class Point:
         """Whether it works on task vectors; otherwise a base gives no more than the layout."""
         return self.method.needs_base or (self.method.takes_base and self.recipe.base is not None)
 
+    @property
+    def for_adapters(self) -> Point:
+        """The same merge of LoRA adapters: with the method's defaults for these where the recipe gives no value."""
+        return replace(self, parameters=tuple(_suited(one, self.method.for_adapters) for one in self.parameters))
+
     def statistics(self, rule: int) -> tuple[Statistic, ...]:
         """The statistics that must be counted before the tensors of a rule can be merged."""
         return self.method.statistics(self.parameters[rule], tuple(self.recipe.agents))
@@ -50,6 +55,11 @@ class Point:
     def reported(self, rule: int) -> Statistic | None:
         """The statistic of a rule's tensors that the record shows."""
         return self.method.reported(self.parameters[rule], tuple(self.recipe.agents))
+
+
+def _suited(parameters: Parameters, defaults: Mapping[str, object]) -> Parameters:
+    own = {name: value for name, value in defaults.items() if name not in parameters.model_fields_set}
+    return parameters.model_copy(update=own)
 
 
 def make_points(document: Document, vary: Mapping[str, Sequence[Any]] | None = None) -> tuple[Point, ...]:

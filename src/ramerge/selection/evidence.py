@@ -1,6 +1,6 @@
 """How sure a choice is: intervals of a score, paired differences between points, and the optimism of the choice.
 
-All of it is the bootstrap of `evaluation.bootstrap`. Where an objective is the mean of several figures, items are drawn
+All of it is the bootstrap of `evaluation.intervals`. Where an objective is the mean of several figures, items are drawn
 for each figure by themselves.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ramerge.evaluation import bootstrap
+from ramerge.evaluation import intervals
 from ramerge.selection.scores import Floats, Measure, Objective, Scores
 
 HOPELESS = 0.998
@@ -35,7 +35,7 @@ def estimate(objective: Objective, scores: Scores) -> Estimate:
     return _with_interval(objective.value(scores), drawn)
 
 
-def difference(objective: Objective, first: Scores, second: Scores, level: float = bootstrap.LEVEL) -> Estimate:
+def difference(objective: Objective, first: Scores, second: Scores, level: float = intervals.LEVEL) -> Estimate:
     """The first's value less the second's, on the same items."""
     pairs = list(zip(objective.measures(first), objective.measures(second), strict=True))
     value = objective.value(first) - objective.value(second)
@@ -43,7 +43,7 @@ def difference(objective: Objective, first: Scores, second: Scores, level: float
     for number, (left, right) in enumerate(pairs):
         if left.items is None or right.items is None or len(left.items) != len(right.items) or len(left.items) < 2:
             return Estimate(value)
-        both = bootstrap.replicates(np.stack([left.items, right.items], axis=1), seed=[number, _VALIDATION])
+        both = intervals.replicates(np.stack([left.items, right.items], axis=1), seed=[number, _VALIDATION])
         apart = (both[:, 0] - both[:, 1]) / len(pairs)
         drawn = apart if drawn is None else drawn + apart
     return _with_interval(value, drawn, level)
@@ -100,12 +100,12 @@ def _drawn(measures: Sequence[Measure], split: int) -> Floats | None:
     for number, measure in enumerate(measures):
         if measure.items is None or len(measure.items) < 2:
             return None
-        one = bootstrap.replicates(measure.items[:, None], seed=[number, split])[:, 0] / len(measures)
+        one = intervals.replicates(measure.items[:, None], seed=[number, split])[:, 0] / len(measures)
         drawn = one if drawn is None else drawn + one
     return drawn
 
 
-def _with_interval(value: float, drawn: Floats | None, level: float = bootstrap.LEVEL) -> Estimate:
+def _with_interval(value: float, drawn: Floats | None, level: float = intervals.LEVEL) -> Estimate:
     if drawn is None or np.isnan(drawn).all():
         return Estimate(value)
-    return Estimate(value, *bootstrap.percentiles(drawn, level))
+    return Estimate(value, *intervals.percentiles(drawn, level))

@@ -27,14 +27,14 @@ from typing import Any
 
 import numpy as np
 
-from ramerge.checkpoint.outputs import path_of
 from ramerge.foundation.errors import EvaluationError, OutputError, reason
 from ramerge.foundation.files import lock, write_file
-from ramerge.foundation.jsontext import Limits, dumped, read
+from ramerge.foundation.jsontext import JsonLimits, dumped, read
 from ramerge.foundation.text import brief
+from ramerge.output.outputs import path_of
 from ramerge.selection.scores import Measure, Scores, of_items
 
-_FILE = Limits(size=1 << 28, signs=1 << 26)
+_FILE = JsonLimits(size=1 << 28, signs=1 << 26)
 _SCORES, _TEST = "scores", "test"
 _WORDS = {"digest": "its file"}
 

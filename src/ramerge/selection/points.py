@@ -12,7 +12,8 @@ from ramerge.api import merge
 from ramerge.engine.record import Record
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.events import Listener
-from ramerge.methods.table import METHODS
+from ramerge.methods.registry import METHODS
+from ramerge.options import Options
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import Document
 from ramerge.recipe.model import DEFAULT_METHOD, Recipe
@@ -72,12 +73,10 @@ def recipe_of(recipe: Document, point: Mapping[str, Any]) -> Recipe:
     return check(document_of(recipe, point))
 
 
-def merge_point(
-    recipe: Document, point: Mapping[str, Any], out: Path, listen: Listener, options: Mapping[str, Any]
-) -> Record:
+def merge_point(recipe: Document, point: Mapping[str, Any], out: Path, listen: Listener, options: Options) -> Record:
     """Merge a point to `out`, in place of what is there. Counts of the inputs are remembered from point to point.
 
     Raises:
         RamergeError: as for `ramerge.merge`.
     """
-    return merge(document_of(recipe, point), out, overwrite=True, on_progress=listen, **options)
+    return merge(document_of(recipe, point), out, options=replace(options, overwrite=True), on_progress=listen)

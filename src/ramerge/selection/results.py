@@ -60,6 +60,13 @@ class SearchResult:
         scores: every figure of the best point on test items.
         seconds: of the whole search, with `merging` and `scoring` in it; the sum of all runs that went on.
         notes: what a reader must know.
+
+    Example:
+        >>> result = ramerge.search("recipe.yaml", "found", score, vary={"parameters.r": [0, 0.1]}, html=False)
+        >>> result.winner.point["parameters.r"] in (0, 0.1)
+        True
+        >>> result.to_dict()["schema"]
+        'ramerge.search/1'
     """
 
     objectives: tuple[Objective, ...]
@@ -96,7 +103,7 @@ class SearchResult:
 
         return sorted(self.points, key=key)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {"schema": SCHEMA, "ramerge": __version__, **asdict(self)}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ from ramerge.foundation.events import Progress
 from ramerge.foundation.extras import install
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.text import unknown
+from ramerge.options import Options
 from ramerge.recipe.document import Document
 from ramerge.selection import evidence
 from ramerge.selection.evidence import Estimate
@@ -37,6 +38,7 @@ from ramerge.selection.space import Space
 from ramerge.selection.study import Asked, Study, Trial, check_sampler
 
 TRIALS = 30
+_OPTIONS = Options()
 _SHOWN = 1000
 _RECIPE = "ramerge.yaml"
 _MERGE, _SCORE = "merge seconds", "score seconds"
@@ -61,7 +63,7 @@ class SearchRequest:
         seed: the same seed gives the same points, as long as scores are the same.
         prune: whether points are given up whose items so far show that they are worse than the best.
         most_failures: points that may fail one after the other before the search stops; 0 for no bound.
-        options: of every merge: `threads`, `max_memory`, `cache` and `strict`.
+        options: how every merge is carried out.
     """
 
     space: Space
@@ -71,7 +73,7 @@ class SearchRequest:
     seed: int = 0
     prune: bool = True
     most_failures: int = 5
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = _OPTIONS
 
     @property
     def wanted(self) -> int:
@@ -90,6 +92,15 @@ class SearchProgress:
         done, total: points.
         best: the first objective's best value so far.
         failed: points that failed.
+
+    Example:
+        >>> done = []
+        >>> def listen(event: ramerge.SearchProgress) -> None:
+        ...     done.append(event.done)
+        >>> vary = {"parameters.r": [0, 0.1]}
+        >>> result = ramerge.search("recipe.yaml", "found", score, vary=vary, html=False, on_progress=listen)
+        >>> done
+        [0, 1, 2]
     """
 
     done: int
@@ -167,9 +178,9 @@ def _planned(recipe: Document, request: SearchRequest) -> dict[str, Any]:
     files: dict[str, Any] = {}
     for method in request.space.methods:
         first = {axis.key: axis.domain.extremes()[0] for axis in request.space.axes_of(method)}
-        made = plan(document_of(recipe, {"method": method} | first), **request.options)
+        made = plan(document_of(recipe, {"method": method} | first), options=request.options)
         problems += made.problems
-        files |= {str(path.resolve()): [one.nbytes, one.modified_ns] for path, one in made.files.items()}
+        files |= {str(path.resolve()): [one.nbytes, one.modified_ns] for path, one in made.details.files.items()}
     if problems:
         raise PlanError(dict.fromkeys(problems))
     return dict(sorted(files.items()))
@@ -229,7 +240,7 @@ class _Search:
 
     def _try(self, asked: Asked) -> str | None:
         """Merge and score a point, and tell; why it failed, or None."""
-        began, merged, facts = time.monotonic(), None, {}
+        began, merged, fingerprint = time.monotonic(), None, {}
         try:
             merge_point(self._recipe, asked.point, self._folder.candidate, self._on_merge, self._request.options)
             merged = time.monotonic()
@@ -245,13 +256,13 @@ class _Search:
             failure = str(error)[:_SHOWN]
             self._study.fail(asked, failure, _seconds(began, merged))
             return failure
-        facts = _seconds(began, merged) | {f"score {name}": measure.value for name, measure in validation.items()}
+        fingerprint = _seconds(began, merged) | {f"score {name}": measure.value for name, measure in validation.items()}
         self._folder.keep(asked.number, scores)
         if not is_whole:
             items = min(len(measure.items) for measure in validation.values() if measure.items is not None)
-            self._study.prune(asked, values[0], items, facts)
+            self._study.prune(asked, values[0], items, fingerprint)
             return None
-        self._study.tell(asked, values, facts)
+        self._study.tell(asked, values, fingerprint)
         self._names = self._names or list(scores)
         if len(self._request.objectives) == 1:
             sign = self._request.objectives[0].sign
@@ -340,11 +351,11 @@ class _Search:
             },
             notes=(*notes, *more),
         )
-        self._folder.write("search.json", dumped(result.as_dict()))
+        self._folder.write("search.json", dumped(result.to_dict()))
         return result
 
     def _point(self, trial: Trial, best: Trial, of_best: Scores) -> TriedPoint:
-        merge, score = (float(trial.facts.get(key, 0.0)) for key in (_MERGE, _SCORE))
+        merge, score = (float(trial.fingerprint.get(key, 0.0)) for key in (_MERGE, _SCORE))
         if trial.state == "failed":
             return TriedPoint(trial.number, trial.point, trial.state, merge, score, failure=trial.failure)
         scores = self._validation(trial.number)

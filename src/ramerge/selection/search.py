@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from ramerge.evaluation.endpoint import EndpointAccess
-from ramerge.evaluation.evaluate import EvaluationRequest
-from ramerge.evaluation.serving import ModelServer
+from ramerge.evaluation.run import EvaluationRequest
 from ramerge.foundation.errors import EvaluationError, RecipeError
 from ramerge.foundation.extras import install
 from ramerge.foundation.files import write_file
 from ramerge.foundation.text import quoted
+from ramerge.options import Options
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.document import Document
 from ramerge.recipe.read import AnyRecipe, open_recipe
@@ -24,13 +23,15 @@ from ramerge.selection.report.write import can_render, render
 from ramerge.selection.results import SearchResult
 from ramerge.selection.run import Listener, MakeScorer, SearchRequest
 from ramerge.selection.scores import Objective
-from ramerge.selection.served import SuiteScorer
+from ramerge.selection.served import TaskScorer
+from ramerge.selection.serving import ModelServer
 from ramerge.selection.space import Space
 from ramerge.selection.spacefile import file_space, mapped_space, vary_space
 
 Samplers: TypeAlias = Literal["grid", "tpe", "cmaes", "nsga2"]
 _A_SCORE = "a function, or module:function or file.py:function, or an EvaluationRequest"
 _A_BOOL = "True or False"
+_DEFAULTS = Options()
 Score: TypeAlias = str | Callable[..., Any] | EvaluationRequest
 
 
@@ -51,9 +52,7 @@ def search(
     server: ModelServer | None = None,
     concurrency: int = 8,
     html: bool = True,
-    threads: int | None = None,
-    max_memory: int | str | None = None,
-    cache: bool = True,
+    options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> SearchResult:
     """Merge points of a space, score each, and keep the best in the folder `out`.
@@ -66,7 +65,7 @@ def search(
         score: what scores a merged model. A function gets its folder (a `Path`) and returns `{name: number}` or
             `{name: [number of each item]}`; it may have a parameter `split`, which is `validation` or `test`. Named as
             `module:function` or `file.py:function` it runs in a process of its own, with a time limit; given as a
-            function it runs in this process, without one. An `EvaluationRequest` asks suites of `evaluate`, and needs
+            function it runs in this process, without one. An `EvaluationRequest` asks tasks of Inspect's, and needs
             `server`.
         vary: keys of the recipe to values, such as `{"method": ["ram", "ties"], "parameters.r": [0, 0.1]}`.
         space: instead of `vary`, a YAML file, or its content: what varies, also as ranges (docs/guides/search.md).
@@ -81,7 +80,7 @@ def search(
         server: for suites, the server to keep running.
         concurrency: for suites, requests at once.
         html: whether to write `out/search.html`; needs the extra `report`.
-        threads, max_memory, cache: of every merge, as for `plan`.
+        options: how every merge is carried out.
         on_progress: called before the first point and after each.
 
     Returns:
@@ -93,6 +92,13 @@ def search(
             is kept.
         PlanError: the recipe cannot be merged.
         OutputError: the folder cannot be written.
+
+    Example:
+        >>> def score(model: Path) -> dict[str, list[float]]:
+        ...     return {"size": [1.0, 2.0]}  # of each of your items
+        >>> result = ramerge.search("recipe.yaml", "found", score, vary={"parameters.r": [0, 0.1]}, html=False)
+        >>> len(result.points)
+        2
     """
     _check(
         out=(isinstance(out, str | Path), "a folder", out),
@@ -109,12 +115,11 @@ def search(
         server=(server is None or isinstance(server, ModelServer), "a ModelServer", server),
         concurrency=(_is_whole(concurrency, 1), "a whole number above 0", concurrency),
         html=(isinstance(html, bool), _A_BOOL, html),
-        threads=(threads is None or _is_whole(threads, -(2**31)), "a whole number", threads),
-        cache=(isinstance(cache, bool), _A_BOOL, cache),
+        options=(isinstance(options, Options), "ramerge.Options", options),
         on_progress=(on_progress is None or callable(on_progress), "a function", on_progress),
     )
     folder = Path(out)
-    document = open_recipe(recipe, {}, tensors_of_base)
+    document = open_recipe(recipe, tensors_of_base)
     request = SearchRequest(
         space=_space(document, vary, space),
         objectives=_objectives(objectives),
@@ -123,7 +128,7 @@ def search(
         seed=seed,
         prune=prune,
         most_failures=most_failures,
-        options={"threads": threads, "max_memory": max_memory, "cache": cache},
+        options=options,
     )
     make_scorer = _scorer(score, score_timeout, server, concurrency)
     result = run.search(document, folder, request, make_scorer, on_progress=on_progress or (lambda _: None))
@@ -189,12 +194,11 @@ def _objectives(words: Sequence[str]) -> tuple[Objective, ...]:
 def _scorer(score: Score, seconds: float, server: ModelServer | None, concurrency: int) -> MakeScorer:
     if isinstance(score, EvaluationRequest):
         if server is None:
-            raise EvaluationError("suites need a server: server=ramerge.ModelServer(...)")
-        started, asked = server, replace(score, most_failures=8)
-        access = EndpointAccess("", concurrency=concurrency, timeout=seconds)
-        return lambda folder: SuiteScorer(asked, access, started, folder)
+            raise EvaluationError("tasks need a server: server=ramerge.ModelServer(...)")
+        started, asked = server, score
+        return lambda folder: TaskScorer(asked, started, folder, concurrency)
     if server is not None:
-        raise EvaluationError("server: is for suites, and the score is a function")
+        raise EvaluationError("server: is for tasks, and the score is a function")
     if isinstance(score, str):
         spec = score
         return lambda folder: FunctionScorer(spec, folder.log, seconds)

@@ -1,85 +1,92 @@
-"""A score that is suites of `ramerge eval`, asked on a server that is kept running from point to point.
+"""A score that is tasks of `ramerge eval`, asked on a server that is kept running from point to point.
 
-A digest of an item's key says whether it is for validation or for the test, so both have the same items in every run.
+A digest of a sample's id says whether it is for validation or for the test, so both have the same samples in every run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ramerge.evaluation import samples
-from ramerge.evaluation.data import file_digest
-from ramerge.evaluation.endpoint import EndpointAccess
-from ramerge.evaluation.evaluate import EvaluationRequest, evaluate
-from ramerge.evaluation.jobs import open_suites
-from ramerge.evaluation.serving import KeptServer, ModelServer
-from ramerge.evaluation.suite import Context
-from ramerge.evaluation.targets import EvaluationTarget
+from ramerge.evaluation.models import EvaluationTarget, ModelAccess
+from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.selection.folder import Folder
 from ramerge.selection.scores import Measure, ScoreFailedError, Scores, Split, of_items
+from ramerge.selection.serving import KeptServer, ModelServer
+
+if TYPE_CHECKING:  # it needs the extra `eval`
+    from ramerge.evaluation.logs import Model
 
 _NAME = "candidate"
+_MOST_FAILURES = 8  # one is enough for a point to fail
+_FEWEST = 32  # samples of a task in the first rung; each rung has twice as many as the one before
 
 
-class SuiteScorer:
-    """The main metric of every task, on the items of one purpose."""
+class TaskScorer:
+    """The main metric of every subset of tasks, on the samples of one purpose, rung by rung."""
 
     splits = True
-    in_parts = False
+    in_parts = True
 
-    def __init__(self, request: EvaluationRequest, access: EndpointAccess, server: ModelServer, folder: Folder) -> None:
+    def __init__(self, request: EvaluationRequest, server: ModelServer, folder: Folder, concurrency: int) -> None:
         if problems := server.check():
             raise EvaluationError(problems)
-        self._request = request
-        self._access = access
-        self._results = folder.root / "evaluation"
+        request.check()
+        self._request = replace(
+            request, most_failures=_MOST_FAILURES, settings={"max_connections": concurrency, **request.settings}
+        )
+        self._logs = folder.root / "evaluation"
         self._server = KeptServer(server, folder.root / "served", folder.root / "server.log")
         self._kind = server.kind
-        context = Context(request.data, request.tokenizer, request.unsafe_execution)
-        self._suites = open_suites(request.suites, request.tasks, request.settings, context)
+        self._ids: dict[str, list[str]] | None = None
 
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        """See `Scorer.parts`. There is one part."""
+        """See `Scorer.parts`. Each part is further samples of every task, twice as many as the part before."""
+        target = EvaluationTarget(_NAME, self._server.served_name, str(model))
         try:
-            yield self._scores(model, split)
+            access = ModelAccess(endpoint=self._server.load(model))
+            shutil.rmtree(self._logs, ignore_errors=True)
+            for number, rung in enumerate(self._rungs(target, split)):
+                yield self._scores(target, access, rung, self._logs / str(number))
         except (EndpointError, EvaluationError) as error:
             raise ScoreFailedError(str(error)) from error
 
-    def _scores(self, model: Path, split: Split) -> dict[str, Measure]:
-        shutil.rmtree(self._results, ignore_errors=True)
-        access = replace(self._access, url=self._server.load(model))
-        target = EvaluationTarget(_NAME, self._server.served_name, str(model))
-        request = replace(self._request, part=lambda key: split_of(key) == split)
-        summary = evaluate(self._results, [target], request, access)
-        failed = {name: task for name, task in summary["models"][_NAME]["tasks"].items() if task["failed"]}
-        for name, task in failed.items():
-            reason = next(iter(task["failures"]))
-            raise ScoreFailedError(f"{name}: {task['failed']:,} of {task['samples']:,} samples failed: {reason}")
-        found = samples.read(self._results)[0].tasks
+    def _rungs(self, target: EvaluationTarget, split: Split) -> list[dict[str, list[str]]]:
+        """Ids of samples by task, for each rung; every task has its share in each."""
+        if self._ids is None:
+            self._ids = {task: sample_ids(task, target, self._request) for task in self._request.tasks}
+        ids = {task: [each for each in found if split_of(each) == split] for task, found in self._ids.items()}
+        if empty := [task for task, found in ids.items() if not found]:
+            raise EvaluationError(f"{', '.join(empty)}: has no sample that is for the {split}")
+        count = max(1, (max(map(len, ids.values())) // _FEWEST).bit_length())
+        return [{task: found[_cut(len(found), rung, count)] for task, found in ids.items()} for rung in range(count)]
+
+    def _scores(
+        self, target: EvaluationTarget, access: ModelAccess, rung: Mapping[str, Sequence[str]], logs: Path
+    ) -> dict[str, Measure]:
+        from ramerge.evaluation.logs import read
+
+        for task, ids in rung.items():
+            if ids:
+                evaluate(logs, [target], replace(self._request, tasks=[task], samples=ids, limit=None), access)
+        [found] = read(logs)
+        _refuse_failed(found)
         return {
-            f"{suite.name}/{task.name}": of_items(found[suite.name, task.name].metrics[task.metrics[0]])
-            for suite, tasks in self._suites
-            for task in tasks
+            "/".join(name): of_items(samples.metrics[samples.main]) for name, samples in sorted(found.tasks.items())
         }
 
     def about(self) -> Mapping[str, Any]:
-        """Suites, tasks, settings and data."""
+        """Tasks, settings and data."""
+        files = {name: Path(path) for name, path in self._request.data.items()}
         return {
-            "suites": {
-                suite.name: {
-                    "tasks": {task.name: dict(suite.about(task.name)) for task in tasks},
-                    "settings": suite.settings.model_dump(mode="json"),
-                    "versions": dict(suite.versions()),
-                }
-                for suite, tasks in self._suites
-            },
-            "data": {name: file_digest(path) for name, path in self._request.data.items()},
+            "tasks": list(self._request.tasks),
+            "settings": dict(self._request.settings),
+            "data": {name: [path.stat().st_size, path.stat().st_mtime_ns] for name, path in files.items()},
             "limit": self._request.limit,
             "server": self._kind,
         }
@@ -89,6 +96,21 @@ class SuiteScorer:
         self._server.close()
 
 
+def _cut(samples: int, rung: int, count: int) -> slice:
+    """The part of a rung: each has twice as many samples as the one before, together all."""
+    ends = [samples * (2**each - 1) // (2**count - 1) for each in (rung, rung + 1)]
+    return slice(*ends)
+
+
+def _refuse_failed(found: Model) -> None:
+    for name, samples in found.tasks.items():
+        if samples.failures:
+            raise ScoreFailedError(
+                f"{'/'.join(name)}: {len(samples.failures):,} of {len(samples.keys):,} samples failed: "
+                f"{next(iter(samples.failures.values()))}"
+            )
+
+
 def split_of(key: str) -> Split:
-    """What an item is for."""
+    """What a sample is for."""
     return "validation" if hashlib.sha256(key.encode()).digest()[0] % 2 == 0 else "test"

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from ramerge.methods.base import conditions
-from ramerge.methods.table import METHODS
+from ramerge.methods.registry import METHODS
 
 Point: TypeAlias = dict[str, Any]
 """Values by key of the recipe, such as `{"method": "ram+", "parameters.r": 0.2}`."""
@@ -42,7 +42,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Range:
+class ValueRange:
     """A number from `low` to `high`, both included; with `log`, ratios count and not differences."""
 
     low: float
@@ -91,7 +91,7 @@ class Axis:
     """
 
     key: str
-    domain: Choices | Range
+    domain: Choices | ValueRange
     method: str | None = None
     where: str = ""
 
@@ -209,7 +209,7 @@ class Space:
     @property
     def ranges(self) -> list[Axis]:
         """Axes that are ranges of numbers."""
-        return [axis for axis in self.axes if isinstance(axis.domain, Range)]
+        return [axis for axis in self.axes if isinstance(axis.domain, ValueRange)]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -18,11 +18,11 @@ import numpy as np
 from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import quoted, unknown
-from ramerge.methods.table import METHODS
+from ramerge.methods.registry import METHODS
 from ramerge.recipe.document import Document, Key, read_document
 from ramerge.recipe.model import DEFAULT_METHOD
 from ramerge.selection.points import check_point
-from ramerge.selection.space import MOST_POINTS, Axis, Choices, Point, Range, Space, parameter_of, takes
+from ramerge.selection.space import MOST_POINTS, Axis, Choices, Point, Space, ValueRange, parameter_of, takes
 
 _KEYS = ("method", "dtype", "rounding", "parameters")
 _RANGE = ("from", "to", "step", "log")
@@ -206,7 +206,7 @@ def _is_range(inner: Mapping[str, Any]) -> bool:
     return bool(inner.keys() & {"from", "to"}) or (plain and bool(inner) and inner.keys() <= {*_ENDS, *_RANGE})
 
 
-def _range(inner: Mapping[str, Any], is_real: bool) -> Range:
+def _range(inner: Mapping[str, Any], is_real: bool) -> ValueRange:
     """Whole ends and no step mean whole numbers only, unless `is_real`. Raises `ValueError` with what is wrong."""
     if strangers := [name for name in inner if name not in _RANGE]:
         raise ValueError(f"{unknown('key of a range', strangers[0], _RANGE)}; such as {{from: 0, to: 0.5}}")
@@ -221,7 +221,7 @@ def _range(inner: Mapping[str, Any], is_real: bool) -> Range:
         raise ValueError(f"step {step}: must be above 0 and fit between {low} and {high}")
     if log and (low <= 0 or step is not None):
         raise ValueError("log: true needs a range above 0, and no step")
-    return Range(float(low) if is_real and step is None else low, high, step, log)
+    return ValueRange(float(low) if is_real and step is None else low, high, step, log)
 
 
 def _number(name: str, value: Any) -> float:

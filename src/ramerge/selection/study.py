@@ -20,7 +20,7 @@ import numpy as np
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.text import shown
 from ramerge.selection.scores import Objective
-from ramerge.selection.space import Axis, Choices, Point, Range, Space
+from ramerge.selection.space import Axis, Choices, Point, Space, ValueRange
 
 if TYPE_CHECKING:
     import optuna
@@ -42,7 +42,7 @@ class Trial:
         state: `complete`, `pruned` or `failed`.
         values: of the objectives; None where it failed, or where the sampler heard no more than a part.
         failure: why it failed.
-        facts: figures that were kept with it, such as seconds.
+        fingerprint: figures that were kept with it, such as seconds.
     """
 
     number: int
@@ -50,7 +50,7 @@ class Trial:
     state: str
     values: tuple[float, ...] | None
     failure: str | None
-    facts: Mapping[str, Any]
+    fingerprint: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,9 @@ class Study:
                 state=states[trial.state.name],
                 values=tuple(trial.values) if trial.state.name == "COMPLETE" else None,
                 failure=trial.user_attrs.get(_FAILURE),
-                facts={key: value for key, value in trial.user_attrs.items() if key not in (_NUMBER, _POINT, _FAILURE)},
+                fingerprint={
+                    key: value for key, value in trial.user_attrs.items() if key not in (_NUMBER, _POINT, _FAILURE)
+                },
             )
             for trial in self._finished()
             if _SAME not in trial.user_attrs
@@ -181,24 +183,24 @@ class Study:
         self._space.draw(lambda axis: _suggested(trial, axis))
         return self._asked(trial, point)
 
-    def tell(self, asked: Asked, values: Sequence[float], facts: Mapping[str, Any]) -> None:
+    def tell(self, asked: Asked, values: Sequence[float], fingerprint: Mapping[str, Any]) -> None:
         """The objectives of a point."""
-        self._note(asked, facts)
+        self._note(asked, fingerprint)
         self._study.tell(asked.trial, list(values))
 
-    def prune(self, asked: Asked, value: float, items: int, facts: Mapping[str, Any]) -> None:
+    def prune(self, asked: Asked, value: float, items: int, fingerprint: Mapping[str, Any]) -> None:
         """A point that was given up, with its value so far."""
-        self._note(asked, facts)
+        self._note(asked, fingerprint)
         asked.trial.report(value, items)
         self._study.tell(asked.trial, state=self._optuna.trial.TrialState.PRUNED)
 
-    def fail(self, asked: Asked, failure: str, facts: Mapping[str, Any]) -> None:
+    def fail(self, asked: Asked, failure: str, fingerprint: Mapping[str, Any]) -> None:
         """A point without a score."""
-        self._note(asked, {**facts, _FAILURE: failure})
+        self._note(asked, {**fingerprint, _FAILURE: failure})
         self._study.tell(asked.trial, state=self._optuna.trial.TrialState.FAIL)
 
-    def _note(self, asked: Asked, facts: Mapping[str, Any]) -> None:
-        for key, value in facts.items():
+    def _note(self, asked: Asked, fingerprint: Mapping[str, Any]) -> None:
+        for key, value in fingerprint.items():
             asked.trial.set_user_attr(key, value)
 
 
@@ -220,7 +222,7 @@ def _suggested(trial: Any, axis: Axis) -> Any:
     return domain.tidy(_number(trial, axis.name, domain))
 
 
-def _number(trial: Any, name: str, domain: Range) -> float:
+def _number(trial: Any, name: str, domain: ValueRange) -> float:
     if domain.is_whole:
         value: float = trial.suggest_int(name, domain.low, domain.high, step=int(domain.step or 1), log=domain.log)
     else:

@@ -15,7 +15,7 @@ import vl_convert
 from ramerge.analysis.report import rows
 from ramerge.analysis.report.rows import Row, Values
 from ramerge.analysis.roles import ROLES
-from ramerge.foundation.text import visible
+from ramerge.foundation.text import enumerated, visible
 
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 """The version of Vega-Lite that the charts are written in."""
@@ -109,6 +109,7 @@ def _config(font: int) -> dict[str, Any]:
         "background": None,
         "view": {"stroke": None},
         "axis": {**ink, **lines, "tickOpacity": 0.5, "labelLimit": 7 * font, "titlePadding": font / 2},
+        "axisX": {"labelOverlap": "parity", "labelFlush": False, "labelSeparation": font / 2},
         "legend": {
             **ink,
             "orient": "top",
@@ -132,7 +133,7 @@ def _density(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.density(analysis)
     most = max((row["share"] for row in table), default=0.0) or 1.0
     bars = _on("rows").encode(
-        x=alt.X("share:Q", title="share of all elements", scale=alt.Scale(domain=[0, 1.3 * most]), axis=_percents()),
+        x=alt.X("share:Q", title="share of all elements", scale=alt.Scale(domain=[0, most]), axis=_percents()),
         y=_by_agent(names),
         yOffset=alt.YOffset("measure:N", sort=None),
         tooltip=_tips("agent:N", "measure:N", "share:Q", "elements:Q"),
@@ -157,7 +158,7 @@ def _overlap(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.overlap(analysis)
     labels = [rows.shared_label(others) for others in range(len(names))]
     bars = _on("rows").encode(
-        x=alt.X("share:Q", stack="zero", title="share of moved elements", scale=_WHOLE, axis=_percents()),
+        x=_share_of_moved(),
         y=_by_agent(names),
         order=alt.Order("others:Q"),
         tooltip=_tips("agent:N", "label:N", "share:Q", "elements:Q"),
@@ -200,7 +201,7 @@ def _heat(analysis: Values, agent: int = 0, name: str = "") -> Figure:
         )
         .transform_calculate(value="datum[measure]")
         .encode(
-            x=alt.X("role:N", title=None, scale=alt.Scale(domain=roles), axis=alt.Axis(labelAngle=-40, orient="top")),
+            x=alt.X("role:N", title=None, scale=alt.Scale(domain=roles), axis=_slanted(-40)),
             y=alt.Y("layer:O", title="layer", scale=alt.Scale(domain=layers), axis=alt.Axis(labelOverlap=True)),
             color=alt.Color(
                 "value:Q",
@@ -231,7 +232,7 @@ def _ulps(analysis: Values) -> Figure:
     labels = "datum.value < 0 ? '1/' + format(pow(2, -datum.value), ',') : format(pow(2, datum.value), ',')"
     x = alt.X(
         "middle:Q",
-        title=f"|update| in units of the weight's last place in {dtype}",
+        title=["size of the update, in units", f"of the last place in {dtype}"],
         scale=alt.Scale(domain=[first, last], nice=False),
         axis=alt.Axis(labelExpr=labels, tickMinStep=1, grid=False),
     )
@@ -267,7 +268,7 @@ def _matrix(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.matrix(analysis)
     angle = 0 if sum(map(len, names)) < 30 else -40
     squares = _on("rows").encode(
-        x=alt.X("first:N", title=None, scale=alt.Scale(domain=names), axis=alt.Axis(orient="top", labelAngle=angle)),
+        x=alt.X("first:N", title=None, scale=alt.Scale(domain=names), axis=_slanted(angle)),
         y=alt.Y("second:N", title=None, scale=alt.Scale(domain=names)),
         tooltip=_tips(
             *("first:N", "second:N", "jaccard:Q", "both:Q", "expected:Q", "times:Q"),
@@ -344,15 +345,9 @@ def _by_epsilon(analysis: Values, field: str, title: str, choose: Any = None) ->
 
 
 def _fates(analysis: Values) -> Figure:
-    names, table = rows.agents_of(analysis), rows.fates(analysis)
+    names, table, merges = rows.agents_of(analysis), rows.fates(analysis), rows.merges(analysis)
     bars = _on("rows").encode(
-        x=alt.X(
-            "share:Q",
-            stack="zero",
-            title="share of moved elements",
-            scale=_ROOM,
-            axis=alt.Axis(format="%", values=[0, 0.25, 0.5, 0.75, 1]),
-        ),
+        x=_share_of_moved(),
         y=_by_agent(names),
         yOffset=alt.YOffset("merge:N", sort=None, scale=alt.Scale(paddingInner=0.15)),
         order=alt.Order("order:Q"),
@@ -360,18 +355,19 @@ def _fates(analysis: Values) -> Figure:
     )
     colours = _colours("fate", rows.FATES, [GREEN, SKY, VERMILION, "#BDBDBD"])
     ends = bars.transform_filter("datum.order == 0").transform_calculate(
-        end="1", words="(datum.merge === 'averaging' ? 'mean' : datum.merge) + ' ' + format(datum.retained, '.0%')"
+        end="1", words="datum.merge + ' ' + format(datum.retained, '.0%')"
     )
     chart = alt.layer(
         bars.mark_bar().encode(color=colours),
         ends.mark_text(align="left", dx=5).encode(x=alt.X("end:Q"), text="words:N"),
-    ).properties(height=26 * len(names) * len(rows.merges(analysis)))
+    ).properties(height=26 * len(names) * len(merges))
     return Figure(
         name="fates",
         title="What a merge leaves",
-        caption=f"Each agent's moved elements under {', '.join(rows.merges(analysis).values())} (mean of all task "
-        f"vectors), stored in {analysis['dtype']}: kept (at least 99 % of the update), diluted, flipped in sign, or "
-        "lost: the output has the base's value. Beside each bar stands the share of the update that is retained.",
+        caption=f"Each agent's moved elements under {enumerated(list(merges.values()))}, stored in "
+        f"{analysis['dtype']}: kept (at least 99 % of the update), diluted, flipped in sign, or lost: the output has "
+        "the base's value. Averaging adds the mean of all task vectors. The figure next to each bar is the share of "
+        "the update that is retained.",
         text=f"Retained by RAM: {_each(analysis, lambda agent: agent['fates']['ram']['retained'])}; by averaging: "
         f"{_each(analysis, lambda agent: agent['fates']['average']['retained'])}.",
         chart=chart,
@@ -382,8 +378,6 @@ def _fates(analysis: Values) -> Figure:
 # --- what they have in common -----------------------------------------------------------------------------------------
 
 _WHOLE = alt.Scale(domain=[0, 1], nice=False)
-# Room for words beside bars that end at 1.
-_ROOM = alt.Scale(domain=[0, 1.45], nice=False)
 _FORMATS = {
     **dict.fromkeys(("share", "density", "unique_share", "sign_agreement", "retained"), ".3p"),
     **dict.fromkeys(("elements", "moved", "both", "tensors"), ","),
@@ -413,6 +407,16 @@ def _tips(*fields: str) -> list[alt.Tooltip]:
         alt.Tooltip(field, title=_TITLES.get(name, name), format=_FORMATS.get(name, alt.Undefined))
         for field, name in zip(fields, names, strict=True)
     ]
+
+
+def _slanted(angle: float) -> alt.Axis:
+    """Names above the plot, all of them."""
+    return alt.Axis(orient="top", labelAngle=angle, labelOverlap=False)
+
+
+def _share_of_moved() -> alt.X:
+    quarters = alt.Axis(format="%", values=[0, 0.25, 0.5, 0.75, 1])
+    return alt.X("share:Q", stack="zero", title="share of moved elements", scale=_WHOLE, axis=quarters)
 
 
 def _by_agent(names: Sequence[str]) -> alt.Y:

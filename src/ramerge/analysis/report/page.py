@@ -17,6 +17,7 @@ import vl_convert
 from markupsafe import Markup
 from ruamel.yaml import YAML
 
+from ramerge.analysis.figures import agent_figures, effective_with_error, percent
 from ramerge.analysis.report import rows
 from ramerge.analysis.report.charts import VEGA_LITE, Figure, page_figures
 from ramerge.analysis.report.rows import Values
@@ -25,23 +26,30 @@ from ramerge.foundation.text import one_line, visible
 _HERE = Path(__file__).parent
 _TABLES = Path(itables.__file__).parent / "html" / "dt_bundle.js"
 _FONT = 12
+# Words of the glossary in place of those of the terminal.
+_HEADINGS = {"unique": "unique share", "rho": "ρ", "lambda (ram+)": "λ of RAM+", "kept by RAM": "retained by RAM"}
 # Of the record: figures with a form of their own, and what has a table of its own.
 _RECORD_FORMS = {"bytes_read": "bytes", "bytes_written": "bytes", "peak_memory_bytes": "bytes", "seconds": "seconds"}
 _RECORD_APART = {"statistics", "notes", "warnings", "rules"}
 
 
-def page(analysis: Values, record: Values | None, recipe: str | None) -> str:
-    """See `ramerge.report.render`."""
+def page(analysis: Values, record: Values | None, recipe: str | None, advice: Sequence[str] = ()) -> str:
+    """See `ramerge.analysis.report.write.render`."""
+    agents = analysis["model"]["agents"]
+    figures = [_titled(agent_figures(agent, analysis["method"], analysis["rounding"])) for agent in agents]
     return rendered(
         _HERE / "page.html",
         page_figures(analysis),
         data=visible({"tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)}),
         script=_read("figures.js") + _read("page.js"),
         styles=_TABLES.with_suffix(".css").read_text(encoding="utf-8") + _read("page.css"),
-        libraries=_charts() | {"tables": _TABLES.read_text(encoding="utf-8")},
+        libraries=chart_libraries() | {"tables": _TABLES.read_text(encoding="utf-8")},
         version=analysis["ramerge_version"],
         analysis=analysis,
-        agents=analysis["model"]["agents"],
+        agents=agents,
+        head=list(figures[0]),
+        figures_of_agents=[list(each.values()) for each in figures],
+        advice=[line.partition(": ")[::2] for line in advice],
         pairs=rows.pairs(analysis),
         precision=rows.precision(analysis),
         record=_plain(record) if record else None,
@@ -61,7 +69,9 @@ def plain_page(template: Path, figures: Sequence[Figure], **values: Any) -> str:
         values: what the template shows, with `version`.
     """
     script = _read("figures.js") + 'document.documentElement.dataset.ready = "";\n'
-    return rendered(template, figures, script=script, styles=_read("page.css"), libraries=_charts(), data={}, **values)
+    return rendered(
+        template, figures, script=script, styles=_read("page.css"), libraries=chart_libraries(), data={}, **values
+    )
 
 
 def rendered(
@@ -93,7 +103,8 @@ def rendered(
 
 
 @cache
-def _charts() -> dict[str, str]:
+def chart_libraries() -> dict[str, str]:
+    """The scripts that draw the charts."""
     return {"charts": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)}
 
 
@@ -105,6 +116,10 @@ def _as_yaml(values: Mapping[str, Any]) -> str:
     stream = io.StringIO()
     YAML().dump(values, stream)
     return stream.getvalue()
+
+
+def _titled(figures: Mapping[str, str]) -> dict[str, str]:
+    return {_HEADINGS.get(key, key): value for key, value in figures.items()}
 
 
 def _plain(record: Values) -> dict[str, str]:
@@ -142,10 +157,6 @@ def _embedded(value: Any) -> Markup:
     return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
 
 
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if share >= 0.001 or share <= 0 else f"{100 * share:.2g}%"
-
-
 def _number(value: float | None) -> str:
     return "∞" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
 
@@ -164,10 +175,11 @@ def _bytes(size: float) -> str:
 
 _FILTERS: dict[str, Any] = {
     "embedded": _embedded,
-    "percent": _percent,
+    "percent": percent,
     "number": _number,
     "plain": _plain_text,
     "bytes": _bytes,
+    "effective": effective_with_error,
     "threshold": rows.threshold_label,
     "count": lambda value: f"{value:,}",
     "seconds": lambda value: f"{value:.1f} s",

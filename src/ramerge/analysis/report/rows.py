@@ -1,4 +1,4 @@
-"""Rows of numbers for figures and tables, out of the values of `Analysis.as_dict()`."""
+"""Rows of numbers for figures and tables, out of the values of `Analysis.to_dict()`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ as JSON data or through Jinja2's escaping, never as markup or code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,16 @@ def render(
     record: Mapping[str, Any] | None = None,
     recipe: str | None = None,
     listen: Listener = silence,
+    advice: Sequence[str] = (),
 ) -> str:
     """The page.
 
     Args:
-        analysis: the values of `Analysis.as_dict()`.
+        analysis: the values of `Analysis.to_dict()`.
         record: the values of `ramerge.json`, if there was a merge.
         recipe: the recipe's YAML text; by default what the analysis holds of it.
         listen: hears of the stage `drawing` when it begins and when the page is made, which takes seconds.
+        advice: what `recommend` says of these agents, line by line.
 
     Returns:
         HTML, to be written as UTF-8.
@@ -44,7 +46,7 @@ def render(
     listen(Progress("drawing", 0, 1, "pages"))
     from ramerge.analysis.report.page import page
 
-    text = page(analysis, record, recipe)
+    text = page(analysis, record, recipe, advice)
     listen(Progress("drawing", 1, 1, "pages"))
     return text
 
@@ -53,7 +55,7 @@ def write_figures(analysis: Mapping[str, Any], folder: Path, listen: Listener = 
     """Write each figure as PNG and as SVG, one column of a paper wide; all of them or none.
 
     Args:
-        analysis: the values of `Analysis.as_dict()`.
+        analysis: the values of `Analysis.to_dict()`.
         folder: made if it is not there; files of the same names are replaced, each at once.
         listen: hears of each figure as the stage `drawing`.
 

@@ -1,24 +1,89 @@
-"""Ways to map a function over blocks. They know nothing of merging."""
+"""Ways to carry out a pass. They have no notion of merging."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-Worker = TypeVar("Worker")
 Block = TypeVar("Block")
 Result = TypeVar("Result")
+Taken = TypeVar("Taken", contravariant=True)
+Given = TypeVar("Given", covariant=True)
+Recorded = TypeVar("Recorded", contravariant=True)
 
-Elsewhere = Callable[[], AbstractContextManager[Callable[[], None]]]
-"""What another process that works has around its workers. It gives a function that brings what they have written to
-the disk, which is called before their results are handed over."""
+NumberedRun: TypeAlias = Sequence[tuple[int, Block]]
+"""Blocks that a worker takes one after another, with their numbers in the pass."""
 
 
-@contextmanager
-def bare() -> Iterator[Callable[[], None]]:
-    """Nothing around the workers."""
-    yield lambda: None
+class Pass(Protocol[Taken, Given]):
+    """Work on blocks, as a value that can be sent to another node. Open files in it open themselves again there."""
+
+    def limits(self) -> AbstractContextManager[object]:
+        """What surrounds all workers of a process."""
+        ...
+
+    def open_worker(self, report: Callable[[Any], None]) -> AbstractContextManager[Any]:
+        """What a thread owns: buffers, open files. It may report at any time, even in the middle of a block."""
+        ...
+
+    def prefetch(self, worker: Any, run: Sequence[Taken]) -> None:
+        """A worker is about to process these blocks."""
+        ...
+
+    def process(self, worker: Any, block: Taken) -> Given:
+        """Do the work of a block."""
+        ...
+
+    def settle(self) -> None:
+        """Bring what was written to the disk; called on another node, before results are handed over."""
+        ...
+
+    def close(self) -> None:
+        """Close what was opened on another node."""
+        ...
+
+
+class Recorder(Protocol[Recorded]):
+    """Writes results down."""
+
+    def record(self, number: int, result: Recorded) -> None:
+        """A block is done; called from any thread, as early as possible."""
+        ...
+
+
+@dataclass(frozen=True)
+class Processed(Generic[Result]):
+    """A block is done.
+
+    Attributes:
+        number: the block's number in the pass.
+        result: what `Pass.process` has returned.
+    """
+
+    number: int
+    result: Result
+
+
+class Executor(Protocol):
+    """Processes the blocks of a pass."""
+
+    def run(
+        self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
+    ) -> Generator[Processed[Result] | Any, None, None]:
+        """Each block as `Processed`, after it was recorded, in any order; and what workers report, as it is.
+
+        It ends with the first error, or when it is closed. Then every worker has stopped and released its resources.
+        """
+        ...
+
+
+class Unrecorded:
+    """A recorder of results that no later run needs."""
+
+    def record(self, number: int, result: object) -> None:
+        """Nothing is written."""
 
 
 def in_runs(blocks: Iterable[Block], nbytes: Callable[[Block], int], size: int) -> Iterator[list[Block]]:
@@ -34,28 +99,3 @@ def in_runs(blocks: Iterable[Block], nbytes: Callable[[Block], int], size: int) 
         left -= of_block
     if run:
         yield run
-
-
-class Executor(Protocol):
-    """Runs `work` on every block, with workers that each own something: buffers, open files.
-
-    A block is whatever one worker does at a stretch, and has any number of results.
-    """
-
-    def map(
-        self,
-        worker: Callable[[Callable[[Result], None]], AbstractContextManager[Worker]],
-        work: Callable[[Worker, Block], Iterable[Result]],
-        blocks: Iterable[Block],
-        elsewhere: Elsewhere = bare,
-    ) -> Generator[Result, None, None]:
-        """Results as they come, in any order.
-
-        `elsewhere` is used by executors whose workers are in other processes. There, everything open that `worker` and
-        `work` hold must open itself again when it is used.
-
-        A worker is given a function that hands over further results from its thread, even in the middle of a block.
-
-        It ends with the first error, or when it is closed. Then every worker has stopped and released its resources.
-        """
-        ...

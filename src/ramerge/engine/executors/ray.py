@@ -1,7 +1,7 @@
 """Tasks on the nodes of a Ray cluster, with threads in each of them.
 
-A task is a run of consecutive blocks. What it needs travels once to each node: descriptions of files, never what is in
-them. Back come results, several times a second, each after what was written for it is on the disk. So a task may be
+A task is some consecutive runs of blocks. What it needs travels once to each node: descriptions of files, never what is
+in them. Back come results, several times a second, each after what was written for it is on the disk. So a task may be
 lost at any time: its blocks without results are given to a new task, and bytes that are written twice are equal.
 
 Ray's own retries are off. They would begin such a task from its first block, and hand over its results again in another
@@ -19,8 +19,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -29,14 +29,13 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import zstandard
 
-from ramerge.engine.executors.executor import Elsewhere, bare
+from ramerge.engine.executors.executor import NumberedRun, Pass, Processed, Recorder, Unrecorded
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.foundation.errors import PlanError, RamergeError, RayError, RecipeError
 from ramerge.foundation.extras import install
 from ramerge.foundation.signals import held
 from ramerge.foundation.version import __version__
 
-Worker = TypeVar("Worker")
 Block = TypeVar("Block")
 Result = TypeVar("Result")
 
@@ -89,7 +88,7 @@ def connected(init: Mapping[str, Any]) -> Iterator[Any]:
             ray.init(**{"log_to_driver": False, "logging_level": logging.CRITICAL, **_with_environment(init)})
         except (TypeError, ValueError) as error:
             raise RecipeError(f"ray_init: {error}") from error
-        except (ConnectionError, RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
+        except Exception as error:  # as Ray raises it itself, where a raylet dies before it has begun
             if "keyword argument" in str(error):
                 raise RecipeError(f"ray_init: {error}") from error
             raise RayError(f"no Ray cluster can be reached: {error}") from error
@@ -140,7 +139,7 @@ def _handlers_kept() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Slots:
+class RaySlots:
     """How tasks lie on a cluster.
 
     Attributes:
@@ -156,7 +155,9 @@ class Slots:
     count: int
 
 
-def lay_out(nodes: Sequence[Mapping[str, float]], workers: int, processors: int, memory: Callable[[int], int]) -> Slots:
+def lay_out(
+    nodes: Sequence[Mapping[str, float]], workers: int, processors: int, memory: Callable[[int], int]
+) -> RaySlots:
     """Choose the processors and threads of a task.
 
     Args:
@@ -179,11 +180,11 @@ def lay_out(nodes: Sequence[Mapping[str, float]], workers: int, processors: int,
             f"no node of the Ray cluster has {cpus} CPU and {-(-needed // 1_000_000):,} MB of memory, which a task "
             "needs; give Ray more, or lower --threads or --max-memory"
         )
-    return Slots(cpus, threads, needed, count)
+    return RaySlots(cpus, threads, needed, count)
 
 
-def runs(blocks: Sequence[Block], slots: Slots) -> Iterator[Sequence[Block]]:
-    """Cut a list of blocks into the runs of tasks: each slot takes half of its share first, then half of the rest."""
+def shares(blocks: Sequence[Block], slots: RaySlots) -> Iterator[Sequence[Block]]:
+    """Cut a list into the shares of tasks: each slot takes half of its share first, then half of the rest."""
     least, first = max(-(-len(blocks) // (slots.count * _LEAST_SHARE)), slots.threads), 0
     while first < len(blocks):
         size = max((len(blocks) - first) // (slots.count * _SHARE_OF_THE_REST), least)
@@ -192,11 +193,18 @@ def runs(blocks: Sequence[Block], slots: Slots) -> Iterator[Sequence[Block]]:
 
 
 @dataclass
-class _Run(Generic[Block]):
-    """Consecutive blocks, by their number. Those whose results have come are taken out."""
+class _Task(Generic[Block]):
+    """Runs of consecutive blocks, and which of their blocks are done."""
 
-    missing: dict[int, Block]
+    runs: Sequence[NumberedRun[Block]]
+    done: set[int] = field(default_factory=set)
     losses: int = 0
+
+    @property
+    def remaining(self) -> list[NumberedRun[Block]]:
+        """What is still to be done."""
+        left = [[(number, block) for number, block in run if number not in self.done] for run in self.runs]
+        return [run for run in left if run]
 
 
 class RayExecutor:
@@ -213,70 +221,73 @@ class RayExecutor:
         self._ray = ray
         self._workers, self._processors, self._memory = workers, processors, memory
 
-    def map(
-        self,
-        worker: Callable[[Callable[[Result], None]], AbstractContextManager[Worker]],
-        work: Callable[[Worker, Block], Iterable[Result]],
-        blocks: Iterable[Block],
-        elsewhere: Elsewhere = bare,
-    ) -> Generator[Result, None, None]:
-        """See `Executor.map`. `worker`, `work` and `elsewhere` are pickled.
+    def run(
+        self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
+    ) -> Generator[Processed[Result] | Any, None, None]:
+        """See `Executor.run`. `work` is pickled.
 
         Raises:
             PlanError: a node has another version of ramerge, or none.
-            RayError: tasks are lost again and again, or cannot be run.
+            RayError: tasks are lost again and again, or cannot be run, or the cluster has failed.
         """
-        ray, numbered, here = self._ray, list(enumerate(blocks)), Path.cwd()
-        if not numbered:
+        try:
+            yield from self._run(work, runs, recorder)
+        except self._ray.exceptions.RayError as error:  # of any call, such as when this node's raylet has died
+            raise RayError(
+                f"the Ray cluster has failed: {_first_line(error)}; when it runs again, the same command resumes"
+            ) from error
+
+    def _run(
+        self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
+    ) -> Generator[Processed[Result] | Any, None, None]:
+        if not runs:
             return
-        slots = self._slots()
-        pickled = ray.cloudpickle.dumps((worker, work, elsewhere))
-        payload = ray.put(zstandard.compress(pickled, _FASTEST))
-        task = ray.remote(num_cpus=slots.cpus, memory=slots.memory, max_retries=0)(_portable())
-        waiting = deque(_Run(dict(run)) for run in runs(numbered, slots))
-        running: dict[Any, _Run[Block]] = {}
+        ray, here, slots = self._ray, Path.cwd(), self._slots()
+        payload = ray.put(zstandard.compress(ray.cloudpickle.dumps(work), _FASTEST))
+        remote = ray.remote(num_cpus=slots.cpus, memory=slots.memory, max_retries=0)(_portable())
+        waiting: deque[_Task[Block]] = deque(_Task(share) for share in shares(runs, slots))
+        running: dict[Any, _Task[Block]] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < slots.count * (1 + _WAITING_A_SLOT):
-                    run = waiting.popleft()
+                    task = waiting.popleft()
                     # in a list, because Ray would fetch an argument again for each task
-                    began = task.remote(_versions(), [payload], list(run.missing.items()), slots.threads, str(here))
-                    running[began] = run
+                    began = remote.remote(_versions(), [payload], task.remaining, slots.threads, str(here))
+                    running[began] = task
                 with held():  # Ray swallows what a handler of signals raises
                     ready = ray.wait(list(running), num_returns=1, timeout=_SECONDS_BETWEEN_REPORTS)[0]
                 for ended in ready:
-                    run = running[ended]
+                    task = running[ended]
                     try:
                         with held():
                             report = ray.get(next(ended))
-                        yield from _results(report, run)
+                        yield from _events(report, task, recorder)
                     except StopIteration:
                         del running[ended]
                     except ray.exceptions.RayError as error:
                         del running[ended]
-                        self._note_loss(run, error)
+                        self._note_loss(task, error)
                         slots = self._slots()
-                        waiting.append(run)
+                        waiting.append(task)
         finally:
             self._stop(list(running))
 
-    def _slots(self) -> Slots:
+    def _slots(self) -> RaySlots:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         return lay_out(nodes, self._workers, self._processors, self._memory)
 
-    def _note_loss(self, run: _Run[Block], error: Exception) -> None:
+    def _note_loss(self, task: _Task[Any], error: Exception) -> None:
         """Count a loss; raise what is not one."""
         kinds = self._ray.exceptions
         lost = (kinds.NodeDiedError, kinds.WorkerCrashedError, kinds.OutOfMemoryError, kinds.ObjectLostError)
-        text = str(error).strip().splitlines()
+        if isinstance(error, kinds.LocalRayletDiedError):
+            raise error
         if not isinstance(error, lost):
-            raise RayError(
-                f"a task on the Ray cluster has failed: {text[-1] if text else type(error).__name__}"
-            ) from error
-        run.losses += 1
-        if run.losses > _MOST_LOSSES:
-            why = text[0] if text else type(error).__name__
-            raise RayError(f"a task on the Ray cluster was lost {run.losses} times: {why}") from error
+            why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise RayError(f"a task on the Ray cluster has failed: {why}") from error
+        task.losses += 1
+        if task.losses > _MOST_LOSSES:
+            raise RayError(f"a task on the Ray cluster was lost {task.losses} times: {_first_line(error)}") from error
 
     def _stop(self, running: list[Any]) -> None:
         """End tasks, and wait until they have ended: what they write may be removed then."""
@@ -290,18 +301,21 @@ class RayExecutor:
                 return
 
 
-def _results(report: tuple[str, bytes], run: _Run[Block]) -> Iterator[Any]:
-    """What a task has handed over; raises what has failed in it."""
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _events(report: tuple[str, bytes], task: _Task[Any], recorder: Recorder[Any]) -> Iterator[Any]:
+    """What a task has handed over, recorded; raises what has failed in it."""
     kind, data = report
     if kind == "absent":
         raise PlanError(data.decode())
-    results, failure = pickle.loads(zstandard.decompress(data))  # noqa: S301 - of a task of ours
-    for result in results:
-        if isinstance(result, _Done):
-            del run.missing[result.number]
-            yield from result.results
-        else:
-            yield result
+    events, failure = pickle.loads(zstandard.decompress(data))  # noqa: S301 - of a task of ours
+    for event in events:
+        if isinstance(event, Processed):
+            task.done.add(event.number)
+            recorder.record(event.number, event.result)
+        yield event
     if failure is not None:
         raise failure
 
@@ -327,14 +341,14 @@ def _portable() -> Callable[..., Iterator[tuple[str, bytes]]]:
 
 
 def run_share(
-    versions: Mapping[str, str], payload: Sequence[Any], blocks: Sequence[tuple[int, Any]], threads: int, folder: str
+    versions: Mapping[str, str], payload: Sequence[Any], runs: Sequence[NumberedRun[Any]], threads: int, folder: str
 ) -> Iterator[tuple[str, bytes]]:
-    """Do a task's blocks. Gives reports: a word, and what `_results` takes.
+    """Process a task's blocks. Gives reports: a word, and what `_events` takes.
 
     Args:
         versions: what the process that began has.
-        payload: a reference to worker, work and elsewhere, pickled.
-        blocks: with their numbers.
+        payload: a reference to the pass, pickled.
+        runs: the blocks, with their numbers.
         threads: worker threads.
         folder: relative names are meant from here.
     """
@@ -342,11 +356,11 @@ def run_share(
     try:
         _check_versions(versions)
         with _inside(Path(folder)):
-            worker, work, elsewhere = _unpacked(payload[0])
-            with elsewhere() as settle:
-                for results in _batches(worker, work, blocks, threads):
-                    settle()
-                    yield _packed(results)
+            work: Pass[Any, Any] = _unpacked(payload[0])
+            with closing(work):
+                for events in _batches(work, runs, threads):
+                    work.settle()
+                    yield _packed(events)
     except Exception as error:
         _leave_if_ending()
         yield _packed([], _of_node(error))
@@ -359,14 +373,6 @@ def _leave_if_ending() -> None:
     """
     if not threading.main_thread().is_alive():
         os._exit(1)
-
-
-@dataclass(frozen=True)
-class _Done(Generic[Result]):
-    """The results of a block."""
-
-    number: int
-    results: list[Result]
 
 
 @dataclass
@@ -390,19 +396,16 @@ def _unpacked(reference: Any) -> Any:
     return _kept.value
 
 
-def _batches(worker: Any, work: Any, blocks: Sequence[tuple[int, Any]], threads: int) -> Iterator[list[Any]]:
-    """Results and messages, in lists. This thread is never long without a moment in which Ray can stop it."""
+def _batches(work: Pass[Any, Any], runs: Sequence[NumberedRun[Any]], threads: int) -> Iterator[list[Any]]:
+    """Events, in lists. This thread is never long without a moment in which Ray can stop it."""
     queue: SimpleQueue[Any] = SimpleQueue()
     stop, end = threading.Event(), object()
 
-    def numbered(own: Any, block: tuple[int, Any]) -> Iterator[_Done[Any]]:
-        yield _Done(block[0], list(work(own, block[1])))
-
     def feed() -> None:
         try:
-            with closing(ThreadExecutor(threads).map(worker, numbered, blocks)) as results:
-                for result in results:
-                    queue.put(result)
+            with closing(ThreadExecutor(threads).run(work, runs, Unrecorded())) as events:
+                for event in events:
+                    queue.put(event)
                     if stop.is_set():
                         return
         except BaseException as error:
@@ -439,8 +442,8 @@ class _Failure:
         self.error = error
 
 
-def _packed(results: list[Any], failure: BaseException | None = None) -> tuple[str, bytes]:
-    return "results", zstandard.compress(pickle.dumps((results, failure)), _FASTEST)
+def _packed(events: list[Any], failure: BaseException | None = None) -> tuple[str, bytes]:
+    return "events", zstandard.compress(pickle.dumps((events, failure)), _FASTEST)
 
 
 def _of_node(error: Exception) -> Exception:

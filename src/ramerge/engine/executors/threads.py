@@ -1,76 +1,77 @@
-"""Threads that take blocks from one list. Kernels, reads and writes release the GIL, so they run side by side."""
+"""Threads that take runs of blocks from one list. Kernels, reads and writes release the GIL, so they overlap."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager
-from queue import SimpleQueue
-from typing import TypeVar
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from queue import Empty, Queue
+from typing import Any, TypeVar
 
-from ramerge.engine.executors.executor import Elsewhere, bare
+from ramerge.engine.executors.executor import NumberedRun, Pass, Processed, Recorder
 
-Worker = TypeVar("Worker")
 Block = TypeVar("Block")
 Result = TypeVar("Result")
 
 
 class ThreadExecutor:
-    """An executor of `workers` threads. Blocks are begun in order; more threads than processors hide disk waits."""
+    """An executor of `workers` threads. Runs are begun in order; more threads than processors hide disk waits."""
 
     def __init__(self, workers: int) -> None:
         if workers < 1:
             raise ValueError(f"at least one worker is needed, not {workers}")
         self.workers = workers
 
-    def map(
-        self,
-        worker: Callable[[Callable[[Result], None]], AbstractContextManager[Worker]],
-        work: Callable[[Worker, Block], Iterable[Result]],
-        blocks: Iterable[Block],
-        _elsewhere: Elsewhere = bare,
-    ) -> Generator[Result, None, None]:
-        """See `Executor.map`."""
-        remaining, lock, stop = iter(blocks), threading.Lock(), threading.Event()
-        results: SimpleQueue[Result | _Failure | _Done] = SimpleQueue()
+    def run(
+        self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
+    ) -> Generator[Processed[Result] | Any, None, None]:
+        """See `Executor.run`."""
+        remaining, lock, stop = iter(runs), threading.Lock(), threading.Event()
+        # workers wait where results come faster than they are taken, because counts of a block may be megabytes
+        results: Queue[Any] = Queue(self.workers)
 
-        def take() -> tuple[Block] | None:
+        def take() -> NumberedRun[Block] | None:
             with lock:
-                return next(((block,) for block in remaining), None)
+                return next(remaining, None)
 
-        def run() -> None:
+        def process_all() -> None:
             try:
-                with worker(results.put) as own:
-                    while not stop.is_set() and (taken := take()) is not None:
-                        for result in work(own, taken[0]):
-                            results.put(result)
+                with work.open_worker(results.put) as worker:
+                    while not stop.is_set() and (run := take()) is not None:
+                        work.prefetch(worker, [block for _, block in run])
+                        for number, block in run:
+                            result = work.process(worker, block)
+                            recorder.record(number, result)
+                            results.put(Processed(number, result))
                             if stop.is_set():
                                 break
             except BaseException as error:
-                results.put(_Failure(error))
+                results.put(_ThreadFailure(error))
             finally:
-                results.put(_Done())
+                results.put(_Ended())
 
         threads = [
-            threading.Thread(target=run, name=f"ramerge-{number}", daemon=True) for number in range(self.workers)
+            threading.Thread(target=process_all, name=f"ramerge-{number}", daemon=True)
+            for number in range(self.workers)
         ]
         running = 0
-        try:
-            while running < len(threads) and _starts(threads[running], needed=not running):
-                running += 1
-            while running:
-                result = results.get()
-                if isinstance(result, _Done):
-                    running -= 1
-                elif isinstance(result, _Failure):
-                    raise result.error
-                else:
-                    yield result
-        finally:
-            stop.set()
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
+        with work.limits():
+            try:
+                while running < len(threads) and _starts(threads[running], needed=not running):
+                    running += 1
+                while running:
+                    result = results.get()
+                    if isinstance(result, _Ended):
+                        running -= 1
+                    elif isinstance(result, _ThreadFailure):
+                        raise result.error
+                    else:
+                        yield result
+            finally:
+                stop.set()
+                for thread in threads:
+                    if thread.ident is not None:
+                        _join(thread, results)
 
 
 def _starts(thread: threading.Thread, *, needed: bool) -> bool:
@@ -84,11 +85,18 @@ def _starts(thread: threading.Thread, *, needed: bool) -> bool:
     return True
 
 
-class _Done:
+def _join(thread: threading.Thread, results: Queue[Any]) -> None:
+    """Wait for the end of a thread, which may wait for room among the results that nobody takes any more."""
+    while thread.is_alive():
+        with suppress(Empty):
+            results.get(timeout=0.01)
+
+
+class _Ended:
     """A worker has ended."""
 
 
-class _Failure:
+class _ThreadFailure:
     """A worker has failed."""
 
     def __init__(self, error: BaseException) -> None:

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 from ramerge.evaluation.sandbox.seccomp import seccomp_filter
 from ramerge.foundation.errors import EvaluationError
 
-UNSAFE = "--unsafe-execution runs programs without a sandbox, with all your rights"
+INSTEAD = "--sandbox docker runs programs in a container, --sandbox local without a sandbox, with all your rights"
 MOST_USERS = 128
 """Users that a process has for its programs, as many as may run at once."""
 
@@ -36,7 +37,7 @@ ENVIRONMENT = {
 _OLDEST = (0, 7)  # --size came with 0.7.0
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _MORE = ("/etc/ld.so.cache", "/etc/alternatives", "/nix/store")
-_DEVICES = ("null", "zero", "random", "urandom")
+_DEVICES = ("null", "random", "urandom")  # not zero: mapped, it is memory that no process is charged for
 _FIRST_USER = 0x60000000
 
 
@@ -72,22 +73,55 @@ class Bubblewrap:
         """
         return _FIRST_USER + (os.getpid() % 2**22) * MOST_USERS + slot if self.as_root else -1
 
-    def command(self, disk_bytes: int, filter_descriptor: int) -> list[str]:
-        """Everything in front of what is to run inside."""
+    def command(
+        self,
+        disk_bytes: int,
+        filter_descriptor: int,
+        environment: Mapping[str, str],
+        folder: str,
+        files: Mapping[str, int],
+    ) -> list[str]:
+        """Everything in front of what is to run inside.
+
+        Args:
+            disk_bytes: of /tmp.
+            filter_descriptor: holds the filter of system calls.
+            environment: of the program, besides `ENVIRONMENT`.
+            folder: where it starts, of those in /tmp.
+            files: descriptors that hold the files of /tmp, by their paths below it.
+        """
         user = [] if self.as_root else ["--unshare-user", "--uid", "65534", "--gid", "65534"]
         capabilities = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if self.as_root else []
-        environment = [part for name, value in ENVIRONMENT.items() for part in ("--setenv", name, value)]
+        variables = [
+            part for name, value in {**ENVIRONMENT, **environment}.items() for part in ("--setenv", name, value)
+        ]
         return [
             self.executable,
             *user,
             *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
             *("--hostname", "sandbox", "--cap-drop", "ALL", *capabilities),
             *("--as-pid-1", "--die-with-parent", "--new-session"),
-            *("--clearenv", *environment),
+            *("--clearenv", *variables),
             *self.mounts,
-            *("--size", str(disk_bytes), "--perms", "1777", "--tmpfs", "/tmp", "--chdir", "/tmp"),
+            *("--size", str(disk_bytes), "--perms", "1777", "--tmpfs", "/tmp"),
+            *_written(files, folder),
+            *("--chdir", folder),
             *("--remount-ro", "/", "--seccomp", str(filter_descriptor), "--"),
         ]
+
+
+def _written(files: Mapping[str, int], folder: str) -> list[str]:
+    """Arguments that make files, which anyone inside may change, and their folders."""
+    folders = [*(Path("/tmp", path).parent for path in files), Path(folder)]
+    made = dict.fromkeys(each for one in folders for each in (*reversed(one.parents), one) if len(each.parts) > 2)
+    return [
+        *(part for each in made for part in ("--perms", "0777", "--dir", str(each))),
+        *(
+            part
+            for path, descriptor in files.items()
+            for part in ("--perms", "0777", "--file", str(descriptor), str(Path("/tmp", path)))
+        ),
+    ]
 
 
 def interpreter() -> Path:
@@ -108,17 +142,18 @@ def ways() -> list[Bubblewrap]:
         EvaluationError: none can; says why.
     """
     if sys.platform != "linux":
-        raise EvaluationError(f"programs run in a sandbox only on Linux, and this is {sys.platform}; {UNSAFE}")
+        raise EvaluationError(f"programs run in a sandbox only on Linux, and this is {sys.platform}; {INSTEAD}")
     executable = shutil.which("bwrap")
     if executable is None:
         raise EvaluationError(
-            f"bubblewrap, the sandbox for programs, is not installed: apt install bubblewrap (or dnf, pacman); {UNSAFE}"
+            f"bubblewrap, the sandbox for programs, is not installed: apt install bubblewrap (or dnf, pacman); "
+            f"{INSTEAD}"
         )
     machine = os.uname().machine
     try:
         system_calls = seccomp_filter(machine)
     except KeyError:
-        raise EvaluationError(f"there is no filter of system calls for {machine}; {UNSAFE}") from None
+        raise EvaluationError(f"there is no filter of system calls for {machine}; {INSTEAD}") from None
     version = _version(executable)
     mounts = tuple(_mounts())
     return [
@@ -131,9 +166,9 @@ def _version(executable: str) -> str:
     said = subprocess.run([executable, "--version"], capture_output=True, text=True, check=False)
     numbers = re.search(r"(\d+)\.(\d+)[.\d]*", said.stdout)
     if numbers is None:
-        raise EvaluationError(f"{executable} --version says {(said.stdout + said.stderr).strip()[:200]!r}; {UNSAFE}")
+        raise EvaluationError(f"{executable} --version says {(said.stdout + said.stderr).strip()[:200]!r}; {INSTEAD}")
     if (int(numbers[1]), int(numbers[2])) < _OLDEST:
-        raise EvaluationError(f"bubblewrap {numbers[0]} is too old, 0.7.0 or later is needed; {UNSAFE}")
+        raise EvaluationError(f"bubblewrap {numbers[0]} is too old, 0.7.0 or later is needed; {INSTEAD}")
     return numbers[0]
 
 

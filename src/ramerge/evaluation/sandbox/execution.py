@@ -10,9 +10,9 @@ import selectors
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Literal
 
 from ramerge.evaluation.sandbox import bubblewrap
-from ramerge.evaluation.sandbox.bubblewrap import ENVIRONMENT, PACKAGES, Bubblewrap
-from ramerge.evaluation.sandbox.watch import Inside, Limits
+from ramerge.evaluation.sandbox.bubblewrap import PACKAGES, Bubblewrap
+from ramerge.evaluation.sandbox.watch import Inside, Limits, files_below
 from ramerge.foundation.errors import EvaluationError
 
 Status = Literal["ok", "error", "time", "memory", "output"]
@@ -53,6 +53,7 @@ class Outcome:
         stdout: what it printed, at most `output_bytes` of it; bytes that are not UTF-8 are replaced.
         stderr: likewise.
         seconds: from its start to its end, without those of setting up the sandbox.
+        files: of a command, what /tmp held at its end, by paths below it.
     """
 
     status: Status
@@ -60,6 +61,24 @@ class Outcome:
     stdout: str
     stderr: str
     seconds: float
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command in place of the text of a program.
+
+    Attributes:
+        words: the command.
+        environment: variables, besides those of every program.
+        folder: where it starts: /tmp or a folder below it.
+        files: what /tmp holds when it starts, by paths below it. What it holds at the end is in the outcome.
+    """
+
+    words: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: str = "/tmp"
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass
@@ -90,9 +109,9 @@ class Execution:
 
     def __init__(
         self,
-        way: Bubblewrap | None,
-        program: str,
-        stdin: str | IO[bytes],
+        way: Bubblewrap,
+        program: str | Command,
+        stdin: str | bytes | IO[bytes],
         limits: Limits,
         stdout: IO[bytes] | None = None,
         cancelled: threading.Event | None = None,
@@ -100,15 +119,17 @@ class Execution:
         """Prepares a run.
 
         Args:
-            way: of the sandbox; None for none.
-            program: text of a Python program.
+            way: of the sandbox.
+            program: text of a Python program, or a command.
             stdin: what it reads, or the end of a pipe, which the run closes.
             limits: what it may use.
             stdout: the end of a pipe that it prints to, which the run closes; its outcome then has no output.
             cancelled: kills the program when it is set.
         """
         self._way = way
-        self._program = program
+        self._program = "" if isinstance(program, Command) else program
+        self._command = program if isinstance(program, Command) else Command(())
+        self._files: dict[str, bytes] = {}
         self._stdin = stdin
         self._stdout = stdout
         self._limits = limits
@@ -122,11 +143,13 @@ class Execution:
         self._cancelled.set()
 
     def __call__(self) -> Outcome:
+        if self._cancelled.is_set():
+            return Outcome("error", None, "", "", 0.0)
         slot = _SLOTS.get()
         try:
             with ExitStack() as resources:
                 for pipe in (self._stdin, self._stdout):
-                    if pipe is not None and not isinstance(pipe, str):
+                    if pipe is not None and not isinstance(pipe, str | bytes):
                         resources.enter_context(pipe)
                 return self._run(resources, slot)
         except OSError as error:
@@ -156,84 +179,57 @@ class Execution:
             limit = "output"
         seconds = ended - (self._began or ended)
         if limit:
-            return Outcome(limit, None, stdout, stderr, seconds)
+            return Outcome(limit, None, stdout, stderr, seconds, self._files)
         # a sandbox passes a signal on as a shell does
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-        return Outcome(_status(code, stderr), code, stdout, stderr, seconds)
+        return Outcome(_status(code, stderr), code, stdout, stderr, seconds, self._files)
 
     def _streams(self, resources: ExitStack, process: subprocess.Popen[bytes], slot: int) -> list[_Stream]:
         pipes = [resources.enter_context(pipe) for pipe in (process.stdout, process.stderr) if pipe]
         for pipe in pipes:
             os.set_blocking(pipe.fileno(), False)
-            if self._way and self._way.as_root:  # so that the program can open /dev/stdout
+            if self._way.as_root:  # so that the program can open /dev/stdout
                 os.fchown(pipe.fileno(), self._way.user(slot), -1)
         return [_Stream(pipe, self._limits.output_bytes) for pipe in pipes]
 
     def _start(self, resources: ExitStack, channel: int, slot: int) -> subprocess.Popen[bytes]:
         source, stdin = (
-            resources.enter_context(self._file(given)) if isinstance(given, str) else given
+            resources.enter_context(_sealed(_content(given))) if isinstance(given, str | bytes) else given
             for given in (self._program, self._stdin)
         )
-        inherited = [source.fileno(), channel]
-        python = str(bubblewrap.interpreter())
-        if self._way is None:
-            folder = resources.enter_context(
-                tempfile.TemporaryDirectory(prefix="ramerge-program-", ignore_cleanup_errors=True)
-            )
-            command, environment = [python], {**ENVIRONMENT, "HOME": folder, "TMPDIR": folder}
-            user, packages = -1, str(bubblewrap.package_folder() or folder)
-        else:
-            system_calls = resources.enter_context(self._sealed(self._way.system_calls))
-            inherited.append(system_calls.fileno())
-            command = [*self._way.command(self._limits.disk_bytes, system_calls.fileno()), python]
-            folder, environment, user, packages = "/", {}, self._way.user(slot), PACKAGES
-        arguments = [source.fileno(), channel, int(self._way is not None), user, packages, *self._resources()]
+        system_calls = resources.enter_context(_sealed(self._way.system_calls))
+        command = self._command
+        files = {path: resources.enter_context(_sealed(content)).fileno() for path, content in command.files.items()}
+        inherited = [source.fileno(), channel, system_calls.fileno(), *files.values()]
+        sandbox = self._way.command(
+            self._limits.disk_bytes, system_calls.fileno(), command.environment, command.folder, files
+        )
+        arguments = [source.fileno(), channel, self._way.user(slot), PACKAGES, *self._resources()]
         return subprocess.Popen(
-            [*command, *_PYTHON, *map(str, arguments)],
+            [*sandbox, str(bubblewrap.interpreter()), *_PYTHON, *map(str, arguments), "--", *command.words],
             stdin=stdin,
             stdout=self._stdout or subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             pass_fds=inherited,
-            cwd=folder,
-            env=environment,  # the first process in a sandbox shows the environment it was started with
+            cwd="/",
+            env={},  # the first process in a sandbox shows the environment it was started with
             start_new_session=True,  # a terminal's Ctrl-C is for us
         )
-
-    def _file(self, text: str) -> IO[bytes]:
-        """A file to inherit: a program that does not read it blocks nobody, and one in a sandbox cannot write to it."""
-        content = text.encode("utf-8", errors="surrogatepass")
-        if self._way is not None:
-            return self._sealed(content)
-        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - whoever asked for it closes it
-        file.write(content)
-        file.seek(0)
-        return file
-
-    def _sealed(self, content: bytes) -> IO[bytes]:
-        file = os.fdopen(os.memfd_create("ramerge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb+")
-        file.write(content)
-        file.seek(0)
-        fcntl.fcntl(
-            file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
-        )
-        return file
 
     def _resources(self) -> list[str]:
         """Limits that the kernel holds, as NAME:SOFT:HARD."""
         limits = self._limits
         processor = math.ceil(limits.seconds)
-        # where memory is watched, addresses may exceed it: most are never used
-        addresses = (2 if self._way else 1) * limits.memory_bytes + _SPARE_ADDRESSES
+        addresses = 2 * limits.memory_bytes + _SPARE_ADDRESSES  # most are never used, and memory is watched
         values = {
             "RLIMIT_CPU": (processor, processor + 1),
             "RLIMIT_AS": (addresses,) * 2,
             "RLIMIT_FSIZE": (limits.disk_bytes,) * 2,
             "RLIMIT_NOFILE": (_OPEN_FILES,) * 2,
             "RLIMIT_CORE": (1, 1),  # 0 does not keep dumps from a handler of the system
+            "RLIMIT_NPROC": (limits.processes + self._way.uncounted,) * 2,
         }
-        if self._way:  # without one, all processes of the user would count
-            values["RLIMIT_NPROC"] = (limits.processes + self._way.uncounted,) * 2
         return [f"{name}:{soft}:{hard}" for name, (soft, hard) in values.items()]
 
     def _follow(
@@ -266,11 +262,10 @@ class Execution:
     def _hear(self, channel: socket.socket) -> bool:
         """Takes the message that the program starts now. False, for there is one message."""
         message, descriptors, _, _ = socket.recv_fds(channel, 1, 3, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-        if message and self._way:
+        if message:
             if len(descriptors) != 3:
                 raise EvaluationError("the sandbox did not start: too many files are open here")
             self._inside = Inside(*descriptors)
-        if message:
             self._began = time.monotonic()
         return False
 
@@ -293,19 +288,20 @@ class Execution:
         if inside:  # bubblewrap ends after its child, which ends after all other processes
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(inside.first, signal.SIGKILL)
-            inside.close()
-        else:
-            process.kill()
-        process.wait()
-        if self._way is None:
+        else:  # bubblewrap's child waits for it forever if bubblewrap is killed early, and ignores other signals
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if inside:
+            if self._command.words:
+                self._files = files_below(inside.disk, self._limits.disk_bytes)
+            inside.close()
 
 
 class Conversation:
     """Two programs, each in a sandbox of its own, each of which reads what the other one prints."""
 
-    def __init__(self, way: Bubblewrap | None, asking: str, answering: str, limits: Limits) -> None:
+    def __init__(self, way: Bubblewrap, asking: str, answering: str, limits: Limits) -> None:
         """Prepares the runs of both under these limits; `asking` also has the time that the other needs to start."""
         self._way = way
         self._asking = asking
@@ -330,6 +326,21 @@ class Conversation:
             finally:
                 self._cancelled.set()
             return asked, answered.result()
+
+
+def _content(given: str | bytes) -> bytes:
+    return given.encode("utf-8", errors="surrogatepass") if isinstance(given, str) else given
+
+
+def _sealed(content: bytes) -> IO[bytes]:
+    """A file to inherit: a program that does not read it blocks nothing, and none can write to it."""
+    file = os.fdopen(os.memfd_create("ramerge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb+")
+    file.write(content)
+    file.seek(0)
+    fcntl.fcntl(
+        file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
+    )
+    return file
 
 
 def _pipe() -> tuple[IO[bytes], IO[bytes]]:

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from ramerge.evaluation.sandbox import bubblewrap
-from ramerge.evaluation.sandbox.bubblewrap import MOST_USERS, UNSAFE, Bubblewrap
-from ramerge.evaluation.sandbox.execution import Conversation, Execution, Outcome
+from ramerge.evaluation.sandbox.bubblewrap import INSTEAD, MOST_USERS, Bubblewrap
+from ramerge.evaluation.sandbox.execution import Command, Conversation, Execution, Outcome
 from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.machine import processors
@@ -43,30 +43,26 @@ class Sandbox:
     """Runs programs, at most `workers` at once. One may be used by many threads and event loops.
 
     Attributes:
-        isolation: what keeps programs in, such as `bubblewrap 0.8.0`; `none` for the unsafe mode.
+        isolation: what keeps programs in, such as `bubblewrap 0.8.0`.
     """
 
-    def __init__(self, way: Bubblewrap | None, workers: int) -> None:
-        """Starts sandboxes in this way, or none. Use `open`, which knows whether it works."""
-        self.isolation = f"bubblewrap {way.version}" if way else "none"
+    def __init__(self, way: Bubblewrap, workers: int) -> None:
+        """Starts sandboxes in this way. Use `open`, which knows whether it works."""
+        self.isolation = f"bubblewrap {way.version}"
         self._way = way
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
 
     @classmethod
-    def open(cls, *, unsafe: bool = False, workers: int | None = None) -> Sandbox:
+    def open(cls, *, workers: int | None = None) -> Sandbox:
         """A sandbox that has run a program here.
 
         Args:
-            unsafe: run programs as plain processes, with limits but nothing that keeps them from reading files, using
-                the network, leaving processes behind, or starting so many that the machine stands still.
             workers: programs, or pairs of them, at once, at most 64; by default one a processor.
 
         Raises:
             EvaluationError: no sandbox can be had; says what is missing.
         """
         workers = min(workers or processors(), MOST_USERS // 2)
-        if unsafe:
-            return cls(None, workers)
         problems = []
         for way in bubblewrap.ways():
             sandbox = cls(way, workers)
@@ -79,14 +75,14 @@ class Sandbox:
             f"bubblewrap cannot make a sandbox here: {'; '.join(dict.fromkeys(problems))}. It needs user namespaces, "
             "which a container or the system may forbid (docker: --security-opt seccomp=unconfined --security-opt "
             "systempaths=unconfined; sysctl kernel.apparmor_restrict_unprivileged_userns, "
-            f"kernel.unprivileged_userns_clone, user.max_user_namespaces); {UNSAFE}"
+            f"kernel.unprivileged_userns_clone, user.max_user_namespaces); {INSTEAD}"
         )
 
-    async def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
+    async def run(self, program: str | Command, stdin: str | bytes = "", limits: Limits | None = None) -> Outcome:
         """Run a program, and wait without blocking the event loop. Cancelling kills it.
 
         Args:
-            program: text of a Python program; whatever is no Python, or no Unicode, is an `error`.
+            program: text of a Python program, or a command; whatever is no Python, or no Unicode, is an `error`.
             stdin: what it reads.
             limits: by default `Limits()`.
 
@@ -113,7 +109,7 @@ class Sandbox:
         """
         return await self._finished(Conversation(self._way, asking, answering, limits or Limits()))
 
-    def execute(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
+    def execute(self, program: str | Command, stdin: str | bytes = "", limits: Limits | None = None) -> Outcome:
         """`run`, blocking."""
         execution = Execution(self._way, program, stdin, limits or Limits())
         submitted: Future[Outcome] = self._threads.submit(execution)

@@ -55,7 +55,8 @@ _REFUSED = {
     "io_uring_setup": (425, 425),
     "fanotify_init": (300, 262),
 }
-_CLONE, _CLONE3, _SOCKET, _SETSOCKOPT = (56, 220), (435, 435), (41, 198), (54, 208)
+_CLONE, _CLONE3, _MMAP, _SOCKET, _SETSOCKOPT = (56, 220), (435, 435), (9, 222), (41, 198), (54, 208)
+_SHARED, _ANONYMOUS = 0x01, 0x20  # bits of MAP_SHARED and MAP_SHARED_VALIDATE, of MAP_ANONYMOUS
 _BUFFERS = (
     7,
     8,
@@ -67,7 +68,7 @@ _X32 = 0x40000000  # the first number of another table of x86_64
 
 # linux/bpf_common.h, linux/seccomp.h; offsets are those of struct seccomp_data
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 32
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _THIRD_ARGUMENT, _FOURTH_ARGUMENT = 0, 4, 16, 32, 40
 _ALLOW, _KILL, _FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 
 _Instruction = tuple[int, int, int, int]
@@ -92,6 +93,10 @@ def seccomp_filter(machine: str) -> bytes:
         program += _when(_EQUAL, numbers[column], [refuse])
     # its flags are in memory, out of a filter's reach; the C library falls back on clone
     program += _when(_EQUAL, _CLONE3[column], [_answer(_FAIL | errno.ENOSYS)])
+    # its pages stay when they are unmapped or given back (MADV_DONTNEED), and then count for no process
+    flags = (_LOAD, 0, 0, _FOURTH_ARGUMENT)
+    shared = _when(_ANY_BIT, _ANONYMOUS, _when(_ANY_BIT, _SHARED, [refuse]))
+    program += _when(_EQUAL, _MMAP[column], [flags, *shared, _answer(_ALLOW)])
     argument = (_LOAD, 0, 0, _FIRST_ARGUMENT)
     program += _when(_EQUAL, _CLONE[column], [argument, *_when(_ANY_BIT, _NEW_NAMESPACES, [refuse]), _answer(_ALLOW)])
     program += _when(

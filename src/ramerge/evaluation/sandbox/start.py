@@ -2,7 +2,8 @@
 
 `execution` hands the text of this file to `python -c`, so it imports nothing of ramerge and as little as it can of the
 standard library. Its arguments: the descriptor that holds the program, the descriptor of the socket to the outside,
-1 in a sandbox or 0, the user to become or -1, the folder of packages, and limits as NAME:SOFT:HARD.
+the user to become or -1, the folder of packages, limits as NAME:SOFT:HARD, and behind `--` the words of a command that
+runs in place of the program.
 """
 
 import _socket
@@ -14,22 +15,24 @@ import sys
 
 
 def main() -> None:
-    """Takes on the limits and runs the program as the main module; in a sandbox, as a child of its first process."""
-    source, channel, sandboxed, user = (int(argument) for argument in sys.argv[1:5])
-    packages, limits = sys.argv[5], sys.argv[6:]
+    """Takes on the limits and runs the program as the main module, in a child of the sandbox's first process."""
+    source, channel, user = (int(argument) for argument in sys.argv[1:4])
+    end = sys.argv.index("--")
+    packages, limits, command = sys.argv[4], sys.argv[5:end], sys.argv[end + 1 :]
     for limit in limits:
         set_limit(*limit.split(":"))
     be_killed_first()
-    if sandboxed:
-        leave_to_child()
+    leave_to_child()
     if user >= 0:  # the real root is exempt from the limit on processes
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
         give_up_capabilities()
-    if sandboxed:
-        hide_proc()
-    report(channel, sandboxed=bool(sandboxed))
+    hide_proc()
+    report(channel)
+    if command:
+        os.close(source)
+        become(command, packages)
     site.setquit()  # programs say exit(), which -S has left out
     sys.path.append(packages)
     sys.argv[:] = ["program.py"]
@@ -40,6 +43,18 @@ def main() -> None:
     namespace.update(first)
     # to run a program is what this file is for; it holds no rights any more
     exec(program, namespace)  # noqa: S102 - the sandboxed program
+
+
+def become(command: list[str], packages: str) -> None:
+    """Runs a command in place of this process; any Python is the one that runs now."""
+    os.environ.setdefault("PYTHONPATH", packages)
+    if command[0].rpartition("/")[2] in ("python", "python3"):
+        command = [sys.executable, *command[1:]]
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}; this sandbox has Python only", file=sys.stderr, flush=True)
+        os._exit(127)
 
 
 def leave_to_child() -> None:
@@ -113,17 +128,14 @@ def hide_proc() -> None:
     os.close(rules)
 
 
-def report(channel: int, *, sandboxed: bool) -> None:
-    """Says that the program starts now; from a sandbox, with its /proc, its first process and its /tmp to hold."""
+def report(channel: int) -> None:
+    """Says that the program starts now, with the sandbox's /proc, its first process and its /tmp to hold."""
     outside = _socket.socket(fileno=channel)
-    if not sandboxed:
-        outside.sendall(b"!")
-    else:
-        descriptors = [os.open("/proc", os.O_RDONLY), os.pidfd_open(1), os.open("/tmp", os.O_RDONLY)]
-        message = b"".join(descriptor.to_bytes(4, sys.byteorder) for descriptor in descriptors)
-        outside.sendmsg([b"!"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, message)])
-        for descriptor in descriptors:
-            os.close(descriptor)
+    descriptors = [os.open("/proc", os.O_RDONLY), os.pidfd_open(1), os.open("/tmp", os.O_RDONLY)]
+    message = b"".join(descriptor.to_bytes(4, sys.byteorder) for descriptor in descriptors)
+    outside.sendmsg([b"!"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, message)])
+    for descriptor in descriptors:
+        os.close(descriptor)
     outside.close()
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO
 
 _INODE_BYTES = 1024  # what an empty file in a tmpfs costs the kernel, about
+_MOST_FILES = 1000
 _SOCKET_BYTES = 212_992  # a usual /proc/sys/net/core/wmem_default
 
 
@@ -92,6 +95,43 @@ class Inside:
 
     def _open(self, path: str) -> IO[bytes]:
         return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.proc), "rb")
+
+
+def files_below(folder: int, most_bytes: int) -> dict[str, bytes]:
+    """Regular files below a folder that no process can change any more, by their paths.
+
+    Links, and what cannot be read, are left out; so is everything beyond `most_bytes`, as sparse files hold more than
+    they take.
+    """
+    found: dict[str, bytes] = {}
+    folders = [""]
+    while folders:
+        below = folders.pop()
+        with suppress(OSError):
+            for name in sorted(_names(folder, below)):
+                path = f"{below}{name}"
+                with suppress(OSError, UnicodeEncodeError):
+                    path.encode()
+                    kind = os.stat(path, dir_fd=folder, follow_symlinks=False)
+                    if stat.S_ISDIR(kind.st_mode):
+                        folders.append(f"{path}/")
+                    elif stat.S_ISREG(kind.st_mode) and kind.st_size <= most_bytes and len(found) < _MOST_FILES:
+                        most_bytes -= kind.st_size
+                        found[path] = _content(folder, path)
+    return found
+
+
+def _names(folder: int, below: str) -> list[str]:
+    opened = os.open(below or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        return os.listdir(opened)  # noqa: PTH208 - pathlib knows no descriptors
+    finally:
+        os.close(opened)
+
+
+def _content(folder: int, path: str) -> bytes:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder), "rb") as file:
+        return file.read()
 
 
 @cache

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from ramerge.evaluation.samples import Model
+from ramerge.evaluation.logs import Model
 from ramerge.evaluation.tables import layouts, marks, notes, paper, roles, scores
 from ramerge.evaluation.tables.layouts import Layout
 from ramerge.evaluation.tables.marks import Entry
-from ramerge.evaluation.tables.model import Cell, Column, Row, Table
+from ramerge.evaluation.tables.model import Cell, Row, Table, TableColumn
 from ramerge.evaluation.tables.roles import Roles
 from ramerge.foundation.errors import EvaluationError
 
@@ -47,7 +47,7 @@ def build(
         domain_averages: whether there is an average for each domain, if there are several.
         reference: `paper` adds the rows of the paper's table.
         rank_reference: whether quoted rows are ranked too, together with all others.
-        seed: of the bootstrap.
+        seed: of the intervals.
 
     Raises:
         EvaluationError: no results, an unknown table, model or reference, or none of the table's columns was run.
@@ -129,7 +129,7 @@ def _label(model: Model, layout: Layout) -> str:
     return model.name if strength is None else f"{model.name} (r = {strength:.2f})"
 
 
-def _measured(model: Model, columns: Sequence[Column], who: Roles, seed: int) -> Entry:
+def _measured(model: Model, columns: Sequence[TableColumn], who: Roles, seed: int) -> Entry:
     return Entry(
         model.name,
         model.name in who.merged,
@@ -139,7 +139,7 @@ def _measured(model: Model, columns: Sequence[Column], who: Roles, seed: int) ->
     )
 
 
-def _quoted(row: paper.Quoted, layout: Layout, columns: Sequence[Column], ranked: bool) -> Entry:
+def _quoted(row: paper.Quoted, layout: Layout, columns: Sequence[TableColumn], ranked: bool) -> Entry:
     values = dict(zip(layout.columns, row.values, strict=True))
     cells = [
         Cell(

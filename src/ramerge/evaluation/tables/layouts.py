@@ -10,22 +10,22 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ramerge.evaluation.samples import Model
-from ramerge.evaluation.tables.model import Column
+from ramerge.evaluation.logs import Model
+from ramerge.evaluation.tables.model import TableColumn
 from ramerge.foundation.errors import EvaluationError
 
 DOMAINS = {
     "coding": "Coding",
     "tool": "Tool use",
     "memory": "Memory",
-    "instruct": "Instructions",
+    "ifeval": "Instructions",
     "math": "Mathematics",
     "search": "Search",
     "rewards": "Rewards",
 }
 """Suites in the order of the tables, with their titles."""
 
-GENERAL = "instruct"
+GENERAL = "ifeval"
 """What no agent is trained for, so that it has no specialist."""
 
 REFUSALS = frozenset({"irrelevance", "live_irrelevance"})
@@ -39,7 +39,7 @@ _MAIN_METRICS = {
     "coding": "acc",
     "tool": "accuracy",
     "memory": "sub_em",
-    "instruct": "prompt_strict",
+    "ifeval": "prompt_strict",
     "search": "em",
     "rewards": "reward",
 }
@@ -58,7 +58,7 @@ class Layout:
 
     name: str
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     average: bool = True
     all_count: bool = True
     differences: bool = False
@@ -138,23 +138,23 @@ _NON_LIVE = (
 _HOTPOT = tuple((f"{7 << step}K", f"hotpotqa_{50 << step}") for step in range(8))
 _SQUAD = tuple((f"{8 << step}K", f"squad_{8 << step}k") for step in range(5))
 _IFEVAL = tuple(
-    Column((DOMAINS["instruct"], level, strictness), "instruct", "ifeval", f"{level}_{strictness}".lower())
+    TableColumn((DOMAINS["ifeval"], level, strictness), "ifeval", "ifeval", f"{level}_{strictness}".lower())
     for level in ("Instruction", "Prompt")
     for strictness in ("Loose", "Strict")
 )
 
 
-def _coding(benchmarks: Titled, metrics: Titled) -> tuple[Column, ...]:
+def _coding(benchmarks: Titled, metrics: Titled) -> tuple[TableColumn, ...]:
     return tuple(
-        Column((DOMAINS["coding"], benchmark, title), "coding", task, metric)
+        TableColumn((DOMAINS["coding"], benchmark, title), "coding", task, metric)
         for benchmark, task in benchmarks
         for title, metric in metrics
     )
 
 
-def _grouped(suite: str, groups: dict[str, Titled]) -> tuple[Column, ...]:
+def _grouped(suite: str, groups: dict[str, Titled]) -> tuple[TableColumn, ...]:
     return tuple(
-        Column((DOMAINS[suite], group, title), suite, task, _MAIN_METRICS[suite])
+        TableColumn((DOMAINS[suite], group, title), suite, task, _MAIN_METRICS[suite])
         for group, tasks in groups.items()
         for title, task in tasks
     )
@@ -167,7 +167,7 @@ def _whole(name: str, results: Sequence[Model]) -> Layout:
         for task, samples in model.tasks.items():
             run.setdefault(task, list(samples.metrics))
     columns = [
-        Column((DOMAINS.get(suite, suite), task, metric if name == ALL else ""), suite, task, metric)
+        TableColumn((DOMAINS.get(suite, suite), task, metric if name == ALL else ""), suite, task, metric)
         for suite, task in sorted(run, key=_order)
         for metric in (run[suite, task] if name == ALL else [_main(suite, run[suite, task])])
     ]

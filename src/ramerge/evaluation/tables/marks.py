@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ramerge.evaluation.tables.model import Cell, Column, Mark
+from ramerge.evaluation.tables.model import Cell, Mark, TableColumn
 
 Family = str | None
 
@@ -30,7 +30,7 @@ class Entry:
 
 def marked(
     entries: Sequence[Entry],
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     specialists: Mapping[tuple[Family, str], str],
     *,
     together: bool = False,
@@ -77,7 +77,7 @@ def _differences(entry: Entry, base: Entry) -> Iterator[Cell]:
             yield replace(cell, difference=cell.value - start.value)
 
 
-def _column(entries: Sequence[Entry], index: int, column: Column, together: bool) -> Iterator[tuple[int, Mark]]:
+def _column(entries: Sequence[Entry], index: int, column: TableColumn, together: bool) -> Iterator[tuple[int, Mark]]:
     """Ranks of one column."""
     values = {
         row: value
@@ -97,7 +97,7 @@ def _column(entries: Sequence[Entry], index: int, column: Column, together: bool
 
 
 def _above(
-    entries: Sequence[Entry], index: int, column: Column, specialists: Mapping[tuple[Family, str], str]
+    entries: Sequence[Entry], index: int, column: TableColumn, specialists: Mapping[tuple[Family, str], str]
 ) -> Iterator[int]:
     """Merges above the specialist of the column's domain."""
     measured = {entry.name: entry for entry in entries if not entry.quoted}
@@ -110,5 +110,5 @@ def _above(
             yield row
 
 
-def _shown(cell: Cell, column: Column) -> float | None:
+def _shown(cell: Cell, column: TableColumn) -> float | None:
     return None if cell.value is None else round(cell.value, column.decimals)

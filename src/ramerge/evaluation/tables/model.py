@@ -17,7 +17,7 @@ class Mark(Enum):
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column: what it shows, and its titles from the widest group down to its own.
 
     An average has no task; it is over the columns that have its suite, or over all where it has none, less the tasks
@@ -72,7 +72,7 @@ class Table:
 
     title: str
     first: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ramerge.evaluation.samples import Model, TaskName
+from ramerge.evaluation.logs import Model, TaskName
 from ramerge.evaluation.tables import layouts, paper
 from ramerge.evaluation.tables.marks import Entry
-from ramerge.evaluation.tables.model import Column, Row
+from ramerge.evaluation.tables.model import Row, TableColumn
 from ramerge.evaluation.tables.roles import Roles
 
 _MOST_NAMES = 2
 
 
 def measured(
-    models: Sequence[Model], columns: Sequence[Column], rows: Sequence[Row], who: Roles, ut: str
+    models: Sequence[Model], columns: Sequence[TableColumn], rows: Sequence[Row], who: Roles, ut: str
 ) -> Iterator[str]:
     """Notes on measured rows."""
     yield "Scores in per cent." + (
@@ -31,7 +31,7 @@ def measured(
         yield "– is what was not run or has nothing to count; averages over rows with gaps are left out."
 
 
-def averages(columns: Sequence[Column]) -> Iterator[str]:
+def averages(columns: Sequence[TableColumn]) -> Iterator[str]:
     """What averages leave out, and why."""
     tasks = [column.task for column in columns if column.task in layouts.REFUSALS]
     over = [column for column in columns if not column.task]
@@ -44,22 +44,18 @@ def averages(columns: Sequence[Column]) -> Iterator[str]:
         )
 
 
-def run_notes(models: Sequence[Model], columns: Sequence[Column]) -> Iterator[str]:
+def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterator[str]:
     """What differs between runs: samples, failures, settings, versions."""
     tasks = list(dict.fromkeys((column.suite, column.task) for column in columns if column.task))
     yield from _counts(models, tasks)
     yield from _failures(models, tasks)
-    yield from _each(models, tasks, "Not finished", lambda model, task: model.asked(task) - len(model.tasks[task].keys))
+    yield from _each(
+        models, tasks, "Not finished", lambda model, task: model.tasks[task].asked - len(model.tasks[task].keys)
+    )
     yield from _each(models, tasks, "Cut off at the limit of tokens", lambda model, task: len(model.tasks[task].cut))
-    suites = list(dict.fromkeys(suite for suite, _ in tasks))
-    for suite in suites:
-        ran = [model for model in models if any(task[0] == suite for task in model.tasks)]
-        for what in ("settings", "versions"):
-            yield from _unequal(suite, what, {model.name: model.suites.get(suite, {}).get(what, {}) for model in ran})
     for task in tasks:
-        yield from _unequal(
-            "/".join(task), "data", {model.name: model.data(task) for model in models if task in model.tasks}
-        )
+        ran = {model.name: model.settings.get(task, {}) for model in models if task in model.tasks}
+        yield from _unequal("/".join(task), "settings", ran)
 
 
 def without_base(entries: Sequence[Entry]) -> Iterator[str]:
@@ -76,7 +72,7 @@ def quoted(table: str) -> Iterator[str]:
     yield from (f"On the paper's table: {text}" for text in paper.inconsistencies(table))
 
 
-def _specialists(columns: Sequence[Column], who: Roles) -> Iterator[str]:
+def _specialists(columns: Sequence[TableColumn], who: Roles) -> Iterator[str]:
     suites = list(dict.fromkeys(column.suite for column in columns if column.suite not in ("", layouts.GENERAL)))
     named = [(suite, name) for (_, suite), name in who.specialists.items() if suite in suites]
     if named:
@@ -116,7 +112,7 @@ def _each(
 ) -> Iterator[str]:
     """A sentence on the models and tasks where there is something to count."""
     found = [
-        f"{model.name} {number:,} of {max(model.asked(task), len(model.tasks[task].keys)):,} in {'/'.join(task)}"
+        f"{model.name} {number:,} of {model.tasks[task].asked:,} in {'/'.join(task)}"
         for model in models
         for task in tasks
         if task in model.tasks and (number := count(model, task)) > 0

@@ -1,11 +1,10 @@
-"""A table as text: for the terminal, Markdown, LaTeX, HTML, and CSV."""
+"""A table as text: for the terminal, Markdown, HTML, and CSV."""
 
 from __future__ import annotations
 
 import csv
 import html
 import io
-import re
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
-from ramerge.evaluation.tables.model import Cell, Column, Mark, Row, Table
+from ramerge.evaluation.tables.model import Cell, Mark, Row, Table, TableColumn
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.text import csv_cell, markdown, one_line
 
@@ -25,7 +24,7 @@ def render(table: Table, form: str, *, intervals: bool = False, width: int | Non
     """A table's text, ending in a line end.
 
     Args:
-        form: text, markdown, latex (a `table` environment with booktabs), html (a whole page) or csv (a line a cell,
+        form: text, markdown, html (a whole page) or csv (a line a cell,
             plain numbers, with intervals).
         intervals: whether cells show their intervals; csv always does.
         width: of a terminal, which the format text keeps to; None for all columns beside each other.
@@ -54,7 +53,7 @@ class _Style(ABC):
     def marked(self, text: str, mark: Mark) -> str:
         """Text of the format with one mark."""
 
-    def cell(self, cell: Cell, column: Column) -> str:
+    def cell(self, cell: Cell, column: TableColumn) -> str:
         """Value, marks, difference, interval."""
         if cell.value is None:
             return self.escape(NOTHING)
@@ -97,32 +96,6 @@ class _Markdown(_Style):
     def marked(self, text: str, mark: Mark) -> str:
         wrapped = {Mark.BEST: f"**{text}**", Mark.SECOND: f"<u>{text}</u>"}
         return wrapped.get(mark) or text + self.signs[mark]
-
-
-class _Latex(_Style):
-    _ESCAPES: ClassVar[dict[str, str]] = {
-        **{sign: f"\\{sign}" for sign in "{}$&#%_"},
-        "\\": r"\textbackslash{}",
-        "^": r"\textasciicircum{}",
-        "~": r"\textasciitilde{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': r"\textquotedbl{}",
-        "[": "{[}",
-        "]": "{]}",
-        "'": r"\textquotesingle{}",
-        "`": r"\textasciigrave{}",
-        NOTHING: r"\textendash{}",
-    }
-
-    def escape(self, text: str) -> str:
-        escaped = "".join(self._ESCAPES.get(sign, sign) for sign in one_line(text))
-        return re.sub("-(?=-)", "-{}", escaped)  # two hyphens would become a dash
-
-    def marked(self, text: str, mark: Mark) -> str:
-        command = {Mark.BEST: r"\textbf{%s}", Mark.SECOND: r"\underline{%s}", Mark.BEATS: r"%s\dag{}"}
-        return command.get(mark, r"\textcolor{red}{%s\ddag{}}") % text
 
 
 class _Html(_Style):
@@ -201,7 +174,7 @@ class _Grid:
         return f"  {name}" if section else name
 
 
-def _blocks(columns: Sequence[Column], grid: _Grid, width: int) -> list[list[int]]:
+def _blocks(columns: Sequence[TableColumn], grid: _Grid, width: int) -> list[list[int]]:
     """Columns that stand beside each other: a domain stays whole where it fits, and a column wider than
     the terminal has a block of its own."""
     blocks: list[list[int]] = [[]]
@@ -229,32 +202,6 @@ def _markdown(table: Table, intervals: bool) -> str:
 
 def _pipes(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _latex(table: Table, intervals: bool) -> str:
-    style = _Latex(intervals)
-    width = len(table.columns)
-    lines = [
-        "% needs \\usepackage[T1]{fontenc}, \\usepackage{booktabs} and \\usepackage{xcolor}",
-        "\\begin{table}",
-        "\\centering",
-        f"\\caption{{{style.escape(table.title)}}}",
-        f"\\begin{{tabular}}{{l{'r' * width}}}",
-        "\\toprule",
-    ]
-    for number in range(len(table.levels)):
-        last = number == len(table.levels) - 1
-        first = style.escape(table.first) if last else ""
-        groups = _groups(table.levels, number)
-        titles = [_spanning(style.escape(title), span) for title, span in groups]
-        lines.append(" & ".join([first, *titles]) + r" \\")
-        lines += [] if last else [_rules(groups)]
-    for section, rows in table.sections():
-        lines.append("\\midrule")
-        lines += [rf"\multicolumn{{{width + 1}}}{{l}}{{\textit{{{style.escape(section)}}}}} \\"] if section else []
-        lines += [" & ".join([name, *cells]) + r" \\" for name, cells in _cells(rows, table, style)]
-    notes = [rf"\par\footnotesize {note}" for note in style.notes(table)]
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *notes, "\\end{table}"]) + "\n"
 
 
 def _spanning(text: str, span: int) -> str:
@@ -349,7 +296,6 @@ def _csv(table: Table, intervals: bool) -> str:
 FORMATS: dict[str, Callable[[Table, bool], str]] = {
     "text": _text,
     "markdown": _markdown,
-    "latex": _latex,
     "html": _html,
     "csv": _csv,
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramerge.evaluation.samples import Model
+from ramerge.evaluation.logs import Model
 from ramerge.foundation.errors import EvaluationError
 
 _WORDS = {"coding": {"coding", "code", "coder"}, "tool": {"tool", "tools"}, "math": {"math", "mathematics"}}

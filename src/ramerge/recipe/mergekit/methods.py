@@ -47,7 +47,7 @@ def _unscaled(rescale: bool) -> bool:
 
 
 @dataclass(frozen=True)
-class Setting:
+class MergekitSetting:
     """A parameter of one of mergekit's methods.
 
     Attributes:
@@ -70,7 +70,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Method:
+class MergekitMethod:
     """One of mergekit's methods.
 
     Attributes:
@@ -84,7 +84,7 @@ class Method:
     """
 
     ours: str
-    settings: Mapping[str, Setting]
+    settings: Mapping[str, MergekitSetting]
     fixed: Mapping[str, Any] = field(default_factory=dict)
     base: Literal["origin", "if given", "models", "first"] = "origin"
     only: int | None = None
@@ -92,90 +92,95 @@ class Method:
 
 
 # the type of mergekit's masks, which changes no result
-_MASK = {"int8_mask": Setting(None, bool, False)}
-_WEIGHT = {"weight": Setting("weights", required=True, each=True)}
-_ARITHMETIC = _MASK | _WEIGHT | {"lambda": Setting("scale", default=1.0)}
+_MASK = {"int8_mask": MergekitSetting(None, bool, False)}
+_WEIGHT = {"weight": MergekitSetting("weights", required=True, each=True)}
+_ARITHMETIC = _MASK | _WEIGHT | {"lambda": MergekitSetting("scale", default=1.0)}
 
 
-def _normalize(default: bool) -> dict[str, Setting]:
-    return {"normalize": Setting("normalize", bool, default)}
+def _normalize(default: bool) -> dict[str, MergekitSetting]:
+    return {"normalize": MergekitSetting("normalize", bool, default)}
 
 
 _DARE = (
     _ARITHMETIC
     | _normalize(False)
     | {
-        "density": Setting("p", default=1.0, each=True, convert=_drop_rate),
-        "rescale": Setting("rescale", bool, True),
+        "density": MergekitSetting("p", default=1.0, each=True, convert=_drop_rate),
+        "rescale": MergekitSetting("rescale", bool, True),
         # in mergekit the seed is only a flag
-        "seed": Setting("seed", int),
+        "seed": MergekitSetting("seed", int),
     }
 )
-_SPARSE = _ARITHMETIC | {"density": Setting("density", default=1.0, each=True, convert=_fraction)}
+_SPARSE = _ARITHMETIC | {"density": MergekitSetting("density", default=1.0, each=True, convert=_fraction)}
 _BREADCRUMBS = (
     _SPARSE
     | _normalize(False)
     | {
-        "gamma": Setting("gamma", default=0.01, each=True, convert=_fraction),
-        "rescale": Setting("rescale", bool, False),
+        "gamma": MergekitSetting("gamma", default=0.01, each=True, convert=_fraction),
+        "rescale": MergekitSetting("rescale", bool, False),
     }
 )
 _DELLA = _SPARSE | {
-    "epsilon": Setting("epsilon", default=0.15, each=True, convert=_fraction),
-    "rescale": Setting("rescale", bool, True, convert=_to_norm),
-    "seed": Setting("seed", int),
+    "epsilon": MergekitSetting("epsilon", default=0.15, each=True, convert=_fraction),
+    "rescale": MergekitSetting("rescale", bool, True, convert=_to_norm),
+    "seed": MergekitSetting("seed", int),
 }
-_EPSILON = _MASK | {"epsilon": Setting("epsilon", default=1e-5)}
-_RESCALED = {"r": Setting("r", default=0.1), "alpha": Setting("alpha", default=0.2)}
+_EPSILON = _MASK | {"epsilon": MergekitSetting("epsilon", default=1e-5)}
+_RESCALED = {"r": MergekitSetting("r", default=0.1), "alpha": MergekitSetting("alpha", default=0.2)}
 
-METHODS: Mapping[str, Method] = {
-    "linear": Method("linear", _MASK | _WEIGHT | _normalize(True), base="models"),
-    "task_arithmetic": Method(
+METHODS: Mapping[str, MergekitMethod] = {
+    "linear": MergekitMethod("linear", _MASK | _WEIGHT | _normalize(True), base="models"),
+    "task_arithmetic": MergekitMethod(
         "task_arithmetic",
         # mergekit accepts density and rescale here, but they have no effect
         _ARITHMETIC
         | _normalize(False)
-        | {"density": Setting(None, default=1.0, each=True), "rescale": Setting(None, bool, False)},
+        | {"density": MergekitSetting(None, default=1.0, each=True), "rescale": MergekitSetting(None, bool, False)},
     ),
-    "ties": Method(
+    "ties": MergekitMethod(
         "ties",
-        _SPARSE | _normalize(True) | {"rescale": Setting(None, bool, False, convert=_unscaled)},
+        _SPARSE | _normalize(True) | {"rescale": MergekitSetting(None, bool, False, convert=_unscaled)},
         {"trim": "tensor"},
     ),
-    "dare_linear": Method("dare", _DARE),
-    "dare_ties": Method("dare_ties", _DARE, {"density": 1.0, "trim": "tensor"}),
-    "ram": Method("ram", _EPSILON),
-    "ramplus_tl": Method("ram+", _EPSILON | _RESCALED, {"scope": "tensor"}),
-    "breadcrumbs": Method("breadcrumbs", _BREADCRUMBS),
-    "breadcrumbs_ties": Method("breadcrumbs_ties", _BREADCRUMBS),
-    "della": Method("della", _DELLA | _normalize(True)),
-    "della_linear": Method("della_linear", _DELLA | _normalize(False)),
-    "sce": Method("sce", _MASK | {"select_topk": Setting("select_topk", default=1.0, convert=_fraction)}),
-    "slerp": Method("slerp", {"t": Setting("t", required=True, convert=_fraction)}, base="first"),
-    "nuslerp": Method(
+    "dare_linear": MergekitMethod("dare", _DARE),
+    "dare_ties": MergekitMethod("dare_ties", _DARE, {"density": 1.0, "trim": "tensor"}),
+    "ram": MergekitMethod("ram", _EPSILON),
+    "ramplus_tl": MergekitMethod("ram+", _EPSILON | _RESCALED, {"scope": "tensor"}),
+    "breadcrumbs": MergekitMethod("breadcrumbs", _BREADCRUMBS),
+    "breadcrumbs_ties": MergekitMethod("breadcrumbs_ties", _BREADCRUMBS),
+    "della": MergekitMethod("della", _DELLA | _normalize(True)),
+    "della_linear": MergekitMethod("della_linear", _DELLA | _normalize(False)),
+    "sce": MergekitMethod(
+        "sce", _MASK | {"select_topk": MergekitSetting("select_topk", default=1.0, convert=_fraction)}
+    ),
+    "slerp": MergekitMethod("slerp", {"t": MergekitSetting("t", required=True, convert=_fraction)}, base="first"),
+    "nuslerp": MergekitMethod(
         "nuslerp",
         _WEIGHT
         | {
-            "nuslerp_flatten": Setting("flatten", bool, True),
-            "nuslerp_row_wise": Setting("row_wise", bool, False),
+            "nuslerp_flatten": MergekitSetting("flatten", bool, True),
+            "nuslerp_row_wise": MergekitSetting("row_wise", bool, False),
         },
         base="if given",
         join=_per,
     ),
-    "multislerp": Method(
+    "multislerp": MergekitMethod(
         "multislerp",
-        _WEIGHT | {"normalize_weights": Setting("normalize", bool, True), "eps": Setting("eps", default=1e-8)},
+        _WEIGHT
+        | {"normalize_weights": MergekitSetting("normalize", bool, True), "eps": MergekitSetting("eps", default=1e-8)},
         base="if given",
     ),
-    "karcher": Method(
+    "karcher": MergekitMethod(
         "karcher",
-        {"max_iter": Setting("max_iter", int, 10), "tol": Setting("tol", default=1e-5)},
+        {"max_iter": MergekitSetting("max_iter", int, 10), "tol": MergekitSetting("tol", default=1e-5)},
         base="models",
     ),
-    "model_stock": Method("model_stock", {"filter_wise": Setting("per", bool, False, convert=_per_row)}),
-    "arcee_fusion": Method("arcee_fusion", {}),
-    "passthrough": Method(
-        "passthrough", {"scale": Setting("scale", default=1.0, each=True, shared=True)}, base="models", only=1
+    "model_stock": MergekitMethod(
+        "model_stock", {"filter_wise": MergekitSetting("per", bool, False, convert=_per_row)}
+    ),
+    "arcee_fusion": MergekitMethod("arcee_fusion", {}),
+    "passthrough": MergekitMethod(
+        "passthrough", {"scale": MergekitSetting("scale", default=1.0, each=True, shared=True)}, base="models", only=1
     ),
 }
 

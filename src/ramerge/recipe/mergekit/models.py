@@ -13,7 +13,7 @@ from ramerge.recipe.mergekit.values import Given, shown
 
 
 @dataclass(frozen=True)
-class Model:
+class MergekitModel:
     """A model, identified by path and revision as in mergekit; where it was written; and its own parameters."""
 
     path: str
@@ -26,14 +26,14 @@ class Model:
         """The model as recipes of both forms write it."""
         return f"{self.path}@{self.revision}" if self.revision else self.path
 
-    def is_same(self, other: Model | None) -> bool:
+    def is_same(self, other: MergekitModel | None) -> bool:
         """Whether both are spelled the same, which is how mergekit compares: `./base` is not `base`."""
         return other is not None and (self.path, self.revision) == (other.path, other.revision)
 
 
-def named(models: Iterable[Model]) -> dict[str, Model]:
+def named(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
     """Models by the last part of their path or hub id, in ASCII. Repeated names get -2, -3 and so on."""
-    named: dict[str, Model] = {}
+    named: dict[str, MergekitModel] = {}
     for model in models:
         parts = [part for part in re.split(r"[/\\]", model.path) if part not in ("", ".", "..")]
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "").strip("-._") or "model"

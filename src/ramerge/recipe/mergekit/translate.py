@@ -20,15 +20,15 @@ from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import CheckpointError, RecipeError
 from ramerge.foundation.text import unknown
 from ramerge.recipe.document import Document, Key
-from ramerge.recipe.mergekit.methods import METHODS, OTHERS, Method, Setting
-from ramerge.recipe.mergekit.models import Model, located, named, whole_slice
+from ramerge.recipe.mergekit.methods import METHODS, OTHERS, MergekitMethod, MergekitSetting
+from ramerge.recipe.mergekit.models import MergekitModel, located, named, whole_slice
 from ramerge.recipe.mergekit.values import (
     ANYWHERE,
-    Case,
     Given,
-    Rule,
-    Tensor,
+    NamedTensor,
+    TranslatedRule,
     Value,
+    ValueCase,
     chained,
     read_value,
     rules_of,
@@ -36,6 +36,7 @@ from ramerge.recipe.mergekit.values import (
     tensors_of,
     varies,
 )
+from ramerge.recipe.paths import choose_folder
 
 # names of the floating-point tensors of a recipe's base, which may be in ramerge's form by half
 Look = Callable[[Document], Sequence[str]]
@@ -53,8 +54,32 @@ _OWN_KEYS = {
     "rules": "write the recipe in ramerge's own form",
 }
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
+_SHORT = ("bfloat16", "float16")
+_COMPUTES = (
+    "dtype: {}: mergekit computes in it, ramerge in float32 with one rounding at the end, so that results differ in "
+    "the last digit: of karcher, model_stock, multislerp and nuslerp in about a third of the elements"
+)
 _ELSEWHERE = ("tokenizer_source", "tokenizer", "chat_template", "slices", "modules")
 _WHOLE = "only whole models can be merged: list them under models, or in one slice with all layers of every model"
+
+
+# Keys of recipes for mergekit's other programs, and what these do.
+_OTHER_PROGRAMS = {
+    "experts": "mergekit-moe, which joins dense models into a mixture of experts",
+    "gate_mode": "mergekit-moe, which joins dense models into a mixture of experts",
+    "genome": "mergekit-evolve, which searches for parameters; `ramerge search` does that for a recipe of one merge",
+}
+
+
+def refuse_other_programs(document: Document) -> None:
+    """Refuse recipes for other programs of mergekit.
+
+    Raises:
+        RecipeError: it is one of these; the message says of which program.
+    """
+    for key, program in _OTHER_PROGRAMS.items():
+        if key in document.values:
+            raise RecipeError(document.where((key,), f"this is a recipe for {program}; give one with merge_method"))
 
 
 def is_mergekit(values: Mapping[str, Any]) -> bool:
@@ -103,7 +128,7 @@ class _Translation:
         self.write_models(method, base, agents)
         self.keep_own_keys()
         self.write_dtype()
-        self.check_tokenizer(base)
+        self.write_tokenizer(base, agents)
         self.write_parameters(method, agents)
         if self.problems:
             raise RecipeError(self.problems)
@@ -146,7 +171,7 @@ class _Translation:
             elif key not in (*_KEYS, *_ADDED_KEYS, *_ELSEWHERE):
                 self.problem((key,), unknown("key", key, [*_KEYS, *_ADDED_KEYS]))
 
-    def read_method(self) -> Method | None:
+    def read_method(self) -> MergekitMethod | None:
         """The method; None if there is a problem with it."""
         name = self.values.get("merge_method")
         if isinstance(name, str) and name in METHODS:
@@ -183,7 +208,7 @@ class _Translation:
         # planning checks that these are all layers, once the base is open
         self.result.layers = layers
 
-    def read_models(self, method: Method | None) -> list[Model]:
+    def read_models(self, method: MergekitMethod | None) -> list[MergekitModel]:
         """The listed models. Problems of each are reported."""
         entries = self.entries
         if not entries and (self.values.get("slices") or self.values.get("modules")):
@@ -201,7 +226,7 @@ class _Translation:
                 self.problem(model.key, f"{model.written} is listed twice")
         return models
 
-    def read_entry(self, entry: Any, key: Key, method: Method | None) -> Model | None:
+    def read_entry(self, entry: Any, key: Key, method: MergekitMethod | None) -> MergekitModel | None:
         """A model of the list, with its parameters."""
         if not isinstance(entry, Mapping):
             self.problem(key, f"must be a mapping such as {{model: ./coder}}, not {shown(entry)}")
@@ -215,16 +240,18 @@ class _Translation:
             return None
         return self.read_model(entry["model"], (*key, "model"), own)
 
-    def read_model(self, value: Any, key: Key, own: Given | None = None) -> Model | None:
+    def read_model(self, value: Any, key: Key, own: Given | None = None) -> MergekitModel | None:
         """The model that a recipe's value names."""
         try:
             path, revision = located(value)
         except ValueError as error:
             self.problem(key, str(error))
             return None
-        return Model(path, revision, key, own or {})
+        return MergekitModel(path, revision, key, own or {})
 
-    def choose_agents(self, method: Method | None, listed: Sequence[Model], base: Model | None) -> dict[str, Model]:
+    def choose_agents(
+        self, method: MergekitMethod | None, listed: Sequence[MergekitModel], base: MergekitModel | None
+    ) -> dict[str, MergekitModel]:
         """Agents by name, in the order of sums. Some methods take the base for one of them, as in mergekit."""
         others = [model for model in listed if not model.is_same(base)]
         if method is None or method.base in ("origin", "if given"):
@@ -242,7 +269,9 @@ class _Translation:
             self.problem(self.models_key, text)
         return named(models)
 
-    def write_models(self, method: Method | None, base: Model | None, agents: Mapping[str, Model]) -> None:
+    def write_models(
+        self, method: MergekitMethod | None, base: MergekitModel | None, agents: Mapping[str, MergekitModel]
+    ) -> None:
         """Write base and agents to the result."""
         if base is not None:
             self.put(("base",), base.written, base.key)
@@ -251,10 +280,13 @@ class _Translation:
         self.put(("agents",), {}, self.models_key)
         for name, model in agents.items():
             self.put(("agents", name), model.written, model.key)
+        models = [model.written for model in agents.values()] + ([base.written] if base is not None else [])
+        self.result.folder, note = choose_folder(self.given, models)
+        self.result.notes += [note] if note else []
 
     # --- parameters ---
 
-    def read_parameters(self, given: Any, key: Key, method: Method | None) -> Given:
+    def read_parameters(self, given: Any, key: Key, method: MergekitMethod | None) -> Given:
         """The parameters at `key`, with values as they become ramerge's; wrong ones are empty."""
         if given is None:
             return {}
@@ -273,7 +305,7 @@ class _Translation:
                 self.problem(inside, str(error))
         return found
 
-    def setting(self, method: Method, name: str, *, for_all: bool) -> Setting:
+    def setting(self, method: MergekitMethod, name: str, *, for_all: bool) -> MergekitSetting:
         """The parameter of that name. A ValueError if the method does not have it, or not for a single model."""
         if name not in method.settings:
             others = [other for other, form in METHODS.items() if name in form.settings]
@@ -283,7 +315,7 @@ class _Translation:
             raise ValueError("is not possible for a single model in mergekit: put it under the recipe's parameters")
         return method.settings[name]
 
-    def write_parameters(self, method: Method | None, agents: Mapping[str, Model]) -> None:
+    def write_parameters(self, method: MergekitMethod | None, agents: Mapping[str, MergekitModel]) -> None:
         """Write every parameter of ramerge's method, and rules where they are not the same for all tensors."""
         levels = [
             self.read_parameters(self.slice_parameters, ("slices", "0", "parameters"), method),
@@ -315,18 +347,18 @@ class _Translation:
             self.result.values["parameters"] = common
             self.put(("rules",), [_plain(rule, common) for rule in rules], varying[0].origin)
 
-    def read_tensors(self, varying: Sequence[_Slot]) -> list[Tensor]:
+    def read_tensors(self, varying: Sequence[_Slot]) -> list[NamedTensor]:
         """The tensors on which values depend; empty if they cannot be known, which is a problem."""
         try:
             names = self.look(self.result)
             if any(len(case.steps) > 1 for slot in varying for case in slot.value):
                 return tensors_of(names)
-            return [Tensor(name, None, 0.0) for name in names]
+            return [NamedTensor(name, None, 0.0) for name in names]
         except (CheckpointError, ValueError) as error:
             self.problem(varying[0].origin, f"depends on the tensor, and {error}")
             return []
 
-    def check_cases(self, slot: _Slot, tensors: Sequence[Tensor]) -> None:
+    def check_cases(self, slot: _Slot, tensors: Sequence[NamedTensor]) -> None:
         """Warn of filters that are for no tensor, and report tensors that no case is for."""
         for case in slot.value:
             if tensors and case.text is not None and not any(case.text in tensor.name for tensor in tensors):
@@ -336,7 +368,7 @@ class _Translation:
         if missed is not None:
             self.problem(slot.origin, f"has no value for {missed!r}; add a last entry without a filter: {{value: ...}}")
 
-    def check_given(self, name: str, levels: Sequence[Given], agents: Mapping[str, Model]) -> None:
+    def check_given(self, name: str, levels: Sequence[Given], agents: Mapping[str, MergekitModel]) -> None:
         """Report every agent without a parameter that mergekit requires."""
         for model in agents.values():
             if any(name in level for level in (model.own, *levels)):
@@ -357,6 +389,8 @@ class _Translation:
         found = {key: name for key in ("out_dtype", "dtype") if (name := self.read_dtype(key)) is not None}
         if ("dtype",) in self.given.flags:
             found.pop("out_dtype", None)
+        elif found.get("dtype") in _SHORT:
+            self.result.notes.append(_COMPUTES.format(found["dtype"]))
         for key in list(found)[:1]:
             self.put(("dtype",), found[key], (key,))
 
@@ -371,24 +405,43 @@ class _Translation:
             return None
         return name
 
-    def check_tokenizer(self, base: Model | None) -> None:
-        """Report requests for other tokenizers and chat templates than the base's, which the output has."""
-
-        def is_base(source: Any) -> bool:
-            return source is None or source == "base" or (base is not None and source == base.written)
-
+    def write_tokenizer(self, base: MergekitModel | None, agents: Mapping[str, MergekitModel]) -> None:
+        """Write whose tokenizer the output gets. Report what would change embeddings, and named chat templates."""
         advice = "the output gets the base's tokenizer and chat template; companions: AGENT takes an agent's"
         source, tokenizer = self.values.get("tokenizer_source"), self.values.get("tokenizer")
-        if not is_base(source):
-            self.problem(("tokenizer_source",), f"{shown(source)} is not supported: {advice}")
+        if source is not None:
+            self.write_tokenizer_source(("tokenizer_source",), source, base, agents)
         if tokenizer is not None:
             # without a source, mergekit uses the union of all vocabularies
-            parts = {"source": "union", **tokenizer} if isinstance(tokenizer, Mapping) else {"source": "?"}
-            if not is_base(parts.pop("source")) or any(parts.values()):
-                self.problem(("tokenizer",), f"is not supported, except {{source: base}}: {advice}")
+            parts = {"source": "union", **tokenizer} if isinstance(tokenizer, Mapping) else {"source": None, "?": True}
+            source = parts.pop("source")
+            if any(parts.values()):
+                self.problem(("tokenizer",), f"is not supported, except {{source: ...}}: {advice}")
+            elif source is not None:
+                self.write_tokenizer_source(("tokenizer",), source, base, agents)
         # agents of one base share its template, and mergekit's vote would select it
         if self.values.get("chat_template") not in (None, "", "auto"):
             self.problem(("chat_template",), f"is not supported: {advice}")
+
+    def write_tokenizer_source(
+        self, key: Key, source: Any, base: MergekitModel | None, agents: Mapping[str, MergekitModel]
+    ) -> None:
+        """Write a model of the recipe as the tokenizer's source; planning checks that all have the same tokens.
+
+        Then neither the union of all vocabularies nor an agent's vocabulary moves a row of the embeddings.
+        """
+        if source == "base":
+            return
+        model = self.read_model(source, key) if source != "union" else base
+        names = [name for name, agent in agents.items() if agent.is_same(model)]
+        is_base = base is not None and base.is_same(model)
+        if source != "union" and model is not None and not names and not is_base:
+            self.problem(key, f"{shown(source)} is neither base, union nor a model of this recipe")
+        elif source == "union" or not is_base:
+            self.result.same_tokenizers = key
+            self.mark(key, key)
+        if source != "union" and names and not is_base and "companions" not in self.values:
+            self.put(("companions",), names[0], key)
 
     def keep_own_keys(self) -> None:
         """Copy ramerge's own keys to the result, with the lines and flags of all values in them."""
@@ -414,7 +467,7 @@ class _Slot:
     origin: Key
 
 
-def _slots(method: Method, agents: Mapping[str, Model], levels: Sequence[Given]) -> Iterator[_Slot]:
+def _slots(method: MergekitMethod, agents: Mapping[str, MergekitModel], levels: Sequence[Given]) -> Iterator[_Slot]:
     """All parameters that are given or have a default."""
     for name, setting in method.settings.items():
         if setting.ours is None:
@@ -422,14 +475,14 @@ def _slots(method: Method, agents: Mapping[str, Model], levels: Sequence[Given])
         own = any(name in model.own for model in agents.values())
         for agent, model in agents.items() if own else [("", None)]:
             given = [level[name] for level in ([model.own] if model else []) + [*levels] if name in level]
-            default = (Case(None, (setting.default,), setting.convert),) if setting.default is not None else ()
+            default = (ValueCase(None, (setting.default,), setting.convert),) if setting.default is not None else ()
             value = chained([*(value for value, _ in given), default])
             if value:
                 key = (setting.ours, agent) if own and not setting.shared else (setting.ours,)
                 yield _Slot(key, value, given[0][1] if given else ("merge_method",))
 
 
-def _parameters(method: Method, slots: Sequence[_Slot], tensor: Tensor) -> dict[str, Any]:
+def _parameters(method: MergekitMethod, slots: Sequence[_Slot], tensor: NamedTensor) -> dict[str, Any]:
     """The parameters of a tensor in ramerge's words."""
     found: dict[str, Any] = {}
     for slot in slots:
@@ -440,7 +493,7 @@ def _parameters(method: Method, slots: Sequence[_Slot], tensor: Tensor) -> dict[
     return {**method.join(found), **method.fixed}
 
 
-def _plain(rule: Rule, common: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(rule: TranslatedRule, common: Mapping[str, Any]) -> dict[str, Any]:
     """A rule as recipes have it, with the parameters that differ from those of most tensors."""
     others = {name: value for name, value in rule.parameters.items() if value != common[name]}
     return {**rule.plain, "parameters": others}

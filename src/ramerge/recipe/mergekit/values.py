@@ -25,7 +25,7 @@ _WORDS = {float: "a number", bool: "true or false", int: "a whole number"}
 
 
 @dataclass(frozen=True)
-class Case:
+class ValueCase:
     """A value, or the numbers of a gradient, for the tensors whose names hold a text; for all if there is none."""
 
     text: str | None
@@ -42,7 +42,7 @@ class Case:
         return self.convert((1 - part) * self.steps[lower] + part * self.steps[lower + 1])
 
 
-Value = tuple[Case, ...]
+Value = tuple[ValueCase, ...]
 # by name: a value, and where it was written
 Given = Mapping[str, tuple[Value, Key]]
 
@@ -74,17 +74,17 @@ def read_value(value: Any, kind: type, convert: Callable[[Any], Any]) -> Value:
     return tuple(cases)
 
 
-def _case(text: str | None, value: Any, kind: type, convert: Callable[[Any], Any]) -> Case:
+def _case(text: str | None, value: Any, kind: type, convert: Callable[[Any], Any]) -> ValueCase:
     steps = tuple(read(step, kind) for step in (value if isinstance(value, list | tuple) else [value]))
     if not steps:
         raise ValueError("a gradient over layers needs numbers")
     for step in steps:
         convert(step)
     if all(step == steps[0] for step in steps):
-        return Case(text, steps[:1], convert)
+        return ValueCase(text, steps[:1], convert)
     if kind is not float:
         raise ValueError(f"a gradient over layers is of numbers, and this is {_WORDS[kind]}")
-    return Case(text, steps, convert)
+    return ValueCase(text, steps, convert)
 
 
 def read(value: Any, kind: type) -> Any:
@@ -100,7 +100,7 @@ def read(value: Any, kind: type) -> Any:
 
 def chained(levels: Sequence[Value]) -> Value:
     """The cases of several levels, the first of which goes before the others."""
-    cases: list[Case] = []
+    cases: list[ValueCase] = []
     for value in levels:
         cases += value
         if cases and cases[-1].text is None:
@@ -126,22 +126,22 @@ def shown(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class NamedTensor:
     """A tensor as values see it: its name, its layer's number if it has one, and its place from 0 to 1."""
 
     name: str
     layer: int | None
     place: float
 
-    def value(self, value: Value) -> Case | None:
+    def value(self, value: Value) -> ValueCase | None:
         """The case that is for it."""
         return next((case for case in value if case.text is None or case.text in self.name), None)
 
 
-ANYWHERE = Tensor("", None, 0.0)
+ANYWHERE = NamedTensor("", None, 0.0)
 
 
-def tensors_of(names: Sequence[str]) -> list[Tensor]:
+def tensors_of(names: Sequence[str]) -> list[NamedTensor]:
     """The tensors of these names.
 
     Raises:
@@ -157,7 +157,8 @@ def tensors_of(names: Sequence[str]) -> list[Tensor]:
         return number / last if last else 1.0
 
     return [
-        Tensor(name, layer and layer.number, place(layer.number) if layer else 0.0) for name, layer in layers.items()
+        NamedTensor(name, layer and layer.number, place(layer.number) if layer else 0.0)
+        for name, layer in layers.items()
     ]
 
 
@@ -165,7 +166,7 @@ def tensors_of(names: Sequence[str]) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class Rule:
+class TranslatedRule:
     """Tensors with parameters of their own."""
 
     match: tuple[str, ...]
@@ -180,8 +181,8 @@ class Rule:
 
 
 def rules_of(
-    tensors: Sequence[Tensor], texts: Sequence[str], parameters: Callable[[Tensor], Mapping[str, Any]]
-) -> tuple[Mapping[str, Any], list[Rule]]:
+    tensors: Sequence[NamedTensor], texts: Sequence[str], parameters: Callable[[NamedTensor], Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], list[TranslatedRule]]:
     """Parameters of most tensors, and rules for the others, of which the first that catches a tensor counts.
 
     Args:
@@ -189,7 +190,7 @@ def rules_of(
         texts: of all filters.
         parameters: of a tensor; they depend on its layer and on which texts its name holds, and on nothing else.
     """
-    groups: dict[frozenset[str], list[Tensor]] = {}
+    groups: dict[frozenset[str], list[NamedTensor]] = {}
     for tensor in tensors:
         groups.setdefault(frozenset(text for text in texts if text in tensor.name), []).append(tensor)
     # what holds more texts first, so that a pattern need not say which texts a name must not hold
@@ -205,8 +206,8 @@ def rules_of(
 
 
 def _rules_of_group(
-    group: Sequence[Tensor], match: tuple[str, ...], parameters: Callable[[Tensor], Mapping[str, Any]]
-) -> Iterator[Rule]:
+    group: Sequence[NamedTensor], match: tuple[str, ...], parameters: Callable[[NamedTensor], Mapping[str, Any]]
+) -> Iterator[TranslatedRule]:
     """A rule for each value of a group; the last one is for all layers, as none but its own are left."""
     found: list[tuple[Mapping[str, Any], set[int | None]]] = []
     for tensor in group:
@@ -216,13 +217,13 @@ def _rules_of_group(
             found.append((values, {tensor.layer}))
         else:
             layers.add(tensor.layer)
-    found.sort(key=lambda entry: None in entry[1])
+    found.sort(key=lambda entry: (None in entry[1], min((layer for layer in entry[1] if layer is not None), default=0)))
     for values, layers in found[:-1]:
-        yield Rule(match, tuple(sorted(layer for layer in layers if layer is not None)), values)
-    yield Rule(match, None, found[-1][0])
+        yield TranslatedRule(match, tuple(sorted(layer for layer in layers if layer is not None)), values)
+    yield TranslatedRule(match, None, found[-1][0])
 
 
-def _patterns(held: frozenset[str], group: Sequence[Tensor]) -> tuple[str, ...]:
+def _patterns(held: frozenset[str], group: Sequence[NamedTensor]) -> tuple[str, ...]:
     """Patterns that catch the tensors of a group, whose names hold all these texts, and no names without these."""
     texts = sorted(text for text in held if not any(text in other and text != other for other in held))
     orders = permutations(texts) if len(texts) <= 3 else ()

@@ -1,0 +1,1 @@
+"""A merging method and a format for ramerge."""

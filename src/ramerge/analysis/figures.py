@@ -1,0 +1,57 @@
+"""The figures of an agent as text: the columns of the table of agents, in the terminal and on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_MOST_DECIMALS = 6
+_EFFECTIVE = ("effective_lambda", "effective_error", "nominal_lambda")
+
+
+def agent_figures(agent: Mapping[str, Any], method: str, rounding: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """One agent's figures, by the heading of their column.
+
+    Args:
+        agent: the values of an `AgentPart`.
+        method: the recipe's.
+        rounding: what rounding to the output's dtype does to each agent, by name; empty if that was not counted.
+    """
+    figures = {
+        "agent": agent["name"],
+        "density": percent(agent["density"]),
+        "changed": percent(agent["changed_share"]),
+        "unique": percent(agent["unique_share"]),
+        "rho": f"{math.inf if agent['rho'] is None else agent['rho']:.3f}",
+        "lambda (ram+)": f"{agent['lambdas']['ram+']:.4f}",
+        "kept by RAM": percent(agent["fates"]["ram"]["retained"]),
+        "by averaging": percent(agent["fates"]["average"]["retained"]),
+    }
+    if method != "ram":
+        figures[f"by {method}"] = percent(agent["fates"]["merge"]["retained"])
+    if rounded := rounding.get(agent["name"]):
+        figures["erased"] = percent(rounded["erased_share"])
+        figures["effective"] = _effective(rounded)
+    return figures
+
+
+def percent(share: float) -> str:
+    """One decimal, or two digits of a share below 0.1 %."""
+    return f"{share:.1%}" if share >= 0.001 or share <= 0 else f"{100 * share:.2g}%"
+
+
+def effective_with_error(rounded: Mapping[str, Any]) -> str:
+    """Effective lambda with its standard error, which gets as many decimals as its first digit needs."""
+    value, error, nominal = (rounded.get(name) for name in _EFFECTIVE)
+    if value is None or error is None or nominal is None:
+        return "–"
+    digits = min(max(3, math.ceil(-math.log10(error))), _MOST_DECIMALS) if error else 3
+    shown = f"{error:.{digits}f}"
+    return f"{value:.{digits}f}{f' ± {shown}' if float(shown) else ''} of {nominal:.{digits}f}"
+
+
+def _effective(rounded: Mapping[str, Any]) -> str:
+    """Effective lambda and the nominal one; nothing where no element says it."""
+    values = [rounded.get(key) for key in ("effective_lambda", "nominal_lambda")]
+    return "-" if None in values else " of ".join(f"{value:.3f}" for value in values)

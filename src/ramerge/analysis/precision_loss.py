@@ -1,0 +1,107 @@
+"""What storing float32 and float64 agents in bfloat16 would lose, as converters of training checkpoints do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ramerge.analysis.parts import Finding
+from ramerge.kernels import fixed
+from ramerge.kernels.formats import Loop
+from ramerge.kernels.piece import Piece
+from ramerge.kernels.precision_loss import COUNTS, SUMS, narrowing
+from ramerge.methods.base import Counts, Statistic
+from ramerge.methods.moved import thresholds
+
+_WIDE = ("F32", "F64")
+
+
+@dataclass(frozen=True)
+class Narrowing(Statistic):
+    """Of each agent in float32 or float64: what of its task vector rounding to bfloat16 would put to 0.
+
+    Its result is an object array of shape (N, 6): counts as `COUNTS`, and sums of squares as `SUMS`.
+
+    Attributes:
+        agents: how many the recipe has.
+        epsilon: an element has moved where |tau| > epsilon; in units of what `after` measures of each agent, if that
+            must be known first.
+    """
+
+    agents: int = field(kw_only=True)
+    epsilon: float = 1e-5
+
+    def blank(self, agents: int) -> Counts:
+        """int64: for each agent the counts, and limbs of the sums."""
+        return np.zeros((self.agents, len(COUNTS) + len(SUMS) * fixed.LIMBS), np.int64)
+
+    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+        """See `Statistic.count`."""
+        epsilons = thresholds(self.epsilon, known)
+        epsilons *= self.agents // len(epsilons)
+        wide = [t for t in range(self.agents) if piece.formats[1 + t] in _WIDE]
+
+        def observe(loop: Loop, inputs: list[Any], _merged: Any) -> bool:
+            for t in wide:
+                sums = np.zeros(len(SUMS))
+                pair = Loop((loop.inputs[0], loop.inputs[1 + t]), loop.inputs[1 + t])
+                narrowing(pair, inputs[0], inputs[1 + t], epsilons[t], counts[t, : len(COUNTS)], sums)
+                fixed.encode(sums, counts[t, len(COUNTS) :].reshape(len(SUMS), fixed.LIMBS))
+            return False
+
+        return piece.compare(observe) if wide else False
+
+    def finish(self, total: Counts, elements: int, known: Any) -> Counts:
+        """See `Statistic.finish`; limbs are kept, because parts of a model are added up."""
+        return total.copy()
+
+
+def narrowed(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The figures of each agent that has elements in float32 or float64: counts, and shares that are lost.
+
+    Args:
+        totals: results of `Narrowing`, which are added up.
+        agents: their names.
+    """
+    total = sum(totals[1:], totals[0].copy()) if totals else np.zeros((len(agents), 0), np.int64)
+    found = {}
+    for name, row in zip(agents, total, strict=True):
+        counts = dict(zip(COUNTS, row[: len(COUNTS)].tolist(), strict=False))
+        if not counts.get("changed"):
+            continue
+        update, lost = fixed.decode(row[len(COUNTS) :].reshape(len(SUMS), fixed.LIMBS))
+        found[name] = counts | {
+            "moved_lost_share": counts["moved_lost"] / counts["moved"] if counts["moved"] else 0.0,
+            "changed_lost_share": counts["changed_lost"] / counts["changed"],
+            "norm_lost_share": float(np.sqrt(lost / update)) if update else 0.0,
+        }
+    return found
+
+
+def finding_of(figures: Mapping[str, Mapping[str, float]], threshold: str) -> list[Finding]:
+    """A sentence on what conversion to bfloat16 would lose; nothing without wider agents.
+
+    Args:
+        figures: of `narrowed`.
+        threshold: what an element must have moved by, in words.
+    """
+    if not figures:
+        return []
+
+    def each(key: str) -> str:
+        return ", ".join(f"{name} {values[key]:.1%}" for name, values in figures.items())
+
+    worst = max(values["changed_lost_share"] for values in figures.values())
+    text = "loses up to" if worst > 0.01 else "loses hardly anything:"
+    return [
+        Finding(
+            f"Converting {', '.join(figures)} to bfloat16 before merging {text} {worst:.1%} of the elements that "
+            "training changed.",
+            "Back at the base's value in bfloat16: of all changed elements "
+            f"{each('changed_lost_share')}; of those that moved by more than {threshold} {each('moved_lost_share')}; "
+            f"of the length of the task vector {each('norm_lost_share')}.",
+        )
+    ]

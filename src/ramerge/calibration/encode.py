@@ -1,0 +1,109 @@
+"""From an example's text to token ids, and which of them are labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ramerge.calibration.jsonl import ChatExample, Example
+
+
+@dataclass(frozen=True)
+class EncodedExample:
+    """Token ids of a line; those from `start` on are labels, each given all ids before it.
+
+    Attributes:
+        number: the line.
+        ids: at most `max_length` token ids.
+        start: position of the first label, at least 1.
+        truncated: whether ids were cut off.
+    """
+
+    number: int
+    ids: tuple[int, ...]
+    start: int
+    truncated: bool
+
+
+class ExampleEncoder:
+    """Turns examples into token ids with a tokenizer of transformers."""
+
+    def __init__(self, tokenizer: Any, max_length: int) -> None:
+        """With a tokenizer of transformers, and the most ids that an example may have."""
+        self._tokenizer = tokenizer
+        self._max_length = max_length
+
+    def __call__(self, example: Example) -> EncodedExample | str:
+        """The example's ids, or what is wrong with it."""
+        if isinstance(example, ChatExample):
+            rendered = self._rendered(example)
+            if isinstance(rendered, str):
+                return rendered
+            context, labels = (self._ids(text) for text in rendered)
+            labels = self._up_to_end(labels) if example.is_answered else labels
+        elif example.context is None:
+            context, labels = self._opening(example.labels), self._ids(example.labels)
+        else:
+            context = [*self._opening(example.context), *self._ids(example.context)]
+            labels = self._ids(example.labels)
+        encoded = self._cut(example.number, context, labels)
+        return encoded if len(encoded.ids) > encoded.start else "gives no token whose likelihood could be taken"
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _opening(self, text: str) -> list[int]:
+        """The special tokens that the tokenizer puts in front of a text; not those that it would put behind it."""
+        plain, whole = self._ids(text), list(self._tokenizer(text)["input_ids"])
+        if not plain:  # what is in front of nothing cannot be told from what is behind it
+            return whole[:1] if whole[:1] == [self._tokenizer.bos_token_id] else []
+        for start in range(len(whole) - len(plain) + 1):
+            if whole[start : start + len(plain)] == plain:
+                return whole[:start]
+        return []
+
+    def _rendered(self, chat: ChatExample) -> tuple[str, str] | str:
+        """The chat's context and labels as its template writes them."""
+        if not self._tokenizer.chat_template:
+            return "has messages, but the model's tokenizer has no chat template; use prompt and completion"
+        try:
+            if not chat.is_answered:
+                return "", self._template(chat.messages, add_generation_prompt=True)
+            whole = self._template(chat.messages)
+            # a template may refuse a conversation without a question; then the answer is all there is
+            context = self._template(chat.messages[:-1], add_generation_prompt=True) if chat.messages[1:] else ""
+        except Exception as error:  # a template is code of the model's authors and may raise anything
+            return f"the chat template refuses the messages: {error}"
+        if not whole.startswith(context):
+            return (
+                "the chat template writes the conversation before the answer otherwise when the answer follows; "
+                "use prompt and completion"
+            )
+        return context, whole.removeprefix(context)
+
+    def _template(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=add_generation_prompt
+            )
+        )
+
+    def _up_to_end(self, labels: list[int]) -> list[int]:
+        """Labels without what a template writes behind the end of the sequence, which no model is asked to say."""
+        end = self._tokenizer.eos_token_id
+        if end not in labels:
+            return labels
+        return labels[: len(labels) - labels[::-1].index(end)]
+
+    def _cut(self, number: int, context: list[int], labels: list[int]) -> EncodedExample:
+        """At most `max_length` ids: the left of the context goes first, but not all of it, then the right of labels."""
+        length = len(context) + len(labels)
+        labels = labels[: self._max_length - bool(context)]
+        room = self._max_length - len(labels)
+        if len(context) > room:
+            # models lean on the beginning-of-sequence token far more than on any other
+            begins = room > 1 and context[0] == self._tokenizer.bos_token_id
+            context = [*context[:begins], *context[len(context) - room + begins :]]
+        ids = (*context, *labels)
+        return EncodedExample(number, ids, max(len(context), 1), len(ids) < length)

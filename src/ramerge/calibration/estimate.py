@@ -1,0 +1,235 @@
+"""How much each parameter matters to what an agent says: the diagonal of its Fisher information.
+
+Source: Matena and Raffel, Merging Models with Fisher-Weighted Averaging, 2022, arXiv 2111.09832, section 3.
+
+    F = mean over examples x of (d log p(y | x) / d theta)^2        element by element, one gradient an example
+
+`log p(y | x)` is the sum over the tokens of `y`. Needs torch and transformers, which `estimate` imports.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ramerge.calibration import jsonl
+from ramerge.calibration.layout import shards_of, write_index, write_tensor
+from ramerge.calibration.record import ExampleResult, FisherRecord, FisherSettings
+from ramerge.deltas.rebuild import write_agent
+from ramerge.formats.open import open_checkpoint, open_stacked
+from ramerge.formats.sidecars import companion_files
+from ramerge.foundation.dtypes import FLOATS, INTEGERS, full_dtype
+from ramerge.foundation.errors import CheckpointError, PlanError, RecipeError
+from ramerge.foundation.events import Listener, Progress, silence
+from ramerge.foundation.extras import install
+from ramerge.foundation.text import without_secrets
+from ramerge.foundation.version import __version__
+from ramerge.options import Options
+from ramerge.output.outputs import path_of, problems_of
+from ramerge.output.stage import staged, tidy
+from ramerge.output.write import Writer
+from ramerge.storage.models import FoundModel, on_this_machine, resolve
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.identity import check_unchanged, identify
+
+_SETTINGS, _OPTIONS = FisherSettings(), Options()
+
+
+def fisher(
+    model: str | Path,
+    data: str | Path,
+    out: str | Path,
+    *,
+    settings: FisherSettings = _SETTINGS,
+    options: Options = _OPTIONS,
+    on_progress: Listener | None = None,
+) -> FisherRecord:
+    """Estimate the diagonal Fisher information of a causal language model and write it as a checkpoint.
+
+    Each example contributes the square of its own gradient; gradients of examples are never mixed. Squares are taken
+    and summed in float32, whatever the dtype of the gradients, and divided by the number of examples at the end.
+    Dropout is off.
+
+    Which tokens are `y`, the labels, and what they are given: those of the completion given the prompt (`prompt` with
+    `completion`, `messages` that end with the assistant's), or, where there is only a prompt or a `text`, all of its
+    tokens, each given those before it; a first token that has none before it is no label. Prompt and completion are
+    tokenised each by itself, the prompt with the special tokens that the tokenizer puts in front. An end-of-sequence
+    token counts where the completion or the chat template spells it out; none is added, and what a template writes
+    behind it does not count.
+
+    `labels="given"` takes the labels as they stand in the data: the empirical Fisher. `labels="sampled"` draws every
+    label from the model's own distribution at its position, while the tokens that the model reads stay those of the
+    data (one forward pass a line). Labels are then independent of each other given what was read, so the expectation
+    of the squared gradient is the sum over positions of the Fisher of each position's distribution: the true Fisher,
+    with contexts from the data.
+
+    A sequence longer than `max_length` tokens loses the left of its prompt, except a beginning-of-sequence token; at
+    least one token of the prompt stays, and a completion or text that does not fit beside it loses its right.
+
+    Memory: the model, one float32 number a parameter, the gradient of one parameter, and the activations of one
+    example. On a CPU the same seed, data and threads give the same bytes; on a GPU, what its kernels guarantee.
+
+    Args:
+        model: a folder, or a hub id; code that comes with a model is never run. `BASE+DELTA` is written beside `out` as
+            long as it is needed.
+        data: JSON lines in UTF-8, each an object with `prompt` and perhaps `completion`, or `messages` (a chat), or
+            `text`; see `jsonl.read`. The first `examples` lines are used, and no other is looked at.
+        out: the folder to make: float32 safetensors with names and shapes of the model's floating-point tensors, in
+            files of at most 5 GB, and `fisher.json`. Tensors that are not floating point are left out; buffers that
+            are not trained are zero.
+        settings: examples, labels, device and so on.
+        options: `overwrite` and `allow_outside_links` apply.
+        on_progress: called with the number of examples done, in the stage `fisher`.
+
+    Returns:
+        The record, which is also in `fisher.json`.
+
+    Raises:
+        RecipeError: an argument is wrong, torch or transformers is missing, or the device is not there.
+        InputError: the data cannot be read or lines of it are bad; every one that would be used.
+        CheckpointError: the model cannot be read, has tensors that transformers does not use as they are stored, or a
+            file of model or data has changed meanwhile.
+        PlanError: `out` cannot be where it is wanted, or the device's memory does not suffice.
+        WeightsError: a likelihood or a gradient is NaN or Inf.
+        OutputError: the output cannot be written.
+
+    Example:
+        >>> settings = ramerge.FisherSettings(examples=64)
+        >>> ramerge.fisher("coder", "examples.jsonl", "coder-fisher", settings=settings).examples  # doctest: +SKIP
+        64
+    """
+    began, listen = time.monotonic(), on_progress or silence
+    settings = replace(settings, dtype=full_dtype(settings.dtype))
+    if problems := settings.problems():
+        raise RecipeError(problems)
+    _require_extras()
+    source, folder = path_of(data, "a data file"), path_of(out)
+    found = resolve(os.fspath(model), Path.cwd())
+    if problems := problems_of(folder, [*found.folders, source], 0, overwrite=options.overwrite):
+        tidy(folder)
+        raise PlanError(problems)
+    with _one_model(found, folder) as directory:
+        identities = identify([source])
+        lines = jsonl.check(source, settings.examples, sampled=settings.labels == "sampled")
+        checkpoint = open_checkpoint(directory, allow_outside_links=options.allow_outside_links)
+        _refuse_quantised(checkpoint)
+        companions = companion_files((directory,), allow_outside_links=True)
+        identities |= {**identify(companions.values()), **checkpoint.files}
+        used = _fitted(settings, lines, checkpoint)
+        worker = import_module("ramerge.calibration.worker")
+
+        with staged(folder, overwrite=options.overwrite) as stage:
+            shards = shards_of(checkpoint)
+            # made before the work and at their final size, so that a full disk shows now
+            with closing(Writer(stage, shards)) as writer:
+                outcome = worker.run(
+                    checkpoint,
+                    str(data),
+                    partial(jsonl.read, source, used.examples, sampled=settings.labels == "sampled"),
+                    used,
+                    lambda done: listen(Progress("fisher", done, used.examples, "examples")),
+                    partial(write_tensor, writer, {name: shard for shard in shards for name in shard.offsets}),
+                )
+                writer.finish()
+            write_index(stage, shards, checkpoint)
+            tensors = sum(len(shard.offsets) for shard in shards)
+            record = _record(
+                without_secrets(str(model)), str(data), settings, used, outcome, tensors, time.monotonic() - began
+            )
+            stage.write("fisher.json", record.to_json())
+            check_unchanged(identities)
+        return record
+
+
+@contextmanager
+def _one_model(found: FoundModel, out: Path) -> Iterator[Path]:
+    """The folder of a model. Of a model with deltas, a folder beside `out` that holds it until the block ends."""
+    if not found.adapters:
+        yield on_this_machine(found)
+        return
+    opened = open_stacked(found.folders)
+    if opened.delta is None:
+        raise RecipeError(f"{found.written}: is a model with adapters; write it as one first, with ramerge convert")
+    with TemporaryDirectory(prefix=f".{out.name}.", suffix=".model", dir=out.resolve().parent) as parent:
+        place = Path(parent) / "model"
+        with staged(place, overwrite=False) as stage:
+            write_agent(opened, stage)
+        yield place
+
+
+def _require_extras() -> None:
+    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    if missing:
+        raise RecipeError(
+            f"the Fisher information needs libraries that are not here ({', '.join(missing)}): {install('torch')}"
+        )
+
+
+def _refuse_quantised(checkpoint: Checkpoint) -> None:
+    """Quantised weights have no gradients."""
+    declared = checkpoint.quantised.title if checkpoint.quantised else None
+    unknown = sorted({tensor.dtype for tensor in checkpoint.tensors.values()} - FLOATS - INTEGERS)
+    if declared or unknown:
+        what = declared or f"tensors of dtype {', '.join(unknown)}"
+        raise CheckpointError(
+            f"{checkpoint.directory}: quantised weights ({what}) have no gradients; use the unquantised checkpoint"
+        )
+    if not any(tensor.is_float for tensor in checkpoint.tensors.values()):
+        raise CheckpointError(f"{checkpoint.directory}: holds no floating-point tensors")
+
+
+def _fitted(settings: FisherSettings, lines: int, checkpoint: Checkpoint) -> FisherSettings:
+    """The settings that data and model allow for."""
+    positions = checkpoint.config.get("max_position_embeddings", checkpoint.config.get("n_positions"))
+    limit = positions if isinstance(positions, int) and positions >= 2 else settings.max_length
+    return replace(settings, examples=lines, max_length=min(settings.max_length, limit))
+
+
+def _notes(asked: FisherSettings, used: FisherSettings, outcome: ExampleResult) -> Iterator[str]:
+    """What had to give."""
+    if used.examples < asked.examples:
+        yield f"the data has {used.examples:,} lines, fewer than the {asked.examples:,} examples asked for"
+    if used.max_length < asked.max_length and outcome.truncated:
+        yield (
+            f"{outcome.truncated:,} examples were cut because the model has {used.max_length:,} positions, fewer than "
+            f"max_length {asked.max_length:,}"
+        )
+
+
+def _record(
+    model: str,
+    data: str,
+    asked: FisherSettings,
+    used: FisherSettings,
+    outcome: ExampleResult,
+    tensors: int,
+    seconds: float,
+) -> FisherRecord:
+    return FisherRecord(
+        ramerge_version=__version__,
+        model=model,
+        data=data,
+        examples=used.examples,
+        examples_requested=asked.examples,
+        labels=used.labels,
+        max_length=used.max_length,
+        device=outcome.device,
+        dtype=used.dtype,
+        seed=used.seed,
+        tokens=outcome.tokens,
+        truncated=outcome.truncated,
+        mean_log_likelihood=outcome.mean_log_likelihood,
+        tensors=tensors,
+        seconds=round(seconds, 3),
+        notes=(*_notes(asked, used, outcome), *outcome.notes),
+        torch=outcome.torch,
+        transformers=outcome.transformers,
+    )

@@ -1,0 +1,129 @@
+"""What an estimate was asked for, and what it did: the content of `fisher.json`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ramerge.foundation.jsontext import dumped
+
+LABELS = ("given", "sampled")
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FisherSettings:
+    """What an estimate of the Fisher information depends on.
+
+    Attributes:
+        examples: how many lines of the data to use; all, with a note in the record, if there are fewer.
+        labels: `given` or `sampled`; see `fisher`.
+        max_length: in tokens, at least 2; never more than the model has positions for.
+        device: `auto` (cuda, else mps, else cpu), or a device as torch names it.
+        dtype: what the model computes in: `float32` (the default on every device), `bfloat16`, `float16`, `float64`.
+        seed: of the sampled labels.
+
+    Example:
+        >>> ramerge.FisherSettings(examples=64, labels="sampled").device
+        'auto'
+    """
+
+    examples: int = 256
+    labels: Literal["given", "sampled"] = "given"
+    max_length: int = 1024
+    device: str = "auto"
+    dtype: str = "float32"
+    seed: int = 0
+
+    def problems(self) -> list[str]:
+        """What is wrong with them."""
+        found = [
+            f"{name}: {value!r} must be an integer of at least {least}{why}, and of 63 bits"
+            for name, value, least, why in (
+                ("examples", self.examples, 1, ""),
+                ("max_length", self.max_length, 2, " (a token of context and a label)"),
+                ("seed", self.seed, 0, ""),
+            )
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63
+        ]
+        found += [
+            f"{name}: {value!r} must be one of {', '.join(known)}"
+            for name, value, known in (("labels", self.labels, LABELS), ("dtype", self.dtype, DTYPES))
+            if value not in known
+        ]
+        if not isinstance(self.device, str):
+            found.append(f"device: {self.device!r} must be text, such as auto or cpu")
+        return found
+
+
+@dataclass(frozen=True)
+class ExampleResult:
+    """What the worker did.
+
+    Attributes:
+        device: where it ran, with the name of a GPU.
+        tokens: labels, over all examples.
+        truncated: examples that were longer than `max_length`.
+        mean_log_likelihood: of a label, in nats, under the model; of sampled labels where they were sampled.
+        notes: what the user should know.
+        torch, transformers: versions.
+    """
+
+    device: str
+    tokens: int
+    truncated: int
+    mean_log_likelihood: float
+    notes: tuple[str, ...]
+    torch: str
+    transformers: str
+
+
+@dataclass(frozen=True)
+class FisherRecord:
+    """What an estimate did; `seconds` is wall time.
+
+    Attributes:
+        model, data: as they were given.
+        examples: lines that were used.
+        examples_requested: lines that were asked for.
+        max_length: in tokens, as it was used.
+        device: where it ran, with the name of a GPU.
+        dtype: what the model computed in; the Fisher is float32.
+        tokens: labels, over all examples.
+        truncated: examples that were longer than `max_length`.
+        mean_log_likelihood: of a label, in nats, under the model; of sampled labels where they were sampled.
+        tensors: tensors of the output.
+        notes: what the user should know.
+
+    Example:
+        >>> record = ramerge.fisher("coder", "examples.jsonl", "coder-fisher")  # doctest: +SKIP
+        >>> record.tokens  # doctest: +SKIP
+        812
+    """
+
+    ramerge_version: str
+    model: str
+    data: str
+    examples: int
+    examples_requested: int
+    labels: str
+    max_length: int
+    device: str
+    dtype: str
+    seed: int
+    tokens: int
+    truncated: int
+    mean_log_likelihood: float
+    tensors: int
+    seconds: float
+    notes: tuple[str, ...]
+    torch: str
+    transformers: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in `fisher.json`."""
+        return vars(self) | {"notes": list(self.notes)}
+
+    def to_json(self) -> str:
+        """`fisher.json`."""
+        return dumped(self.to_dict())

@@ -1,8 +1,0 @@
-"""All encodings. To add one, write a file and add its row here."""
-
-from __future__ import annotations
-
-from ramerge.checkpoint.encodings import compressed, fbgemm, fp8, mxfp4
-from ramerge.checkpoint.encodings.encoding import Encoding
-
-ENCODINGS: tuple[Encoding, ...] = (fp8.ENCODING, compressed.ENCODING, mxfp4.ENCODING, fbgemm.ENCODING)

@@ -1,0 +1,324 @@
+"""A block of a tensor as what differs from the base's block: positions, and values, which are the xor of both.
+
+A block is `BLOCK` elements, the last one of a tensor what is left. Its bytes in a file are its positions, then its
+values, as `kernels.patches` has them; a row of eight numbers says how to read them. The sizes of all forms follow from
+the numbers of elements, of those that moved, and of values that are long, so nothing is read, decompressed or written
+before it is known to fit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import xxhash
+import zstandard
+from numpy.typing import NDArray
+
+from ramerge.kernels import patches
+from ramerge.storage import delta_index as delta_names
+
+Words = NDArray[Any]
+Bytes = NDArray[np.uint8]
+Take = Callable[[int], Bytes]
+Compression = Literal["zstd", "none"]
+
+BLOCK = delta_names.BLOCK
+"""Elements of a block."""
+
+TOGETHER = 4
+"""Blocks of a tensor that a worker takes in one step: with fewer, threads wait for each other more often."""
+
+COLUMNS = 8
+"""Numbers of a row, uint64: see `BlockRow`."""
+
+NOTHING, GAPS, BITMAP = range(3)
+_PLANES, _PACKED = 16, 256
+
+# There is nothing in blocks that repeats, except zeros. So the search for what does is made as short as can be: files
+# are as large as with level 3, or smaller, in half of the time.
+_SEARCH = zstandard.ZstdCompressionParameters.from_level(1, source_size=BLOCK, min_match=7, hash_log=8)
+# What is compressed by less is kept as it is, because reading it would cost more than it saves.
+_WORTH = 15 / 16
+# A bitmap is read faster than gaps, so it may make a block that much larger.
+_FASTER = 1.1
+
+
+class DamagedError(ValueError):
+    """Bytes that are no block; says what is wrong with them.
+
+    Attributes:
+        index: which of the blocks that were given.
+    """
+
+    def __init__(self, text: str, index: int = 0) -> None:
+        super().__init__(text)
+        self.index = index
+
+
+def digest(data: Any) -> bytes:
+    """xxh3-128 of bytes: 16 bytes."""
+    return xxhash.xxh3_128_digest(data)
+
+
+def digest_of_blocks(blocks: NDArray[np.uint64]) -> str:
+    """The digest of a tensor, in hexadecimal: xxh3-128 over those of its blocks, uint64 of shape (blocks, 2)."""
+    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(blocks).tobytes())
+
+
+def blocks_of(elements: int) -> int:
+    """How many blocks a tensor has."""
+    return -(-elements // BLOCK)
+
+
+class BlockRow(NamedTuple):
+    """What is known of a block, in the order of the table's columns.
+
+    Attributes:
+        begin: the byte of the tensor's data where the block begins.
+        stored: its bytes.
+        moved: elements that differ from the base's.
+        escaped: those of them whose values do not fit into the planes.
+        form: `NOTHING` if none differs; positions as `GAPS` or `BITMAP`, and 16 times the planes of the values; 256
+            more if the bytes are a zstd frame.
+        payload: xxh3-64 of its bytes.
+        base: `digest` of the base's block.
+    """
+
+    begin: int
+    stored: int
+    moved: int
+    escaped: int
+    form: int
+    payload: int
+    base: bytes
+
+    @staticmethod
+    def of(numbers: NDArray[np.uint64]) -> BlockRow:
+        """From a row of the table."""
+        begin, stored, moved, escaped, form, payload = numbers[:6].tolist()
+        return BlockRow(begin, stored, moved, escaped, form, payload, numbers[6:8].tobytes())
+
+    @property
+    def numbers(self) -> NDArray[np.uint64]:
+        """As a row of the table."""
+        first = (self.begin, self.stored, self.moved, self.escaped, self.form, self.payload)
+        return np.concatenate([np.array(first, np.uint64), np.frombuffer(self.base, np.uint64)])
+
+    @property
+    def kind(self) -> int:
+        """The form of the positions."""
+        return self.form % _PLANES
+
+    @property
+    def planes(self) -> int:
+        """The planes of the values."""
+        return self.form % _PACKED // _PLANES
+
+    @property
+    def packed(self) -> bool:
+        """Whether the bytes are a zstd frame."""
+        return self.form >= _PACKED
+
+    def content(self, elements: int, width: int) -> range:
+        """The sizes that positions and values can have, before compression."""
+        values = patches.values_size(self.moved, self.escaped, self.planes, width)
+        if self.kind == GAPS:
+            return range(values + self.moved, values + patches.most_gaps(elements, self.moved) + 1)
+        positions = 8 * patches.bitmap_words(elements) if self.kind == BITMAP else 0
+        return range(values + positions, values + positions + 1)
+
+    def check(self, elements: int, width: int, data_bytes: int) -> None:
+        """Refuse numbers that no block has.
+
+        Args:
+            elements: of the block.
+            width: bytes of an element.
+            data_bytes: bytes of the tensor's data.
+
+        Raises:
+            DamagedError: it says which.
+        """
+        kind, planes, moved, stored = self.kind, self.planes, self.moved, self.stored
+        if self.form >= 2 * _PACKED or kind > BITMAP or (kind == NOTHING) != (self.form == 0):
+            raise DamagedError(f"form {self.form} is not known")
+        if self.form and not 1 <= planes <= width:
+            raise DamagedError(f"form {self.form} is not one of elements of {width} bytes")
+        if moved > elements or (moved == 0) != (self.form == 0):
+            raise DamagedError(f"{moved:,} of {elements:,} elements cannot have moved")
+        if self.escaped > (moved if planes < width else 0):
+            raise DamagedError(f"{self.escaped:,} of {moved:,} values cannot be long")
+        sizes, most = self.content(elements, width), most_stored(elements, width)
+        if stored >= sizes.stop or sizes.start > most or stored < (1 if self.packed else sizes.start):
+            raise DamagedError(f"{stored:,} bytes are not what {moved:,} elements take")
+        if stored > most or self.begin + stored > data_bytes:
+            raise DamagedError(f"bytes {self.begin:,} to {self.begin + stored:,} of {data_bytes:,} do not exist")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A block for a file: its row, without a place, its bytes, and the `digest` of the agent's block."""
+
+    row: BlockRow
+    payload: bytes | memoryview
+    result: bytes
+
+
+def most_stored(elements: int, width: int) -> int:
+    """The most bytes that a block of so many elements takes, in a file and before compression."""
+    return 8 * patches.bitmap_words(elements) + width * elements
+
+
+class Encoder:
+    """Encodes blocks, in one thread; its memory is used again for each.
+
+    Args:
+        compression: `none` leaves positions and values as they are; `zstd` compresses where that saves something.
+    """
+
+    def __init__(self, compression: Compression = "none") -> None:
+        self._zstd = zstandard.ZstdCompressor(compression_params=_SEARCH) if compression == "zstd" else None
+        self._bitmap = np.empty(patches.bitmap_words(BLOCK), np.uint64)
+        self._xors = np.empty(8 * BLOCK, np.uint8)
+        self._content = np.empty(most_stored(BLOCK, 8), np.uint8)
+
+    def encode(self, base: Words, other: Words) -> Encoded:
+        """What `other` has changed of `base`.
+
+        Args:
+            base: the words of up to `BLOCK` elements: 1-D, unsigned integers.
+            other: of the same type and length.
+        """
+        bitmap = self._bitmap[: patches.bitmap_words(base.size)]
+        xors = self._xors[: base.nbytes].view(base.dtype)
+        xors = xors[: patches.compare(base, other, bitmap, xors)]
+        if not xors.size:
+            same = digest(base)
+            return Encoded(BlockRow(0, 0, 0, 0, NOTHING, xxhash.xxh3_64_intdigest(b""), same), b"", same)
+        planes, escaped = _fewest(xors)
+        size = patches.values_size(xors.size, escaped, planes, base.itemsize)
+        kind, positions = self._positions(bitmap, base.size, xors.size, size)
+        content = self._content[: positions.size + size]
+        content[: positions.size] = positions
+        patches.split(xors, planes, content[positions.size :])
+        payload, is_packed = self._packed(content, positions.size)
+        form = kind + _PLANES * planes + _PACKED * is_packed
+        checksum = xxhash.xxh3_64_intdigest(payload)
+        row = BlockRow(0, len(payload), xors.size, escaped, form, checksum, digest(base))
+        return Encoded(row, payload, digest(other))
+
+    def encode_all(self, base: Words, other: Words) -> list[Encoded]:
+        """The same of blocks that follow one another."""
+        starts = range(0, base.size, BLOCK)
+        return [self.encode(base[start : start + BLOCK], other[start : start + BLOCK]) for start in starts]
+
+    def _positions(self, bitmap: NDArray[np.uint64], elements: int, moved: int, values: int) -> tuple[int, Bytes]:
+        """Their form and their bytes. Gaps if these may be much smaller, and are."""
+        if bitmap.nbytes + values > _FASTER * (moved + values):
+            gaps = np.empty(patches.most_gaps(elements, moved), np.uint8)
+            gaps = gaps[: patches.to_gaps(bitmap, gaps)]
+            if bitmap.nbytes + values > _FASTER * (gaps.size + values):
+                return GAPS, gaps
+        return BITMAP, bitmap.view(np.uint8)
+
+    def _packed(self, content: Bytes, positions: int) -> tuple[bytes, bool]:
+        """The bytes for the file, and whether they are compressed: positions and values as blocks of one frame."""
+        if self._zstd is not None:
+            frame = self._zstd.compressobj(size=content.size)
+            first = frame.compress(content[:positions].data) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+            packed = first + frame.compress(content[positions:].data) + frame.flush()
+            if len(packed) < _WORTH * content.size:
+                return packed, True
+        return content.tobytes(), False
+
+
+def _fewest(xors: Words) -> tuple[int, int]:
+    """The number of planes that makes the values smallest, and how many do not fit into these."""
+    width = xors.itemsize
+    escaped = {planes: patches.beyond(xors, planes) for planes in range(1, width + 1)}
+    best = min(escaped, key=lambda planes: patches.values_size(xors.size, escaped[planes], planes, width))
+    return best, escaped[best]
+
+
+_local = threading.local()
+
+
+def decode(rows: Sequence[BlockRow], payload: Bytes, base: Words, out: Words, take: Take) -> None:
+    """The words of an agent's blocks.
+
+    Args:
+        rows: of blocks that follow each other in the tensor; `Row.check` has accepted them.
+        payload: uint8: their bytes in the file, one block after another.
+        base: unsigned integers: the base's words; those of all blocks.
+        out: of the same type: filled; may be the same array.
+        take: gives temporary memory of so many bytes.
+
+    Raises:
+        DamagedError: the bytes are not what a row says; `out` holds anything then.
+    """
+    data, spans = _contents(rows, payload, base, take)
+    first = 0
+    for form, alike in groupby(rows, lambda row: row.form % _PACKED):
+        stop = first + len(list(alike))
+        place = slice(first * BLOCK, stop * BLOCK)
+        done = _patch(form, base[place], spans[first:stop], data, out[place])
+        if done < stop - first:
+            raise DamagedError("its positions lie outside of it, or are not as many as its values", first + done)
+        first = stop
+
+
+def _patch(form: int, base: Words, spans: patches.Spans, data: Bytes, out: Words) -> int:
+    """Decode blocks of one form; how many are done before the first that is damaged."""
+    kind, planes = form % _PLANES, form // _PLANES
+    if kind == NOTHING:
+        out[:] = base
+        return len(spans)
+    patch = patches.patch_gaps if kind == GAPS else patches.patch_bitmaps
+    return patch(base, spans, BLOCK, data, planes, out)
+
+
+def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take) -> tuple[Bytes, patches.Spans]:
+    """Positions and values of all blocks, decompressed, and where they lie in there."""
+    begin, contents = 0, []
+    for index, row in enumerate(rows):
+        stored = payload[begin : begin + row.stored]
+        if row.form and xxhash.xxh3_64_intdigest(stored.data) != row.payload:
+            raise DamagedError("its bytes have another checksum", index)
+        sizes = row.content(min(BLOCK, base.size - index * BLOCK), base.itemsize)
+        contents.append(_unpacked(stored, sizes, index) if row.packed else stored)
+        begin += row.stored
+    ends = list(accumulate(content.size for content in contents))
+    spans = [
+        (
+            end - content.size,
+            end - patches.values_size(row.moved, row.escaped, row.planes, base.itemsize),
+            end,
+            row.moved,
+        )
+        for row, content, end in zip(rows, contents, ends, strict=True)
+    ]
+    data = payload
+    if any(row.packed for row in rows):
+        data = np.concatenate(contents, out=take(ends[-1]))
+    return data, np.array(spans, np.uint64)
+
+
+def _unpacked(data: Bytes, sizes: range, index: int) -> Bytes:
+    """The content of a zstd frame, of one of these sizes."""
+    try:
+        size = zstandard.frame_content_size(data.data)
+        if size not in sizes:
+            wrong = f"it says that it has {size:,} bytes, but it has {sizes.start:,} to {sizes.stop - 1:,}"
+            raise DamagedError(wrong, index)
+        if not hasattr(_local, "zstd"):
+            _local.zstd = zstandard.ZstdDecompressor()
+        found = _local.zstd.decompress(data.data, max_output_size=size, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise DamagedError("its bytes cannot be decompressed", index) from error
+    if len(found) != size:
+        raise DamagedError(f"it has {len(found):,} bytes, not {size:,} as it says", index)
+    return np.frombuffer(found, np.uint8)

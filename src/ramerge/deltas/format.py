@@ -1,0 +1,258 @@
+"""A delta, opened over the model that it is for: the tensors of the whole agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+from ramerge.deltas.codec import COLUMNS, blocks_of, digest
+from ramerge.deltas.layout import (
+    BLOCKS,
+    COMPANIONS,
+    DATA,
+    DATA_FILE,
+    HEADER,
+    INDEX,
+    WHOLE,
+    DeltaTensor,
+    Index,
+    read_index,
+    stored_in_words,
+)
+from ramerge.deltas.patched import Patched
+from ramerge.formats import safetensors
+from ramerge.formats.files import check_files, check_index, opened_each, read_json, weight_files
+from ramerge.formats.format import Contents, Format, Opening
+from ramerge.formats.safetensors import INDEX as WEIGHTS_INDEX
+from ramerge.formats.sidecars import companion_files
+from ramerge.foundation.dtypes import full_name
+from ramerge.foundation.errors import CheckpointError, reason
+from ramerge.foundation.text import quoted
+from ramerge.storage.place import Place
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.identity import identify
+from ramerge.tensors.tensor import Stored, Tensor
+
+NAME = "delta"
+_MOST_PROBLEMS = 100
+
+
+def find(folder: Place) -> Place | None:
+    """The folder itself if it has the index of a delta.
+
+    Raises:
+        CheckpointError: there are a delta's data files without their index.
+    """
+    if (folder / INDEX).exists():
+        return folder
+    if (folder / DATA_FILE.format(1)).exists():
+        raise CheckpointError(f"{folder}: is a delta without its index, {INDEX}; get the delta again")
+    return None
+
+
+def open_folder(folder: Place, opening: Opening) -> Contents:
+    """Open a delta over `opening.base`. Whether that is the right model is checked block by block, as it is read.
+
+    Raises:
+        CheckpointError: there is no base, or the delta cannot be read or does not fit it; all problems are listed.
+    """
+    base = opening.needed(folder, "a delta")
+    files = identify([folder / INDEX])
+    index = read_index(folder / INDEX)
+    _check_lineage(folder, index, base)
+    if base.quantised is not None:
+        raise CheckpointError(
+            f"{folder}: is a delta, and its base {base.directory} is quantised; give a model that is not"
+        )
+    names, _ = weight_files(folder / INDEX, index.weight_map, ".safetensors")
+    metadata_folder = {name: folder / COMPANIONS / name for name, each in index.companions.items() if not each.same}
+    inside = [*names, *(f"{COMPANIONS}/{name}" for name in metadata_folder)]
+    check_files(folder, inside, in_index=True, allow_outside_links=opening.allow_outside_links)
+    files |= identify([*(folder / name for name in names), *metadata_folder.values()])
+    stored = _stored(folder, names, index)
+    tensors, problems = [], list(_missing(folder, index, base))
+    retyped = _retyped(index, base)
+    problems += _other_base(folder, index, base, retyped) if retyped else []
+    for name, entry in index.tensors.items():
+        if name in retyped:
+            continue
+        try:
+            tensors.append(_tensor(name, entry, stored, base, index.metadata.base))
+        except ValueError as error:
+            problems.append(f"{folder}: tensor {quoted(name)}: {error}")
+    if problems:
+        raise CheckpointError(problems[:_MOST_PROBLEMS])
+    theirs = sidecar_files(base, allow_outside_links=opening.allow_outside_links)
+    companions = {
+        name: metadata_folder.get(name, theirs.get(name, base.metadata_folder / name)) for name in index.companions
+    }
+    has_tokenizer = (*base.tokenizers, folder / COMPANIONS) if metadata_folder else base.tokenizers
+    return Contents(
+        tensors=tuple(tensors),
+        files={**base.files, **files},
+        config=_config(metadata_folder, base),
+        metadata_folder=base.metadata_folder,
+        shards={name: tuple(names) for name, names in index.shards.items()},
+        notes=(f"{folder} is a delta: {told(index)}",),
+        tokenizers=has_tokenizer,
+        companions=companions,
+        lineage=(*(base.lineage or (index.metadata.base,)), index.metadata.result),
+        delta=folder,
+    )
+
+
+def told(index: Index) -> str:
+    """What a delta holds, in words."""
+    kinds = [tensor.kind for tensor in index.tensors.values()]
+    moved = sum(tensor.moved for tensor in index.tensors.values())
+    text = stored_in_words(len(kinds), kinds.count("changed"), kinds.count("whole"), moved)
+    return text + (f"; {len(index.dropped):,} are dropped" if index.dropped else "")
+
+
+def sidecar_files(model: Checkpoint, *, allow_outside_links: bool = False) -> Mapping[str, Place]:
+    """The files beside a model's weights by name: configuration, tokenizer and others, and the index of its files.
+
+    Raises:
+        CheckpointError: a link is broken, or leads out of the folder.
+    """
+    if model.companions is not None:
+        return model.companions
+    found = companion_files([model.metadata_folder], allow_outside_links=allow_outside_links)
+    index = model.metadata_folder / WEIGHTS_INDEX
+    return found | {WEIGHTS_INDEX: index} if model.format == safetensors.NAME and index.is_file() else found
+
+
+def stored_header(folder: Place, index: Index, file: str) -> bytes:
+    """The first bytes of one of the agent's files; empty if any that fit will do.
+
+    Raises:
+        CheckpointError: the delta's files cannot be read.
+    """
+    name = HEADER + file
+    if name not in index.weight_map:
+        return b""
+    path = folder / index.weight_map[name]
+    found = next((tensor.origin for tensor in safetensors.tensors_of(path) if tensor.name == name), None)
+    if not isinstance(found, Stored):
+        raise CheckpointError(f"{path}: does not hold {quoted(name)}, as the index says")
+    try:
+        with path.open("rb") as opened:
+            opened.seek(found.offset)
+            data = opened.read(found.nbytes)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+    length = 8 + int.from_bytes(data[:8], "little")
+    if digest(data).hex() != index.headers[file]:
+        raise CheckpointError(f"{path}: {quoted(name)} is damaged: the index has another digest; get the delta again")
+    if len(data) < 8 or not length <= len(data) < length + 8:
+        raise CheckpointError(f"{path}: {quoted(name)} is not the beginning of a safetensors file")
+    return data[:length]
+
+
+def _check_lineage(folder: Place, index: Index, base: Checkpoint) -> None:
+    """Refuse a delta that is for another version than the one that the deltas below it give."""
+    wanted = index.metadata.base
+    if not base.lineage or base.lineage[-1] == wanted:
+        return
+    if wanted in base.lineage:
+        text = f"is for a model that {base.directory} has changed already: are there two deltas of the same version?"
+    else:
+        text = f"is for the model with the digest {wanted}, but {base.directory} gives {base.lineage[-1]}; "
+        text += "a delta between them is missing, or they are in the wrong order"
+    raise CheckpointError(f"{folder}: {text}")
+
+
+def _stored(folder: Place, names: list[str], index: Index) -> dict[str, Tensor]:
+    """What the data files hold."""
+    found: dict[str, Tensor] = {}
+    shards: dict[str, tuple[str, ...]] = {}
+    problems: list[str] = []
+    for name, tensors in zip(
+        names, opened_each([folder / name for name in names], safetensors.tensors_of), strict=True
+    ):
+        if isinstance(tensors, CheckpointError):
+            problems += tensors.problems
+            continue
+        problems += [f"{folder / name}: holds {quoted(one.name)} a second time" for one in tensors if one.name in found]
+        shards[name] = tuple(tensor.name for tensor in tensors)
+        found |= {tensor.name: tensor for tensor in tensors}
+    problems = problems or check_index(folder, index.weight_map, shards)
+    if problems:
+        raise CheckpointError(problems[:_MOST_PROBLEMS])
+    return found
+
+
+def _missing(folder: Place, index: Index, base: Checkpoint) -> Iterator[str]:
+    """What base and delta do not say of each other."""
+    for name in base.tensors.keys() - index.tensors.keys() - set(index.dropped):
+        yield f"{folder}: knows nothing of tensor {quoted(name)} of the base {base.directory}; is that another model?"
+    for name in set(index.dropped) - base.tensors.keys():
+        yield f"{folder}: drops tensor {quoted(name)}, which the base {base.directory} lacks; is that another model?"
+
+
+def _retyped(index: Index, base: Checkpoint) -> set[str]:
+    """The tensors that the base has in another dtype, but in the same shape."""
+    return {
+        name
+        for name, entry in index.tensors.items()
+        if entry.kind != "whole" and (below := base.tensors.get(name)) is not None
+        if below.dtype != entry.dtype and below.shape == entry.shape
+    }
+
+
+def _other_base(folder: Place, index: Index, base: Checkpoint, retyped: Iterable[str]) -> list[str]:
+    """One problem for all tensors that the base has in another dtype."""
+    names = list(retyped)
+    wanted, given = (
+        " and ".join(sorted({full_name(tensors[name].dtype) for name in names}))
+        for tensors in (index.tensors, base.tensors)
+    )
+    return [
+        f"{folder}: this delta was made over a base in {wanted}, and {base.directory} is in {given} "
+        f"({len(names):,} tensor{'s' * (len(names) > 1)}); give that base, and for a merge in {given} --dtype {given}"
+    ]
+
+
+def _tensor(name: str, entry: DeltaTensor, stored: Mapping[str, Tensor], base: Checkpoint, wanted: str) -> Tensor:
+    """A tensor of the agent.
+
+    Raises:
+        ValueError: it does not fit the base, or the data files; says what is wrong.
+    """
+    if entry.kind == "whole":
+        whole = _extent(stored, WHOLE + name, entry.dtype, entry.shape)
+        return Tensor(name, entry.dtype, entry.shape, whole)
+    below = base.tensors.get(name)
+    if below is None:
+        raise ValueError(f"the base {base.directory} lacks it; is that another model?")
+    if below.shape != entry.shape:
+        raise ValueError(
+            f"has shape {list(entry.shape)}, but {list(below.shape)} in the base {base.directory}; is that another "
+            "model?"
+        )
+    table = _extent(stored, BLOCKS + name, "U64", (blocks_of(below.elements), COLUMNS))
+    data = None
+    if entry.kind == "changed":
+        found = stored.get(DATA + name)
+        data = _extent(stored, DATA + name, "U8", found.shape if found and len(found.shape) == 1 else (1,))
+    return Tensor(name, entry.dtype, entry.shape, Patched(below, table, data, wanted))
+
+
+def _extent(stored: Mapping[str, Tensor], name: str, dtype: str, shape: tuple[int, ...]) -> Stored:
+    found = stored.get(name)
+    if found is None or not isinstance(found.origin, Stored):
+        raise ValueError(f"the files of the delta lack {quoted(name)}")
+    if (found.dtype, found.shape) != (dtype, shape):
+        raise ValueError(f"{quoted(name)} is {found.dtype} {list(found.shape)}, not {dtype} {list(shape)}")
+    return found.origin
+
+
+def _config(metadata_folder: Mapping[str, Place], base: Checkpoint) -> dict[str, Any]:
+    return (
+        read_json(metadata_folder["config.json"]) if "config.json" in metadata_folder else deepcopy(dict(base.config))
+    )
+
+
+# before safetensors, whose files it has
+FORMAT = Format(NAME, "deltas", find, open_folder, needs_base=True, priority=100)

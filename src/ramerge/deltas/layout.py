@@ -1,0 +1,243 @@
+"""The index of a delta, `delta.safetensors.index.json`: written here, and read back without trust.
+
+    metadata     the format's name and version, elements of a block, digests of base, agent and this index
+    weight_map   names in the data files to these files, as in the index of a model
+    tensors      the agent's tensors in order: dtype, shape, kind, digests, how many elements moved
+    dropped      the base's tensors that the agent lacks
+    shards       the agent's safetensors files in order, each with the names of its tensors in the order of their bytes
+    headers      digests of the `header:FILE` that are stored
+    companions   the agent's other files, with the digest of each, and whether the base's file is the same
+
+In the data files, which are safetensors files,
+
+    blocks:NAME   uint64 (blocks, 8): the table of a tensor, a `codec.Row` for each block
+    data:NAME     uint8: the blocks' bytes; not there if nothing has moved
+    whole:NAME    a tensor that the base lacks, or has in another dtype or shape: as it is
+    header:FILE   uint8: the first bytes of one of the agent's files, up to its tensors, and zeros up to a multiple of 8
+    padding:…     uint8: zeros, so that what follows begins at a multiple of 8 bytes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+import xxhash
+
+from ramerge.deltas.codec import BLOCK
+from ramerge.foundation.dtypes import BITS
+from ramerge.foundation.errors import CheckpointError, reason
+from ramerge.foundation.jsontext import JsonLimits, dumped, read
+from ramerge.foundation.text import quoted
+from ramerge.foundation.typedjson import to_model
+from ramerge.storage import delta_index as delta_names
+from ramerge.storage.delta_index import digest_of_index, signed
+from ramerge.storage.place import Place
+from ramerge.tensors.header import read_header
+from ramerge.tensors.paths import climbs_out, is_too_long
+
+INDEX = delta_names.INDEX
+DATA_FILE = "delta-{:05}.safetensors"
+"""Data files, counted from 1."""
+COMPANIONS = delta_names.COMPANIONS
+BLOCKS, DATA, WHOLE, HEADER, PADDING = "blocks:", "data:", "whole:", "header:", "padding:"
+CHANGES = (BLOCKS, DATA, WHOLE)
+FORMAT = "ramerge-delta"
+VERSION = 1
+
+# Enough for 100,000 tensors.
+_LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
+_MOST_PROBLEMS = 100
+_HEX = frozenset("0123456789abcdef")
+
+Kind = Literal["same", "changed", "whole"]
+
+
+@dataclass(frozen=True)
+class DeltaTensor:
+    """A tensor of the agent.
+
+    Attributes:
+        dtype: in safetensors' spelling.
+        shape: its shape.
+        kind: `same` as the base's; `changed`, in the base's dtype and shape; or stored `whole`.
+        moved: elements that differ from the base's; all of them of a tensor that is whole.
+        base: digest of the base's tensor in hexadecimal; empty for a tensor that is whole.
+        result: digest of the agent's.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    kind: Kind
+    moved: int
+    base: str
+    result: str
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A file beside the weights: whether the base has the same, and the digest of its bytes in hexadecimal."""
+
+    same: bool
+    digest: str
+
+
+@dataclass(frozen=True)
+class DeltaMetadata:
+    """What a delta is.
+
+    Attributes:
+        format: `FORMAT`.
+        version: of the layout.
+        block: elements of a block.
+        base: digest of the model that it begins with; see `digest_of_model`.
+        result: that of the model that it leads to.
+        index: that of everything else in the index; see `digest_of_index`.
+    """
+
+    format: str
+    version: int
+    block: int
+    base: str
+    result: str
+    index: str
+
+
+@dataclass(frozen=True)
+class Index:
+    """A delta's index; see above."""
+
+    metadata: DeltaMetadata
+    weight_map: dict[str, str]
+    tensors: dict[str, DeltaTensor]
+    dropped: list[str]
+    shards: dict[str, list[str]]
+    headers: dict[str, str]
+    companions: dict[str, Companion]
+
+    def text(self) -> str:
+        """The text of the file, with its own digest."""
+        return dumped(signed(asdict(self)), indent=1)
+
+
+def digest_of_model(tensors: Mapping[str, tuple[str, Iterable[int], str]]) -> str:
+    """The digest of a model: xxh3-128 over the sorted lines `NAME DTYPE 2x3 DIGEST`.
+
+    Args:
+        tensors: name to dtype, shape and digest in hexadecimal.
+    """
+    lines = [f"{name} {dtype} {'x'.join(map(str, shape))} {key}\n" for name, (dtype, shape, key) in tensors.items()]
+    return xxhash.xxh3_128_hexdigest("".join(sorted(lines)).encode("utf-8", "surrogatepass"))
+
+
+def read_index(path: Place) -> Index:
+    """Read and check an index. What it says of the data files is checked where these are opened.
+
+    Raises:
+        CheckpointError: it cannot be read, is of another version, or contradicts itself.
+    """
+    try:
+        values = read(path, _LIMITS, constants=False)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}; get the delta again") from error
+    _check_version(path, values.get("metadata"))
+    try:
+        index = to_model(values, Index)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: is not the index of a delta: {error}; get the delta again") from error
+    if problems := _problems(index):
+        raise CheckpointError(f"{path}: {text}" for text in problems)
+    if index.metadata.index != digest_of_index(values):
+        raise CheckpointError(f"{path}: is damaged: its text has another digest than it says; get the delta again")
+    return index
+
+
+def stored_in_words(tensors: int, changed: int, whole: int, elements: int) -> str:
+    """How many of the agent's tensors a delta holds, and how many of their elements."""
+    texts = [f"{changed:,} of {tensors:,} tensors changed"] if changed or not whole else []
+    if whole:
+        texts.append(
+            f"{whole:,} of {tensors:,} tensors stored whole (not in the base, or there in another dtype or shape)"
+        )
+    return f"{', '.join(texts)}, {elements:,} elements"
+
+
+def size_of(folder: Place) -> int:
+    """Bytes of changes and whole tensors of a delta; its headers, index and other files do not count.
+
+    Raises:
+        CheckpointError: a file cannot be read, or is damaged.
+    """
+    names = sorted({*read_index(folder / INDEX).weight_map.values()})
+    entries = (entry for name in names for entry in read_header(folder / name).entries)
+    return sum(entry.end - entry.begin for entry in entries if entry.name.startswith(CHANGES))
+
+
+def _check_version(path: Place, metadata: Any) -> None:
+    """Refuse other formats before their keys are looked at."""
+    known = isinstance(metadata, Mapping) and metadata.get("format") == FORMAT
+    if not known or metadata.get("version") != VERSION:
+        what = f"version {quoted(metadata.get('version'))}" if known else "another format"
+        raise CheckpointError(f"{path}: is of {what}; this ramerge reads {FORMAT}, version {VERSION}")
+    if metadata.get("block") != BLOCK:
+        raise CheckpointError(f"{path}: has blocks of {quoted(metadata.get('block'))} elements, not of {BLOCK:,}")
+
+
+def _problems(index: Index) -> list[str]:
+    problems = [text for name, tensor in index.tensors.items() for text in _of_tensor(name, tensor)]
+    problems += [f"dropped tensor {quoted(name)} is there too" for name in index.dropped if name in index.tensors]
+    problems += [
+        f"the path {quoted(name)} leads out of its folder, or has useless parts"
+        for name in _paths(index)
+        if not _stays(name)
+    ]
+    problems += [f"{quoted(name)} is a shard and a companion" for name in index.shards.keys() & index.companions.keys()]
+    listed = [name for names in index.shards.values() for name in names]
+    if index.shards and (len(listed) != len(index.tensors) or set(listed) != index.tensors.keys()):
+        problems.append("the shards do not hold every tensor once")
+    if {HEADER + name for name in index.headers} != {name for name in index.weight_map if name.startswith(HEADER)}:
+        problems.append("its headers are not those that its files hold")
+    if not all(map(_is_digest, (index.metadata.base, index.metadata.result))):
+        problems.append("its digests are not 32 hexadecimal digits")
+    return problems[:_MOST_PROBLEMS]
+
+
+def _of_tensor(name: str, tensor: DeltaTensor) -> Iterable[str]:
+    if tensor.dtype not in BITS or BITS[tensor.dtype] % 8:
+        yield f"tensor {quoted(name)} has dtype {quoted(tensor.dtype)}, which deltas do not have"
+    elif any(extent < 0 for extent in tensor.shape) or _elements(tensor.shape) >= 1 << 60:
+        yield f"tensor {quoted(name)} cannot have shape {quoted(list(tensor.shape))}"
+    elif not 0 <= tensor.moved <= _elements(tensor.shape) or (tensor.kind == "same" and tensor.moved):
+        yield f"tensor {quoted(name)} cannot have {tensor.moved:,} elements that moved"
+    elif tensor.kind == "whole" and tensor.moved != _elements(tensor.shape):
+        yield f"tensor {quoted(name)} is stored whole, and says that {tensor.moved:,} elements moved, not all"
+    if not _is_digest(tensor.result) or (tensor.kind != "whole" and not _is_digest(tensor.base)):
+        yield f"tensor {quoted(name)} has no digest"
+
+
+def _elements(shape: Iterable[int]) -> int:
+    """The product, or some number above all that are possible."""
+    product = 1
+    for extent in shape:
+        product *= extent
+        if product >= 1 << 60:
+            return 1 << 60
+    return product
+
+
+def _paths(index: Index) -> Iterable[str]:
+    yield from index.shards
+    yield from index.companions
+
+
+def _stays(name: str) -> bool:
+    plain = PurePosixPath(name).as_posix() == name  # so that two names are two files
+    return plain and not climbs_out(name) and not is_too_long(name) and name != "."
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 32 and set(text) <= _HEX

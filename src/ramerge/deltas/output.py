@@ -1,0 +1,63 @@
+"""A merge as a delta on its base: `ramerge merge --as-delta`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from ramerge.deltas.collect import collect
+from ramerge.deltas.format import sidecar_files
+from ramerge.deltas.patches import COMPRESSION, Patches, slots_of
+from ramerge.deltas.spool import spool_of, spooled
+from ramerge.deltas.write import DeltaWriter
+from ramerge.engine.card import model_card
+from ramerge.engine.dependencies import fingerprint_of
+from ramerge.engine.execute import Passes, records_of
+from ramerge.engine.kinds import OutputKind
+from ramerge.engine.open_output import OpenOutput, OutputSpec
+from ramerge.engine.record import Record
+from ramerge.engine.sidecars import files_of
+from ramerge.output.stage import Stage
+from ramerge.planning.model import MergePlan
+
+
+class DeltaKind(OutputKind):
+    """One delta, of a plan with one point."""
+
+    def spec(self, plan: MergePlan) -> OutputSpec:
+        """See `OutputKind`."""
+        assert plan.out is not None and plan.below is not None
+        slots = slots_of(plan, plan.below)
+        return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots))
+
+    def write(
+        self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
+    ) -> tuple[Record, ...]:
+        """See `OutputKind`."""
+        assert plan.below is not None
+        slots = slots_of(plan, plan.below)
+        spool = spool_of(slots, output.spool_folder, output.journal.before_sync)
+        with closing(Patches(plan, plan.below, spool)) as patches:
+            passes.count()
+            passes.merge(patches)
+            with DeltaWriter(output.stage, [entry.name for entry in slots.entries]) as writer:
+                collect(spool, writer, plan.below, COMPRESSION)
+                records = records_of(plan, passes, writer.written, seen, began)
+                _write_others(plan, records[0], writer, output.stage)
+        return records
+
+
+def _write_others(plan: MergePlan, record: Record, writer: DeltaWriter, stage: Stage) -> None:
+    """Write the same into a delta, and end it; card and record are also beside the delta's own files."""
+    assert plan.below is not None
+    theirs = sidecar_files(plan.below, allow_outside_links=True)
+    for shard in plan.shards:
+        writer.header(shard.name, list(shard.offsets), shard.header)
+    for name, content in files_of(plan, plan.points[0], record):
+        writer.companion(name, content, theirs.get(name))
+    writer.finish()
+    stage.write("README.md", model_card(plan, plan.points[0], record, is_delta=True))
+    stage.write("ramerge.json", record.to_json())
+
+
+DELTA = DeltaKind()

@@ -1,0 +1,152 @@
+"""An origin that adds changes to a base: a tensor of a delta."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from operator import itemgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.deltas.codec import BLOCK, COLUMNS, BlockRow, DamagedError, blocks_of, decode, most_stored
+from ramerge.foundation.dtypes import itemsize
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
+from ramerge.tensors.arena import room
+from ramerge.tensors.reader import Reader
+from ramerge.tensors.tensor import Origin, Stored, Tensor
+
+Bytes = NDArray[np.uint8]
+
+_ROW = 8 * COLUMNS
+# Bytes that are asked for on both sides of where some blocks of many are expected.
+_UNEVEN = 1 << 16
+
+
+@dataclass(frozen=True)
+class Patched(Origin):
+    """The elements of a base, changed where a delta says so. Each block of the base must be the one that was meant.
+
+    Attributes:
+        base: of the same dtype and shape.
+        table: a `codec.Row` for each block.
+        data: the blocks' bytes; None if nothing has changed.
+        wanted: digest of the model that the delta is for, for messages.
+    """
+
+    base: Tensor
+    table: Stored
+    data: Stored | None
+    wanted: str
+
+    @property
+    def encoding(self) -> str:
+        """See `Origin`."""
+        return self.base.encoding
+
+    def usual_dtype(self, tensor: Tensor) -> str:
+        """See `Origin`."""
+        return self.base.usual_dtype
+
+    def leaves(self) -> Iterator[Stored]:
+        """See `Origin`."""
+        if self.data is not None:
+            yield self.data
+        yield self.table
+        yield from self.base.origin.leaves()
+
+    def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
+        """See `Origin`. Where blocks end is known only from the table, so they are thought to be of equal size."""
+        first, last = start // BLOCK, blocks_of(stop)
+        yield Stored(self.table.path, self.table.offset + first * _ROW, (last - first) * _ROW)
+        if self.data is not None:
+            count, size = blocks_of(tensor.elements), self.data.nbytes
+            begin = max(size * first // count - _UNEVEN, 0)
+            yield Stored(self.data.path, self.data.offset + begin, min(size * last // count + _UNEVEN, size) - begin)
+        yield from self.base.origin.ahead(self.base, start, stop)
+
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """See `Origin`. Includes what libraries allocate while they decompress."""
+        width, touched = itemsize(tensor.dtype), min((2 + elements // BLOCK) * BLOCK, tensor.elements)
+        apart = room(touched * width)
+        stored = min(most_stored(touched, width), self.data.nbytes) if self.data is not None else 0
+        changes = room(stored) + 2 * room(most_stored(touched, width)) if self.data is not None else 0
+        return apart + room(_ROW * blocks_of(touched)) + changes + self.base.scratch(touched)
+
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
+        """See `Origin`. Blocks are read whole, and all together.
+
+        Raises:
+            CheckpointError: also if the base is another one, or the delta is damaged.
+        """
+        width = itemsize(tensor.dtype)
+        first, last = start // BLOCK, blocks_of(stop)
+        low, high = first * BLOCK, min(last * BLOCK, tensor.elements)
+        whole = out if (low, high) == (start, stop) else reader.arena.take((high - low) * width)
+        base = reader.lent(self.base, low, high, whole)
+        rows = self._rows(reader, tensor, first, last)
+        for number, row in enumerate(rows, first):
+            self._check_base(reader, tensor, number, row, base[(number - first) * BLOCK * width :][: BLOCK * width])
+        if any(row.moved for row in rows):
+            self._patch(reader, tensor, first, rows, base, whole)
+        elif base is not whole:
+            whole[:] = base
+        if whole is not out:
+            out[:] = whole[(start - low) * width : (stop - low) * width]
+
+    def _rows(self, reader: Reader, tensor: Tensor, first: int, last: int) -> list[BlockRow]:
+        """What the delta says of the blocks from `first` up to `last`."""
+        numbers = reader.arena.take(_ROW * (last - first))
+        reader.fill(self.table.path, self.table.offset + first * _ROW, numbers)
+        data_bytes = self.data.nbytes if self.data is not None else 0
+        rows = [BlockRow.of(each) for each in numbers.view(np.uint64).reshape(-1, COLUMNS)]
+        for number, row in enumerate(rows, first):
+            try:
+                row.check(min(BLOCK, tensor.elements - number * BLOCK), itemsize(tensor.dtype), data_bytes)
+            except DamagedError as error:
+                raise self._damaged(tensor, number, error) from error
+        return rows
+
+    def _check_base(self, reader: Reader, tensor: Tensor, number: int, row: BlockRow, base: Bytes) -> None:
+        """Refuse a block of the base that is not the one that was meant."""
+        start = number * BLOCK
+        if reader.digest(self.base, start, start + base.size // itemsize(tensor.dtype), base) != row.base:
+            raise CheckpointError(
+                f"{self.base.place}: tensor {quoted(tensor.name)} is not that of the model that the delta "
+                f"{self.table.path.parent} is for, which has the digest {self.wanted}; give that model as the base, or "
+                "the deltas that lead to it"
+            )
+
+    def _patch(self, reader: Reader, tensor: Tensor, first: int, rows: list[BlockRow], base: Bytes, out: Bytes) -> None:
+        word = f"u{itemsize(tensor.dtype)}"
+        try:
+            decode(rows, self._payload(reader, rows), base.view(word), out.view(word), reader.arena.take)
+        except DamagedError as error:
+            raise self._damaged(tensor, first + error.index, error) from error
+
+    def _payload(self, reader: Reader, rows: list[BlockRow]) -> Bytes:
+        """The bytes of blocks, one after another; those that lie so in the file are read at once."""
+        assert self.data is not None
+        stored = [row for row in rows if row.stored]
+        stops = list(accumulate(row.stored for row in stored))
+        payload = reader.arena.take(stops[-1])
+        # where a block lies in the file, less its place here, is the same for all that follow each other in both
+        shifts = [row.begin + row.stored - stop for row, stop in zip(stored, stops, strict=True)]
+        start = 0
+        for shift, together in groupby(zip(shifts, stops, strict=True), itemgetter(0)):
+            *_, (_, stop) = together
+            reader.fill(self.data.path, self.data.offset + shift + start, payload[start:stop])
+            start = stop
+        return payload
+
+    def _damaged(self, tensor: Tensor, number: int, error: DamagedError) -> CheckpointError:
+        return CheckpointError(
+            f"{self.table.path}: tensor {quoted(tensor.name)} is damaged: {error} (block {number}); get the delta again"
+        )
+
+
+def moved_of(table: Bytes) -> int:
+    """How many elements differ from the base's, by the bytes of a tensor's table."""
+    return int(table.view(np.uint64).reshape(-1, COLUMNS)[:, BlockRow._fields.index("moved")].sum())

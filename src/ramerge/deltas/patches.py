@@ -1,0 +1,124 @@
+"""Merged bytes into a delta on the base, instead of into files of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.deltas.codec import BLOCK, TOGETHER, Compression, Encoder
+from ramerge.deltas.spool import Kind, Spool, SpooledTensor, SpoolSlots
+from ramerge.foundation.dtypes import itemsize
+from ramerge.planning.model import Block, MergePlan, OutputPart, TensorPlan
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.reader import Files, Reader
+from ramerge.tensors.tensor import Tensor
+
+Bytes = NDArray[np.uint8]
+
+COMPRESSION: Compression = "zstd"
+"""Of a merge that is written as a delta. It is small, because it is made to be sent."""
+
+
+class _Place(NamedTuple):
+    """Where a part of a tensor goes.
+
+    Attributes:
+        entry: of the spool.
+        begin: byte of the entry where the part's bytes begin.
+        base: what its blocks are compared with here; None if that is done later, or never.
+    """
+
+    entry: int
+    begin: int
+    base: Tensor | None
+
+
+class Patches:
+    """Compares merged blocks with the base's, in the workers' threads, and leaves them in a spool.
+
+    Pickled, it fills the same spool.
+
+    Args:
+        plan: of the merge.
+        base: the model that the delta is for.
+        spool: the spool, with `slots_of` the plan.
+    """
+
+    in_order = False
+
+    def __init__(self, plan: MergePlan, base: Checkpoint, spool: Spool) -> None:
+        numbers = {entry.name: number for number, entry in enumerate(spool.slots.entries)}
+        compared = {entry.name: base.tensors[entry.name] for entry in spool.slots.entries if entry.kind == "encoded"}
+        self._places = [
+            [_Place(numbers[part.name], part.begin, compared.get(part.name)) for part in tensor.parts]
+            for tensor in plan.tensors
+        ]
+        self._files = Files(MappingProxyType(dict(base.files)))
+        self._mine = threading.local()
+        self.spool = spool
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_mine"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state, _mine=threading.local())
+
+    def write(self, point: int, tensor: int, part: int, start: int, data: Bytes) -> None:
+        """See `Sink.write`."""
+        place = self._places[tensor][part]
+        if place.base is None:
+            self.spool.put_bytes(place.entry, place.begin + start, data)
+            return
+        size = self.spool.slots.entries[place.entry].span * itemsize(place.base.dtype)
+        for begin in range(0, data.size, size):
+            self._compare(place.entry, place.base, (start + begin) // size, data[begin : begin + size])
+
+    def _compare(self, entry: int, base: Tensor, slot: int, data: Bytes) -> None:
+        """Leave what the blocks of a slot have changed of the base's."""
+        if not hasattr(self._mine, "encoder"):
+            self._mine.encoder, self._mine.reader = Encoder(COMPRESSION), Reader(self._files)
+        encoder: Encoder = self._mine.encoder
+        reader: Reader = self._mine.reader
+        width, start = itemsize(base.dtype), slot * self.spool.slots.entries[entry].span
+        reader.begin(start, start + data.size // width)
+        old = reader.block(base)[: data.size].view(f"u{width}")
+        self.spool.put(entry, slot, encoder.encode_all(old, np.ascontiguousarray(data).view(f"u{width}")))
+
+    def advance(self, block: Block) -> None:
+        """Nothing to do."""
+
+    def sync(self) -> None:
+        """See `Sink.sync`."""
+        self.spool.sync()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.spool.close()
+        self._files.close()
+
+
+def slots_of(plan: MergePlan, base: Checkpoint) -> SpoolSlots:
+    """Room for the output's tensors."""
+    found = {
+        part.name: _entry(tensor, part, base.tensors.get(part.name), plan.resources.block_elements)
+        for tensor in plan.tensors
+        for part in tensor.parts
+    }
+    return SpoolSlots(list(found.values()))
+
+
+def _entry(tensor: TensorPlan, part: OutputPart, base: Tensor | None, size: int) -> SpooledTensor:
+    """How a tensor's blocks come, if those of the plan have `size` elements in general."""
+    kind: Kind = "whole"
+    together = TOGETHER
+    if base is not None and (base.dtype, base.shape) == (part.dtype, part.shape):
+        block = tensor.block(size)
+        fitting = [each for each in (TOGETHER, 2, 1) if block % (each * BLOCK) == 0 or block >= base.elements]
+        kind = "encoded" if fitting and part.size is None else "merged"
+        together = fitting[0] if fitting else TOGETHER
+    return SpooledTensor(part.name, part.dtype, part.shape, kind, together)

@@ -1,0 +1,221 @@
+"""Turns a delta back into the agent's files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+
+import numpy as np
+
+from ramerge.deltas.codec import BLOCK, TOGETHER, blocks_of, digest
+from ramerge.deltas.format import stored_header
+from ramerge.deltas.layout import INDEX, DeltaTensor, Index, read_index
+from ramerge.deltas.patched import Patched, moved_of
+from ramerge.deltas.progress import told
+from ramerge.deltas.write import TensorDigest, digest_of_file
+from ramerge.formats.safetensors import INDEX as MODEL_INDEX
+from ramerge.formats.safetensors import ONE_FILE
+from ramerge.foundation.dtypes import itemsize
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.events import Listener, silence
+from ramerge.foundation.pool import Pool
+from ramerge.foundation.text import quoted
+from ramerge.output.stage import Stage
+from ramerge.output.write import Shard, Writer, lay_out
+from ramerge.storage.place import Place, Remote
+from ramerge.tensors.arena import Arena, room
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.header import parse_header
+from ramerge.tensors.identity import check_unchanged
+from ramerge.tensors.reader import Files, Reader, Span, Wanted, threads_for
+from ramerge.tensors.tensor import Tensor
+
+# The process, with its libraries.
+_BASELINE_BYTES = 230_000_000
+# How many steps of a worker are asked for together where files are elsewhere.
+_RUN = 64
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Some blocks of a tensor, and where they go."""
+
+    tensor: Tensor
+    start: int
+    stop: int
+    shard: str
+    offset: int
+
+
+def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, listen: Listener = silence) -> Index:
+    """Write the files of the agent that a delta gives, equal to the byte.
+
+    Args:
+        agent: the delta, opened over its base.
+        stage: the folder.
+        workers: threads; by default one for each processor, and one more.
+        listen: gets the progress, in bytes of the agent.
+
+    Returns:
+        What the delta says of the agent.
+
+    Raises:
+        CheckpointError: the base is another one, the delta is damaged, or a file has changed.
+        OSError: the disk is full or fails.
+    """
+    if agent.delta is None:
+        raise CheckpointError(f"{agent.directory}: is no delta")
+    index = read_index(agent.delta / INDEX)
+    shards = _shards(agent, agent.delta, index)
+    memory = max(map(_memory, agent.tensors.values()), default=0)
+    blocks = _blocks(agent, shards)
+    size = _RUN if any(isinstance(path, Remote) for path in agent.files) else 1
+    runs = iter(lambda: list(islice(blocks, size)), [])
+    with Files(agent.files) as files:
+        writer = Writer(stage, shards)
+        try:
+            pool = Pool(
+                workers or threads_for(agent.files), lambda: _RebuildWorker(Reader(files, Arena(memory)), writer)
+            )
+            digests = chain.from_iterable(pool.map(_RebuildWorker.run, runs))
+            total, done = sum(tensor.nbytes for tensor in agent.tensors.values()), 0
+            for tensor in _in_order(agent, shards):
+                found = TensorDigest()
+                for block in told("writing", islice(digests, blocks_of(tensor.elements)), tensor, done, total, listen):
+                    found.add(block)
+                done += tensor.nbytes
+                _check(agent, tensor, index.tensors[tensor.name], found.text)
+            _check_moved(agent, index, files)
+            writer.finish()
+        finally:
+            writer.close()
+    _copy_companions(agent, index, stage)
+    if stage.needs_index and MODEL_INDEX not in index.companions:
+        stage.write(MODEL_INDEX, _index_of(shards))
+    check_unchanged(agent.files)
+    return index
+
+
+def memory_of(agent: Checkpoint, workers: int) -> int:
+    """About how many bytes a process takes that writes an agent with so many threads."""
+    return _BASELINE_BYTES + workers * max(map(_memory, agent.tensors.values()), default=0)
+
+
+def _memory(tensor: Tensor) -> int:
+    """Bytes of an arena that a worker needs."""
+    most = TOGETHER * BLOCK
+    return 2 * room(most * itemsize(tensor.dtype)) + tensor.scratch(most)
+
+
+def _check(agent: Checkpoint, tensor: Tensor, said: DeltaTensor, digest: str) -> None:
+    """Hold a tensor that was written against the index."""
+    if digest != said.result:
+        raise CheckpointError(
+            f"{agent.directory}: tensor {quoted(tensor.name)} does not become what the delta says; it is damaged, get "
+            "it again"
+        )
+
+
+def _check_moved(agent: Checkpoint, index: Index, files: Files) -> None:
+    """Hold the tables of all tensors against the index."""
+    patched = {name: tensor.origin for name, tensor in agent.tensors.items() if isinstance(tensor.origin, Patched)}
+    tables = {name: np.empty(origin.table.nbytes, np.uint8) for name, origin in patched.items()}
+    files.fill_all([Wanted(patched[name].table.path, patched[name].table.offset, tables[name]) for name in patched])
+    for name, table in tables.items():
+        if (moved := moved_of(table)) != index.tensors[name].moved:
+            raise CheckpointError(
+                f"{agent.directory}: tensor {quoted(name)} has {moved:,} elements that moved, but the delta's index "
+                f"says {index.tensors[name].moved:,}; it is damaged, get it again"
+            )
+
+
+class _RebuildWorker:
+    """What a thread owns."""
+
+    def __init__(self, reader: Reader, writer: Writer) -> None:
+        self._reader, self._writer = reader, writer
+
+    def run(self, run: Sequence[_Blocks]) -> list[bytes]:
+        """Write blocks, one after another; returns the digest of each."""
+        self._reader.expect(Span(_read_for(blocks.tensor), blocks.start, blocks.stop) for blocks in run)
+        return [digest for blocks in run for digest in self._write(blocks)]
+
+    def _write(self, blocks: _Blocks) -> Iterator[bytes]:
+        self._reader.begin(blocks.start, blocks.stop)
+        width = itemsize(blocks.tensor.dtype)
+        *_, out = self._reader.blocks(_read_for(blocks.tensor))
+        out = out[: (blocks.stop - blocks.start) * width]
+        self._writer.write(blocks.shard, blocks.offset, out)
+        yield from (digest(out[begin : begin + BLOCK * width]) for begin in range(0, out.size, BLOCK * width))
+
+
+def _read_for(tensor: Tensor) -> list[Tensor]:
+    """What is read for a tensor: first what is below all changes, then the tensor itself."""
+    below = tensor
+    while isinstance(below.origin, Patched):
+        below = below.origin.base
+    return [below, tensor] if below is not tensor else [tensor]
+
+
+def _shards(agent: Checkpoint, folder: Place, index: Index) -> list[Shard]:
+    """The files, with the headers that they had."""
+    if not index.shards:
+        return [_laid_out(ONE_FILE, list(agent.tensors.values()))]
+    found = []
+    for file, names in index.shards.items():
+        header = stored_header(folder, index, file)
+        tensors = [agent.tensors[name] for name in names]
+        found.append(_with_header(agent, file, header, tensors) if header else _laid_out(file, tensors))
+    return found
+
+
+def _index_of(shards: list[Shard]) -> str:
+    """An index of the files, as `save_pretrained` writes it."""
+    weight_map = {name: shard.name for shard in shards for name in shard.offsets}
+    size = sum(shard.file_bytes - len(shard.header) for shard in shards)
+    return (
+        json.dumps({"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))}, indent=2) + "\n"
+    )
+
+
+def _laid_out(file: str, tensors: list[Tensor]) -> Shard:
+    return lay_out(file, [(one.name, one.dtype, one.shape, one.nbytes) for one in tensors])
+
+
+def _with_header(agent: Checkpoint, file: str, header: bytes, tensors: list[Tensor]) -> Shard:
+    size = len(header) + sum(tensor.nbytes for tensor in tensors)
+    entries = parse_header(agent.directory / file, header[8:], len(header), size).entries
+    if [(one.name, one.dtype, one.shape) for one in entries] != [(one.name, one.dtype, one.shape) for one in tensors]:
+        raise CheckpointError(f"{agent.directory}: the header of {quoted(file)} has other tensors than the index")
+    return Shard(file, header, {entry.name: entry.begin for entry in entries}, size)
+
+
+def _in_order(agent: Checkpoint, shards: list[Shard]) -> Iterator[Tensor]:
+    for shard in shards:
+        for name in shard.offsets:
+            yield agent.tensors[name]
+
+
+def _blocks(agent: Checkpoint, shards: list[Shard]) -> Iterator[_Blocks]:
+    for shard in shards:
+        for name, offset in shard.offsets.items():
+            tensor = agent.tensors[name]
+            for start in range(0, tensor.elements, TOGETHER * BLOCK):
+                stop = min(start + TOGETHER * BLOCK, tensor.elements)
+                yield _Blocks(tensor, start, stop, shard.name, offset + start * itemsize(tensor.dtype))
+
+
+def _copy_companions(agent: Checkpoint, index: Index, stage: Stage) -> None:
+    problems = []
+    for name, companion in index.companions.items():
+        source = (agent.companions or {})[name]
+        if not source.is_file():
+            problems.append(f"{source}: is missing; the delta {agent.directory} says that the base has it")
+        elif digest_of_file(source) != companion.digest:
+            problems.append(f"{source}: is not the file that belongs to the agent, by the digest in {agent.directory}")
+        else:
+            stage.copy(name, source)
+    if problems:
+        raise CheckpointError(problems)

@@ -1,0 +1,43 @@
+"""What a delta holds beside changes: the headers of the agent's files, and the files beside its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ramerge.deltas.format import sidecar_files, stored_header
+from ramerge.deltas.layout import INDEX, read_index
+from ramerge.deltas.write import DeltaWriter
+from ramerge.formats.safetensors import NAME as SAFETENSORS
+from ramerge.formats.sidecars import companions_of
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.header import header_bytes
+
+
+def write_files(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter, *, allow_outside_links: bool) -> None:
+    """Write them.
+
+    Args:
+        base: the model that the delta is for.
+        agent: the model that it gives; the base itself if only weights have changed.
+        writer: of the delta.
+        allow_outside_links: whether files beside the weights may be links that lead out of their folder.
+
+    Raises:
+        CheckpointError: a file cannot be read, or is a link that leads out.
+        OSError: the disk is full or fails.
+    """
+    for file, names, header in _headers(agent):
+        writer.header(file, names, header)
+    theirs, ours = (sidecar_files(model, allow_outside_links=allow_outside_links) for model in (base, agent))
+    for name, content in companions_of(ours, None, vocabulary=agent.vocabulary, apart=agent.untied):
+        writer.companion(name, content, theirs.get(name))
+
+
+def _headers(agent: Checkpoint) -> Iterator[tuple[str, Sequence[str], bytes]]:
+    """The agent's files with their tensors and their first bytes, which are empty if it has no such files."""
+    index = read_index(agent.delta / INDEX) if agent.delta is not None else None
+    for file, names in agent.shards.items():
+        if index is not None and agent.delta is not None:
+            yield file, names, stored_header(agent.delta, index, file)
+        else:
+            yield file, names, header_bytes(agent.metadata_folder / file) if agent.format == SAFETENSORS else b""

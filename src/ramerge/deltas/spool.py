@@ -1,0 +1,257 @@
+"""Blocks of a delta until they are appended to its files.
+
+How large a block becomes is known only when it is encoded, and a delta's files hold blocks in order. So blocks first
+go into a file in which there is a slot for each few of them, large enough for whatever they become. Any thread of any
+process fills any slot at any time. The file is sparse: it takes as much disk as what was written into it.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ramerge.deltas.codec import BLOCK, COLUMNS, TOGETHER, BlockRow, Encoded, blocks_of, digest, most_stored
+from ramerge.foundation.dtypes import itemsize
+from ramerge.output.stage import Stage
+from ramerge.output.write import Shard, Writer, Written
+
+Bytes = NDArray[np.uint8]
+Kind = Literal["encoded", "merged", "whole", "base"]
+
+_NAME = "blocks"
+# Blocks are soon in the delta's files. Short work never brings them to the disk first.
+_SECONDS_BETWEEN_SYNCS = 5.0
+# Slots of encoded blocks begin at pages, so that what is not written takes no disk.
+_PAGE = 4096
+_DIGEST, _CHECKSUM = 16, 8
+_HEAD = struct.Struct(f"<{COLUMNS}Q{_DIGEST}s")
+
+
+def _damaged() -> OSError:
+    return OSError(errno.EIO, "the file system does not hold what was written", _NAME)
+
+
+def _checksum(data: bytes | memoryview) -> bytes:
+    return xxhash.xxh3_64_digest(data)
+
+
+@dataclass(frozen=True)
+class SpooledTensor:
+    """A tensor whose blocks come.
+
+    Attributes:
+        name: its name.
+        dtype: in safetensors' spelling.
+        shape: its shape.
+        kind: what its slots hold. `encoded`: its blocks as `codec.Encoder` made them; `merged`: its bytes, which are
+            compared with the base's when they are appended; `whole`: its bytes, which become a part of the delta;
+            `base`: digests of the base's blocks only.
+        together: blocks of a slot.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    kind: Kind
+    together: int = TOGETHER
+
+    @property
+    def elements(self) -> int:
+        """The number of its elements."""
+        return math.prod(self.shape)
+
+    @property
+    def span(self) -> int:
+        """Elements of a slot."""
+        return self.together * BLOCK
+
+    @property
+    def slots(self) -> int:
+        """The number of its slots."""
+        return -(-self.elements // self.span)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes from one slot to the next."""
+        width = itemsize(self.dtype)
+        if self.kind == "base":
+            return _CHECKSUM + self.together * _DIGEST
+        if self.kind != "encoded":
+            return self.span * width
+        size = _CHECKSUM + self.together * (_HEAD.size + most_stored(min(BLOCK, self.elements), width))
+        return -(-size // _PAGE) * _PAGE
+
+    def elements_in(self, slot: int) -> int:
+        """Elements of a slot, of which the last one may have fewer."""
+        return min((slot + 1) * self.span, self.elements) - slot * self.span
+
+
+@dataclass(frozen=True)
+class SpoolSlots:
+    """Where blocks lie in the file.
+
+    Attributes:
+        entries: the tensors, in the order in which they are appended. Slots name them by their index.
+    """
+
+    entries: Sequence[SpooledTensor]
+
+    @cached_property
+    def _begins(self) -> Sequence[int]:
+        sizes = (-(-entry.slots * entry.slot_bytes // _PAGE) * _PAGE for entry in self.entries)
+        return list(accumulate(sizes, initial=0))
+
+    @property
+    def file(self) -> Shard:
+        """The file."""
+        return Shard(_NAME, b"", {}, self._begins[-1])
+
+    def place(self, entry: int, slot: int) -> int:
+        """The byte where a slot begins."""
+        return self._begins[entry] + slot * self.entries[entry].slot_bytes
+
+
+class Spool:
+    """Fills slots, and reads them. Pickled for another process, it is the same file.
+
+    Args:
+        slots: where they lie.
+        file: holds them.
+    """
+
+    def __init__(self, slots: SpoolSlots, file: Written) -> None:
+        self.slots = slots
+        self._file = file
+
+    def put(self, entry: int, slot: int, blocks: Sequence[Encoded]) -> None:
+        """Fill a slot with encoded blocks.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        heads = b"".join(_HEAD.pack(*block.row.numbers.tolist(), block.result) for block in blocks)
+        self._write(entry, slot, b"".join([_checksum(heads), heads, *(block.payload for block in blocks)]))
+
+    def put_bytes(self, entry: int, begin: int, data: Bytes) -> None:
+        """Write bytes of a tensor that is `merged` or `whole`, from its byte `begin` on.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        self._file.write(_NAME, self.slots.place(entry, 0) + begin, data)
+
+    def put_digests(self, entry: int, slot: int, data: Bytes) -> None:
+        """Fill a slot with digests of blocks that only the base has, which are `data`.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        size = BLOCK * itemsize(self.slots.entries[entry].dtype)
+        digests = b"".join(digest(data[begin : begin + size]) for begin in range(0, data.size, size))
+        self._write(entry, slot, _checksum(digests) + digests)
+
+    def _write(self, entry: int, slot: int, data: bytes) -> None:
+        self._file.write(_NAME, self.slots.place(entry, slot), np.frombuffer(data, np.uint8))
+
+    def take(self, entry: int, slot: int) -> Iterator[Encoded]:
+        """The encoded blocks of a slot.
+
+        Raises:
+            OSError: the disk fails, or does not hold what was written.
+        """
+        described, begin = self.slots.entries[entry], self.slots.place(entry, slot)
+        count = blocks_of(described.elements_in(slot))
+        heads = list(_HEAD.iter_unpack(self._checked(begin, count * _HEAD.size)))
+        rows = [BlockRow.of(np.array(numbers, np.uint64)) for *numbers, _ in heads]
+        payloads = self._read(begin + _CHECKSUM + count * _HEAD.size, sum(row.stored for row in rows))
+        for row, (*_, result), end in zip(rows, heads, accumulate(row.stored for row in rows), strict=True):
+            payload = payloads[end - row.stored : end]
+            if xxhash.xxh3_64_intdigest(payload) != row.payload:
+                raise _damaged()
+            yield Encoded(row, payload, result)
+
+    def take_bytes(self, entry: int, slot: int) -> Iterator[Bytes]:
+        """The bytes of the blocks of a slot, of a tensor that is `merged` or `whole`.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        described = self.slots.entries[entry]
+        width = itemsize(described.dtype)
+        data = self._read(self.slots.place(entry, slot), described.elements_in(slot) * width)
+        found = np.frombuffer(data, np.uint8)
+        yield from (found[begin : begin + BLOCK * width] for begin in range(0, found.size, BLOCK * width))
+
+    def take_digests(self, entry: int, slot: int) -> Iterator[bytes]:
+        """The digests of the blocks of a slot, of a tensor that only the base has.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        count = blocks_of(self.slots.entries[entry].elements_in(slot))
+        data = bytes(self._checked(self.slots.place(entry, slot), count * _DIGEST))
+        yield from (data[begin : begin + _DIGEST] for begin in range(0, len(data), _DIGEST))
+
+    def _checked(self, begin: int, size: int) -> memoryview:
+        """Bytes behind their checksum."""
+        data = self._read(begin, _CHECKSUM + size)
+        if bytes(data[:_CHECKSUM]) != _checksum(data[_CHECKSUM:]):
+            raise _damaged()
+        return data[_CHECKSUM:]
+
+    def _read(self, begin: int, size: int) -> memoryview:
+        out = np.empty(size, np.uint8)
+        self._file.read(_NAME, begin, out)
+        return out.data
+
+    def begin_reading(self) -> None:
+        """Called when all slots are full, before the first is read.
+
+        On a network file system, what other processes have written is seen when a file is opened. So it is opened anew.
+
+        Raises:
+            OSError: what this process has written could not be brought to the disk.
+        """
+        self._file.close()
+        self._file.check()
+
+    def sync(self) -> None:
+        """Bring to the disk what was written so far.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        self._file.sync()
+
+    def close(self) -> None:
+        """Close the file. It is opened again when it is used again."""
+        self._file.close()
+
+
+def spooled(slots: SpoolSlots) -> dict[str, int]:
+    """Name and size of the file that a spool fills."""
+    return {slots.file.name: slots.file.file_bytes}
+
+
+def spool_of(slots: SpoolSlots, folder: Path, before_sync: Callable[[], Callable[[], None]]) -> Spool:
+    """A spool in a folder, which goes on with what an earlier run has left there.
+
+    Args:
+        slots: where blocks lie.
+        folder: of the file.
+        before_sync: as for `Writer`.
+    """
+    file = slots.file
+    stage = Stage(folder, [file.name] if (folder / file.name).exists() else [], reserves=False)
+    return Spool(slots, Writer(stage, [file], before_sync, _SECONDS_BETWEEN_SYNCS))

@@ -1,0 +1,63 @@
+"""A chain of deltas applied to a model, block by block: what each block was, and what it has become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.deltas.trainers.link import Link, LinkPass
+from ramerge.foundation.dtypes import itemsize
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.reader import Files, Reader
+from ramerge.tensors.tensor import Tensor
+
+Bytes = NDArray[np.uint8]
+Blocks = Iterator[tuple[Bytes, Bytes]]
+"""Each block before and after. Both are overwritten by the next one."""
+
+
+def applied(base: Checkpoint, links: Sequence[Link], block: int) -> Iterator[tuple[Tensor, Blocks]]:
+    """The tensors of a model in the order of their sorted names, each with its blocks, which must all be taken.
+
+    Args:
+        base: the model.
+        links: the chain; see `chain.links`.
+        block: elements of a block.
+
+    Raises:
+        CheckpointError: a delta does not fit the model, is damaged, or does not give what the trainer had; a file has
+            changed.
+    """
+    for link in links:
+        link.check(base)
+    identities = dict(base.files)
+    for link in links:
+        identities |= link.files
+    with ExitStack() as stack:
+        files = stack.enter_context(Files(identities))
+        reader = Reader(files)
+        passes = [link.pass_over(base, files) for link in links]
+        for name in sorted(base.tensors):
+            tensor = base.tensors[name]
+            yield tensor, _blocks(tensor, reader, [one for one in passes if one.begin(tensor)], block)
+            for one in passes:
+                one.end()
+        for one in passes:
+            one.finish()
+
+
+def _blocks(tensor: Tensor, reader: Reader, passes: Sequence[LinkPass], block: int) -> Blocks:
+    width = itemsize(tensor.dtype)
+    new = np.empty(min(block, tensor.elements) * width, np.uint8)
+    for start in range(0, tensor.elements, block):
+        stop = min(start + block, tensor.elements)
+        reader.begin(start, stop)
+        old = reader.block(tensor)[: (stop - start) * width]
+        changed = new[: old.size]
+        changed[:] = old
+        for one in passes:
+            one.change(changed, start * width)
+        yield old, changed

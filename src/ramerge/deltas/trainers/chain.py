@@ -1,0 +1,155 @@
+"""Which deltas lead from the base to the one that is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from ramerge.deltas.trainers.link import Link
+from ramerge.formats import safetensors
+from ramerge.formats.format import Opening
+from ramerge.foundation.errors import CheckpointError
+from ramerge.storage.place import Place, Remote
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.paths import leads_outside, linked_out
+
+_MOST_LINKS = 10_000
+
+
+@dataclass(frozen=True)
+class TrainerLayout:
+    """How a trainer lays out the deltas of a run.
+
+    Attributes:
+        name: of the format.
+        title: in words.
+        pattern: names of the folders of versions; its first group is the number.
+        inside: the path in such a folder where the delta is, empty for the folder itself; None if there is none.
+        read: reads the small files of a version's folder.
+        version_of: the version that a model is, as far as files beside it say.
+    """
+
+    name: str
+    title: str
+    pattern: re.Pattern[str]
+    inside: Callable[[Place], str | None]
+    read: Callable[[Path, Opening], Link]
+    version_of: Callable[[Place], int | None]
+
+    def versions(self, parent: Path) -> dict[int, Path]:
+        """The folders of versions in a folder, by number.
+
+        Raises:
+            CheckpointError: two have the same number.
+        """
+        found: dict[int, Path] = {}
+        paths: list[Path] = []
+        with suppress(OSError):  # what cannot be looked at is not there
+            paths = sorted(islice(parent.iterdir(), 10 * _MOST_LINKS))
+        for path in paths:
+            match = self.pattern.fullmatch(path.name)
+            if match is None or not path.is_dir():
+                continue
+            number = int(match[1])
+            if number in found:
+                raise CheckpointError(f"{path}: is version {number}, and so is {found[number]}; remove one of them")
+            found[number] = path
+        return found
+
+    def number(self, folder: Place) -> int | None:
+        """The number in a folder's name."""
+        match = self.pattern.fullmatch(folder.name)
+        return int(match[1]) if match else None
+
+    def find(self, folder: Place) -> Place | None:
+        """The folder with a delta: this one, or the newest version in it, unless it holds a model beside these."""
+        if (name := self.inside(folder)) is not None:
+            return folder / name
+        if isinstance(folder, Remote) or safetensors.find(folder):
+            return None
+        try:
+            versions = self.versions(folder)
+        except CheckpointError:  # `links` says so
+            return folder
+        newest = versions[max(versions)] if versions else None
+        name = self.inside(newest) if newest is not None else None
+        return newest / name if newest is not None and name is not None else None
+
+
+def links(layout: TrainerLayout, folder: Path, base: Checkpoint, opening: Opening) -> list[Link]:
+    """The deltas from a model to a version, in their order.
+
+    Args:
+        layout: the trainer's.
+        folder: the last version's.
+        base: the model.
+        opening: whether links may lead outside.
+
+    Raises:
+        CheckpointError: one is missing, wrong, or there twice, or the model is none of the versions that they build on.
+    """
+    home = _home(layout, folder)
+    siblings = layout.versions(home)
+    first = layout.version_of(base.directory)
+    found = [_read(layout, folder, opening)]
+    while not found[0].is_whole and (earliest := found[0]).before != (earliest.root if first is None else first):
+        number = earliest.before
+        if first is not None and number < first:
+            raise CheckpointError(
+                f"{earliest.folder}: builds on version {number}, but {base.directory} is version {first}; give the "
+                "model that the deltas were made for as the base"
+            )
+        place = siblings[number] / (layout.inside(siblings[number]) or "") if number in siblings else None
+        if place is None:
+            raise CheckpointError(
+                f"{earliest.folder}: builds on version {number}, which is not in {home}; give all versions from the "
+                "base on, or that version as the base"
+            )
+        if not opening.allow_outside_links and leads_outside(place, home):
+            raise CheckpointError(linked_out(place))
+        if len(found) == _MOST_LINKS:
+            raise CheckpointError(f"{folder}: takes more than {_MOST_LINKS:,} deltas")
+        found.insert(0, _read(layout, place, opening))
+        if found[0].version != number:
+            raise CheckpointError(f"{place}: says that it is version {found[0].version}, but its name says {number}")
+    return found
+
+
+def _read(layout: TrainerLayout, folder: Path, opening: Opening) -> Link:
+    link = layout.read(folder, opening)
+    if not link.is_whole and link.before >= link.version:
+        raise CheckpointError(f"{folder}: says that version {link.version} builds on version {link.before}")
+    place = _numbered(layout, folder)
+    named = layout.number(place) if place else None
+    if named not in (None, link.version):
+        raise CheckpointError(f"{folder}: says that it is version {link.version}, but its name says {named}")
+    return link
+
+
+def _numbered(layout: TrainerLayout, folder: Path) -> Path | None:
+    """The folder that is named after the version: this one, or the one around it."""
+    absolute = folder.absolute()
+    return next((place for place in (absolute, absolute.parent) if layout.number(place) is not None), None)
+
+
+def _home(layout: TrainerLayout, folder: Path) -> Path:
+    """The folder with all versions of a run."""
+    return (_numbered(layout, folder) or folder.absolute()).parent
+
+
+def counted(fingerprint: Mapping[str, object], key: str, place: Place, what: str = "") -> int:
+    """A count that a trainer's file states, as a number or as digits.
+
+    Raises:
+        CheckpointError: it is neither.
+    """
+    value = fingerprint.get(key)
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,15}", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
+        raise CheckpointError(f"{place}: {what}{key} must be a number, not {value!r:.100}")
+    return value

@@ -1,0 +1,72 @@
+"""Writes a chain of trainers' deltas in ramerge's layout, as one delta, in one pass over the base."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.deltas.codec import BLOCK, Compression, Encoded, Encoder, blocks_of
+from ramerge.deltas.layout import Index
+from ramerge.deltas.sidecars import write_files
+from ramerge.deltas.trainers.apply import applied
+from ramerge.deltas.trainers.link import Link
+from ramerge.deltas.write import DeltaWriter
+from ramerge.foundation.dtypes import itemsize
+from ramerge.foundation.machine import processors
+from ramerge.foundation.pool import Pool
+from ramerge.output.stage import Stage
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.identity import check_unchanged
+from ramerge.tensors.tensor import Tensor
+
+Words = NDArray[np.generic]
+
+
+def convert(
+    base: Checkpoint,
+    links: Sequence[Link],
+    stage: Stage,
+    *,
+    compression: Compression = "none",
+    allow_outside_links: bool = False,
+) -> Index:
+    """Write the delta from a model to what a chain makes of it. Its files are those of the model.
+
+    Args:
+        base: the model that the chain begins with.
+        links: the chain; see `chain.links`.
+        stage: the folder.
+        compression: see `codec.Encoder`.
+        allow_outside_links: whether files beside the weights may be links that lead out of their folder.
+
+    Raises:
+        CheckpointError: a delta does not fit, is damaged, or does not give what the trainer had; a file has changed.
+        OSError: the disk is full or fails.
+    """
+    with DeltaWriter(stage, base.tensors) as writer:
+        pool = Pool(processors(), lambda: Encoder(compression))
+        results = pool.map(_encode, _pairs(base, links))
+        for name in sorted(base.tensors):
+            tensor = base.tensors[name]
+            writer.changed(name, tensor.dtype, tensor.shape, islice(results, blocks_of(tensor.elements)))
+        for _ in results:  # there are none, but the chain is checked at its end
+            pass
+        write_files(base, base, writer, allow_outside_links=allow_outside_links)
+        check_unchanged({**base.files, **{path: one for link in links for path, one in link.files.items()}})
+        return writer.finish()
+
+
+def _pairs(base: Checkpoint, links: Sequence[Link]) -> Iterator[tuple[Tensor, bytes, bytes]]:
+    """All blocks of all tensors, before and after."""
+    for tensor, blocks in applied(base, links, BLOCK):
+        for old, new in blocks:
+            yield tensor, old.tobytes(), new.tobytes()
+
+
+def _encode(encoder: Encoder, task: tuple[Tensor, bytes, bytes]) -> Encoded:
+    tensor, old, new = task
+    before, after = (np.frombuffer(block, f"u{itemsize(tensor.dtype)}") for block in (old, new))
+    return encoder.encode(before, after)

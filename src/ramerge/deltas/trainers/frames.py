@@ -1,0 +1,136 @@
+"""Zstd frames in files, decompressed in bounded pieces.
+
+A frame is read as far as its reader asks, and no further, so one that claims or holds more than it may is an error and
+takes neither memory nor time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from ramerge.foundation.errors import AGAIN, CheckpointError
+from ramerge.tensors.reader import Files
+
+Bytes = NDArray[np.uint8]
+
+# What a decoder keeps of the past. The levels of zstd up to 19 need this at most.
+_MOST_WINDOW = 1 << 23
+_PIECE = 1 << 17
+_LONGEST_HEADER = 18
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame in a file.
+
+    Attributes:
+        path: the file.
+        offset: the byte where it begins.
+        nbytes: how many it has.
+        title: what it holds, for messages.
+    """
+
+    path: Path
+    offset: int
+    nbytes: int
+    title: str = ""
+
+    def wrong(self, text: str) -> CheckpointError:
+        """An error about this frame."""
+        return CheckpointError(f"{self.path}: {self.title}{': ' if self.title else ''}{text}")
+
+    def declared(self, files: Files) -> int | None:
+        """How many bytes it says it holds; None if it does not say.
+
+        Raises:
+            CheckpointError: it is no frame.
+        """
+        head = np.empty(min(_LONGEST_HEADER, self.nbytes), np.uint8)
+        files.fill(self.path, self.offset, head)
+        try:
+            size = zstandard.get_frame_parameters(head.tobytes()).content_size
+        except zstandard.ZstdError as error:
+            raise self.wrong(f"is not compressed with zstd, or damaged; {AGAIN}") from error
+        return None if size == zstandard.CONTENTSIZE_UNKNOWN else int(size)
+
+    def stream(self, files: Files) -> FrameStream:
+        """Read it from its beginning."""
+        return FrameStream(self, files)
+
+
+class _FrameSource:
+    """The frame's bytes in the file, as zstandard asks for them."""
+
+    def __init__(self, frame: Frame, files: Files) -> None:
+        self._files, self._path = files, frame.path
+        self._position, self._end = frame.offset, frame.offset + frame.nbytes
+
+    def read(self, size: int = -1) -> bytes:
+        left = self._end - self._position
+        part = np.empty(left if size < 0 else min(size, left), np.uint8)
+        if part.size:
+            self._files.fill(self._path, self._position, part)
+            self._position += part.size
+        return part.tobytes()
+
+
+class FrameStream:
+    """The content of a frame, from front to back.
+
+    Attributes:
+        position: how many bytes have been read.
+    """
+
+    def __init__(self, frame: Frame, files: Files) -> None:
+        self._frame = frame
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
+        self._reader = decompressor.stream_reader(cast(IO[bytes], _FrameSource(frame, files)), read_size=_PIECE)
+        self.position = 0
+
+    def fill(self, out: Bytes) -> None:
+        """Fill `out` with the next bytes.
+
+        Raises:
+            CheckpointError: the frame ends early or is damaged.
+        """
+        view = out.data
+        try:
+            while view:
+                got = self._reader.readinto(view)
+                if got == 0:
+                    raise self._frame.wrong(f"is truncated: its compressed data end early; {AGAIN}")
+                view, self.position = view[got:], self.position + got
+        except zstandard.ZstdError as error:
+            raise self._frame.wrong(f"is damaged: {error}; {AGAIN}") from error
+
+    def take(self, count: int, dtype: str) -> NDArray[np.int64]:
+        """The next numbers, as int64; `dtype` is that in which they are stored."""
+        raw = np.empty(count * np.dtype(dtype).itemsize, np.uint8)
+        self.fill(raw)
+        return raw.view(dtype).astype(np.int64)
+
+    def forward(self, position: int) -> None:
+        """Go on to a byte that has not been read."""
+        if position > self.position:
+            unused = np.empty(min(_PIECE, position - self.position), np.uint8)
+            while position > self.position:
+                self.fill(unused[: position - self.position])
+
+    def end(self) -> None:
+        """Refuse anything more.
+
+        Raises:
+            CheckpointError: the frame goes on.
+        """
+        try:
+            more = self._reader.read(1)
+        except zstandard.ZstdError as error:
+            raise self._frame.wrong(f"is damaged: {error}; {AGAIN}") from error
+        if more:
+            raise self._frame.wrong("holds more than it may: its compressed data go on after the last element")

@@ -1,0 +1,330 @@
+"""Deltas of grail: folders `checkpoint-1000/DELTA/`.
+
+Written by `grail/trainer/checkpoint_publisher.py` (`upload_delta`) and `grail/infrastructure/sparse_codec.py`, applied
+by `grail/infrastructure/delta_checkpoint.py` and `checkpoint_consumer.py` of one-covenant/grail at 54d6342. One zstd
+frame holds a header and, for each tensor that changed, in the order of their names, positions and new values. Versions
+are windows; a chain begins with a whole model, the anchor. The checksum is one of all tensors of the new model, in the
+order of their names: xxh3-128 of their bytes, or before April 2026 sha256 of names, dtypes, shapes and bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.deltas.trainers import digests
+from ramerge.deltas.trainers.chain import TrainerLayout, counted
+from ramerge.deltas.trainers.frames import Frame, FrameStream
+from ramerge.deltas.trainers.link import Link, LinkPass, misfits
+from ramerge.deltas.trainers.sparse import PIECE, Entries, Scatter, check_ascending
+from ramerge.deltas.trainers.unpack import format_of
+from ramerge.formats.files import check_files, read_json
+from ramerge.formats.format import Opening
+from ramerge.foundation.dtypes import FROM_FULL_NAME, TORCH_NAMES, itemsize
+from ramerge.foundation.errors import AGAIN, CheckpointError
+from ramerge.foundation.jsontext import JsonLimits, parse
+from ramerge.foundation.text import quoted
+from ramerge.storage.place import Place
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.identity import Identity, identify
+from ramerge.tensors.reader import Files
+from ramerge.tensors.tensor import Tensor
+
+Bytes = NDArray[np.uint8]
+
+_DATA, _ABOUT, _METADATA = "delta_sparse.bin.zst", "delta_metadata.json", "metadata.json"
+_VERSIONS = {"sparse_codec_v2": 2, "sparse_codec_v3": 3, "sparse_codec_v3.1": 31}
+_INDICES = {"uint8": "<u1", "uint16": "<u2", "int32": "<i4"}
+_LIMITS = JsonLimits(size=32_000_000, signs=4_000_000)
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Sparse:
+    """What the data hold of a tensor; offsets count from the beginning of the frame's content.
+
+    Attributes:
+        dtype: of the values.
+        shape: of the tensor.
+        count: how many elements changed.
+        rows: where the gaps of rows begin; of flat positions in version 2.
+        columns: where those of columns begin; there are none in version 2.
+        values: where the values begin.
+        row_dtype: how rows are stored.
+        column_dtype: how columns are stored; empty if there are none.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    count: int
+    rows: int
+    columns: int
+    values: int
+    row_dtype: str
+    column_dtype: str
+
+
+@dataclass(frozen=True)
+class _GrailDelta(Link):
+    anchor: int
+    frame: Frame
+    tensors: Mapping[str, _Sparse]
+    end: int
+    weights: str
+    manifest: Mapping[str, str]
+
+    @property
+    def root(self) -> int:
+        return self.anchor
+
+    def check(self, base: Checkpoint) -> None:
+        changed = {name: (sparse.dtype, sparse.shape) for name, sparse in self.tensors.items()}
+        if problems := misfits(self.folder, base, changed):
+            raise CheckpointError(problems)
+
+    def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
+        return _Pass(self, files)
+
+
+class _Pass(LinkPass):
+    """Three readers go through the frame one behind the other: rows, columns, values."""
+
+    def __init__(self, link: _GrailDelta, files: Files) -> None:
+        self._link = link
+        _check_manifest(link, files)
+        self._streams = [link.frame.stream(files) for _ in range(3)]
+        self._change: Scatter | None = None
+        self._has_facts = len(link.weights) == 64
+        self._digest = digests.digest("sha256" if self._has_facts else "xxh3-128")
+
+    def begin(self, tensor: Tensor) -> bool:
+        if self._has_facts:
+            name = f"torch.{TORCH_NAMES.get(tensor.dtype, tensor.dtype)}"
+            fingerprint = f"{tensor.name}{name}{tensor.shape}"
+            self._digest.update(fingerprint.encode("utf-8", "surrogatepass"))
+        sparse = self._link.tensors.get(tensor.name)
+        self._change = _scatter(self._link.frame, sparse, self._streams) if sparse else None
+        return True
+
+    def change(self, block: Bytes, start: int) -> None:
+        if self._change is not None:
+            self._change.apply(block, start)
+        self._digest.update(block.data)
+
+    def end(self) -> None:
+        if self._change is not None:
+            self._change.end()
+
+    def finish(self) -> None:
+        values = self._streams[-1]
+        values.forward(self._link.end)
+        values.end()
+        if self._digest.hexdigest() != self._link.weights:
+            raise CheckpointError(
+                f"{self._link.folder}: the model that it makes does not have the checksum {self._link.weights}; the "
+                "delta is damaged, or the base is not the model that it was made for (grail does not store a zero "
+                "that only changed its sign, so it cannot be told from these)"
+            )
+
+
+def _check_manifest(link: _GrailDelta, files: Files) -> None:
+    """Compare files with the sha256 that the publisher noted."""
+    for name, wanted in link.manifest.items():
+        digest, path = hashlib.sha256(), link.folder / name
+        size = link.files[path].nbytes
+        piece = np.empty(min(_PIECE, size), np.uint8)
+        for begin in range(0, size, _PIECE):
+            part = piece[: size - begin]
+            files.fill(path, begin, part)
+            digest.update(part.data)
+        if digest.hexdigest() != wanted:
+            raise CheckpointError(f"{path}: is damaged: it does not have the sha256 that {_METADATA} says; {AGAIN}")
+
+
+def _scatter(frame: Frame, sparse: _Sparse, streams: list[FrameStream]) -> Scatter:
+    rows, columns, values = streams
+    most, width = math.prod(sparse.shape), itemsize(sparse.dtype)
+
+    def entries() -> Entries:
+        rows.forward(sparse.rows)
+        columns.forward(sparse.columns)
+        values.forward(sparse.values)
+        places, last = _Places(frame, sparse, rows, columns), -1
+        for begin in range(0, sparse.count, PIECE):
+            count = min(PIECE, sparse.count - begin)
+            positions = places.take(count)
+            check_ascending(frame, positions, last, most)
+            last = int(positions[-1])
+            raw = np.empty(count * width, np.uint8)
+            values.fill(raw)
+            yield positions, raw
+
+    return Scatter(entries(), width, lambda: None)
+
+
+class _Places:
+    """Flat positions from the gaps that are stored."""
+
+    def __init__(self, frame: Frame, sparse: _Sparse, rows: FrameStream, columns: FrameStream) -> None:
+        self._frame, self._sparse = frame, sparse
+        self._rows, self._columns = rows, columns
+        self._row = self._column = 0
+
+    def take(self, count: int) -> NDArray[np.int64]:
+        """The next ones."""
+        down = self._rows.take(count, self._sparse.row_dtype)
+        rows = self._row + np.cumsum(down)
+        self._row = int(rows[-1])
+        if not self._sparse.column_dtype:
+            return rows
+        across = self._columns.take(count, self._sparse.column_dtype)
+        if int(down.min()) < 0 or int(across.min()) < 0:
+            raise self._frame.wrong("its positions do not ascend")
+        sums = np.cumsum(across)
+        # columns begin anew in each row; sums ascend, so the largest one so far is that before the row began
+        before = np.maximum.accumulate(np.where(down != 0, sums - across, -1))
+        columns = np.where(before < 0, self._column + sums, sums - before)
+        self._column = int(columns[-1])
+        height, width = self._sparse.shape[0], math.prod(self._sparse.shape[1:])
+        if self._row >= height or int(columns.max()) >= width:
+            raise self._frame.wrong(
+                f"has row {self._row:,} and column {int(columns.max()):,} of {height:,} rows and {width:,} columns"
+            )
+        return rows * width + columns
+
+
+def _inside(folder: Place) -> str | None:
+    return next((name for name in ("", "DELTA") if (folder / name / _ABOUT).is_file()), None)
+
+
+def read(folder: Path, opening: Opening) -> Link:
+    """The delta in a folder.
+
+    Raises:
+        CheckpointError: a file is missing or wrong; all problems are listed.
+    """
+    check_files(folder, [_METADATA, _ABOUT, _DATA], in_index=False, allow_outside_links=opening.allow_outside_links)
+    files = identify(folder / name for name in (_METADATA, _ABOUT, _DATA))
+    metadata, about = read_json(folder / _METADATA), read_json(folder / _ABOUT)
+    version, before, anchor = (
+        counted(metadata, key, folder / _METADATA) for key in ("window", "prev_window", "anchor_window")
+    )
+    problems = []
+    codec = about.get("format")
+    if not isinstance(codec, str) or codec not in _VERSIONS:
+        problems.append(f"{folder / _ABOUT}: the format {quoted(codec)} is not read; known are {', '.join(_VERSIONS)}")
+    if metadata.get("checkpoint_type") != "DELTA":
+        problems.append(
+            f"{folder / _METADATA}: says that this is no delta, but {metadata.get('checkpoint_type')!r:.100}"
+        )
+    if (about.get("prev_window"), about.get("anchor_window")) != (before, anchor):
+        problems.append(f"{folder}: {_ABOUT} and {_METADATA} disagree about what it builds on")
+    weights = metadata.get("weights_hash")
+    if not isinstance(weights, str) or not re.fullmatch("[0-9a-f]{32}|[0-9a-f]{64}", weights):
+        problems.append(
+            f"{folder / _METADATA}: has no weights_hash, without which nothing tells whether a model is right"
+        )
+    noted = metadata.get("file_manifest", {})
+    if not isinstance(noted, dict):
+        problems.append(f"{folder / _METADATA}: file_manifest must map files to checksums")
+    if problems:
+        raise CheckpointError(problems)
+    manifest = {name: str(noted[name]) for name in (_ABOUT, _DATA) if name in noted}
+    frame = Frame(folder / _DATA, 0, files[folder / _DATA].nbytes)
+    tensors, end = _tensors(frame, files, _VERSIONS[str(codec)])
+    return _GrailDelta(folder, version, before, files, anchor, frame, tensors, end, str(weights), manifest)
+
+
+def _tensors(frame: Frame, files: Mapping[Place, Identity], version: int) -> tuple[dict[str, _Sparse], int]:
+    """The header at the beginning of the frame, and where the data end."""
+    with Files(files) as opened:
+        declared = frame.declared(opened)
+        stream = frame.stream(opened)
+        length = int(stream.take(1, "<u4")[0])
+        if length > _LIMITS.size:
+            raise frame.wrong(f"its header has {length:,} bytes, more than any")
+        text = np.empty(length, np.uint8)
+        stream.fill(text)
+    try:
+        header = parse(text.tobytes(), _LIMITS, constants=False)
+        if not isinstance(header, dict) or header.get("version") != version:
+            raise ValueError(f"is not of version {version}, which {_ABOUT} says")
+        records = header.get("tensors")
+        if not isinstance(records, list):
+            raise ValueError("has no list of tensors")
+        found: dict[str, _Sparse] = {}
+        end = start = 4 + length
+        last = None
+        for record in records:
+            name, sparse, end = _record(record, version, start, end)
+            if last is not None and name <= last:
+                raise ValueError(f"has {quoted(name)} after {quoted(last)}; names must ascend")
+            found[name], last = sparse, name
+        if declared not in (None, end):
+            raise ValueError(f"describes {end:,} bytes, but the file unpacks to {declared:,}")
+    except ValueError as error:
+        raise frame.wrong(f"the header {error}") from error
+    return found, end
+
+
+def _record(record: object, version: int, start: int, end: int) -> tuple[str, _Sparse, int]:
+    """A tensor's name, its data, and where they end.
+
+    Raises:
+        ValueError: the record is wrong, or its data do not follow those of the one before, which end at `end`.
+    """
+    if not isinstance(record, dict) or not isinstance(record.get("name"), str):
+        raise ValueError("has a tensor without a name")
+    name, shape = record["name"], record.get("shape")
+    if not isinstance(shape, list) or not shape or not all(map(_is_count, shape)):
+        raise ValueError(f"gives {quoted(name)} the shape {quoted(shape)}")
+    count, dtype = record.get("num_nonzero"), FROM_FULL_NAME.get(str(record.get("value_dtype")))
+    if count is None or not _is_count(count) or count > math.prod(shape):
+        raise ValueError(f"says that {quoted(count)} elements of {quoted(name)} have changed, of {math.prod(shape):,}")
+    if dtype not in ("BF16", "F16", "F32"):
+        raise ValueError(f"gives {quoted(name)} values of {quoted(record.get('value_dtype'))}")
+    kinds = [record.get(key, "int32") if version == 31 else "int32" for key in ("row_dtype", "col_dtype")]
+    if any(not isinstance(kind, str) or kind not in _INDICES for kind in kinds):
+        raise ValueError(f"gives {quoted(name)} positions of {quoted(kinds)}")
+    row_dtype, column_dtype = (_INDICES[kind] for kind in kinds)
+    if version == 2:
+        column_dtype = ""
+    rows = count * np.dtype(row_dtype).itemsize
+    columns = count * np.dtype(column_dtype).itemsize if column_dtype else 0
+    values = count * itemsize(dtype)
+    wanted = {
+        "indices_offset": end - start,
+        "indices_size": rows + columns,
+        **({"rows_size": rows, "cols_size": columns} if column_dtype else {}),
+        "values_offset": end - start + rows + columns,
+        "values_size": values,
+    }
+    for key, number in wanted.items():
+        if record.get(key) != number:
+            raise ValueError(f"says {key} {quoted(record.get(key))} of {quoted(name)}, where {number:,} is right")
+    sparse = _Sparse(dtype, tuple(shape), count, end, end + rows, end + rows + columns, row_dtype, column_dtype)
+    return name, sparse, end + rows + columns + values
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+
+
+def version_of(folder: Place) -> int | None:
+    """The window of a model, as its own metadata or those of the delta that makes it say."""
+    for path in (place / _METADATA for place in (folder, folder / "DELTA", folder / "FULL")):
+        if path.is_file():
+            metadata = read_json(path)
+            return counted(metadata, "window", path) if "window" in metadata else None
+    return None
+
+
+LAYOUT = TrainerLayout("grail", "deltas of grail", re.compile(r"checkpoint-([0-9]{1,15})"), _inside, read, version_of)
+FORMAT = format_of(LAYOUT)

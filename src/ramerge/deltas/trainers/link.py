@@ -1,0 +1,226 @@
+"""What a delta is to the converter: a link of a chain, applied to the blocks of a model in order.
+
+A chain is applied block by block: each link changes the block that the link before it has left, and checks what it has
+made against the trainer's checksums. So a chain of any length takes one read of the base and no copies of the model.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.deltas.trainers.frames import Frame, FrameStream
+from ramerge.foundation.dtypes import itemsize
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
+from ramerge.storage.place import Place
+from ramerge.tensors.arena import Arena
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.identity import Identity
+from ramerge.tensors.reader import Files, Reader
+from ramerge.tensors.tensor import Tensor
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Link(ABC):
+    """A delta whose small files have been read.
+
+    Attributes:
+        folder: its folder.
+        version: what it makes.
+        before: the version that it builds on; less than `version`.
+        files: the identity of every file.
+    """
+
+    folder: Path
+    version: int
+    before: int
+    files: Mapping[Place, Identity]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a whole model, which builds on none."""
+        return False
+
+    @property
+    def root(self) -> int:
+        """The version of the whole model that the chain begins with."""
+        return 0
+
+    @abstractmethod
+    def check(self, base: Checkpoint) -> None:
+        """Compare it with the model that the chain begins with.
+
+        Raises:
+            CheckpointError: it changes tensors that the model does not have, or has in another dtype or shape.
+        """
+
+    @abstractmethod
+    def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
+        """Apply it to the model's blocks.
+
+        Raises:
+            CheckpointError: a file cannot be read, or its checksum is wrong.
+        """
+
+
+class LinkPass(ABC):
+    """A link on its way through a model: tensors in the order of their sorted names, blocks in theirs."""
+
+    @abstractmethod
+    def begin(self, tensor: Tensor) -> bool:
+        """The next tensor. Return whether its blocks are needed, to change them or to check them."""
+
+    @abstractmethod
+    def change(self, block: Bytes, start: int) -> None:
+        """Change the next block of the tensor in place; `start` is its first byte in the tensor.
+
+        Raises:
+            CheckpointError: the delta is damaged, or a file cannot be read.
+        """
+
+    @abstractmethod
+    def end(self) -> None:
+        """The tensor is complete.
+
+        Raises:
+            CheckpointError: the delta goes on, or the tensor is not what the trainer had.
+        """
+
+    @abstractmethod
+    def finish(self) -> None:
+        """The model is complete.
+
+        Raises:
+            CheckpointError: it is not what the trainer had.
+        """
+
+
+class Change(ABC):
+    """What a delta changes in a tensor."""
+
+    @abstractmethod
+    def apply(self, block: Bytes, start: int) -> None:
+        """Change the next block in place; `start` is its first byte in the tensor."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Refuse anything more."""
+
+
+class Xor(Change):
+    """Bytes that are added without carry, one for each byte of the tensor."""
+
+    def __init__(self, stream: FrameStream) -> None:
+        self._stream = stream
+        self._part = np.empty(0, np.uint8)
+
+    @staticmethod
+    def of(frame: Frame, files: Files, nbytes: int) -> Xor:
+        """The change that a frame holds.
+
+        Raises:
+            CheckpointError: it is not a frame of so many bytes.
+        """
+        if (size := frame.declared(files)) not in (None, nbytes):
+            raise frame.wrong(f"unpacks to {size:,} bytes, but the tensor has {nbytes:,}")
+        return Xor(frame.stream(files))
+
+    def apply(self, block: Bytes, start: int) -> None:
+        """See `Change`."""
+        if self._part.size < block.size:
+            self._part = np.empty(block.size, np.uint8)
+        part = self._part[: block.size]
+        self._stream.fill(part)
+        np.bitwise_xor(block, part, out=block)
+
+    def end(self) -> None:
+        """See `Change`."""
+        self._stream.end()
+
+
+@dataclass(frozen=True)
+class WholeTensors(Link):
+    """A whole model among deltas, from which the chain goes on.
+
+    Attributes:
+        tensors: its tensors by name.
+    """
+
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def is_whole(self) -> bool:
+        """See `Link`."""
+        return True
+
+    def check(self, base: Checkpoint) -> None:
+        """See `Link`."""
+        problems = [f"{name} is missing" for name in base.tensors.keys() - self.tensors.keys()]
+        problems += [f"{name} is not in the base" for name in self.tensors.keys() - base.tensors.keys()]
+        problems += [
+            f"{quoted(name)} is {tensor.dtype} {list(tensor.shape)}, in the base {other.dtype} {list(other.shape)}"
+            for name, tensor in self.tensors.items()
+            if (other := base.tensors.get(name)) and (tensor.dtype, tensor.shape) != (other.dtype, other.shape)
+        ]
+        if problems:
+            raise CheckpointError(f"{self.folder}: is a whole model, which does not fit: {text}" for text in problems)
+
+    def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
+        """See `Link`."""
+        return _PassOfWhole(self, files)
+
+
+class _PassOfWhole(LinkPass):
+    def __init__(self, link: WholeTensors, files: Files) -> None:
+        self._tensors, self._reader = link.tensors, Reader(files, Arena())
+        self._tensor: Tensor | None = None
+
+    def begin(self, tensor: Tensor) -> bool:
+        self._tensor = self._tensors[tensor.name]
+        return True
+
+    def change(self, block: Bytes, start: int) -> None:
+        assert self._tensor is not None
+        width = itemsize(self._tensor.dtype)
+        self._reader.begin(0, 0)
+        self._reader.read(self._tensor, start // width, (start + block.size) // width, block)
+
+    def end(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+
+def misfits(folder: Path, base: Checkpoint, changed: Mapping[str, tuple[str, tuple[int, ...]] | None]) -> list[str]:
+    """What is wrong with tensors that a delta changes.
+
+    Args:
+        folder: the delta's, for messages.
+        base: the model.
+        changed: by name, dtype and shape, where the delta knows them.
+    """
+    problems = []
+    if base.quantised is not None:
+        problems.append(
+            f"{folder}: changes the stored bytes of a quantised model ({base.title}), which is not read; apply it with "
+            "the trainer's own tools"
+        )
+    for name, wanted in changed.items():
+        tensor = base.tensors.get(name)
+        if tensor is None:
+            problems.append(f"{folder}: changes {quoted(name)}, which {base.directory} does not have; is it its base?")
+        elif wanted is not None and wanted != (tensor.dtype, tensor.shape):
+            problems.append(
+                f"{folder}: changes {quoted(name)} as {wanted[0]} {quoted(list(wanted[1]))}, but in {base.directory} "
+                f"it is {tensor.dtype} {list(tensor.shape)}; is it its base?"
+            )
+    return problems

@@ -1,0 +1,153 @@
+"""Deltas of SkyRL: folders `delta-00000001/` with a manifest.
+
+Written and applied by `skyrl/backends/skyrl_train/weight_sync/delta_checkpoint.py` of NovaSky-AI/SkyRL at a9564572.
+Each record of the manifest is a tensor: a zstd frame of the xor with the tensor before, as bytes in a safetensors file,
+and the checksum of its new bytes. Version 0 is the model that the training began with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ramerge.deltas.trainers import digests
+from ramerge.deltas.trainers.chain import TrainerLayout, counted
+from ramerge.deltas.trainers.frames import Frame
+from ramerge.deltas.trainers.link import Link, LinkPass, misfits
+from ramerge.deltas.trainers.slime import PassOfPayloads, Payload
+from ramerge.deltas.trainers.unpack import format_of
+from ramerge.formats.files import check_files, read_json
+from ramerge.formats.format import Opening
+from ramerge.foundation.dtypes import TORCH_NAMES
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
+from ramerge.storage.place import Place
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.header import HeaderEntry, read_header
+from ramerge.tensors.identity import identify
+from ramerge.tensors.paths import is_too_long
+from ramerge.tensors.reader import Files
+
+MANIFEST = "manifest.json"
+_CHECKSUMS = ("xxh3-128", "sha256")
+_DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()} | {"uint16": "U16", "uint32": "U32", "uint64": "U64"}
+_MOST_FILES = 10_000
+
+
+@dataclass(frozen=True)
+class _SkyrlDelta(Link):
+    payloads: Mapping[str, Payload]
+    kinds: Mapping[str, tuple[str, tuple[int, ...]]]
+
+    def check(self, base: Checkpoint) -> None:
+        if problems := misfits(self.folder, base, self.kinds):
+            raise CheckpointError(problems)
+
+    def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
+        return PassOfPayloads(self.payloads, files)
+
+
+def _inside(folder: Place) -> str | None:
+    """The folder itself, if it has a manifest, and a name or a file that other manifests do not go with."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    ours = LAYOUT.number(folder) is not None or any(folder.glob("delta-rank*.safetensors"))
+    return "" if ours else None
+
+
+def read(folder: Path, opening: Opening) -> Link:
+    """The delta in a folder.
+
+    Raises:
+        CheckpointError: a file is missing or wrong; all problems are listed.
+    """
+    path = folder / MANIFEST
+    check_files(folder, [MANIFEST], in_index=False, allow_outside_links=opening.allow_outside_links)
+    files = identify([path])
+    manifest = read_json(path)
+    version, before = (counted(manifest, key, path) for key in ("version", "base_version"))
+    records, names = manifest.get("tensors", []), manifest.get("payload_files", [])
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise CheckpointError(f"{path}: tensors must be a list of records")
+    if not isinstance(names, list) or len(names) > _MOST_FILES or len(set(map(str, names))) < len(names):
+        raise CheckpointError(f"{path}: payload_files must be a list of different names")
+    wrong = [name for name in names if not isinstance(name, str) or not _is_file_name(name)]
+    if wrong:
+        raise CheckpointError(
+            f"{path}: {quoted(name)} is no name of a safetensors file in this folder" for name in wrong
+        )
+    check_files(folder, names, in_index=True, allow_outside_links=opening.allow_outside_links)
+    files |= identify(folder / name for name in names)
+    entries = {(name, entry.name): entry for name in names for entry in read_header(folder / name).entries}
+    payloads: dict[str, Payload] = {}
+    kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
+    problems = []
+    for place, record in enumerate(records):
+        try:
+            name, payload, kind = _record(folder, record, entries)
+            if name in payloads:
+                raise ValueError(f"{quoted(name)} is there twice")
+            payloads[name], kinds[name] = payload, kind
+        except ValueError as error:
+            problems.append(f"{path}: tensor {place}: {error}")
+    used = {(payload.frame.path.name, payload.frame.offset) for payload in payloads.values()}
+    if not problems and (len(used) < len(records) or len(records) < len(entries)):
+        problems.append(f"{path}: has {len(records):,} tensors, but the files hold {len(entries):,}")
+    if problems:
+        raise CheckpointError(problems)
+    return _SkyrlDelta(folder, version, before, files, payloads, kinds)
+
+
+def _is_file_name(name: str) -> bool:
+    return re.fullmatch(r"[\w.-]+\.safetensors", name) is not None and not is_too_long(name)
+
+
+def _record(
+    folder: Path, record: Mapping[str, Any], entries: Mapping[tuple[str, str], HeaderEntry]
+) -> tuple[str, Payload, tuple[str, tuple[int, ...]]]:
+    """A tensor's name, what is to be done to it, and its dtype and shape.
+
+    Raises:
+        ValueError: the record is wrong.
+    """
+    name, dtype, shape = (record.get(key) for key in ("name", "dtype", "shape"))
+    if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise ValueError(f"its name is {quoted(name)}, its dtype {quoted(dtype)}")
+    if not isinstance(shape, list) or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in shape):
+        raise ValueError(f"{quoted(name)} has the shape {quoted(shape)}")
+    algorithm = record.get("checksum_algorithm", "xxh3-128" if "checksum" in record else "sha256")
+    checksum = record.get("checksum", record.get("sha256"))
+    if wrong := digests.problem(algorithm, _CHECKSUMS):
+        raise ValueError(f"{quoted(name)} {wrong}")
+    if not digests.is_written(algorithm, checksum):
+        raise ValueError(f"{quoted(name)} has no checksum ({algorithm})")
+    file, key = record.get("payload_file"), record.get("payload_key")
+    entry = entries.get((file, key)) if isinstance(file, str) and isinstance(key, str) else None
+    if entry is None or entry.dtype != "U8" or len(entry.shape) != 1:
+        raise ValueError(f"{quoted(name)}: {quoted(file)} does not hold its compressed bytes as {quoted(key)}")
+    nbytes = entry.end - entry.begin
+    if record.get("compressed_num_bytes") != nbytes:
+        raise ValueError(
+            f"{quoted(name)}: has {nbytes:,} compressed bytes, but the manifest says "
+            f"{quoted(record.get('compressed_num_bytes'))}"
+        )
+    frame = Frame(folder / str(file), entry.begin, nbytes, quoted(name))
+    return name, Payload(frame, str(checksum), str(algorithm)), (_DTYPES[dtype], tuple(shape))
+
+
+def version_of(folder: Place) -> int | None:
+    """The version of a model: from its folder's name, or from what the engine that patches it notes beside it."""
+    if (number := LAYOUT.number(folder)) is not None:
+        return number
+    state = folder.parent / ".skyrl_weight_sync" / "state.json"
+    return counted(read_json(state), "version", state) if folder.name == "weights" and state.is_file() else None
+
+
+# In the folder that engines download to, a digest of the place it came from is added to the name.
+LAYOUT = TrainerLayout(
+    "skyrl", "deltas of SkyRL", re.compile(r"delta-([0-9]{8,15})(?:_[0-9a-f]{16})?"), _inside, read, version_of
+)
+FORMAT = format_of(LAYOUT)

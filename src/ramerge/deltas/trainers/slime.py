@@ -1,0 +1,255 @@
+"""Deltas of slime and of miles: folders `weight_v000001/` that look like checkpoints.
+
+Written by `slime/backends/megatron_utils/update_weight/update_weight_from_disk_delta.py` and applied by
+`docker/patch/latest/sglang-pull_weights.patch` of THUDM/slime at 624b824a; miles (radixark/miles at 31f1ca96) writes
+the same. The index's metadata say that it is a delta, and which; each tensor in the files is a zstd frame of what is to
+be done to the tensor's bytes, and a file's own metadata hold the checksum of each tensor's new bytes. Version 0 is the
+model that the training began with. A version that is a whole model begins a new chain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.deltas.trainers import digests
+from ramerge.deltas.trainers.chain import TrainerLayout, counted
+from ramerge.deltas.trainers.frames import Frame
+from ramerge.deltas.trainers.link import Change, Link, LinkPass, WholeTensors, Xor, misfits
+from ramerge.deltas.trainers.sparse import overwritten
+from ramerge.deltas.trainers.unpack import format_of
+from ramerge.formats import safetensors
+from ramerge.formats.files import check_files, read_json
+from ramerge.formats.format import Opening
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
+from ramerge.storage.place import Place
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.header import Header, read_header
+from ramerge.tensors.identity import identify
+from ramerge.tensors.paths import climbs_out, is_too_long
+from ramerge.tensors.reader import Files
+from ramerge.tensors.tensor import Tensor
+
+Bytes = NDArray[np.uint8]
+
+_INDEX = safetensors.INDEX
+_ENCODINGS = ("xor", "overwrite")
+_CHECKSUMS = ("xxh3-128", "blake3", "adler32")
+_MOST_INDEX = 32_000_000
+# Positions are 32 bits wide and wrap in larger tensors.
+_MOST_OVERWRITTEN = 1 << 32
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What a delta holds of a tensor.
+
+    Attributes:
+        frame: where.
+        checksum: of the tensor's new bytes.
+        algorithm: of the checksum.
+        encoding: what is to be done with the frame's content.
+    """
+
+    frame: Frame
+    checksum: str
+    algorithm: str
+    encoding: str = "xor"
+
+    def change(self, files: Files, tensor: Tensor) -> Change:
+        """The change of this tensor."""
+        if self.encoding == "xor":
+            return Xor.of(self.frame, files, tensor.nbytes)
+        return overwritten(self.frame, files, tensor.nbytes)
+
+
+class PassOfPayloads(LinkPass):
+    """Tensors that were changed one by one, each with a checksum of its own."""
+
+    def __init__(self, payloads: Mapping[str, Payload], files: Files) -> None:
+        self._payloads, self._files = payloads, files
+        self._payload: Payload | None = None
+        self._change: Change | None = None
+
+    def begin(self, tensor: Tensor) -> bool:
+        """See `LinkPass`."""
+        self._payload = payload = self._payloads.get(tensor.name)
+        if payload is not None:
+            self._change = payload.change(self._files, tensor)
+            self._digest = digests.digest(payload.algorithm)
+        return payload is not None
+
+    def change(self, block: Bytes, start: int) -> None:
+        """See `LinkPass`."""
+        assert self._change is not None
+        self._change.apply(block, start)
+        self._digest.update(block.data)
+
+    def end(self) -> None:
+        """See `LinkPass`."""
+        if self._payload is None or self._change is None:
+            return
+        self._change.end()
+        checksum, algorithm = self._payload.checksum, self._payload.algorithm
+        if self._digest.hexdigest() != checksum:
+            raise self._payload.frame.wrong(
+                f"the tensor that it makes does not have the checksum {checksum} ({algorithm}); the file is damaged, "
+                "or the base is not the model that the delta was made for"
+            )
+
+    def finish(self) -> None:
+        """See `LinkPass`. Every tensor has been checked."""
+
+
+@dataclass(frozen=True)
+class _SlimeDelta(Link):
+    payloads: Mapping[str, Payload]
+
+    def check(self, base: Checkpoint) -> None:
+        problems = misfits(self.folder, base, dict.fromkeys(self.payloads))
+        problems += [
+            f"{self.folder}: {quoted(name)} has {tensor.nbytes:,} bytes; positions of the encoding overwrite wrap at "
+            f"{_MOST_OVERWRITTEN:,}, so it cannot be told which bytes changed"
+            for name, payload in self.payloads.items()
+            if payload.encoding == "overwrite"
+            and (tensor := base.tensors.get(name)) is not None
+            and tensor.nbytes > _MOST_OVERWRITTEN
+        ]
+        if problems:
+            raise CheckpointError(problems)
+
+    def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
+        return PassOfPayloads(self.payloads, files)
+
+
+def is_delta(folder: Place) -> bool:
+    """Whether a folder that looks like a checkpoint holds a delta."""
+    path = folder / _INDEX
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_INDEX + 1)
+    except OSError:
+        return False
+    if b"delta_encoding" not in text and b"\\u" not in text:  # without parsing the index of every checkpoint
+        return False
+    try:
+        metadata = read_json(path).get("metadata")
+    except CheckpointError:
+        return b"delta_encoding" in text
+    return isinstance(metadata, dict) and "delta_encoding" in metadata
+
+
+def read(folder: Path, opening: Opening) -> Link:
+    """The delta or the whole model in a version's folder.
+
+    Raises:
+        CheckpointError: a file is missing or wrong; all problems are listed.
+    """
+    if not is_delta(folder):
+        return _whole(folder, opening)
+    path = folder / _INDEX
+    check_files(folder, [_INDEX], in_index=False, allow_outside_links=opening.allow_outside_links)
+    files = identify([path])
+    document = read_json(path)
+    metadata, weight_map = document.get("metadata"), document.get("weight_map")
+    if not isinstance(metadata, dict) or not isinstance(weight_map, dict):
+        raise CheckpointError(f"{path}: must have metadata and weight_map")
+    version, before = (counted(metadata, key, path, "metadata: ") for key in ("version", "base_version"))
+    encoding, algorithm = metadata["delta_encoding"], metadata.get("checksum_format")
+    problems = []
+    if encoding not in _ENCODINGS:
+        problems.append(f"{path}: the encoding {encoding!r:.100} is not known ({', '.join(_ENCODINGS)})")
+    if metadata.get("compression_format") != "zstd":
+        problems.append(f"{path}: the compression {metadata.get('compression_format')!r:.100} is not zstd")
+    if wrong := digests.problem(algorithm, _CHECKSUMS):
+        problems.append(f"{path}: {wrong}")
+    names = list(dict.fromkeys(weight_map.values())) if all(isinstance(n, str) for n in weight_map.values()) else [""]
+    problems += [
+        f"{path}: {quoted(name)} is no name of a safetensors file in this folder"
+        for name in names
+        if climbs_out(name) or is_too_long(name) or not name.endswith(".safetensors")
+    ]
+    if problems:
+        raise CheckpointError(problems)
+    check_files(folder, names, in_index=True, allow_outside_links=opening.allow_outside_links)
+    files |= identify(folder / name for name in names)
+    headers = {name: read_header(folder / name) for name in names}
+    payloads = _payloads(folder, weight_map, headers, str(encoding), str(algorithm))
+    return _SlimeDelta(folder, version, before, files, payloads)
+
+
+def _whole(folder: Path, opening: Opening) -> WholeTensors:
+    """A version that is a whole model. Its number is in its name only."""
+    number = LAYOUT.number(folder)
+    if number is None or safetensors.find(folder) is None:
+        raise CheckpointError(f"{folder}: is neither a delta nor a whole model")
+    contents = safetensors.open_folder(folder, opening)
+    return WholeTensors(folder, number, number, contents.files, {tensor.name: tensor for tensor in contents.tensors})
+
+
+def _payloads(
+    folder: Path, weight_map: Mapping[str, str], headers: Mapping[str, Header], encoding: str, algorithm: str
+) -> dict[str, Payload]:
+    """What the files hold of each tensor that the index lists.
+
+    slime writes a tensor that several pipeline stages have once for each. The index names one of the copies; applying
+    both would undo a xor.
+    """
+    problems: list[str] = []
+    found: dict[str, Payload] = {}
+    copies: dict[str, set[str | None]] = {}
+    for file, header in headers.items():
+        for entry in header.entries:
+            copies.setdefault(entry.name, set()).add(header.metadata.get(entry.name))
+            where = f"{folder / file}: {quoted(entry.name)}"
+            if entry.name not in weight_map:
+                problems.append(f"{where} is not in the index")
+            elif weight_map[entry.name] == file:
+                checksum = header.metadata.get(entry.name)
+                if entry.dtype != "U8" or len(entry.shape) != 1:
+                    problems.append(f"{where} is {entry.dtype} {list(entry.shape)}, not compressed bytes")
+                elif not digests.is_written(algorithm, checksum):
+                    problems.append(f"{where} has no checksum ({algorithm})")
+                else:
+                    frame = Frame(folder / file, entry.begin, entry.end - entry.begin, quoted(entry.name))
+                    found[entry.name] = Payload(frame, str(checksum), algorithm, encoding)
+    held = {(entry.name, file) for file, header in headers.items() for entry in header.entries}
+    problems += [
+        f"{folder / file}: the index says it holds {quoted(name)}, but it does not"
+        for name, file in weight_map.items()
+        if (name, file) not in held
+    ]
+    problems += [
+        f"{folder}: {quoted(name)} is in several files, which disagree about its checksum"
+        for name, checksums in copies.items()
+        if len(checksums) > 1
+    ]
+    if problems:
+        raise CheckpointError(problems)
+    return found
+
+
+def version_of(folder: Place) -> int | None:
+    """The version of a model: from its folder's name, or from what the engine that patches it notes."""
+    if (number := LAYOUT.number(folder)) is not None:
+        return number
+    state = folder / ".weight_sync" / "state.json"
+    return counted(read_json(state), "version", state) if state.is_file() else None
+
+
+def _inside(folder: Place) -> str | None:
+    return "" if is_delta(folder) else None
+
+
+LAYOUT = TrainerLayout(
+    "slime", "deltas of slime or miles", re.compile(r"weight_v([0-9]{6,15})"), _inside, read, version_of
+)
+FORMAT = format_of(LAYOUT)

@@ -1,0 +1,103 @@
+"""Values at ascending positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.deltas.trainers.frames import Frame, FrameStream
+from ramerge.deltas.trainers.link import Change
+from ramerge.tensors.reader import Files
+
+Bytes = NDArray[np.uint8]
+Entries = Iterator[tuple[NDArray[np.int64], Bytes]]
+"""Ascending positions, and the bytes of their values, in pieces."""
+
+PIECE = 1 << 16
+"""Entries that are read at a time."""
+
+
+class Scatter(Change):
+    """New values of some elements.
+
+    Args:
+        entries: which; positions have been checked.
+        width: bytes of a value.
+        end: refuses what comes after the last of them.
+    """
+
+    def __init__(self, entries: Entries, width: int, end: Callable[[], None]) -> None:
+        self._entries, self._end = entries, end
+        self._words = f"u{width}"
+        self._positions: NDArray[np.int64] = np.empty(0, np.int64)
+        self._values: NDArray[np.generic] = np.empty(0, self._words)
+
+    def apply(self, block: Bytes, start: int) -> None:
+        """See `Change`."""
+        words = block.view(self._words)
+        first = start // words.itemsize
+        while True:
+            if not self._positions.size:
+                found = next(self._entries, None)
+                if found is None:
+                    return
+                self._positions, self._values = found[0], found[1].view(self._words)
+            inside = int(np.searchsorted(self._positions, first + words.size))
+            words[self._positions[:inside] - first] = self._values[:inside]
+            self._positions, self._values = self._positions[inside:], self._values[inside:]
+            if self._positions.size:
+                return
+
+    def end(self) -> None:
+        """See `Change`."""
+        for _ in self._entries:  # empty pieces, and checks at the end
+            pass
+        self._end()
+
+
+def overwritten(frame: Frame, files: Files, nbytes: int) -> Scatter:
+    """The bytes that a frame replaces: their number (u4), their positions (u4 each), and the new bytes.
+
+    Positions and bytes lie far apart, so the frame is decompressed by two readers, of which one is ahead.
+
+    Raises:
+        CheckpointError: the frame cannot hold this.
+    """
+    size = frame.declared(files)
+    places, values = frame.stream(files), frame.stream(files)
+    count = int(places.take(1, "<u4")[0])
+    if count > nbytes:
+        raise frame.wrong(f"has {count:,} changed bytes, but the tensor has only {nbytes:,}")
+    if size not in (None, 4 + 5 * count):
+        raise frame.wrong(f"unpacks to {size:,} bytes, but {count:,} changed bytes take {4 + 5 * count:,}")
+
+    def entries() -> Entries:
+        last = -1
+        values.forward(4 + 4 * count)
+        for begin in range(0, count, PIECE):
+            positions = places.take(min(PIECE, count - begin), "<u4")
+            check_ascending(frame, positions, last, nbytes)
+            last = int(positions[-1])
+            yield positions, _taken(values, positions.size)
+
+    return Scatter(entries(), 1, values.end)
+
+
+def _taken(stream: FrameStream, nbytes: int) -> Bytes:
+    taken = np.empty(nbytes, np.uint8)
+    stream.fill(taken)
+    return taken
+
+
+def check_ascending(frame: Frame, positions: NDArray[np.int64], last: int, most: int) -> None:
+    """Refuse positions that do not ascend from `last`, or reach `most`.
+
+    Raises:
+        CheckpointError: as said.
+    """
+    if int(positions[0]) <= last or bool((np.diff(positions) <= 0).any()):
+        raise frame.wrong("its positions do not ascend")
+    if int(positions[-1]) >= most:
+        raise frame.wrong(f"has position {int(positions[-1]):,}, but the last one is {most - 1:,}")

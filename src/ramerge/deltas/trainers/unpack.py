@@ -1,0 +1,135 @@
+"""Trainers' deltas as a format: unpacked once into the user's cache, in ramerge's layout, and opened from there.
+
+The place in the cache is a digest of the identities of all files of the chain and of the model under it. Whoever comes
+first unpacks, under a lock, into a folder beside it, and renames that when it is complete; what a killed process has
+left is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import astuple, replace
+from pathlib import Path
+
+from ramerge.deltas import format as delta
+from ramerge.deltas.layout import INDEX, VERSION
+from ramerge.deltas.trainers.chain import TrainerLayout, links
+from ramerge.deltas.trainers.convert import convert
+from ramerge.deltas.trainers.link import Link, WholeTensors
+from ramerge.formats.format import Contents, Format, Opening, local
+from ramerge.foundation import store
+from ramerge.foundation.errors import CheckpointError, OutputError, reason
+from ramerge.foundation.files import check_own, lock
+from ramerge.output.stage import Stage
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.identity import identify
+
+_KIND = "deltas"
+_MOST_LINKS = 32
+
+
+def format_of(layout: TrainerLayout) -> Format:
+    """The row of the table for a trainer's layout."""
+
+    def open_folder(folder: Path, opening: Opening) -> Contents:
+        base = opening.needed(folder, "a delta", "the model that the training began with")
+        chain = links(layout, folder, base, opening)
+        place = unpacked(base, chain, opening)
+        contents = delta.open_folder(place, opening)
+        numbers = [str(link.version) for link in chain]
+        versions = f"version {numbers[0]}" if len(numbers) == 1 else f"versions {numbers[0]} to {numbers[-1]}"
+        told = contents.notes[0].partition(": ")[2]
+        note = (
+            f"{folder}: {versions} of {layout.title}, unpacked to {place}, which may be deleted at any time and is "
+            f"made again when it is needed: {told}"
+        )
+        by_name = {tensor.name: tensor for tensor in contents.tensors}
+        tensors = tuple(by_name[name] for name in base.tensors)  # in the model's order, not that of the chain
+        return replace(contents, tensors=tensors, notes=(note, *contents.notes[1:]))
+
+    # before safetensors, whose names some of them have
+    return Format(layout.name, layout.title, layout.find, local(open_folder), needs_base=True, priority=90)
+
+
+def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
+    """The folder in the cache with a chain as one delta in ramerge's layout.
+
+    Raises:
+        CheckpointError: there is no cache, or the chain is wrong; see `convert`.
+        OutputError: the cache cannot be written.
+    """
+    home = store.folder(_KIND)
+    if home is None:
+        raise CheckpointError(
+            f"{chain[-1].folder}: there is no home folder to unpack it to; set RAMERGE_CACHE to a folder for that"
+        )
+    place = home / _key(base, chain, opening)
+    try:
+        store.make(home)
+        check_own(home)
+        if not (place / INDEX).is_file():
+            _fill(place, base, _shortened(base, chain, opening), opening)
+        check_own(place)
+        with suppress(OSError):
+            os.utime(place)
+        store.sweep(home)
+    except OSError as error:
+        raise OutputError(
+            f"{place}: cannot be written: {reason(error)}; RAMERGE_CACHE may name another folder for what is unpacked"
+        ) from error
+    return place
+
+
+def _shortened(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Sequence[Link]:
+    """A chain of few links: what comes before these is unpacked first, and is then one of them.
+
+    Each link takes memory for its decoders while the chain is applied.
+    """
+    done = (len(chain) - 1) // _MOST_LINKS * _MOST_LINKS
+    if not done:
+        return chain
+    contents = delta.open_folder(unpacked(base, chain[:done], opening), opening)
+    last, tensors = chain[done - 1], {tensor.name: tensor for tensor in contents.tensors}
+    return [WholeTensors(last.folder, last.version, last.before, contents.files, tensors), *chain[done:]]
+
+
+def _key(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> str:
+    """A digest of everything that a chain as one delta depends on."""
+    metadata_folder = delta.sidecar_files(base, allow_outside_links=opening.allow_outside_links)
+    files = {**base.files, **identify(metadata_folder.values())}
+    digest = hashlib.sha256(f"{VERSION}".encode())
+    for group in (files, *(link.files for link in chain)):
+        for path, identity in sorted(group.items(), key=lambda item: str(item[0])):
+            digest.update(repr((os.fsencode(str(path.resolve())), astuple(identity))).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()[:40]
+
+
+def _fill(place: Path, base: Checkpoint, chain: Sequence[Link], opening: Opening) -> None:
+    """Unpack under a lock, unless another process has done so meanwhile."""
+    guard = place.with_name(f".{place.name}.lock")
+    partial = place.with_name(f".{place.name}.partial")
+    held = lock(guard, wait=True)
+    try:
+        if (place / INDEX).is_file():
+            return
+        for left in (place, partial):  # of a killed process, or incomplete
+            if left.exists():
+                shutil.rmtree(left)
+        partial.mkdir(mode=0o700)
+        try:
+            stage = Stage(partial)
+            convert(base, chain, stage, allow_outside_links=opening.allow_outside_links)
+            stage.check()
+            partial.rename(place)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    finally:
+        with suppress(OSError):
+            guard.unlink()
+        os.close(held)

@@ -1,0 +1,285 @@
+"""Writes a delta: tensor after tensor, each block after block, as they come."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ramerge.deltas.codec import BLOCK, COLUMNS, Encoded, digest, digest_of_blocks
+from ramerge.deltas.layout import (
+    BLOCKS,
+    CHANGES,
+    COMPANIONS,
+    DATA,
+    DATA_FILE,
+    FORMAT,
+    HEADER,
+    INDEX,
+    PADDING,
+    VERSION,
+    WHOLE,
+    Companion,
+    DeltaMetadata,
+    DeltaTensor,
+    Index,
+    digest_of_model,
+)
+from ramerge.foundation.files import write_all
+from ramerge.output.stage import Stage
+from ramerge.storage.place import Place
+
+# A file that is as large takes no more tensors.
+_FULL = 4 << 30
+# The header comes last, into room that was left for it. Tensors that it has no room for are in the next file.
+_MOST_ROOM = 1 << 20
+# Bytes of a header for a tensor, beside its name.
+_ENTRY = 110
+_FILES = 4096
+_PIECE = 1 << 20
+
+
+class DeltaWriter:
+    """Writes a delta into a stage, from one thread.
+
+    Call `changed` or `whole` for each tensor of the agent, in the order in which it shall have them, and `base_tensor`
+    for each of the base that is not in a call of `changed`; then `header` and `companion` for its files; then `finish`.
+
+    Args:
+        stage: the folder.
+        names: of the tensors that will come, for the size of headers.
+
+    Raises:
+        OSError: by all methods: the disk is full or fails.
+    """
+
+    def __init__(self, stage: Stage, names: Iterable[str]) -> None:
+        self._stage = stage
+        self._files = _DataFiles(stage, sum(2 * (len(json.dumps(name)) + _ENTRY) for name in names) + _FILES)
+        self._tensors: dict[str, DeltaTensor] = {}
+        self._base: dict[str, tuple[str, Sequence[int], str]] = {}
+        self._shards: dict[str, list[str]] = {}
+        self._headers: dict[str, str] = {}
+        self._companions: dict[str, Companion] = {}
+
+    def __enter__(self) -> DeltaWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    def changed(self, name: str, dtype: str, shape: Sequence[int], blocks: Iterable[Encoded]) -> None:
+        """A tensor that base and agent have in the same dtype and shape, whether it has changed or not.
+
+        Args:
+            name: its name in both.
+            dtype: in safetensors' spelling.
+            shape: its shape.
+            blocks: its blocks of `codec.BLOCK` elements in order, as `codec.Encoder.encode` made them.
+        """
+        table, result = self._write_blocks(name, blocks)
+        base = digest_of_blocks(table[:, 6:8])
+        moved = int(table[:, 2].sum())
+        self._tensors[name] = DeltaTensor(dtype, tuple(shape), "changed" if moved else "same", moved, base, result.text)
+        self._base[name] = (dtype, shape, base)
+
+    def _write_blocks(self, name: str, blocks: Iterable[Encoded]) -> tuple[NDArray[np.uint64], TensorDigest]:
+        rows, size, result = [np.empty((0, COLUMNS), np.uint64)], 0, TensorDigest()
+        with self._files.entry(DATA + name, "U8", lambda: [size], optional=True) as append:
+            for block in blocks:
+                row = block.row.numbers
+                row[0] = size
+                rows.append(row[None])
+                result.add(block.result)
+                append(block.payload)
+                size += len(block.payload)
+            append(bytes(-size % 8))  # so that what follows is aligned
+            size += -size % 8
+        table = np.concatenate(rows)
+        with self._files.entry(BLOCKS + name, "U64", lambda: list(table.shape)) as append:
+            append(table.tobytes())
+        return table, result
+
+    def whole(self, name: str, dtype: str, shape: Sequence[int], blocks: Iterable[NDArray[np.uint8]]) -> None:
+        """A tensor that the base lacks, or has in another dtype or shape.
+
+        Args:
+            name: its name.
+            dtype: in safetensors' spelling.
+            shape: its shape.
+            blocks: uint8: the bytes of its blocks of `codec.BLOCK` elements, in order.
+        """
+        found = TensorDigest()
+        with self._files.entry(WHOLE + name, dtype, lambda: list(shape)) as append:
+            for block in blocks:
+                found.add(digest(block))
+                append(block.data)
+        self._tensors[name] = DeltaTensor(dtype, tuple(shape), "whole", math.prod(shape), "", found.text)
+
+    def base_tensor(self, name: str, dtype: str, shape: Sequence[int], found: str) -> None:
+        """A tensor of the base, with its digest; the agent lacks it, or has another one of that name."""
+        self._base[name] = (dtype, shape, found)
+
+    def header(self, file: str, tensors: Sequence[str], header: bytes) -> None:
+        """One of the agent's safetensors files.
+
+        Args:
+            file: its name.
+            tensors: its tensors in the order of their bytes.
+            header: its first bytes, up to the first tensor; empty for any that fits.
+        """
+        self._shards[file] = list(tensors)
+        if header:
+            padded = header + bytes(-len(header) % 8)
+            with self._files.entry(HEADER + file, "U8", lambda: [len(padded)]) as append:
+                append(padded)
+            self._headers[file] = digest(padded).hex()
+
+    def companion(self, name: str, source: Place | str, base: Place | None) -> None:
+        """A file beside the agent's weights, or its text, and the base's file; written unless they are equal."""
+        found = digest(source.encode()).hex() if isinstance(source, str) else digest_of_file(source)
+        same = source == base or (base is not None and base.is_file() and digest_of_file(base) == found)
+        self._companions[name] = Companion(same, found)
+        if isinstance(source, str) and not same:
+            self._stage.write(f"{COMPANIONS}/{name}", source)
+        elif isinstance(source, Place) and not same:
+            self._stage.copy(f"{COMPANIONS}/{name}", source)
+
+    @property
+    def written(self) -> int:
+        """Bytes of changes and whole tensors so far: what `layout.size_of` says of the finished delta."""
+        return self._files.written
+
+    def finish(self) -> Index:
+        """Write what is left. The stage holds a whole delta then."""
+        weight_map = self._files.finish()
+        result = {name: (one.dtype, one.shape, one.result) for name, one in self._tensors.items()}
+        metadata = DeltaMetadata(FORMAT, VERSION, BLOCK, digest_of_model(self._base), digest_of_model(result), "")
+        dropped = [name for name in self._base if name not in self._tensors]
+        shards, headers = self._shards, self._headers
+        index = Index(metadata, weight_map, self._tensors, dropped, shards, headers, self._companions)
+        self._stage.write(INDEX, index.text())
+        return index
+
+
+class TensorDigest:
+    """The digest of a tensor, from the `codec.digest` of each of its blocks in order."""
+
+    def __init__(self) -> None:
+        self._blocks: list[NDArray[np.uint64]] = [np.empty((0, 2), np.uint64)]
+
+    def add(self, block: bytes) -> None:
+        """The next block's digest."""
+        self._blocks.append(np.frombuffer(block, np.uint64)[None])
+
+    @property
+    def text(self) -> str:
+        """In hexadecimal."""
+        return digest_of_blocks(np.concatenate(self._blocks))
+
+
+def digest_of_file(path: Place) -> str:
+    """xxh3-128 of a file's bytes, in hexadecimal.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            found.update(piece)
+    return found.hexdigest()
+
+
+class _DataFiles:
+    """Safetensors files whose tensors come one after another, each as long as it turns out to be."""
+
+    def __init__(self, stage: Stage, room: int) -> None:
+        self._stage = stage
+        self._room = min(room, _MOST_ROOM)
+        self._number = 0
+        self._descriptor = -1
+        self._position = 0
+        self._header: dict[str, Any] = {}
+        self._length = 0
+        self._weight_map: dict[str, str] = {}
+        self.written = 0
+
+    @property
+    def _name(self) -> str:
+        return DATA_FILE.format(self._number)
+
+    @contextmanager
+    def entry(
+        self, name: str, dtype: str, shape: Callable[[], Sequence[int]], *, optional: bool = False
+    ) -> Iterator[Callable[[Any], None]]:
+        """A tensor; gives a function that appends bytes to it.
+
+        Args:
+            name: its name.
+            dtype: its dtype.
+            shape: asked when all bytes are there.
+            optional: whether the tensor is left out if it has none.
+        """
+        needed = len(json.dumps(name)) + 2 * _ENTRY
+        if self._position >= _FULL or self._length + needed > self._room:
+            self._end()
+        if self._descriptor < 0:
+            self._begin(needed)
+        begin = self._position
+        yield self._append
+        if self._position > begin or not optional:
+            self._add(name, dtype, shape(), begin)
+        if self._position % 8:
+            begin = self._position
+            self._append(bytes(-begin % 8))
+            self._add(f"{PADDING}{begin}", "U8", [self._position - begin], begin)
+
+    def _append(self, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        write_all(self._descriptor, view, 8 + self._room + self._position)
+        self._position += view.nbytes
+
+    def _add(self, name: str, dtype: str, shape: Sequence[int], begin: int) -> None:
+        self._header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, self._position]}
+        self._length += len(json.dumps({name: self._header[name]}))
+        if name.startswith(CHANGES):
+            self.written += self._position - begin
+        self._weight_map[name] = self._name
+
+    def _begin(self, needed: int) -> None:
+        self._number += 1
+        self._room = max(self._room, needed)
+        self._room += -self._room % 8
+        self._descriptor = self._stage.create(self._name)
+        self._position = 0
+        self._header = {"__metadata__": {"format": FORMAT}}
+        self._length = len(json.dumps(self._header))
+
+    def _end(self) -> None:
+        """Write the header and wait until the file is on the disk."""
+        if self._descriptor < 0:
+            return
+        text = json.dumps(self._header, separators=(",", ":")).encode().ljust(self._room)
+        write_all(self._descriptor, memoryview(self._room.to_bytes(8, "little") + text), 0)
+        self._stage.finish(self._name, self._descriptor, 8 + self._room + self._position)
+        self.close()
+
+    def finish(self) -> dict[str, str]:
+        """End the last file. Returns the map of all tensors to files."""
+        self._end()
+        return self._weight_map
+
+    def close(self) -> None:
+        """Close the file that is open, without waiting for the disk."""
+        if self._descriptor >= 0:
+            with suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,53 @@
+"""A merge as checkpoints: shards, and the files that belong to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from ramerge.engine.dependencies import fingerprint_of
+from ramerge.engine.execute import Passes, records_of
+from ramerge.engine.kinds import OutputKind
+from ramerge.engine.open_output import OpenOutput, OutputSpec
+from ramerge.engine.record import Record
+from ramerge.engine.sidecars import write_sidecars
+from ramerge.engine.sinks import Shards, all_shards
+from ramerge.engine.uploads import UploadedShards
+from ramerge.output.remote_output import RemoteStage
+from ramerge.output.write import Writer
+from ramerge.planning.model import MergePlan
+
+
+class CheckpointKind(OutputKind):
+    """Checkpoints in the layout of Hugging Face, one for each point."""
+
+    def spec(self, plan: MergePlan) -> OutputSpec:
+        """See `OutputKind`."""
+        assert plan.out is not None
+        files = {shard.name: shard.file_bytes for shard in all_shards(plan)}
+        return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, files)
+
+    def write(
+        self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
+    ) -> tuple[Record, ...]:
+        """See `OutputKind`."""
+        with closing(shards_of(plan, output)) as shards:
+            if not passes.merge_predicted(shards):
+                passes.count()
+                passes.merge(shards)
+            written = shards.finish(passes.listen)
+        records = records_of(plan, passes, written, seen, began)
+        write_sidecars(plan, records, output.stage)
+        return records
+
+
+def shards_of(plan: MergePlan, output: OpenOutput) -> Shards:
+    """A plan's files, in the folder that is built."""
+    stage, shards = output.stage, all_shards(plan)
+    if isinstance(stage, RemoteStage):
+        left = [shard for shard in shards if shard.name not in stage.arrived]
+        return UploadedShards(plan, Writer(stage, left, output.journal.before_sync), stage)
+    return Shards(plan, Writer(stage, shards, output.journal.before_sync))
+
+
+CHECKPOINT = CheckpointKind()

@@ -1,0 +1,184 @@
+"""The passes over a plan's inputs, as values: what is read, what is done with each block, and what comes back.
+
+An executor takes a pass, opens workers, and calls `process` for each block. A pass can be sent to another node, because
+its fields can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import cast
+
+from ramerge.engine.executors.executor import in_runs
+from ramerge.engine.result_codec import BlockResult, ResultCodec, Results
+from ramerge.engine.worker import Message, Sink, Task, Worker, worker
+from ramerge.methods.base import Counted, Statistic
+from ramerge.planning.model import Batch, Block, MergePlan, Run, TensorPlan, share_of
+from ramerge.tensors.reader import Files
+
+Wanted = Mapping[int, Sequence[Statistic]]
+
+
+@dataclass(frozen=True)
+class PlanPass:
+    """What the passes over a plan have in common.
+
+    Attributes:
+        plan: the plan, as it travels: without the place of an upload, whose credentials stay here.
+        files: the inputs.
+        label: what the progress is called.
+        batches: the blocks, in the order in which they are begun.
+    """
+
+    plan: MergePlan
+    files: Files
+    label: str
+    batches: tuple[Run, ...]
+
+    @property
+    def counted(self) -> Mapping[int, Sequence[Counted]]:
+        """The statistics that the pass counts, by the tensor's index."""
+        raise NotImplementedError
+
+    def runs(self) -> Sequence[Run]:
+        """What a worker takes at a stretch, block by block."""
+        return self.batches
+
+    def codec(self) -> ResultCodec:
+        """Results as bytes, for a journal."""
+        return ResultCodec(self.plan, self.counted)
+
+    def limits(self) -> AbstractContextManager[object]:
+        """Holds BLAS to one thread where workers solve for whole matrices.
+
+        Workers are already as many as processors, and so the bytes of a result do not depend on the number of threads.
+        """
+        if not any(tensor.whole for tensor in self.plan.tensors):
+            return nullcontext()
+        import threadpoolctl  # looks at all loaded libraries, which other merges need not wait for
+
+        return cast(AbstractContextManager[object], threadpoolctl.threadpool_limits(1, "blas"))
+
+    def open_worker(self, report: Callable[[Message], None]) -> AbstractContextManager[Worker]:
+        """What a thread owns. It reports what happens in the middle of a block."""
+        return worker(self.plan, self.files, report)
+
+    def prefetch(self, worker: Worker, run: Sequence[Batch]) -> None:
+        """A worker is about to process a run."""
+        worker.expect(run)
+
+    def settle(self) -> None:
+        """Bring to the disk what was written, before another node reports it."""
+
+    def close(self) -> None:
+        """Close what was opened on another node."""
+        self.files.close()
+
+
+@dataclass(frozen=True)
+class CountPass(PlanPass):
+    """Counts what merging needs.
+
+    Attributes:
+        wanted: the statistics, by the tensor's index.
+        results: of earlier passes, which some statistics need.
+    """
+
+    wanted: Wanted
+    results: Results
+
+    @property
+    def counted(self) -> Mapping[int, Sequence[Counted]]:
+        """See `PlanPass.counted`."""
+        return self.wanted
+
+    def process(self, worker: Worker, batch: Batch) -> BlockResult:
+        """Read the block of all inputs and count."""
+        return worker.count(batch, self.wanted[batch[0].tensor], self.results)
+
+
+@dataclass(frozen=True)
+class ObservePass(PlanPass):
+    """Merges for the first point without writing, and counts statistics of inputs and results.
+
+    Attributes:
+        statistics: what is counted of every tensor that the method merges.
+        results: of earlier passes.
+        tasks: how each tensor is merged.
+    """
+
+    statistics: tuple[Statistic, ...]
+    results: Results
+    tasks: Sequence[tuple[Task, ...]]
+
+    @property
+    def counted(self) -> Mapping[int, Sequence[Counted]]:
+        """See `PlanPass.counted`."""
+        return {index: self.statistics for index, tensor in enumerate(self.plan.tensors) if tensor.merged}
+
+    def process(self, worker: Worker, batch: Batch) -> BlockResult:
+        """Read the block of all inputs, merge it, and count."""
+        return worker.observe(batch[0], self.statistics, self.results, self.tasks[batch[0].tensor][0])
+
+
+@dataclass(frozen=True)
+class MergePass(PlanPass):
+    """Merges and writes, and counts some statistics on the way.
+
+    Attributes:
+        tasks: for each tensor how every point merges it.
+        on_the_way: the statistics that are counted during merging, by the tensor's index.
+        sink: takes the merged bytes.
+    """
+
+    tasks: Sequence[tuple[Task, ...]]
+    on_the_way: Mapping[int, Sequence[Counted]]
+    sink: Sink
+
+    @property
+    def counted(self) -> Mapping[int, Sequence[Counted]]:
+        """See `PlanPass.counted`."""
+        return self.on_the_way
+
+    def process(self, worker: Worker, batch: Batch) -> BlockResult:
+        """Read the block of all inputs, merge it, and write it for every point."""
+        return worker.merge(batch[0], self.tasks[batch[0].tensor], self.sink)
+
+    def settle(self) -> None:
+        """See `PlanPass.settle`."""
+        self.sink.sync()
+
+    def close(self) -> None:
+        """See `PlanPass.close`."""
+        super().close()
+        self.sink.close()
+
+
+def in_order(
+    plan: MergePlan, tensors: Sequence[int] | Mapping[int, object], before: int, *, apart: bool = False
+) -> tuple[Run, ...]:
+    """Blocks of tensors in the order of the output's files. Every second pass goes backwards, the last one forwards.
+
+    So each begins with the blocks that the previous pass has read last, which are still in the page cache. Within a run
+    all go forwards.
+
+    Args:
+        plan: the plan.
+        tensors: indices of tensors.
+        before: how many passes come after this one.
+        apart: whether each block is a run.
+    """
+    size = plan.resources.block_elements
+    blocks = [block for index in tensors for block in _blocks(plan.tensors[index], index, size)]
+    in_bytes = 0 if apart else plan.resources.run_bytes
+    found = in_runs(blocks, lambda block: share_of(plan.tensors[block.tensor], block), in_bytes)
+    runs = tuple(tuple((block,) for block in run) for run in found)
+    return runs[::-1] if before % 2 else runs
+
+
+def _blocks(tensor: TensorPlan, index: int, size: int) -> Iterator[Block]:
+    size = tensor.block(size)
+    for start in range(0, tensor.base.elements, size):
+        yield Block(index, start, min(start + size, tensor.base.elements))

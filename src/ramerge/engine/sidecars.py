@@ -1,0 +1,202 @@
+"""Writes the files beside the weights: record, index, companions, model card, recipe."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ramerge.engine.card import model_card
+from ramerge.engine.record import AgentStatistics, Record, Sweep
+from ramerge.engine.result_codec import Results
+from ramerge.engine.tally import NonFinite
+from ramerge.engine.warn import advice, effects, spoiled, warnings_of
+from ramerge.formats.safetensors import INDEX, ONE_FILE
+from ramerge.formats.sidecars import companions_of
+from ramerge.foundation.machine import peak_memory
+from ramerge.foundation.text import without_secrets
+from ramerge.foundation.version import __version__
+from ramerge.methods.base import Counts
+from ramerge.output.stage import Stage
+from ramerge.planning.model import MergePlan
+from ramerge.recipe.model import Agent, Recipe
+from ramerge.recipe.points import Point
+from ramerge.storage.place import Place
+
+
+def make_records(
+    plan: MergePlan,
+    known: Results,
+    rounding: Counts,
+    non_finite: Mapping[str, NonFinite],
+    bytes_read: int,
+    bytes_written: int,
+    seen: Sequence[str],
+    began: float,
+) -> tuple[Record, ...]:
+    """A record for each point, from the counts.
+
+    Args:
+        plan: the plan that was carried out.
+        known: results of statistics.
+        rounding: int64: for each point counts of rounding, as in `kernels.piece.no_counts`.
+        non_finite: NaN and Inf that were computed with, as `engine.tally.Refusals.allowed` has them.
+        bytes_read: bytes of weights that were read.
+        bytes_written: bytes of weights that were written, of all points.
+        seen: warnings from a sample of the weights, and about results.
+        began: `time.monotonic` at the beginning.
+    """
+    rules = [
+        {**rule.model_dump(mode="json", exclude_none=True), "tensors": count}
+        for rule, count in zip(plan.recipe.rules, plan.caught, strict=True)
+    ]
+    statistics = [_statistics(plan, point, known, counts) for point, counts in zip(plan.points, rounding, strict=True)]
+    return tuple(
+        Record(
+            ramerge_version=__version__,
+            point=point.varied,
+            method=point.method.name,
+            parameters=point.parameters[0].in_effect(),
+            base=without_secrets(plan.recipe.base) if plan.recipe.base is not None else None,
+            rules=tuple(rules),
+            counts=plan.counts,
+            notes=(*plan.notes, *_saved(plan, bytes_written), *_remarks(point, agents), *advice(plan, counts)),
+            warnings=(
+                *warnings_of(plan, [*seen, *spoiled(non_finite)], counts, point.parameters[0], _densities(agents)),
+                *filter(None, [point.method.warning([agent.values for agent in agents])]),
+            ),
+            input_dtypes=plan.input_dtypes,
+            dtype=plan.dtype,
+            rounding=plan.recipe.rounding,
+            rounding_seed=plan.recipe.seed,
+            non_finite={label: found.count for label, found in non_finite.items()},
+            runs_on=point.method.runs_on(point.parameters[0]),
+            agents={agent.name: agent for agent in agents},
+            parts=_parts(plan, point, known),
+            tensors=plan.tensors_count,
+            merged_tensors=sum(tensor.merged for tensor in plan.tensors),
+            parameters_count=plan.parameters_count,
+            bytes_read=bytes_read,
+            bytes_written=bytes_written // len(plan.points),
+            seconds=round(time.monotonic() - began, 3),
+            peak_memory_bytes=peak_memory(),
+        )
+        for point, agents, counts in zip(plan.points, statistics, rounding, strict=True)
+    )
+
+
+def _saved(plan: MergePlan, bytes_written: int) -> list[str]:
+    """What a delta saves."""
+    if plan.below is None:
+        return []
+    whole = sum(tensor.bytes_written for tensor in plan.tensors)
+    share = bytes_written / whole if whole else 0.0
+    return [
+        f"written as a delta on {plan.below.directory}: {bytes_written:,} bytes, {share:.1%} of the "
+        f"{whole:,} of the model; ramerge apply gives the model"
+    ]
+
+
+def _statistics(plan: MergePlan, point: Point, known: Results, rounding: Counts) -> tuple[AgentStatistics, ...]:
+    agents = tuple(plan.agents)
+    found = _reported(plan, point, known)
+    parameters = point.parameters[next(iter(found.values()))[0] if len(found) == 1 else 0]
+    values = point.method.report(parameters, [result for _, result in found.values()], agents)
+    rounded = effects(rounding) if plan.rounds_updates else [{} for _ in agents]
+    return tuple(
+        AgentStatistics(name, without_secrets(plan.recipe.agents[name].written), {**figures, **more})
+        for name, figures, more in zip(agents, values, rounded, strict=True)
+    )
+
+
+def _densities(statistics: Sequence[AgentStatistics]) -> dict[str, float]:
+    """The share that each agent moved, if the method reports it."""
+    return {agent.name: agent.density for agent in statistics if "density" in agent.values}
+
+
+def _remarks(point: Point, statistics: Sequence[AgentStatistics]) -> list[str]:
+    said = [(agent.name, point.method.remarks(agent.values)) for agent in statistics if agent.values]
+    return [f"{name}: {text}" for name, text in said if text]
+
+
+def _parts(plan: MergePlan, point: Point, known: Results) -> dict[str, dict[str, dict[str, Any]]]:
+    """Figures of every part; empty if there is only one part."""
+    agents = tuple(plan.agents)
+    found = _reported(plan, point, known)
+    if len(found) < 2:
+        return {}
+    return {
+        part or "model": dict(zip(agents, point.method.report(point.parameters[rule], [result], agents), strict=True))
+        for part, (rule, result) in found.items()
+    }
+
+
+def _reported(plan: MergePlan, point: Point, known: Results) -> dict[str, tuple[int, Any]]:
+    """For each part of the model: its rule, and the result that the record shows."""
+    found: dict[str, tuple[int, Any]] = {}
+    for tensor in plan.tensors:
+        statistic = point.reported(tensor.rule) if tensor.merged else None
+        if statistic is not None:
+            part = tensor.part(statistic.scope)
+            found[part] = tensor.rule, known[statistic, part]
+    return found
+
+
+def write_sidecars(plan: MergePlan, records: Sequence[Record], stage: Stage) -> None:
+    """Write index, companions, model card, recipe and record of every point; for a sweep also `sweep.json`."""
+    for point, record in zip(plan.points, records, strict=True):
+        folder = f"{point.name}/" if point.name else ""
+        for name, content in files_of(plan, point, record, always_index=stage.needs_index):
+            if isinstance(content, str):
+                stage.write(f"{folder}{name}", content)
+            else:
+                stage.copy(f"{folder}{name}", content)
+    if plan.is_sweep:
+        points = {point.name: record for point, record in zip(plan.points, records, strict=True)}
+        stage.write("sweep.json", Sweep(__version__, plan.method.name, points).to_json())
+
+
+def files_of(
+    plan: MergePlan, point: Point, record: Record, *, always_index: bool = False
+) -> Iterator[tuple[str, Place | str]]:
+    """The files of a merged model that are not weights, by name: a file to copy, or a text."""
+    if always_index or [shard.name for shard in plan.shards] != [ONE_FILE]:
+        parts = [part for tensor in plan.tensors for part in tensor.parts]
+        index = {
+            "metadata": {
+                "total_parameters": plan.parameters_count,
+                "total_size": sum(tensor.bytes_written for tensor in plan.tensors),
+            },
+            "weight_map": {part.name: part.shard for part in sorted(parts, key=lambda part: part.name)},
+        }
+        yield INDEX, json.dumps(index, indent=2) + "\n"
+    yield from companions_of(
+        plan.companions,
+        plan.loads_as,
+        dequantised=plan.dequantised_to is not None,
+        vocabulary=plan.vocabulary,
+        apart=plan.untied,
+    )
+    yield "README.md", model_card(plan, point, record)
+    yield "ramerge.yaml", _resolved(plan, point).to_yaml()
+    yield "ramerge.json", record.to_json()
+
+
+def _resolved(plan: MergePlan, point: Point) -> Recipe:
+    """The recipe with all values written out: parameters, absolute folders, revisions."""
+    agents = {
+        name: Agent(
+            model=model.spelled_out,
+            importance=plan.importances[name].spelled_out if name in plan.importances else None,
+        )
+        for name, model in plan.agents.items()
+    }
+    return point.recipe.model_copy(
+        update={
+            "base": plan.base.spelled_out if plan.recipe.base is not None else None,
+            "agents": agents,
+            "parameters": point.parameters[0].in_effect(),
+            "preset": None,
+        }
+    )

@@ -1,0 +1,245 @@
+"""The models under test: where they are, how Inspect asks them, and how their logs are told apart."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.foundation.jsontext import JsonLimits, parse
+from ramerge.foundation.text import shown
+from ramerge.foundation.version import __version__
+from ramerge.foundation.yamltext import parse_scalar
+
+if TYPE_CHECKING:
+    from inspect_ai.model import Model
+
+SERVERS = ("transformers", "vllm", "sglang")
+RECORD_FILE = "ramerge.json"
+_RECORD = JsonLimits(size=32_000_000, signs=2_000_000, depth=100, name=1_000_000, digits=4300)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+_NO_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
+_NO_KEY = "none"
+_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class ModelAccess:
+    """Where models run.
+
+    Attributes:
+        serve: of `SERVERS`, a provider of Inspect's that starts a server (or loads the model) itself; None for an
+            endpoint that runs.
+        arguments: of that provider, such as `tensor_parallel_size`.
+        endpoint: the URL of an OpenAI-compatible endpoint, up to /v1.
+        key_variable: the variable that holds the endpoint's key.
+    """
+
+    serve: str | None = None
+    arguments: Mapping[str, Any] | None = None
+    endpoint: str = ""
+    key_variable: str = "RAMERGE_API_KEY"
+
+    def check(self) -> None:
+        """Raises `EvaluationError` where it makes no sense."""
+        if self.serve and self.endpoint:
+            raise EvaluationError("--endpoint and --serve: one of them, not both")
+        if not self.serve and not self.endpoint:
+            raise EvaluationError("say where the models run: --endpoint URL, or --serve transformers|vllm|sglang")
+        if self.arguments and not self.serve:
+            raise EvaluationError("--serve-args: is for --serve")
+        if self.endpoint:
+            _check_url(self.endpoint)
+
+    def check_reachable(self) -> None:
+        """Raises `EndpointError` where nothing answers at the endpoint's address."""
+        import httpx
+
+        if self.endpoint:
+            try:
+                httpx.get(f"{self.endpoint.rstrip('/')}/models", timeout=_SECONDS)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise EndpointError(f"{self.endpoint}: cannot be reached ({shown(error)})") from error
+
+
+@dataclass(frozen=True)
+class EvaluationTarget:
+    """A model under test.
+
+    Attributes:
+        name: the model's name in logs and tables: a letter or digit, then at most 99 letters, digits and `._+-`.
+        served_name: the name by which the endpoint knows it.
+        model: its folder, or its id on the hub; None where only the endpoint knows it.
+    """
+
+    name: str
+    served_name: str
+    model: str | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """Its folder, where it is on this machine."""
+        return Path(self.model) if self.model and Path(self.model).is_dir() else None
+
+    @property
+    def tokenizer(self) -> str | None:
+        """The folder that holds its tokenizer."""
+        return str(self.folder) if self.folder and (self.folder / "tokenizer.json").is_file() else None
+
+    def about(self) -> dict[str, Any]:
+        """What its logs keep of it; `identity` is the same only while its weights are."""
+        return {
+            "name": self.name,
+            "model": str(self.folder.resolve()) if self.folder else self.model,
+            "identity": _identity(self.folder) if self.folder else (self.model or self.served_name),
+            "record": _record(self.folder),
+            "ramerge": __version__,
+        }
+
+    @contextmanager
+    def opened(self, access: ModelAccess) -> Iterator[Model]:
+        """The model as Inspect knows it. A server that this starts ends with the block."""
+        model = self._model(access)
+        try:
+            yield model
+        finally:
+            asyncio.run(model.api.aclose())
+
+    def _model(self, access: ModelAccess) -> Model:
+        from inspect_ai.model import get_model
+
+        arguments: dict[str, Any] = dict(access.arguments or {})
+        location = str(self.folder.resolve()) if self.folder else str(self.model)
+        if access.endpoint:
+            arguments = {"base_url": access.endpoint, "api_key": os.environ.get(access.key_variable) or _NO_KEY}
+            arguments |= {"max_retries": 0}  # of the client's own, beside those of Inspect's
+            name = f"openai-api/ramerge/{self.served_name}"
+        elif access.serve == "transformers":
+            name = f"hf/{self.name}"
+            arguments |= {"model_path": location, "tokenizer_path": location} if self.folder else {}
+            name = name if self.folder else f"hf/{location}"
+        else:
+            name = f"{access.serve}/{location}"
+            arguments = {"host": "127.0.0.1", **arguments}
+        return get_model(name, memoize=False, **arguments)
+
+
+def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: bool) -> list[EvaluationTarget]:
+    """Targets of `--model NAME=MODEL` and `--served-name`.
+
+    Args:
+        models: with an endpoint, folders add the tokenizer and the merge record.
+        served_names: `SERVED`, whose last part names the logs, or `NAME=SERVED`.
+        serve: whether the run starts servers itself.
+
+    Raises:
+        EvaluationError: they make no sense together, or a folder is not there.
+    """
+    problems = [f"--model {text}: must be NAME=FOLDER or NAME=HUB_ID" for text in models if not text.partition("=")[2]]
+    pairs = [text.partition("=")[::2] for text in models]
+    served = dict(text.partition("=")[::2] if "=" in text else (_short(text), text) for text in served_names)
+    if serve and served:
+        problems.append("--served-name: needs --endpoint; with --serve, models are served under their own names")
+    if serve and not models:
+        problems.append("--serve: say which models, with --model NAME=FOLDER")
+    if not serve and not models and not served:
+        problems.append("--endpoint: say which model, with --served-name NAME")
+    if not serve and len(pairs) == 1 and len(served_names) == 1 and "=" not in served_names[0]:
+        served = {pairs[0][0]: served_names[0]}  # the one model has the one name
+    elif not serve and pairs and (strangers := [name for name in served if name not in dict(pairs)]):
+        problems.append(
+            f"--served-name {', '.join(strangers)}: is none of the models; give NAME=SERVED, with a NAME of --model"
+        )
+    targets = [EvaluationTarget(name, served.pop(name, name), model) for name, model in pairs]
+    targets += [EvaluationTarget(name, asked) for name, asked in served.items()]
+    names = [target.name for target in targets]
+    problems += [f"model name {name!r}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+    problems += [problem for target in targets if (problem := _problem(target))]
+    if problems:
+        raise EvaluationError(problems)
+    return targets
+
+
+def server_arguments(text: str) -> dict[str, Any]:
+    """Words of a server's command line as Inspect's providers take them: `--max-model-len 2048` by name and value.
+
+    Raises:
+        EvaluationError: a word is neither an option nor the value of one.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise EvaluationError(f"--serve-args {text}: {error}") from error
+    found: dict[str, Any] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, _, value = word[2:].replace("-", "_").partition("=")
+            found[name] = parse_scalar(value) if value else ""
+        elif not name or found[name] != "":
+            raise EvaluationError(f"--serve-args {text}: {word!r} follows no option")
+        else:
+            found[name] = parse_scalar(word)
+    return found
+
+
+def _short(served_name: str) -> str:
+    """A name for logs from that of an endpoint, which is often a path or a hub id: its last part."""
+    return _NO_NAME.sub("-", served_name.rstrip("/").rpartition("/")[2]).lstrip("-._+")
+
+
+def _problem(target: EvaluationTarget) -> str | None:
+    if not _NAME.fullmatch(target.name):
+        return (
+            f"model name {target.name!r}: names a folder of logs, so it must begin with a letter or digit and have at "
+            "most a hundred letters, digits and ._+-; --model NAME=... or --served-name NAME=SERVED gives it another"
+        )
+    model = target.model
+    if model and not target.folder and (model.startswith((".", "/", "~")) or model.count("/") > 1):
+        return f"--model {target.name}={model}: there is no such folder"
+    return None
+
+
+def _check_url(url: str) -> None:
+    form = "--endpoint: must be a URL such as http://127.0.0.1:8000/v1"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isprintable()
+    except ValueError as error:
+        raise EvaluationError(f"{form} ({error})") from error
+    if not usable:
+        raise EvaluationError(f"{form}, not {url!r}")
+    if parts.username is not None or parts.password is not None:
+        raise EvaluationError("--endpoint: must not hold a user or password; put the key into RAMERGE_API_KEY")
+
+
+def _identity(folder: Path) -> str:
+    """A digest of names, sizes and times of a checkpoint's files, which change with a new merge in the same place."""
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".json"))
+    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(json.dumps(stats).encode()).hexdigest()
+
+
+def _record(folder: Path | None) -> Any:
+    """The part of a merge's record that tables show: base, method, parameters, agents; None where there is none."""
+    path = folder / RECORD_FILE if folder else None
+    if path is None or not path.is_file() or path.stat().st_size > _RECORD.size:
+        return None
+    try:
+        record = parse(path.read_bytes(), _RECORD, halves="replace")
+        agents = [{key: str(agent[key]) for key in ("name", "model")} for agent in record["statistics"]["agents"]]
+        parameters = dict(record.get("parameters", {}))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    about = {key: record[key] for key in ("base", "method") if isinstance(record.get(key), str)}
+    return {**about, "parameters": parameters, "statistics": {"agents": agents}}

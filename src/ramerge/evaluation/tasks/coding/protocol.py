@@ -1,0 +1,146 @@
+"""What is asked for programs and tests, and how they are read from the answers.
+
+Content and format are those of CURE (https://github.com/Gen-Verse/CURE, evaluation/); the words are not. CURE writes
+its turns into one text, here the model's chat template does. A program is the last ```python block. A test is what
+follows the last **Test Input:** and **Test Output:**, in a fence or plain up to the next heading.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ramerge.evaluation.benchmark import Message
+from ramerge.evaluation.tasks.coding.problems import Case, Problem
+from ramerge.foundation.text import is_unicode
+
+_INPUT, _OUTPUT, _EXPLANATION = "**Test Input:**", "**Test Output:**", "**Explanation:**"
+_PROGRAM = re.compile(r"```python(.*?)```", re.DOTALL)
+_FENCED_INPUT = re.compile(re.escape(_INPUT) + r"\s*```(.*?)```", re.DOTALL)
+_FENCED_OUTPUT = re.compile(re.escape(_OUTPUT) + r"\s*```(.*?)```", re.DOTALL)
+_LANGUAGE = re.compile(r"\A(?:plaintext|text|txt)\n")
+
+_CODER = "You are an assistant who helps people to solve programming problems."
+_TESTER = "You are an assistant who helps people to write test examples for programming problems."
+
+_WRITE_PROGRAM = """\
+Think about the problem first. Then write a script in Python, in one ```python block.
+The script reads with input() and writes with print(). It must work out its results from the input that it reads, and \
+not reproduce a given example.
+
+The problem:
+{question}"""
+
+_WRITE_FUNCTION = """\
+Think about the problem first. Then write the function in Python, with all that it needs, in one ```python block.
+The function gets its arguments and returns its result; it reads no input and prints nothing.
+
+The problem:
+{question}"""
+
+_WRITE_TEST = """\
+Below is a programming problem. Do not write a program for it: write one new test example, with its input, its output \
+and an explanation.
+
+The problem:
+{question}
+{examples}
+A good test example is entirely correct, keeps to the formats that the problem demands, and tells right programs from \
+wrong ones.
+Before you give it, think carefully and derive input and output step by step until you are sure of both. For instance, \
+choose an input that you can handle, then work out the output one step at a time. If you come to doubt the output, \
+change the input or choose another one. Do not state an input and an output at once without this work: such examples \
+are often wrong.
+When this thinking is complete, and not before, finish with your test example in exactly this format:
+
+**Test Input:**
+```
+the input
+```
+
+**Test Output:**
+```
+the output
+```
+
+**Explanation:**
+
+the explanation"""
+
+
+def program_messages(problem: Problem) -> list[Message]:
+    """The chat that asks for a program, or for a function where the problem tests one."""
+    wanted = _WRITE_FUNCTION if problem.function else _WRITE_PROGRAM
+    return _chat(_CODER, wanted.format(question=problem.question))
+
+
+def test_messages(problem: Problem, *, examples: bool) -> list[Message]:
+    """The chat that asks for a test. `examples` shows the problem's public tests."""
+    shown = _examples(problem.examples) if examples else ""
+    return _chat(_TESTER, _WRITE_TEST.format(question=problem.question, examples=shown))
+
+
+def read_program(answer: str) -> str | None:
+    """The program in an answer, or None."""
+    blocks = _PROGRAM.findall(answer)
+    program = blocks[-1].strip() if blocks else ""
+    return program if program and is_unicode(program) else None
+
+
+def read_test(answer: str, *, exact: bool = False) -> Case | None:
+    r"""The test in an answer, or None where there is no input or no output.
+
+    Args:
+        exact: keep empty first lines and backslashes, which mean something in converted problems. Otherwise, like CURE,
+            drop the former and take a written-out `\n` for a line break.
+    """
+    stdin, expected = _after_last_input(answer), _after_last_output(answer)
+    if stdin is None or expected is None:
+        return None
+    case = Case(_tidied(stdin, exact), _tidied(expected, exact))
+    return case if is_unicode(case.stdin + case.expected) else None
+
+
+def show_program(program: str) -> str:
+    """An answer that holds this program."""
+    return f"```python\n{program}\n```"
+
+
+def show_test(case: Case) -> str:
+    """An answer that holds this test."""
+    stdin, expected = (text if text.endswith("\n") else f"{text}\n" for text in (case.stdin, case.expected))
+    return f"{_INPUT}\n```\n{stdin}```\n\n{_OUTPUT}\n```\n{expected}```\n\n{_EXPLANATION}\n\nIt is one of the tests."
+
+
+def _chat(system: str, user: str) -> list[Message]:
+    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+
+def _examples(cases: tuple[Case, ...]) -> str:
+    if not cases:
+        return ""
+    listed = "\n".join(f"input {case.stdin!r}, output {case.expected!r}" for case in cases)
+    return f"\nThere are these test examples already:\n{listed}\n"
+
+
+def _after_last_input(answer: str) -> str | None:
+    if fenced := _FENCED_INPUT.findall(answer):
+        return _unfenced(fenced[-1])
+    end = answer.rfind(_OUTPUT)
+    start = answer.rfind(_INPUT, 0, max(end, 0))
+    return answer[start + len(_INPUT) : end].strip() if start >= 0 else None
+
+
+def _after_last_output(answer: str) -> str | None:
+    if fenced := _FENCED_OUTPUT.findall(answer):
+        return _unfenced(fenced[-1])
+    _, heading, rest = answer.rpartition(_OUTPUT)
+    return rest.partition(_EXPLANATION)[0].partition(_INPUT)[0].strip() if heading else None
+
+
+def _unfenced(block: str) -> str:
+    return _LANGUAGE.sub("", block).removeprefix("\n")
+
+
+def _tidied(text: str, exact: bool) -> str:
+    text = text if exact else text.lstrip("\n").replace("\\n", "\n")
+    return text if text.endswith("\n") else f"{text}\n"

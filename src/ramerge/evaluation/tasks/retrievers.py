@@ -1,0 +1,187 @@
+"""Retrievers for the suite `search`: a BM25 index over the user's documents, and any server that is asked by HTTP.
+
+BM25 is `bm25s` (Lù 2024, arXiv:2407.03618): it needs only numpy, keeps the index in sparse arrays, and scores large
+collections in numba without holding the interpreter's lock. `rank_bm25` visits every document in Python for each
+query, and Pyserini needs Java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from ramerge.evaluation.data import read_records, refuse
+from ramerge.foundation.errors import EndpointError, EvaluationError, reason
+from ramerge.foundation.text import shown
+
+_COMPILED_FROM = 50_000  # documents; fewer do not win back the seconds that compiling takes
+_SECONDS = 60.0
+_TRIES = 4
+_FIRST_WAIT = 1.0  # seconds, which double
+_SERVER_ERROR = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievedDocument:
+    """What a search finds. `title` is empty where the source has none."""
+
+    title: str
+    text: str
+
+
+class Retriever(Protocol):
+    """Finds documents for a query."""
+
+    async def search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
+        """At most `k` documents, the best first; none where nothing fits.
+
+        Raises:
+            EndpointError: the search could not be done, after all tries.
+        """
+
+
+class BM25:
+    """BM25 in Lucene's form with k1 = 1.5 and b = 0.75, over titles and texts.
+
+    Words are two characters or longer, in lower case, without English stop words and without stemming.
+    """
+
+    def __init__(self, documents: Sequence[RetrievedDocument]) -> None:
+        import bm25s
+        from bm25s.tokenization import Tokenizer
+
+        self._documents = documents
+        self._tokenizer = Tokenizer(stopwords="english")
+        texts = [f"{document.title} {document.text}" for document in documents]
+        tokens = self._tokenizer.tokenize(texts, return_as="tuple", show_progress=False)
+        backend = "numba" if len(documents) >= _COMPILED_FROM else "numpy"
+        self._index = bm25s.BM25(method="lucene", k1=1.5, b=0.75, backend=backend)
+        self._index.index(tokens, show_progress=False)
+        self._index.retrieve([[0]], k=1, show_progress=False)  # compiles now, not while samples wait
+
+    async def search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
+        """See `Retriever`. Runs in a thread, so that other samples go on."""
+        return await asyncio.to_thread(self._search, query, k)
+
+    def _search(self, query: str, k: int) -> list[RetrievedDocument]:
+        words = self._tokenizer.tokenize([query], update_vocab=False, allow_empty=False, show_progress=False)
+        if not words[0]:
+            return []
+        found, scores = self._index.retrieve(words, k=min(k, len(self._documents)), show_progress=False)
+        return [self._documents[index] for index, score in zip(found[0], scores[0], strict=True) if score > 0]
+
+
+def bm25(path: Path) -> BM25:
+    """The index over a file of documents, see `read_documents`. Made once in a process while the file stays as it is.
+
+    Raises:
+        EvaluationError: see `read_documents`.
+    """
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise EvaluationError(f"{path}: {reason(error)}") from error
+    return _bm25(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=1)
+def _bm25(path: Path, _changed: int, _size: int) -> BM25:
+    return BM25(read_documents(path))
+
+
+def read_documents(path: Path) -> list[RetrievedDocument]:
+    """Documents of a JSON-lines file: `contents`, whose first line is the title, or `text` with or without `title`.
+
+    The first is the layout of FlashRAG's and Search-R1's Wikipedia; further keys, such as `id`, are ignored.
+
+    Raises:
+        EvaluationError: the file cannot be read, or a record has neither layout.
+    """
+    documents, problems = [], []
+    for number, record in enumerate(read_records(path, {}), 1):
+        try:
+            documents.append(_document(record))
+        except ValueError as error:
+            problems.append(f"{path}, record {number:,}: {error}")
+    refuse(problems)
+    return documents
+
+
+def _document(record: Mapping[str, Any]) -> RetrievedDocument:
+    """A record's document. Raises `ValueError` where it has neither layout."""
+    contents = record.get("contents")
+    if isinstance(contents, str):
+        first, _, rest = contents.partition("\n")
+        # the Wikipedia corpora quote their titles
+        return RetrievedDocument(first.strip().strip('"'), rest) if rest else RetrievedDocument("", contents)
+    title, text = record.get("title", ""), record.get("text")
+    if not isinstance(title, str) or not isinstance(text, str):
+        raise ValueError("must have contents, or text and perhaps a title, each of them text")
+    return RetrievedDocument(title, text)
+
+
+class RetrievalServer:
+    """A retrieval server in Search-R1's format (github.com/PeterGriffinJin/Search-R1).
+
+    It is sent `{"queries": [query], "topk": k, "return_scores": true}` and answers
+    `{"result": [[{"document": {"contents": ...}, "score": ...}, ...]]}`, with documents in the layouts of
+    `read_documents`.
+
+    Args:
+        url: the whole address, such as `http://127.0.0.1:8000/retrieve`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def check(self) -> None:
+        """Make sure that the server answers a query, tried once.
+
+        Raises:
+            EvaluationError: it cannot be reached, or answers something else.
+        """
+        try:
+            asyncio.run(self._search("Who wrote Hamlet?", 1))
+        except EndpointError as error:
+            raise EvaluationError(error.problems) from error
+
+    async def search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
+        """See `Retriever`. Tries again where the server cannot be reached, takes too long or fails."""
+        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
+
+        again = AsyncRetrying(
+            retry=retry_if_exception_type(_PassingError),
+            stop=stop_after_attempt(_TRIES),
+            wait=wait_exponential(_FIRST_WAIT) + wait_random(0, _FIRST_WAIT),
+            reraise=True,
+        )
+        return await again(self._search, query, k)
+
+    async def _search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
+        import httpx
+
+        # Search-R1's server fails without return_scores
+        request = {"queries": [query], "topk": k, "return_scores": True}
+        try:
+            async with httpx.AsyncClient(timeout=_SECONDS) as client:
+                answer = await client.post(self._url, json=request)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise _PassingError(f"{self._url}: the search failed: {shown(error) or type(error).__name__}") from error
+        if answer.status_code != 200:
+            kind = _PassingError if answer.status_code >= _SERVER_ERROR else EndpointError
+            raise kind(f"{self._url}: answered a search with status {answer.status_code}")
+        try:
+            return [_document(found["document"]) for found in answer.json()["result"][0]][:k]
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise EndpointError(
+                f"{self._url}: answered a search with something else than Search-R1's format, "
+                '{"result": [[{"document": {"contents": ...}}, ...]]}'
+            ) from error
+
+
+class _PassingError(EndpointError):
+    """A failure that may have passed when the server is asked again."""

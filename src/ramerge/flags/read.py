@@ -1,0 +1,243 @@
+"""From the arguments of a command line to a recipe's document and the output folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.files import STANDARD_OUTPUT, write_texts
+from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.text import unknown
+from ramerge.foundation.words import pairs
+from ramerge.foundation.yamltext import parse_scalar
+from ramerge.recipe.document import Document, document_of, read_document
+from ramerge.recipe.model import Recipe
+from ramerge.recipe.paths import parts_of, portable
+from ramerge.storage.schemes import is_remote, is_remote_output
+
+_YAML = (".yaml", ".yml")
+# Keys of a recipe that may fit no other method.
+_OF_A_METHOD = ("method", "parameters", "preset", "rules", "importance")
+
+
+def read_model(model: str, options: Mapping[str, Any]) -> Document:
+    """The document that writes one model anew, with the flags of `convert`."""
+    document = document_of(from_here(model), "MODEL")
+    for key in ("base", "dtype", "rounding", "shard_size"):
+        if options[key] is not None:
+            value = from_here(options[key]) if key == "base" else options[key]
+            document.set((key,), value, f"--{key.replace('_', '-')}")
+    return document
+
+
+def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
+    """The document of `[RECIPE]` and flags, for commands that write no checkpoint.
+
+    Raises:
+        RecipeError: the words make no sense together, or the recipe cannot be read.
+    """
+    if len(paths) > 1:
+        raise RecipeError(f"at most one recipe is expected, got {', '.join(paths)}")
+    if not paths and not (options["base"] or options["agents"]):
+        raise RecipeError("give a recipe's path, or --base and --agent")
+    document = _read(paths[0], options) if paths else Document({})
+    _apply(document, options)
+    return document
+
+
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    """Write a recipe in ramerge's own form, with all values that flags gave. `-` prints it.
+
+    Raises:
+        RecipeError: the file exists.
+        OutputError: it cannot be written.
+    """
+    prints = path == STANDARD_OUTPUT
+    if not prints and os.path.lexists(path):
+        raise RecipeError(f"--write-recipe {path}: exists, and is not replaced; give another name")
+    write_texts([(path, portable(recipe, None if prints else path.parent).to_yaml())])
+
+
+def named_inputs(
+    paths: Sequence[str], options: Mapping[str, Any], recipe: Document, *, translated: bool
+) -> tuple[list[str], list[str]]:
+    """The words that name the same agents in a merge with another method, and the keys of the recipe left out by them.
+
+    They name the recipe itself where every key that stays goes with any method. A recipe in mergekit's form takes no
+    other method, and rules, presets and importances are those of one method: then they name base and agents.
+
+    Args:
+        paths, options: of the command line, as for `read_recipe`.
+        recipe: what was read, in ramerge's own form.
+        translated: whether it was written in mergekit's form.
+    """
+    present = _keys(recipe)
+    own: list[str] = [key for key in _OF_A_METHOD if key in present]
+    bound = [key for key in own if key not in ("method", "parameters")]
+    if paths and (bound or translated or _is_model(paths[0])):
+        return _spelled_out(recipe), own
+    words = [f"./{path}" if path.startswith("-") else path for path in paths]
+    if paths and "parameters" in own:  # they may be those of the recipe's method only
+        words += ["--set", "parameters={}"]
+    for flag, values in (
+        ("--base", [options["base"]] if options["base"] else []),
+        ("--agent", options["agents"]),
+        ("--set", [each for each in options["settings"] if each.partition("=")[0].partition(".")[0] not in own]),
+        ("--dtype", [options["dtype"]] if options["dtype"] else []),
+    ):
+        words += [word for value in values for word in (flag, value)]
+    return words, bound
+
+
+def _keys(recipe: Document) -> set[str]:
+    """The keys of a recipe that have a value, with `importance` if an agent has one."""
+    agents = recipe.values.get("agents")
+    models = agents.values() if isinstance(agents, Mapping) else ()
+    weighted = any(isinstance(model, Mapping) and model.get("importance") for model in models)
+    return {key for key, value in recipe.values.items() if value} | ({"importance"} if weighted else set())
+
+
+def _spelled_out(recipe: Document) -> list[str]:
+    """Flags for base, agents and all keys that go with any method, with paths that lead there from here."""
+    values, words = recipe.values, []
+    if values.get("base") is not None:
+        words += ["--base", _from_recipe(values["base"], recipe.folder)]
+    for name, agent in values["agents"].items():
+        model = (agent.get("model") or agent["delta"]) if isinstance(agent, Mapping) else agent
+        parts = [model] if isinstance(model, str) else model
+        words += ["--agent", f"{name}={'+'.join(_from_recipe(part, recipe.folder) for part in parts)}"]
+    for key in ("dtype", "rounding", "rounding_seed", "companions", "shard_size", "rename", "allow"):
+        if values.get(key) is not None:
+            words += ["--set", f"{key}={_as_yaml(values[key])}"]
+    return words
+
+
+def _from_recipe(model: str, folder: Path) -> str:
+    """A model of a recipe, by a name that is valid here: paths of a recipe start at its folder."""
+    return "+".join(map(str, parts_of(model, folder)))
+
+
+def _as_yaml(value: Any) -> str:
+    """The text of which `--set` makes the value."""
+    plain = isinstance(value, str) and parse_scalar(value) == value
+    return value if plain else dumped(value, indent=None).strip()
+
+
+def _read(path: str, options: Mapping[str, Any]) -> Document:
+    """A recipe's document. A single model is taken for a recipe with only that agent."""
+    if not _is_model(path):
+        return read_document(path)
+    return document_of(from_here(path), "MODEL", None if options["base"] or options.get("method") else "passthrough")
+
+
+def read_numbers(flag: str, text: str) -> list[float]:
+    """Numbers with commas between them.
+
+    Raises:
+        RecipeError: something else.
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise RecipeError(
+            f"{flag} {text}: must be numbers with commas between them, such as 1e-4,1e-5; a threshold in units of each "
+            "agent's root mean square is the recipe's own: `--set parameters.epsilon.relative=1`"
+        ) from error
+
+
+def read_inputs(
+    paths: Sequence[str], options: Mapping[str, Any], *, or_model: bool = False
+) -> tuple[Document, str | None]:
+    """The document of `[RECIPE] [OUT]` and flags, and the output folder where one is given, as it is written.
+
+    Args:
+        paths: the positional words. With `--base` or `--agent`, a single one is the output folder unless it is a file.
+        options: values of the flags by name; absent ones are None or empty.
+        or_model: whether the folder of a single model may be given in place of a recipe.
+
+    Raises:
+        RecipeError: the words make no sense together, or the recipe cannot be read.
+    """
+    if forgotten := [path for path in paths if "=" in path and not is_remote_output(path) and not Path(path).exists()]:
+        raise RecipeError(
+            f"{path}: is neither a recipe nor a folder; did you mean --agent {path}?" for path in forgotten
+        )
+    if len(paths) > 2:
+        raise RecipeError(f"at most one recipe and one output folder are expected, got {', '.join(paths)}")
+    by_flags = bool(options["base"] or options["agents"])
+    if or_model and paths and not options["agents"] and _is_model(paths[0]):
+        document, rest = _read(paths[0], options), paths[1:]
+    elif len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
+        document, rest = _read_document(paths[0], may_be_out=by_flags and len(paths) == 1), paths[1:]
+    elif by_flags:
+        document, rest = Document({}), paths
+    else:
+        raise RecipeError("give a recipe's path, or --base and --agent")
+    _apply(document, options)
+    return document, rest[0] if rest else None
+
+
+def _read_document(path: str, *, may_be_out: bool) -> Document:
+    """The recipe in a file. With flags, the user may have meant the output folder."""
+    try:
+        return read_document(path)
+    except RecipeError as error:
+        if not may_be_out or path.endswith(_YAML):
+            raise
+        text = f"{path}: was read as the recipe, because it is a file; if it is meant as OUT, give a folder"
+        raise RecipeError([*error.problems, text]) from error
+
+
+def _is_model(path: str) -> bool:
+    """Whether a word is a model's folder, here or elsewhere, or a model with adapters (`checkpoint.hub`)."""
+    return is_remote(path) or Path(path).is_dir() or ("+" in path and not _is_recipe(path))
+
+
+def _is_recipe(path: str) -> bool:
+    return path.endswith(_YAML) or Path(path).is_file()
+
+
+def _apply(document: Document, options: Mapping[str, Any]) -> None:
+    """Set the values of flags in a document. A preset replaces the document's parameters."""
+    if options.get("preset") is not None:
+        document.values.pop("parameters", None)
+    for key in ("method", "base", "preset", "dtype", "rounding", "shard_size"):
+        if options.get(key) is not None:
+            value = from_here(options[key]) if key == "base" else options[key]
+            document.set((key,), value, f"--{key.replace('_', '-')}")
+    agents = pairs("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
+    names = [name for name, _ in agents]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RecipeError([f"--agent: the agent {name!r} is given twice" for name in twice])
+    for name, model in agents:
+        document.set(("agents", name), from_here(model), f"--agent {name}")
+    importances = pairs(
+        "--importance", options.get("importances", ()), "NAME=MODEL, such as --importance code=./fisher"
+    )
+    _refuse_wrong_names(document, [name for name, _ in importances])
+    for name, model in importances:
+        document.set(("agents", name, "importance"), from_here(model), f"--importance {name}")
+    for key, value in pairs("--set", options["settings"], "KEY=VALUE, such as --set parameters.r=0.05"):
+        document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
+
+
+def _refuse_wrong_names(document: Document, names: Sequence[str]) -> None:
+    agents = document.values.get("agents")
+    known = list(agents) if isinstance(agents, dict) else []
+    problems = [f"--importance {name}: {unknown('agent', name, known)}" for name in names if name not in known]
+    problems += [f"--importance {name}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+    if problems:
+        raise RecipeError(problems)
+
+
+def from_here(model: str) -> str:
+    """A path given as a flag is relative to the working directory, also where the recipe's file is elsewhere."""
+    try:
+        path = Path(model).expanduser()
+        return str(path.absolute()) if model and path.exists() else model
+    except (ValueError, RuntimeError, OSError):
+        return model  # planning reports what is wrong with it

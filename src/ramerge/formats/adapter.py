@@ -1,0 +1,632 @@
+"""A LoRA adapter of PEFT, opened over its base: the tensors of the whole agent.
+
+What the adapter changes is computed from the base in float32 (`checkpoint.lowrank`), what it replaces is as stored, and
+everything else is the base's own. Sources: `peft.utils.save_and_load`, `peft.tuners.lora.layer` and
+`peft.utils.other` of peft 0.21.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+
+from ramerge.formats import pickled, safetensors
+from ramerge.formats.files import check_files
+from ramerge.formats.format import ADAPTER, Contents, Format, Opening
+from ramerge.formats.peft import CONFIG, Settings, model_name, read_settings
+from ramerge.formats.runs import places
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
+from ramerge.storage.place import Place
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.embeddings import EMBEDDINGS, head_of, set_vocabulary, tied_embedding, untied
+from ramerge.tensors.identity import identify
+from ramerge.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows
+from ramerge.tensors.name_aliases import interleaves_gates, name_aliases
+from ramerge.tensors.tensor import Tensor
+
+_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+# Where verl keeps it beside its checkpoints.
+
+_PREFIX = "base_model.model."
+_WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module)(?=\.)")
+# Which copy of a layer it is. PEFT saves embeddings that were resized and trained three times: as they are, with what
+# they were before, and once more under the wrapper's name.
+_BASE_LAYER, _BEFORE = ".base_layer.", ".original_module."
+_SAVED = re.compile(r"\.modules_to_save(\.default)?(?=\.)")
+# Ranks that are read for any matrix. A larger one is useful only up to the larger side of the matrix.
+_ANY_RANK = 1024
+_PART = re.compile(
+    r"(?P<module>.+)\.(?P<part>lora_[A-Za-z_]+|trainable_tokens_delta)(?:\.default)?(?:\.(?P<leaf>weight|bias))?"
+)
+_PARTS = {
+    ("lora_A", "weight"): "A",
+    ("lora_B", "weight"): "B",
+    ("lora_B", "bias"): "bias",
+    ("lora_embedding_A", None): "embedding A",
+    ("lora_embedding_B", None): "embedding B",
+    ("lora_magnitude_vector", None): "magnitudes",
+    ("lora_magnitude_vector", "weight"): "magnitudes",
+    ("trainable_tokens_delta", None): "tokens",
+}
+_PAIRS = (("A", "B"), ("embedding A", "embedding B"))
+# A parameter of all experts, and the tensors that files may have instead for each expert, one below the other.
+_EXPERTS = {"gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")), "down_proj": (("down_proj",), ("w2",))}
+# In which order modules of transformers declare them. PEFT wraps the first of them first.
+_DECLARED = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
+# Architectures whose linear layers are stored as (in, out).
+_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "clvp", "decision_transformer")
+_ZERO3 = "; it was saved without gathering what ZeRO-3 or FSDP had spread; save it again"
+
+
+def find(folder: Place) -> Place | None:
+    """The folder of an adapter: this one, or verl's inside of a step or a run."""
+    inside = (inner for place in places(folder) for inner in (place, place / "lora_adapter"))
+    return next((inner for inner in inside if (inner / CONFIG).exists()), None)
+
+
+def open_folder(folder: Place, opening: Opening) -> Contents:
+    """Open an adapter over `opening.base`.
+
+    Raises:
+        CheckpointError: there is no base, or the adapter cannot be read or does not fit it; all problems are listed.
+    """
+    base = opening.needed(folder, "a LoRA adapter")
+    present = [name for name in _WEIGHTS if (folder / name).exists()] or [_WEIGHTS[0]]
+    names = (present[0], CONFIG)
+    check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
+    files = identify(folder / name for name in names)
+    path, problems = folder / present[0], list[str]()
+    settings, stored = None, list[Tensor]()
+    try:
+        settings = read_settings(folder)
+    except CheckpointError as error:
+        problems += error.problems
+    try:
+        stored = safetensors.tensors_of(path) if path.suffix == ".safetensors" else pickled.tensors_of(path)
+    except CheckpointError as error:
+        problems += error.problems
+    if problems or settings is None:
+        raise CheckpointError(problems)
+    agent = _Agent(path, settings, untied(base), _Tie.of(base))
+    agent.add(stored)
+    agent.tie_again(base)
+    if agent.problems:
+        raise CheckpointError(f"{path}: {text}" for text in agent.problems)
+    base = agent.base
+    same_names = agent.tensors.keys() == base.tensors.keys()
+    vocabulary = agent.vocabulary
+    config = deepcopy(dict(base.config))
+    if vocabulary is not None:
+        set_vocabulary(config, vocabulary)
+    quantised = base.quantised
+    if quantised is not None and not same_names:
+        quantised = replace(quantised, shards={})
+    return Contents(
+        tensors=tuple(agent.tensors.values()),
+        files={**base.files, **files},
+        config=config,
+        metadata_folder=base.metadata_folder,
+        shards=base.shards if same_names else {},
+        notes=(f"{folder} is a LoRA adapter: {agent.told()}", *agent.notes),
+        warnings=tuple(f"{path}: {text}" for text in (*agent.warnings, *_other_base(settings, base))),
+        tokenizers=(*base.tokenizers, folder),
+        quantised=quantised,
+        vocabulary=vocabulary,
+        untied=base.untied,
+    )
+
+
+def _other_base(settings: Settings, base: Checkpoint) -> Iterator[str]:
+    """A warning if the adapter names another base. Paths differ between machines, so only last parts are compared."""
+    known = {model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)}
+    known.add(model_name(str(base.config.get("_name_or_path") or "")))
+    if settings.base and model_name(settings.base) not in known:
+        yield (
+            f"its configuration says that it was trained on {quoted(settings.base)}, and the base is "
+            f"{base.directory}; the shapes fit, but on another model it makes no sense"
+        )
+
+
+@dataclass(frozen=True)
+class _Tie:
+    """Names of output and input embeddings that are one tensor in the base."""
+
+    head: str
+    embedding: str
+
+    @staticmethod
+    def of(base: Checkpoint) -> _Tie | None:
+        """Those of a base; None if its embeddings are not tied."""
+        embedding = tied_embedding(base)
+        return _Tie(head_of(base, embedding), embedding.name) if embedding is not None else None
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The factors of a module: A, of shape (rank * experts, in), and B, of shape (out, rank * experts)."""
+
+    module: str
+    a: Tensor
+    b: Tensor
+    is_embedding: bool
+
+    @property
+    def depth(self) -> int:
+        """How many wrappers are inside of the one that it belongs to."""
+        return self.module.count(".base_layer")
+
+    @property
+    def plain(self) -> str:
+        """The module without wrappers."""
+        return self.module.replace(".base_layer", "")
+
+    def factors(self, experts: int, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor, int]:
+        """Left and right factor from an expert and a row on, and the rank.
+
+        A has the experts one after the other, in B each rank has all experts side by side. Of several experts, or of
+        one whose factors are all there are.
+        """
+        rank = self.a.shape[0] // experts
+        width = self.a.shape[1]
+        a = Factor(self.a, index=1, rank=width, expert=rank * width, first=expert * rank * width)
+        b = Factor(self.b, index=rank * experts, rank=experts, expert=1, first=expert)
+        left, right = (a, b) if transposed else (b, a)
+        if row:
+            left = Factor(left.tensor, left.index, left.rank, left.expert, left.first + row * left.index)
+        return left, right, rank
+
+
+@dataclass(frozen=True)
+class _AdaptedParameter:
+    """A parameter that PEFT targets by name.
+
+    Attributes:
+        name: of the parameter, as PEFT knows it.
+        shape: (experts, rows, columns), or (rows, columns).
+        parts: the base's tensors that make it up: names with expert and first row; one for all experts at -1.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    parts: tuple[tuple[str, int, int], ...]
+
+    @property
+    def experts(self) -> int:
+        return self.shape[0] if len(self.shape) == 3 else 1
+
+    def orientations(self, pair: _Pair) -> set[bool]:
+        """Whether the factors fit as they are (False), and transposed (True)."""
+        (high, wide), (ranks, width) = self.shape[-2:], pair.a.shape
+        if ranks % self.experts or pair.b.shape[1] != ranks:
+            return set()
+        found = {False} if (pair.b.shape[0], width) == (high, wide) else set[bool]()
+        return found | ({True} if (width, pair.b.shape[0]) == (high, wide) and len(self.shape) == 3 else set())
+
+
+@dataclass
+class _Agent:
+    """The tensors of base and adapter, as they are put together, and what is wrong with it.
+
+    A tied base has output embeddings of their own here, because PEFT trains them apart.
+    """
+
+    path: Place
+    settings: Settings
+    base: Checkpoint
+    tie: _Tie | None
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    products: int = 0
+    ranks: set[int] = field(default_factory=set)
+    others: int = 0
+    added: list[str] = field(default_factory=list)
+    done: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tensors = dict(self.base.tensors)
+
+    def told(self) -> str:
+        """What the adapter does, in a sentence."""
+        ranks = sorted(self.ranks)
+        of_rank = f" of rank {ranks[0]}" if len(ranks) == 1 else f" of ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
+        kind = "DoRA" if self.settings.has_magnitudes else "LoRA"
+        more = f", {self.others} others replaced" if self.others else ""
+        names = ", ".join(map(quoted, self.added[:10])) + (" and others" if len(self.added) > 10 else "")
+        more += f", {len(self.added)} added that the base does not have: {names}" if self.added else ""
+        return f"{self.products} tensors changed by {kind}{of_rank}, computed in float32{more}"
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Rows of the embeddings if they are not as many as the base's configuration says."""
+        for name, tensor in self.base.tensors.items():
+            if name.endswith(EMBEDDINGS) and self.tensors[name].shape[:1] != tensor.shape[:1]:
+                return self.tensors[name].shape[0]
+        return self.base.vocabulary
+
+    def _is_first(self, kind: str, name: str, what: str) -> bool:
+        """Whether nothing of this kind was done to a tensor of the base before; a problem if so."""
+        if (before := self.done.get((kind, name))) is not None:
+            both = f"as {quoted(before)} and as {quoted(what)}"
+            self.problems.append(f"{kind} {quoted(name)} twice, {both}; only one of them can be meant")
+            return False
+        self.done[kind, name] = what
+        return True
+
+    def add(self, stored: Sequence[Tensor]) -> None:
+        """Put everything on the base that the adapter's file holds."""
+        modules, others = self._sorted(stored)
+        for key, tensor in sorted(others.items(), key=lambda item: self._is_trained(item[1])):
+            self._replace(key, tensor)
+        pairs = []
+        for module, parts in modules.items():
+            if (pair := self._pair(module, parts)) is not None:
+                pairs.append(pair)
+            if "tokens" in parts:
+                self._replace_rows(module.removesuffix(".token_adapter").replace(".base_layer", ""), parts["tokens"])
+        for pair, parameter, transposed in self._parameters(pairs):
+            self._add_to_parameter(pair, parameter, transposed)
+        targeted = {pair.plain for pair in pairs if self._targets(pair.plain)}
+        for pair in pairs:
+            if pair.plain not in targeted:
+                self._add_to_module(pair, modules[pair.module])
+        if not modules and not others:
+            self.problems.append("holds no tensors")
+        if self.settings.unread:
+            names = ", ".join(map(quoted, self.settings.unread[:10]))
+            self.notes.append(f"{self.path.with_name(CONFIG)}: {names} have no meaning here")
+
+    # --- what the file holds -----------------------------------------------------------------------------------------
+
+    def _sorted(self, stored: Sequence[Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+        """Parts of LoRA by module, and tensors that replace others by their names in the file."""
+        modules: dict[str, dict[str, Tensor]] = {}
+        others: dict[str, Tensor] = {}
+        before = set()
+        for tensor in stored:
+            key = _WRAPPERS.sub("", tensor.name).lstrip(".").removeprefix(_PREFIX)
+            found = _PART.fullmatch(key)
+            if found is None:
+                if _BEFORE in key:
+                    before.add(key.replace(_BEFORE, "."))
+                else:
+                    others[tensor.name] = Tensor(key, tensor.dtype, tensor.shape, tensor.origin)
+                continue
+            part = _PARTS.get((found["part"], found["leaf"]))
+            if part is None:
+                self.problems.append(f"tensor {quoted(tensor.name)} is of a kind of adapter that is not read")
+            elif part in modules.setdefault(found["module"], {}):
+                self.problems.append(f"tensor {quoted(tensor.name)} is there twice")
+            elif tensor.dtype not in WIDENED:
+                self.problems.append(
+                    f"tensor {quoted(tensor.name)}: has dtype {tensor.dtype}, where one of {', '.join(WIDENED)} is read"
+                )
+            else:
+                modules[found["module"]][part] = tensor
+        keys = {tensor.name for tensor in others.values()}
+        again = {key for key in keys if (name := _SAVED.sub("", key)) != key and name in keys & before}
+        return modules, {name: tensor for name, tensor in others.items() if tensor.name not in again}
+
+    def _pair(self, module: str, parts: Mapping[str, Tensor]) -> _Pair | None:
+        """A and B of a module, of shapes that fit each other; None if it has none, which is a problem if one lacks."""
+        for a, b in _PAIRS:
+            if (a in parts) != (b in parts):
+                self.problems.append(f"{quoted(module)}: has {a if a in parts else b}, but not the other factor")
+            elif a in parts:
+                pair = _Pair(module, parts[a], parts[b], is_embedding=a != "A")
+                shapes = f"A has the shape {list(pair.a.shape)}, B {list(pair.b.shape)}"
+                if 0 in (*pair.a.shape, *pair.b.shape) or min(len(pair.a.shape), len(pair.b.shape)) < 2:
+                    self.problems.append(f"{quoted(module)}: {shapes}{_ZERO3}")
+                elif len(pair.a.shape) > 2 or len(pair.b.shape) > 2:
+                    self.problems.append(f"{quoted(module)}: {shapes}; adapters of convolutions are not read")
+                elif pair.a.shape[0] != pair.b.shape[1]:
+                    self.problems.append(f"{quoted(module)}: {shapes}, which are no factors of a product")
+                else:
+                    return pair
+        return None
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    def _named(self, name: str) -> str | None:
+        """The base's name of what a module calls `name`."""
+        return next((spelled for spelled in name_aliases(name) if spelled in self.base.tensors), None)
+
+    def tie_again(self, base: Checkpoint) -> None:
+        """Go back to the tied `base` if the adapter leaves input and output embeddings the same."""
+        if self.tie is None:
+            return
+        head, embedding = self.tensors[self.tie.head], self.tensors[self.tie.embedding]
+        if head.origin != embedding.origin:
+            start = self.base.tensors[embedding.name].origin
+            changed = " and ".join(quoted(one.name) for one in (embedding, head) if one.origin != start)
+            self.notes.append(
+                f"{self.path}: changes {changed} by itself, although the base ties input and output embeddings: as a "
+                "model of its own it has both, and a config.json that says tie_word_embeddings: false"
+            )
+            if head.shape != embedding.shape:
+                both = f"{quoted(embedding.name)} {list(embedding.shape)} and {quoted(head.name)} {list(head.shape)}"
+                self.problems.append(f"leaves {both} with other numbers of rows; save it with save_embedding_layers")
+            return
+        del self.tensors[head.name]
+        if head.name in base.tensors and embedding.origin == base.tensors[embedding.name].origin:
+            self.tensors = {name: self.tensors.get(name, base.tensors[name]) for name in base.tensors}
+        self.base = base
+
+    def _shared(self, name: str) -> tuple[str, ...]:
+        """The names under which the base uses a tensor."""
+        names = (self.tie.head, self.tie.embedding) if self.tie is not None else ()
+        return names if name in names else (name,)
+
+    def _trained_with(self, name: str) -> tuple[str, ...]:
+        """The names of the tensors that change with one."""
+        return self._shared(name) if self.settings.ties else (name,)
+
+    # --- what replaces -----------------------------------------------------------------------------------------------
+
+    def _replace(self, key: str, tensor: Tensor) -> None:
+        plain = _plain(tensor)
+        name = self._named(plain) or plain
+        together = self._trained_with(name) if self._is_trained(tensor) else self._shared(name)
+        if len(together) > 1 and any(("replaces", each) in self.done for each in together):
+            return  # one tensor, which PEFT saves under both names
+        if not self._is_first("replaces", name, key):
+            return
+        if name in self.base.tensors:
+            self.others += 1
+        else:
+            self.added.append(name)
+        for each in together:
+            self.tensors[each] = Tensor(each, tensor.dtype, tensor.shape, tensor.origin)
+
+    def _is_trained(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a copy that was trained in the base's place, and not the base's own with other rows."""
+        return _BASE_LAYER not in tensor.name and self.settings.saves(_plain(tensor).rpartition(".")[0])
+
+    def _replace_rows(self, module: str, values: Tensor) -> None:
+        rows = self.settings.tokens_of(module)
+        name = self._named(f"{module}.weight")
+        what = f"{quoted(module)}: the values of tokens"
+        if name is None:
+            self.problems.append(f"{what}: the base has no such tensor")
+            return
+        if self.tie is not None and name == self.tie.head and not self._has_own_rows():
+            return  # those of the input embeddings
+        tensor = self.tensors[name]
+        if len(rows) != len(set(rows)) or values.shape != (len(rows), *tensor.shape[1:]):
+            self.problems.append(
+                f"{what} have the shape {list(values.shape)}, but trainable_token_indices names {len(set(rows))} rows "
+                f"of {list(tensor.shape)}"
+            )
+        elif rows and not (min(rows) >= 0 and max(rows) < tensor.shape[0]):
+            self.problems.append(f"{what}: trainable_token_indices names rows that {list(tensor.shape)} does not have")
+        elif self._is_wide(name):
+            places = sorted(range(len(rows)), key=rows.__getitem__)
+            if not self._is_first("replaces rows of", name, module):
+                return
+            origin = OtherRows(tensor, tuple(rows[place] for place in places), tuple(places), values)
+            for each in (name,) if self._has_own_rows() else self._shared(name):
+                self.tensors[each] = Tensor(each, "F32", tensor.shape, origin)
+            self.others += 1
+
+    def _has_own_rows(self) -> bool:
+        """Whether other rows were trained for the output embeddings than for the input's."""
+        if self.tie is None or not isinstance(self.settings.tokens, Mapping):
+            return False
+        head = self.settings.tokens_of(self.tie.head.removesuffix(".weight"))
+        return bool(head) and head != self.settings.tokens_of(self.tie.embedding.removesuffix(".weight"))
+
+    # --- what is added -----------------------------------------------------------------------------------------------
+
+    def _is_wide(self, name: str) -> bool:
+        """Whether float32 can be added to a tensor; a problem if not."""
+        tensor = self.tensors[name]
+        if tensor.dtype in WIDENED:
+            return True
+        self.problems.append(
+            f"changes {quoted(name)}, which is {tensor.dtype} in the base; it must be one of {', '.join(WIDENED)}"
+        )
+        return False
+
+    def _put(self, name: str, origin: LowRank, module: str) -> None:
+        most = max(_ANY_RANK, *origin.base.shape[-2:])
+        if origin.ranks > most:
+            self.problems.append(
+                f"{quoted(module)}: has the rank {origin.ranks:,} for {quoted(name)} of {list(origin.base.shape)}; "
+                f"more than {most:,} add nothing to such a matrix, and no training makes them with PEFT; is it damaged?"
+            )
+            return
+        for each in self._trained_with(name):
+            self.tensors[each] = Tensor(each, "F32", origin.base.shape, origin)
+        self.products += 1
+        self.ranks.add(origin.ranks)
+
+    def _add_to_module(self, pair: _Pair, parts: Mapping[str, Tensor]) -> None:
+        """Change the weight of a linear layer or an embedding, and its bias."""
+        name = self._named(f"{pair.plain}.weight")
+        if self.settings.ties and self.tie is not None and name == self.tie.head:
+            return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
+        if not self._is_first("changes", name or f"{pair.plain}.weight", pair.module):
+            return
+        if name is None:
+            self.problems.append(f"{quoted(pair.plain)}: the base has no tensor {quoted(f'{pair.plain}.weight')}")
+            return
+        tensor = self.tensors[name]
+        transposed = self._is_transposed(pair, tensor)
+        if transposed is None:
+            self.problems.append(
+                f"{quoted(pair.plain)}: A {list(pair.a.shape)} and B {list(pair.b.shape)} do not fit the base's "
+                f"{list(tensor.shape)}; is it an adapter of another model?"
+            )
+            return
+        magnitudes = parts.get("magnitudes")
+        if (magnitudes is not None) != self.settings.has_magnitudes:
+            what = "lacks the magnitudes of DoRA" if magnitudes is None else "has magnitudes, but use_dora is not set"
+            self.problems.append(f"{quoted(pair.plain)}: {what}")
+            return
+        if magnitudes is not None and math.prod(magnitudes.shape) != tensor.shape[1 if transposed else 0]:
+            self.problems.append(f"{quoted(pair.plain)}: {list(magnitudes.shape)} magnitudes for {list(tensor.shape)}")
+            return
+        if not self._is_wide(name):
+            return
+        left, right, rank = pair.factors(1, transposed=transposed)
+        scaling = self.settings.scaling(pair.plain, rank)
+        self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed), pair.module)
+        if "bias" in parts:
+            self._add_to_bias(pair.plain, parts["bias"], scaling)
+
+    def _is_transposed(self, pair: _Pair, tensor: Tensor) -> bool | None:
+        """Whether the base's weight is that of A and B transposed; None if it has another shape."""
+        out, width = pair.b.shape[0], pair.a.shape[1]
+        if pair.is_embedding:
+            return True if tensor.shape == (width, out) else None
+        fits = [
+            transposed for transposed in (False, True) if tensor.shape == ((width, out) if transposed else (out, width))
+        ]
+        if len(fits) < 2:
+            return fits[0] if fits else None
+        return self.settings.is_transposed or self.base.config.get("model_type") in _CONV1D
+
+    def _add_to_bias(self, module: str, bias: Tensor, scaling: float) -> None:
+        name = self._named(f"{module}.bias")
+        if name is None or self.tensors[name].shape != bias.shape:
+            what = "has no bias" if name is None else f"has the shape {list(self.tensors[name].shape)}"
+            self.problems.append(f"{quoted(module)}: changes a bias of {list(bias.shape)}, but the base's {what}")
+        elif self._is_wide(name):
+            factor = Factor(bias, index=1, rank=bias.elements)
+            self._put(name, LowRank(self.tensors[name], None, factor, 1, scaling), module)
+
+    # --- parameters by name ------------------------------------------------------------------------------------------
+
+    def _targets(self, module: str) -> list[str]:
+        """The last parts of `target_parameters` that this module may have, in the order in which it declares them."""
+        found = [name.rpartition(".") for name in self.settings.parameters]
+        names = {last for start, _, last in found if f".{module}".endswith(f".{start}" if start else "")}
+        return sorted(names, key=lambda name: (_DECLARED.index(name) if name in _DECLARED else -1, name))
+
+    def _parameters(self, pairs: Sequence[_Pair]) -> Iterator[tuple[_Pair, _AdaptedParameter, bool]]:
+        """For each pair of a targeted parameter, the parameter, and whether the factors are transposed.
+
+        Keys do not name the parameter: each one that a module targets is wrapped in another layer, the first inmost.
+        """
+        wrapped: dict[str, list[_Pair]] = {}
+        for pair in pairs:
+            wrapped.setdefault(pair.plain, []).append(pair)
+        for module, group in wrapped.items():
+            targets = self._targets(module)
+            if not targets:
+                continue
+            group.sort(key=lambda pair: -pair.depth)
+            found = [parameter for name in targets if (parameter := self._parameter(module, name)) is not None]
+            chosen = self._assigned(module, group, found)
+            shown = {orientation for pair, parameter in chosen for orientation in _only(parameter.orientations(pair))}
+            for pair, parameter in chosen:
+                fits = parameter.orientations(pair)
+                if len(fits) > 1:
+                    fits = shown or ({True} if self._is_old else self._shown_by_base(module)) or fits
+                if len(fits) > 1:
+                    self.problems.append(
+                        f"{quoted(module)}: {parameter.name} is square, {list(parameter.shape)}, so its shape does not "
+                        "tell which factor is on which side; merge the adapter into its base with PEFT"
+                    )
+                else:
+                    yield pair, parameter, fits.pop()
+
+    @property
+    def _is_old(self) -> bool:
+        """Whether a version of PEFT wrote it that took the second dimension of experts for the input."""
+        return self.settings.version is not None and self.settings.version < (0, 19)
+
+    def _shown_by_base(self, module: str) -> set[bool]:
+        """Whether the base stores experts as (in, out), if its first parameter tells: of gpt-oss, all are square."""
+        gate = self._parameter(module, "gate_up_proj")
+        width = self.base.config.get("hidden_size")
+        found = {transposed for transposed in (False, True) if gate and gate.shape[1 if transposed else 2] == width}
+        return _only(found)
+
+    def _assigned(
+        self, module: str, group: Sequence[_Pair], found: Sequence[_AdaptedParameter]
+    ) -> list[tuple[_Pair, _AdaptedParameter]]:
+        """The pairs of a module with their parameters: in the order of declaration, or as only the shapes allow."""
+        if len(found) < len(group):
+            names = ", ".join(parameter.name for parameter in found) or "none"
+            self.problems.append(
+                f"{quoted(module)}: changes {len(group)} parameters, but of those that target_parameters names the "
+                f"base has {names}"
+            )
+            return []
+        orders = [
+            list(zip(group, order, strict=True))
+            for order in permutations(found[:6], len(group))
+            if all(parameter.orientations(pair) for pair, parameter in zip(group, order, strict=True))
+        ]
+        declared = [order for order in orders if [parameter for _, parameter in order] == list(found)]
+        if declared and all(parameter.name in _DECLARED for parameter in found):
+            return declared[0]
+        if len(orders) == 1:
+            return orders[0]
+        shapes = "; ".join(f"A {list(pair.a.shape)}, B {list(pair.b.shape)}" for pair in group)
+        known = "; ".join(f"{parameter.name} {list(parameter.shape)}" for parameter in found)
+        why = "fit them in more than one way" if orders else "do not fit them; is it an adapter of another model?"
+        self.problems.append(f"{quoted(module)}: the base has {known}, and the factors ({shapes}) {why}")
+        return []
+
+    def _parameter(self, module: str, name: str) -> _AdaptedParameter | None:
+        """A parameter of the base: a tensor, or a tensor for each expert."""
+        whole = self._named(f"{module}.{name}")
+        if whole is not None:
+            shape = self.base.tensors[whole].shape
+            return _AdaptedParameter(name, shape, ((whole, -1, 0),)) if len(shape) in (2, 3) else None
+        for parts in _EXPERTS.get(name, ()):
+            if len(parts) > 1 and interleaves_gates(self.base.config):
+                continue
+            names = [self._of_expert(module, 0, part) for part in parts]
+            if all(names):
+                return self._of_experts(module, name, parts)
+        return None
+
+    def _of_expert(self, module: str, expert: int, part: str) -> str | None:
+        """The base's name of a tensor of one expert."""
+        return self._named(f"{module}.{expert}.{part}.weight")
+
+    def _of_experts(self, module: str, name: str, parts: Sequence[str]) -> _AdaptedParameter | None:
+        found: list[tuple[str, int, int]] = []
+        expert = 0
+        shapes = set()
+        while (first := self._of_expert(module, expert, parts[0])) is not None:
+            names = [first, *(self._of_expert(module, expert, part) for part in parts[1:])]
+            row = 0
+            for tensor in names:
+                if tensor is None or len(self.base.tensors[tensor].shape) != 2:
+                    return None
+                found.append((tensor, expert, row))
+                row += self.base.tensors[tensor].shape[0]
+            shapes.add((row, self.base.tensors[first].shape[1]))
+            expert += 1
+        return _AdaptedParameter(name, (expert, *shapes.pop()), tuple(found)) if len(shapes) == 1 else None
+
+    def _add_to_parameter(self, pair: _Pair, parameter: _AdaptedParameter, transposed: bool) -> None:
+        experts = parameter.experts
+        scaling = self.settings.scaling(f"{pair.plain}.{parameter.name}", pair.a.shape[0] // experts)
+        for name, expert, row in parameter.parts:
+            if not self._is_wide(name) or not self._is_first("changes", name, pair.module):
+                return
+            left, right, rank = pair.factors(experts, transposed=transposed, expert=max(expert, 0), row=row)
+            self._put(name, LowRank(self.tensors[name], left, right, rank, scaling), pair.module)
+
+
+def _plain(tensor: Tensor) -> str:
+    """The name of what a tensor replaces, without wrappers."""
+    return _SAVED.sub("", tensor.name.replace(_BASE_LAYER, ".").replace(".token_adapter.", "."))
+
+
+def _only(found: set[bool]) -> set[bool]:
+    """The only member, if there is one only."""
+    return found if len(found) == 1 else set()
+
+
+FORMAT = Format(ADAPTER, "LoRA adapters of PEFT", find, open_folder, needs_base=True, priority=70)

@@ -1,0 +1,146 @@
+"""Makes of a folder of codes and scales the tensors of the model without quantisation. Reads no weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ramerge.formats.encodings.encoding import Decoding, Encoding
+from ramerge.formats.encodings.registry import ENCODINGS
+from ramerge.formats.format import Contents
+from ramerge.foundation.dtypes import FROM_FULL_NAME, full_dtype
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import brief, quoted
+from ramerge.storage.place import Place
+from ramerge.tensors.checkpoint import Quantised
+
+KEYS = ("quantization_config", "compression_config")
+"""Keys of `config.json` that declare a quantisation."""
+
+ADVICE = "merge the unquantised checkpoints and quantise the result"
+# Endings of names that only quantised checkpoints have: codes that are not decoded, and scales.
+_PACKED = re.compile(r"\.(qweight|qzeros|g_idx|absmax|quant_map|weight_packed|SCB)$")
+_SCALES = re.compile(r"(_scale_inv|\bweight_scale|\bweight_global_scale|_blocks|_scales)$")
+# Of activations, caches and outputs: no weights of the model, but a part of the quantised checkpoint.
+_OF_ACTIVATIONS = re.compile(
+    r"\.(input|activation|output|q|k|v|kv)_(scale|global_scale|zero_point)(_ub)?$|_proj_(input|activation)_scale$"
+)
+
+
+def declared(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What a configuration, or the one of its text model, says about quantisation; None if it says nothing."""
+    text = config.get("text_config")
+    parts = (config, text if isinstance(text, Mapping) else {})
+    stated = (part.get(key) for part in parts for key in KEYS)
+    return next((found for found in stated if isinstance(found, Mapping)), None)
+
+
+def method_of(quantisation: Mapping[str, Any]) -> str:
+    """The name of a declared quantisation, such as `gptq` or `fp8`."""
+    return brief(str(quantisation.get("quant_method", quantisation.get("format", "unknown method"))), 100)
+
+
+def without_declaration(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration that does not declare a quantisation."""
+    found = {key: value for key, value in config.items() if key not in KEYS}
+    if isinstance(text := found.get("text_config"), Mapping):
+        found["text_config"] = without_declaration(text)
+    return found
+
+
+def decode(directory: Place, contents: Contents, *, ignore: bool) -> tuple[Contents, Quantised | None]:
+    """The contents as those of the model without quantisation, and how they are stored; None if they are not quantised.
+
+    Args:
+        directory: for messages.
+        contents: what the folder holds.
+        ignore: whether the configuration may declare a quantisation that the tensors do not have, or that is not known.
+
+    Raises:
+        CheckpointError: weights are quantised in a way that is not known, scales are missing, or their shapes or dtypes
+            do not fit; all problems are listed.
+    """
+    found = declared(contents.config)
+    method = method_of(found) if found is not None else ""
+    encoding = next((each for each in ENCODINGS if each.method == method), None)
+    if found is None or encoding is None:
+        packed = sorted({match[1] for tensor in contents.tensors if (match := _PACKED.search(tensor.name))})
+        if (found is not None or packed) and not ignore:
+            what = method or f"tensors named {', '.join(packed)}"
+            raise CheckpointError(f"{directory}: quantised weights ({what}) cannot be merged; {ADVICE}")
+        return contents, None
+    decoding = Decoding(
+        {tensor.name: tensor for tensor in contents.tensors}, found, stated_dtype(contents.config) or "BF16"
+    )
+    encoding.decode(decoding)
+    if not decoding.problems and not decoding.tensors:
+        if ignore:
+            return contents, None
+        text = f"config.json declares quantised weights ({method}), but no tensor is; remove the declaration from it"
+        decoding.problems.append(text)
+    _check_rest(decoding)
+    if decoding.problems:
+        raise CheckpointError(
+            f"{directory}: {text}" if text.startswith("config.json") else text for text in decoding.problems
+        )
+    return _decoded(contents, decoding, encoding, found)
+
+
+def _check_rest(decoding: Decoding) -> None:
+    """Refuse decoded tensors whose names are taken, and scales and codes that belong to nothing."""
+    left = [name for name in decoding.stored if name not in decoding.tensors and name not in decoding.hidden]
+    for tensor in decoding.tensors.values():
+        if tensor.name in decoding.stored and tensor.name not in decoding.tensors:
+            decoding.problem(decoding.stored[tensor.name], "is stored both quantised and as it is")
+    if decoding.problems:
+        return
+    for name in left:
+        if _SCALES.search(name) or _PACKED.search(name):
+            decoding.problem(decoding.stored[name], "belongs to no quantised tensor that is known")
+
+
+def _decoded(
+    contents: Contents, decoding: Decoding, encoding: Encoding, config: Mapping[str, Any]
+) -> tuple[Contents, Quantised]:
+    extras = {
+        name: tensor
+        for name, tensor in decoding.stored.items()
+        if name not in decoding.hidden and _OF_ACTIVATIONS.search(name)
+    }
+    dropped = decoding.hidden | extras.keys()
+
+    def names(stored: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(decoding.tensors.get(name, decoding.stored[name]).name for name in stored if name not in dropped)
+
+    shards = {shard: names(stored) for shard, stored in contents.shards.items()}
+    tensors = tuple(
+        decoding.tensors.get(tensor.name, tensor) for tensor in contents.tensors if tensor.name not in dropped
+    )
+    title = brief(encoding.title(config), 200)
+    note = f"{len(decoding.tensors):,} quantised tensors ({title}) are dequantised as they are read, in float32"
+    if extras:
+        note += (
+            f"; {len(extras):,} scales of activations and caches, such as {quoted(next(iter(extras)))}, are not merged"
+        )
+    made = replace(
+        contents,
+        tensors=tensors,
+        shards={shard: held for shard, held in shards.items() if held},
+        config=without_declaration(contents.config),
+        notes=(*contents.notes, note),
+    )
+    names_of_decoded = frozenset(tensor.name for tensor in decoding.tensors.values())
+    return made, Quantised(title, names_of_decoded, decoding.dtype, extras, contents.shards)
+
+
+def stated_dtype(config: Mapping[str, Any]) -> str | None:
+    """Safetensors' name of the dtype that a configuration states for the weights, before they were quantised."""
+    text = config.get("text_config")
+    for part in (config, text if isinstance(text, Mapping) else {}):
+        for key in ("dtype", "torch_dtype"):
+            name = full_dtype(part.get(key))
+            if isinstance(name, str) and name in FROM_FULL_NAME:
+                return FROM_FULL_NAME[name]
+    return None

@@ -1,0 +1,8 @@
+"""All encodings. To add one, write a file and add its row here."""
+
+from __future__ import annotations
+
+from ramerge.formats.encodings import compressed, fbgemm, fp8, mxfp4
+from ramerge.formats.encodings.encoding import Encoding
+
+ENCODINGS: tuple[Encoding, ...] = (fp8.ENCODING, compressed.ENCODING, mxfp4.ENCODING, fbgemm.ENCODING)

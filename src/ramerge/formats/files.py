@@ -1,0 +1,270 @@
+"""What formats share: files that must be there and stay in their folder, indices, and config.json."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ramerge.formats.format import Contents, Opening
+from ramerge.foundation.errors import AGAIN, CheckpointError, reason
+from ramerge.foundation.jsontext import JsonLimits, read
+from ramerge.foundation.pool import Pool
+from ramerge.foundation.text import quoted
+from ramerge.storage.place import Place, Remote
+from ramerge.tensors.identity import Identity, identify
+from ramerge.tensors.paths import climbs_out, is_too_long, leads_outside, linked_out
+from ramerge.tensors.tensor import Tensor
+
+# Enough for a configuration, or an index of 150,000 tensors.
+_LIMITS = JsonLimits(size=32_000_000, signs=1_000_000)
+_MOST_FILES = 10_000
+_MOST_TWICE = 100
+_REQUESTS = 16
+_MINUTES = 30
+
+
+def read_json(path: Place) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        CheckpointError: the file cannot be read, is too large, not JSON, or not an object; see `jsontext`.
+    """
+    try:
+        return read(path, _LIMITS)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}; correct it, or {AGAIN}") from error
+
+
+def read_config(folder: Place) -> dict[str, Any]:
+    """The folder's `config.json`; empty if there is none.
+
+    Raises:
+        CheckpointError: as for `read_json`.
+    """
+    path = folder / "config.json"
+    return read_json(path) if path.exists() else {}
+
+
+def written_apart(folder: Place, identities: Iterable[Identity]) -> tuple[str, ...]:
+    """A warning if the files of a model's parts were written at very different times. Nothing else tells steps."""
+    times = sorted(identity.modified_ns for identity in identities)
+    if not times or times[-1] - times[0] <= _MINUTES * 60 * 10**9:
+        return ()
+    return (
+        f"{folder}: between the first and the last file that was written are more than {_MINUTES} minutes; make sure "
+        "that all are of one step",
+    )
+
+
+def tag_of(path: Place) -> str | None:
+    """What a trainer's small file says the latest step is; None if there is no such file, or it says no plain name."""
+    if not path.is_file():  # a pipe would never end
+        return None
+    try:
+        with path.open("rb") as file:
+            text = file.read(256).decode("ascii", "replace").strip()
+    except OSError:
+        return None
+    return text if re.fullmatch(r"\w[\w .-]*", text) else None
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of a model whose trainer does not write a `config.json` beside its weights.
+
+    Attributes:
+        config: `config.json`; empty if there is none.
+        metadata_folder: its folder, which has the tokenizer too.
+        files: the identity of `config.json`, if it was read here.
+        notes: where it is from.
+    """
+
+    config: Mapping[str, Any]
+    metadata_folder: Place
+    files: Mapping[Place, Identity]
+    notes: tuple[str, ...] = ()
+
+
+def about_model(folder: Place, places: Iterable[Place], opening: Opening) -> About:
+    """The `config.json` of the first of the places that has one, otherwise the base's.
+
+    Raises:
+        CheckpointError: as for `read_json`, and if it links to a file outside of its folder.
+    """
+    for place in places:
+        if (place / "config.json").is_file():
+            check_files(place, ["config.json"], in_index=False, allow_outside_links=opening.allow_outside_links)
+            files = identify([place / "config.json"])
+            return About(read_config(place), place, files)
+    if opening.base is None:
+        return About({}, folder, {})
+    metadata_folder = opening.base.metadata_folder
+    note = f"{folder}: there is no config.json; that of the base ({metadata_folder}) is used, and its tokenizer"
+    return About(opening.base.config, metadata_folder, {}, (note,))
+
+
+def read_index(path: Place, suffix: str) -> tuple[list[str], dict[str, str]]:
+    """The weight files that an index names, sorted, and its map of tensors to files.
+
+    Raises:
+        CheckpointError: it is not an index, names files outside of the folder, or files without this suffix.
+    """
+    return weight_files(path, read_json(path).get("weight_map"), suffix)
+
+
+def weight_files(path: Place, weight_map: Any, suffix: str) -> tuple[list[str], dict[str, str]]:
+    """The files that an index's map of tensors names, sorted, and the map.
+
+    Args:
+        path: of the index, for messages.
+        weight_map: the map.
+        suffix: of the files.
+
+    Raises:
+        CheckpointError: it is no such map, names files outside of the folder, or files without this suffix.
+    """
+    if (
+        not isinstance(weight_map, dict)
+        or not weight_map
+        or not all(isinstance(name, str) for name in weight_map.values())
+    ):
+        raise CheckpointError(f"{path}: weight_map must map tensor names to file names")
+    files = list(dict.fromkeys(weight_map.values()))
+    if len(files) > _MOST_FILES:
+        raise CheckpointError(f"{path}: names {len(files):,} files; a checkpoint has at most {_MOST_FILES:,}")
+    for wrong, what in ((climbs_out, "leads out of the checkpoint's folder"), (is_too_long, "is too long")):
+        if any(map(wrong, files)):
+            raise CheckpointError(f"{path}: the shard path {quoted(name)} {what}" for name in files if wrong(name))
+    others = [name for name in files if not name.endswith(suffix)]
+    if others:
+        raise CheckpointError(f"{path}: shard {quoted(name)} is not a {suffix} file" for name in others)
+    return sorted(files), weight_map
+
+
+def open_files(
+    folder: Place,
+    index: str,
+    files: Sequence[str],
+    listed: Mapping[str, str] | None,
+    tensors_of: Callable[[Place], list[Tensor]],
+    opening: Opening,
+) -> Contents:
+    """The tensors of one file or several, each with all of its tensors.
+
+    Args:
+        folder: the folder.
+        index: name of the index.
+        files: names of the weight files.
+        listed: the index's map of tensors to files; None without an index.
+        tensors_of: the tensors of a file.
+        opening: whether links may lead outside.
+
+    Raises:
+        CheckpointError: a file is missing or wrong, or disagrees with the index; all problems are listed.
+    """
+    identities = identify(path for path in (folder / index, folder / "config.json") if path.is_file())
+    check_files(folder, files, in_index=listed is not None, allow_outside_links=opening.allow_outside_links)
+    identities |= identify(folder / name for name in files)
+    tensors: dict[str, Tensor] = {}
+    shards: dict[str, tuple[str, ...]] = {}
+    problems: list[str] = []
+    for name, found in zip(files, opened_each([folder / name for name in files], tensors_of), strict=True):
+        if isinstance(found, CheckpointError):
+            problems.extend(found.problems)
+            continue
+        twice = [tensor.name for tensor in found if tensor.name in tensors]
+        problems += [
+            f"{folder / name}: tensor {quoted(each)} is also in {tensors[each].path.name}"
+            for each in twice[:_MOST_TWICE]
+        ]
+        if len(twice) > _MOST_TWICE:  # further files would take minutes to say the same
+            problems.append(f"{folder / name}: {len(twice) - _MOST_TWICE:,} more of its tensors are in other files too")
+            break
+        shards[name] = tuple(tensor.name for tensor in found)
+        tensors.update({tensor.name: tensor for tensor in found})
+    if listed is not None and not problems:
+        problems += check_index(folder, listed, shards)
+    config: dict[str, Any] = {}
+    try:
+        config = read_config(folder)
+    except CheckpointError as error:
+        problems.extend(error.problems)
+    if problems:
+        raise CheckpointError(problems)
+    return Contents(tuple(tensors.values()), identities, config, folder, shards)
+
+
+def opened_each(
+    paths: Sequence[Place], tensors_of: Callable[[Place], list[Tensor]]
+) -> Iterator[list[Tensor] | CheckpointError]:
+    """The tensors of each file, or what is wrong with it, in order; side by side if requests take the time.
+
+    Args:
+        paths: the files.
+        tensors_of: the tensors of a file.
+    """
+
+    def opened(path: Place) -> list[Tensor] | CheckpointError:
+        try:
+            return tensors_of(path)
+        except CheckpointError as error:
+            return error
+
+    if any(isinstance(path, Remote) for path in paths):
+        return Pool(_REQUESTS, lambda: None).map(lambda _, path: opened(path), paths)
+    return map(opened, paths)
+
+
+def check_files(folder: Place, names: Iterable[str], *, in_index: bool, allow_outside_links: bool) -> None:
+    """Refuse weight files that are missing, and links that lead out of the folder.
+
+    Raises:
+        CheckpointError: all such files are listed.
+    """
+    files = list(names)
+    if isinstance(folder, Remote):
+        folder.storage.expect([(folder / name).key for name in files])
+    problems = [
+        f"{folder / name}: {_absence(folder / name, in_index)}" for name in files if not (folder / name).is_file()
+    ]
+    if not allow_outside_links:
+        problems += [
+            linked_out(folder / name) for name in (*files, "config.json") if leads_outside(folder / name, folder)
+        ]
+    if problems:
+        raise CheckpointError(problems)
+
+
+def _absence(path: Place, in_index: bool) -> str:
+    if isinstance(path, Path) and os.path.lexists(path):
+        return "is not a regular file" if path.exists() else "is a broken link"
+    return "the index names this file, but it is missing" if in_index else "is missing"
+
+
+def check_index(folder: Place, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Where an index and the files disagree.
+
+    Args:
+        folder: for messages.
+        listed: the index's map of tensors to files.
+        shards: the files, each with the names of the tensors that it holds.
+    """
+    actual = {name: shard for shard, names in shards.items() for name in names}
+    problems = []
+    for name, shard in listed.items():
+        if name not in actual:
+            problems.append(f"{folder / shard}: the index says it holds {quoted(name)}, but it does not")
+        elif actual[name] != shard:
+            problems.append(f"{folder}: the index says {quoted(name)} is in {shard}, but it is in {actual[name]}")
+    problems += [
+        f"{folder / shard}: holds {quoted(name)}, which the index does not list"
+        for name, shard in actual.items()
+        if name not in listed
+    ]
+    return problems

@@ -1,0 +1,124 @@
+"""What a format is: how to know a folder that is written in it, and how to open such a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ramerge.foundation.errors import CheckpointError
+from ramerge.storage.place import Place, Remote
+from ramerge.tensors.checkpoint import Checkpoint, Quantised
+from ramerge.tensors.identity import Identity
+from ramerge.tensors.tensor import Tensor
+
+ADAPTER = "adapter"
+"""The name of the format of LoRA adapters, of which plans say more."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a format may need to open a folder.
+
+    Attributes:
+        allow_outside_links: whether files may be links that lead out of the folder.
+        base: the model that an adapter or a delta changes, where one is known.
+    """
+
+    allow_outside_links: bool = False
+    base: Checkpoint | None = None
+
+    def needed(self, folder: Place, what: str, model: str = "the model") -> Checkpoint:
+        """The base of a folder that holds changes.
+
+        Args:
+            folder: that folder.
+            what: it is, such as `a delta`.
+            model: what the base must be, in words.
+
+        Raises:
+            CheckpointError: none is known.
+        """
+        if self.base is None:
+            raise CheckpointError(
+                f"{folder}: is {what}, which is nothing without its model: give {model} as the base (--base MODEL), or "
+                f"write MODEL+{folder}"
+            )
+        return self.base
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a folder holds.
+
+    Attributes:
+        tensors: in the order in which the output shall have them.
+        files: the identity of every file that was read or will be, from before it was read.
+        config: the model's `config.json`; empty if there is none.
+        metadata_folder: the folder with `config.json`, tokenizer and other files that belong to the model.
+        shards: names of safetensors files, each with the names of its tensors; empty if the folder has no such files.
+        notes: what a user should know about how the folder is read.
+        warnings: what is probably not what a user wants.
+        tokenizers: folders whose tokenizer files replace those of `metadata_folder`, the later before the earlier.
+        quantised: how the model is stored that an adapter changes, if it is quantised.
+        vocabulary: rows of the embeddings if there are not as many as `config.json` in `metadata_folder` says.
+        untied: whether the output embeddings are a tensor of their own although `config.json` ties them.
+        companions: the files beside the weights by name, where they are not those of `metadata_folder`.
+        lineage: the digest of the model that deltas began with, and of what each of them gives.
+        delta: the folder with the delta in ramerge's layout, where it is one.
+    """
+
+    tensors: tuple[Tensor, ...]
+    files: Mapping[Place, Identity]
+    config: Mapping[str, Any]
+    metadata_folder: Place
+    shards: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    tokenizers: tuple[Place, ...] = ()
+    quantised: Quantised | None = None
+    vocabulary: int | None = None
+    untied: bool = False
+    companions: Mapping[str, Place] | None = None
+    lineage: tuple[str, ...] = ()
+    delta: Place | None = None
+
+
+def local(open_folder: Callable[[Path, Opening], Contents]) -> Callable[[Place, Opening], Contents]:
+    """A way to open folders that are on this machine, which refuses others."""
+
+    def opened(folder: Place, opening: Opening) -> Contents:
+        if isinstance(folder, Remote):
+            raise CheckpointError(
+                f"{folder}: holds files of a kind that is read on this machine only (elsewhere: safetensors files, "
+                "adapters and deltas in them); copy the folder here, or convert it first (ramerge convert)"
+            )
+        return open_folder(folder, opening)
+
+    return opened
+
+
+@dataclass(frozen=True)
+class Format:
+    """A way in which checkpoints are stored.
+
+    Attributes:
+        name: in recipes' records and messages.
+        title: in words.
+        find: the folder that holds the weights, given the folder that a user names: that folder itself, or one inside
+            of it; None if it is not of this format. Looks at names of files only.
+        open: reads headers, not weights. It raises CheckpointError with all problems.
+        needs_base: whether it holds changes of a model, and can so be added to one.
+        priority: a folder is tried in the format of the highest priority first; formats of equal priority must not know
+            the same folders.
+        interface: the version of the interface that a plug-in's format is written for; see `ramerge.plugins`.
+    """
+
+    name: str
+    title: str
+    find: Callable[[Place], Place | None]
+    open: Callable[[Place, Opening], Contents]
+    needs_base: bool = False
+    priority: int = 0
+    interface: int | None = None

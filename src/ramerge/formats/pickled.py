@@ -1,0 +1,77 @@
+"""`pytorch_model.bin`, one or several with an index: dictionaries of tensors that `torch.save` wrote."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ramerge.formats.files import open_files, read_index
+from ramerge.formats.format import Contents, Format, Opening, local
+from ramerge.formats.torchfile.load import View, load_file
+from ramerge.formats.views import tensor_of, without_ties
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
+from ramerge.storage.place import Place, Remote
+from ramerge.tensors.tensor import Tensor
+
+INDEX = "pytorch_model.bin.index.json"
+ONE_FILE = "pytorch_model.bin"
+
+
+def find(folder: Place) -> Place | None:
+    """The folder itself if it holds pickled weights."""
+    return folder if (folder / ONE_FILE).exists() or (folder / INDEX).exists() else None
+
+
+def open_folder(folder: Path, opening: Opening) -> Contents:
+    """Find the tensors.
+
+    Raises:
+        CheckpointError: a file is missing or wrong; all problems are listed.
+    """
+    if (folder / ONE_FILE).exists():
+        found = open_files(folder, INDEX, [ONE_FILE], None, tensors_of, opening)
+    else:
+        found = open_files(folder, INDEX, *read_index(folder / INDEX, ".bin"), tensors_of, opening)
+    kept, notes = without_ties(found.tensors, found.config)
+    names = {tensor.name for tensor in kept}
+    layout = {_renamed(file): tuple(name for name in held if name in names) for file, held in found.shards.items()}
+    shards = {file: held for file, held in layout.items() if held}
+    return replace(found, tensors=tuple(kept), shards=shards, notes=notes)
+
+
+def tensors_of(path: Place) -> list[Tensor]:
+    """The tensors of a file, in the order in which they were saved.
+
+    Raises:
+        CheckpointError: it does not hold a dictionary of tensors; see `torchfile.load`.
+    """
+    if isinstance(path, Remote):
+        raise CheckpointError(f"{path}: a file of torch.save is read on this machine only; copy it here, or convert it")
+    state = load_file(path)
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(value, View) for name, value in state.items()
+    ):
+        keys = [quoted(key) for key in list(state)[:3] if isinstance(key, str)] if isinstance(state, dict) else []
+        raise CheckpointError(
+            f"{path}: must hold a dictionary of tensors, and has {', '.join(keys) or 'no names'}; save "
+            "model.state_dict() with save_pretrained"
+        )
+    problems: list[str] = []
+    tensors = []
+    for name, view in state.items():
+        try:
+            tensors.append(tensor_of(name, view))
+        except CheckpointError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise CheckpointError(problems)
+    return tensors
+
+
+def _renamed(shard: str) -> str:
+    """Name of an output file: that of the .bin file, with the ending .safetensors."""
+    return shard.replace("pytorch_model", "model").removesuffix(".bin") + ".safetensors"
+
+
+FORMAT = Format("bin", "pytorch_model.bin", find, local(open_folder), priority=60)

@@ -1,0 +1,104 @@
+"""What the formats share that torch writes: tensors of its files as tensors of a checkpoint, tied tensors, names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ramerge.formats.torchfile.load import View
+from ramerge.foundation.dtypes import itemsize
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
+from ramerge.tensors.embeddings import EMBEDDINGS, HEADS, is_tied
+from ramerge.tensors.origins import Box, Pieces, PlacedPiece, Transposed, is_covered
+from ramerge.tensors.tensor import Stored, Tensor
+
+# Parts of names that torch's wrappers of modules put in, and that are no part of the model.
+_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+
+
+def unwrapped(name: str) -> str:
+    """A tensor's name without the names of wrappers around its modules."""
+    return _WRAPPERS.sub("", name)
+
+
+def tensor_of(name: str, view: View) -> Tensor:
+    """A tensor of a file of torch.
+
+    Raises:
+        CheckpointError: its elements lie neither in row-major order nor transposed.
+    """
+    shape, strides = view.shape, view.strides
+    origin = Stored(
+        view.storage.path,
+        view.storage.offset + view.start * itemsize(view.dtype),
+        view.nbytes,
+    )
+    if _is_row_major(shape, strides):
+        return Tensor(name, view.dtype, shape, origin)
+    turned, steps = _swapped(shape), _swapped(strides)
+    if len(shape) > 1 and _is_row_major(turned, steps):
+        return Tensor(name, view.dtype, shape, Transposed(Tensor("", view.dtype, turned, origin)))
+    raise CheckpointError(
+        f"{view.storage.path}: tensor {quoted(name)}: its elements of shape {list(shape)} lie at distances of "
+        f"{list(strides)}, which is not read; save it again after .contiguous()"
+    )
+
+
+def _swapped(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return (*numbers[:-2], *numbers[:-3:-1])
+
+
+def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements follow one another. The stride of a dimension of one element says nothing."""
+    step = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != step:
+            return 0 in shape
+        step *= extent
+    return True
+
+
+def assembled(name: str, dtype: str, shape: tuple[int, ...], pieces: Sequence[PlacedPiece]) -> Tensor:
+    """A tensor that is made up of pieces.
+
+    Raises:
+        ValueError: they overlap, leave holes, lie outside, or are of another dtype; the message says which.
+    """
+    others = sorted({piece.tensor.dtype for piece in pieces} - {dtype})
+    if others:
+        raise ValueError(f"is {dtype}, but a piece of it is {others[0]}")
+    boxes = [(piece.offsets, piece.tensor.shape) for piece in pieces]
+    if wrong := is_covered(shape, boxes):
+        raise ValueError(wrong)
+    filled = tuple(piece for piece in pieces if piece.tensor.elements)
+    if len(filled) == 1 and filled[0].tensor.shape == shape:
+        return Tensor(name, dtype, shape, filled[0].tensor.origin)
+    if any(Box.of(shape, piece.offsets, piece.tensor.shape) is None for piece in filled):
+        raise ValueError("is sharded along several inner dimensions, which is not read")
+    # without names, so that the origins of tied tensors are equal
+    parts = tuple(PlacedPiece(piece.offsets, replace(piece.tensor, name="")) for piece in filled or pieces)
+    return Tensor(name, dtype, shape, Pieces(parts))
+
+
+def without_ties(tensors: Iterable[Tensor], config: Mapping[str, Any]) -> tuple[list[Tensor], tuple[str, ...]]:
+    """Tensors without an output embedding that the model ties to the input's, as `save_pretrained` writes them, and
+    notes on it.
+
+    It is left out only if its elements are the same bytes of the same files, so nothing must be compared.
+    """
+    found = list(tensors)
+    if not is_tied(config):
+        return found, ()
+    inputs = [tensor for tensor in found if tensor.name.endswith(EMBEDDINGS)]
+    kept, notes = [], []
+    for tensor in found:
+        is_head = tensor.name.endswith(HEADS)
+        twin = next((one for one in inputs if replace(one, name=tensor.name) == tensor), None) if is_head else None
+        if twin is None:
+            kept.append(tensor)
+        else:
+            notes.append(f"{quoted(tensor.name)} is tied to {quoted(twin.name)}: the same bytes; it is read once")
+    return kept, tuple(notes)

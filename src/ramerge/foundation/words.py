@@ -1,0 +1,60 @@
+"""Words of a command line that hold keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.yamltext import parse_scalar
+
+
+def read_varied(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """What `--vary KEY=V,V,...` asks for; a list in YAML, such as `[[1, 2], [3, 4]]`, for values with commas.
+
+    Raises:
+        RecipeError: not of that form, or a key is given twice.
+    """
+    given = pairs("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2")
+    keys = [key for key, _ in given]
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice:
+        raise RecipeError([f"--vary {key}: is given twice" for key in twice])
+    varied: dict[str, list[Any]] = {}
+    for key, text in given:
+        values = parse_scalar(text) if text.startswith("[") else None
+        parts = text.split(",")
+        if not isinstance(values, list) and not all(part.strip() for part in parts):
+            raise RecipeError(f"--vary {key}={text}: a value is missing between commas")
+        varied[key] = values if isinstance(values, list) else [parse_scalar(part) for part in parts]
+    return varied
+
+
+def pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
+    """Keys and values of `KEY=VALUE`.
+
+    Args:
+        flag: which flag it is, for messages.
+        texts: the words.
+        form: what they must be, for messages.
+
+    Raises:
+        RecipeError: a word has no key or no value.
+    """
+    parts = [(text, *text.partition("=")) for text in texts]
+    wrong = [f"{flag} {text}: must be {form}" for text, left, _, right in parts if not left or not right]
+    if wrong:
+        raise RecipeError(wrong)
+    return [(left, right) for _, left, _, right in parts]
+
+
+def one_agent(texts: Iterable[str]) -> tuple[str, str]:
+    """Name and model of `--agent`, for a command that takes one.
+
+    Raises:
+        RecipeError: there is none, several, or it is not of the form.
+    """
+    agents = pairs("--agent", texts, "NAME=MODEL, such as --agent code=./coder")
+    if len(agents) != 1:
+        raise RecipeError(f"--agent: exactly one agent is needed, not {len(agents)}: --agent NAME=MODEL")
+    return agents[0]

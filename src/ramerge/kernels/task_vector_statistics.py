@@ -1,0 +1,465 @@
+"""One read of base and agents for everything that `ramerge analyze` says about task vectors.
+
+Elements that no agent changed, which are most of them after RL, add nothing to any figure. So those that an agent
+changed are gathered first, from a segment of the inputs. Of these a chunk is widened into small arrays that stay in the
+nearest cache; then one short loop after another takes a figure of it. Loops over integers and over sums of floats are
+vectorised; only the histograms are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.kernels import native
+from ramerge.kernels.formats import ELEMENTS, Loop
+from ramerge.kernels.rounding import Counters, kept_base, names_of, rounded
+
+Words = NDArray[Any]
+
+# Magnitudes by float32 exponent: bin 0 for 0, then 2^-40 and below, 2^-39, ..., 2^7 and above.
+EXPONENT_BINS, LEAST_EXPONENT = 49, -40
+# Magnitudes in units of the base's last place, by exponent: bin 0 for 0, then 2^-16 and below, ..., 2^15 and above.
+ULP_BINS, LEAST_ULP = 33, -16
+# What a merge leaves of a moved element: as much as the agent moved it, less, the opposite, nothing.
+FATES = ("kept", "diluted", "flipped", "lost")
+# What is compared: RAM, the mean of all task vectors, and the merge that was asked for.
+MERGES = ("ram", "average", "merge")
+# An element is kept if it is left with this part of what the agent moved it by.
+KEPT = 0.99
+
+_CHUNK = 1024
+# What is gathered of a segment stays in the second cache, and fills its chunks but for the last one.
+_SEGMENT = 1 << 15
+# Both histograms are counted at once, as adding to a bin is what takes the time. Rows are a power of two apart.
+_ULP_STRIDE = 64
+# Mantissa bits, and the biased float32 exponent below which the unit in the last place does not shrink.
+_LAST_PLACE = {"BF16": (7, 1), "F16": (10, 113), "F32": (23, 1), "F64": (52, 1)}
+
+
+@dataclass(frozen=True)
+class TallyLayout:
+    """Where the figures of `survey` lie, in elements of its two arrays, each `(name, shape)` in order.
+
+    Counts: `masks`, elements by the set of agents that moved them (bit t for agent t); `exponents` and `ulps`, the two
+    histograms of each agent's |tau|; in these three elements that no agent changed may be missing; `agree`, elements
+    that two agents moved in the same direction; `fates`, what becomes of each agent's moved elements in each of
+    `MERGES`.
+
+    Sums: `dots` of task vectors; `moved`, sum of |tau| of the first agent where both moved; `total`, sum of |tau|;
+    `left`, sum of tau times what a merge leaves of it, and `active`, sum of tau^2, over each agent's moved elements.
+    """
+
+    agents: int
+
+    @property
+    def counts(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the integers."""
+        n = self.agents
+        return {
+            "masks": (1 << n,),
+            "exponents": (n, EXPONENT_BINS),
+            "ulps": (n, ULP_BINS),
+            "agree": (n, n),
+            "fates": (len(MERGES), n, len(FATES)),
+        }
+
+    @property
+    def sums(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the float64."""
+        n = self.agents
+        return {"dots": (n, n), "moved": (n, n), "total": (n,), "left": (len(MERGES), n), "active": (n,)}
+
+
+def size_of(shapes: dict[str, tuple[int, ...]]) -> int:
+    """Elements of all arrays together."""
+    return sum(map(math.prod, shapes.values()))
+
+
+def slices(shapes: dict[str, tuple[int, ...]]) -> dict[str, slice]:
+    """Where each array lies in one array of them all."""
+    ends = list(accumulate(map(math.prod, shapes.values()), initial=0))
+    return {name: slice(*bounds) for name, bounds in zip(shapes, pairwise(ends), strict=True)}
+
+
+def survey(
+    loop: Loop,
+    inputs: Sequence[Words],
+    merged: Words,
+    epsilons: Sequence[float],
+    others: Sequence[float],
+    target: str,
+    found: NDArray[np.uint32],
+    by_epsilon: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    sums: NDArray[np.float64],
+) -> bool:
+    """Add to `counts` and `sums` what a stretch of elements holds.
+
+    Elements that are the base's in all agents may be missing in the set of no agents and in the bins of 0: what is
+    missing there is known from the number of elements. So what follows the last element in its word, which is zero in
+    all inputs, does no harm.
+
+    Args:
+        loop: formats of the inputs and of `merged`.
+        inputs: base and N agents, 1-D arrays of these formats' words, of equal length.
+        merged: the merge that was asked for, rounded to `target`; as long as the inputs.
+        epsilons: one for each agent, or only one: it has moved an element where |agent - base| > epsilon, compared in
+            the loop's real type.
+        target: the format to which merges are rounded, whose last place is the unit of `ulps`.
+        others: further thresholds, the same for all agents.
+        found: of `tables`, for fewer than 2^32 elements; `fold` adds it to `counts`.
+        by_epsilon: int64, contiguous, shape (others, 2, N): elements that each agent moved by more than each of
+            `others`, and those that only it did.
+        counts: int64, as `Layout.counts` lays it out.
+        sums: float64, as `Layout.sums` lays it out. Chunks of 1,024 changed elements are added in float32 (of float64
+            inputs in float64), in an order of the processor's choice. What is not finite adds nothing.
+
+    Returns:
+        True if an input or a task vector is not finite.
+    """
+    n = len(inputs) - 1
+    single = Loop(tuple(ELEMENTS[form.name] for form in loop.inputs), ELEMENTS[loop.out.name])
+    forms = (*single.inputs, single.out)
+    arrays = [words.view(form.word) for form, words in zip(forms, (*inputs, merged), strict=True)]
+    numbers = np.zeros((2 * n + len(MERGES)) * _CHUNK, loop.out.real)
+    marks = np.zeros((2 + n) * _CHUNK, np.uint32)
+    kernel = _survey(single, target, len(epsilons))
+    return bool(
+        kernel(
+            *arrays,
+            *[np.empty(_SEGMENT, form.word) for form in forms],
+            *epsilons,
+            np.array(others, loop.out.real),
+            numbers,
+            marks,
+            found,
+            by_epsilon.reshape(-1),
+            counts,
+            sums,
+        )
+    )
+
+
+def tables(agents: int) -> NDArray[np.uint32]:
+    """What `survey` counts sets of agents and both histograms in: zeros."""
+    return np.zeros(2 * _table_size(agents), np.uint32)
+
+
+def fold(found: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
+    """Add tables to `masks` and the two histograms of `counts`, as `Layout.counts` lays them out."""
+    both = found.reshape(2, -1).sum(0, np.int64)
+    agents = next(n for n in range(1, 65) if _table_size(n) == both.size)
+    at = slices(TallyLayout(agents).counts)
+    joint = both[1 << agents :].reshape(agents, EXPONENT_BINS, _ULP_STRIDE)[:, :, :ULP_BINS]
+    counts[at["masks"]] += both[: 1 << agents]
+    counts[at["exponents"]] += joint.sum(2).reshape(-1)
+    counts[at["ulps"]] += joint.sum(1).reshape(-1)
+
+
+_SOURCE = """
+def survey({inputs}, merged, {gathered}, {epsilons}, others, numbers, marks, joint, by_epsilon, counts, sums):
+    ZERO, ONE, COUNT = {real}(0), {real}(1), {real}({n})
+    nothing, one, seen = np.uint32(0), np.uint32(1), np.{bits}(0)
+    field0, field1 = np.uint32(1), np.uint32(1 << 16)
+    N, CHUNK, DIFFERENT, ALL = np.uint64({n}), np.uint64({chunk}), np.uint64(({n} + 1) * {chunk}), ~np.uint64(0)
+    begin, start, count, size = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(base.size)
+    while begin < size or start < count:
+        if start >= count:
+            end = min(begin + np.uint64({segment}), size)
+            for i in range(begin, end):
+                b = {base}
+                seen = {peak}(seen, b)
+            start = count = np.uint64(0)
+            {gather}
+            begin = end
+            continue
+        length, top = min(CHUNK, count - start), np.{bits}(0)
+        if length < CHUNK:
+            for k in range(np.uint64(numbers.size)):
+                numbers[k] = ZERO
+            for k in range(np.uint64(marks.size)):
+                marks[k] = nothing
+        for i in range(length):
+            j = start + i
+            {widen}
+        seen = max(seen, top)
+        for first in range(DIFFERENT, DIFFERENT + CHUNK, np.uint64(64)):
+            left, at = not_zero(marks, first), first - DIFFERENT
+            if left == ALL:
+                for k in range(at, at + np.uint64(32)):
+                    {dense}
+            else:
+                while left != np.uint64(0):
+                    k = at + trailing_zeros(left)
+                    left &= left - np.uint64(1)
+                    {sparse}
+        for e in range(np.uint64(others.size)):
+            beyond = others[e]
+            {clear}
+            for k in range(CHUNK):
+                {clear_active}
+                {mark}
+                alone = without_lowest_bit({combined}) == nothing
+                {count}
+            row = e * np.uint64(2 * {n})
+            {flush_epsilon}
+        for s in range(N):
+            m = (N + s) * CHUNK
+            own = {fated} = nothing
+            for k in range(CHUNK):
+                x = numbers[m + k]
+                moved, up, enough = x != ZERO, x > ZERO, abs(x) * {real}({kept})
+                own = add32(own, one if moved else nothing)
+                {fates}
+            {flush}
+            for t in range(s):
+                o, agree = (N + t) * CHUNK, nothing
+                for k in range(CHUNK):
+                    x, y = numbers[m + k], numbers[o + k]
+                    agree = add32(agree, one if (x > ZERO and y > ZERO) or (x < ZERO and y < ZERO) else nothing)
+                counts[np.uint64({agree}) + s * N + t] += agree
+                counts[np.uint64({agree}) + t * N + s] += agree
+        unit = 1.0
+        if top >= np.{bits}({infinity}):  # sums are those of what is finite
+            for k in range(np.uint64(numbers.size)):
+                numbers[k] = numbers[k] if abs(numbers[k]) < np.inf else ZERO
+            top = np.{bits}(0)
+        {scale}
+        for s in range(N):
+            a, m = s * CHUNK, (N + s) * CHUNK
+            total = square = active = {lefts} = ZERO
+            for k in range(CHUNK):
+                x, y = numbers[a + k], numbers[m + k]
+                total = {plus}(total, abs(x))
+                square = {plus}(square, x * x)
+                active = {plus}(active, y * y)
+                {left}
+            sums[np.uint64({total}) + s] += np.float64(total) * unit
+            sums[np.uint64({dots}) + s * N + s] += np.float64(square) * unit * unit
+            sums[np.uint64({active}) + s] += np.float64(active) * unit * unit
+            {flush_left}
+            for t in range(s):
+                b, o = t * CHUNK, (N + t) * CHUNK
+                dot = moved_s = moved_t = ZERO
+                for k in range(CHUNK):
+                    dot = {plus}(dot, numbers[a + k] * numbers[b + k])
+                    x, y = numbers[m + k], numbers[o + k]
+                    moved_s = {plus}(moved_s, abs(x) if y != ZERO else ZERO)
+                    moved_t = {plus}(moved_t, abs(y) if x != ZERO else ZERO)
+                sums[np.uint64({dots}) + s * N + t] += np.float64(dot) * unit * unit
+                sums[np.uint64({dots}) + t * N + s] += np.float64(dot) * unit * unit
+                sums[np.uint64({moved}) + s * N + t] += np.float64(moved_s) * unit
+                sums[np.uint64({moved}) + t * N + s] += np.float64(moved_t) * unit
+        start += length
+    return one if seen >= np.{bits}({infinity}) else nothing
+"""
+
+# The elements of a segment that an agent changed, one after the other.
+_GATHER = """
+            while begin < end:
+                width = min(end - begin, np.uint64(64))
+                if width == np.uint64(64):
+                    mask = {differing}
+                    {at_once}
+                    if mask == ALL:
+                        for i in range(np.uint64(64)):
+                            {all}
+                        count += width
+                        mask = np.uint64(0)
+                else:
+                    mask = np.uint64(0)
+                    for i in range(width):
+                        differs = {differs}
+                        mask |= (np.uint64(1) if differs else np.uint64(0)) << i
+                while mask != np.uint64(0):
+                    i = trailing_zeros(mask)
+                    {one}
+                    mask &= mask - np.uint64(1)
+                    count += np.uint64(1)
+                begin += width
+"""
+
+# What merge number {r} leaves of an element, in the agent's direction: y. What is neither lost, flipped nor kept is
+# diluted.
+_FATE = """
+                y = numbers[(N + N + np.uint64({r})) * CHUNK + k]
+                y = y if up else -y
+                lost{r} = add32(lost{r}, one if moved and y == ZERO else nothing)
+                flipped{r} = add32(flipped{r}, one if moved and y < ZERO else nothing)
+                kept{r} = add32(kept{r}, one if moved and y >= enough else nothing)
+"""
+_FLUSH = """
+            first = np.uint64({fates} + {r} * {n} * 4) + s * np.uint64(4)
+            counts[first] += kept{r}
+            counts[first + np.uint64(1)] += np.int64(own) - np.int64(kept{r}) - np.int64(flipped{r}) - np.int64(lost{r})
+            counts[first + np.uint64(2)] += flipped{r}
+            counts[first + np.uint64(3)] += lost{r}
+"""
+
+_LEFT = "left{r} = {plus}(left{r}, y * numbers[(N + N + np.uint64({r})) * CHUNK + k])"
+_FLUSH_LEFT = "sums[np.uint64({left} + {r} * {n}) + s] += np.float64(left{r}) * unit * unit"
+
+# Sums run in float32 over a chunk. Where a chunk's largest task vector is so large or small that squares leave the
+# range of float32, the chunk is brought near 1 first, by a power of two.
+_SCALE = """
+        exponent = top >> np.uint32(23)
+        if top != nothing and (exponent > np.uint32(167) or exponent < np.uint32(97)):
+            exponent = min(max(exponent, np.uint32(1)), np.uint32(253))
+            factor = f32_whole(np.uint32(np.uint32(254) - exponent) << np.uint32(23))
+            for k in range(np.uint64(numbers.size)):
+                numbers[k] = numbers[k] * factor
+            unit = 1.0 / np.float64(factor)
+"""
+
+
+@cache
+def _survey(loop: Loop, target: str, epsilons: int) -> Any:
+    """Write out and compile the loops for a base and agents."""
+    form, n = loop.out, len(loop.inputs) - 1
+    layout = TallyLayout(n)
+    at = {name: part.start for name, part in (slices(layout.counts) | slices(layout.sums)).items()}
+    names = ["base", *[f"a{t}" for t in range(n)]]
+    thresholds = names_of("epsilon", epsilons, n)
+    counters = Counters(n)
+    combined = "active0"
+    for pair in counters.pairs[1:]:
+        combined = f"or32(double32({combined}), active{pair})"
+    real = f"np.{np.dtype(form.real).name}"
+    merges, plus = range(len(MERGES)), "plus_f32" if form.real is np.float32 else "plus"
+    source = _SOURCE.format(
+        inputs=", ".join(names),
+        gathered=", ".join(f"of_{name}" for name in (*names, "merged")),
+        epsilons=", ".join(thresholds[:epsilons]),
+        real=real,
+        bits=form.bits,
+        n=n,
+        chunk=_CHUNK,
+        segment=_SEGMENT,
+        base=loop.element(0, 0, "base[i]"),
+        peak=form.peak,
+        gather=_gather(loop, names),
+        widen="\n            ".join(_widen(loop, target, thresholds)),
+        dense="\n                    ".join([*_histograms(n, 0, "k"), *_histograms(n, 1, "k + np.uint64(32)")]),
+        sparse="\n                    ".join(_histograms(n, 0, "k")),
+        clear="\n            ".join(counters.clear(("moved", "unique"))),
+        clear_active="; ".join(counters.clear(("active",))),
+        mark="\n                ".join(
+            counters.mark(t, f"abs(numbers[np.uint64({t * _CHUNK}) + k]) > beyond") for t in range(n)
+        ),
+        combined=combined,
+        count="\n                ".join([*counters.count("moved"), *counters.count("unique", "alone")]),
+        flush_epsilon="\n            ".join(counters.flush("by_epsilon", ("moved", "unique"), "row")),
+        lefts=" = ".join(f"left{r}" for r in merges),
+        fated=" = ".join(f"{fate}{r}" for r in merges for fate in ("kept", "flipped", "lost")),
+        fates="".join(_FATE.format(r=r) for r in merges).strip(),
+        flush="".join(_FLUSH.format(r=r, n=n, fates=at["fates"]) for r in merges).strip(),
+        left="\n                ".join(_LEFT.format(r=r, plus=plus) for r in merges),
+        flush_left="\n            ".join(_FLUSH_LEFT.format(r=r, n=n, left=at["left"]) for r in merges),
+        plus=plus,
+        scale=_SCALE.strip() if form.real is np.float32 else "",
+        kept=KEPT,
+        infinity=form.infinity,
+        **{name: at[name] for name in ("total", "dots", "moved", "agree", "active")},
+    )
+    words = [f"{each.word_code}[]" for each in (*loop.inputs, form)]
+    arguments = (
+        *words,
+        *words,
+        *[form.real_code] * epsilons,
+        *[f"{form.real_code}[]"] * 2,
+        "u32[]",
+        "u32[]",
+        "i64[]",
+        "i64[]",
+        "f64[]",
+    )
+    return native.load("survey", source, arguments, "u32")
+
+
+def _gather(loop: Loop, names: Sequence[str]) -> str:
+    """What brings the changed elements of a segment together."""
+    base, *agents = names
+    same = len(set(loop.inputs)) == 1  # else words cannot be compared, and every element is taken
+    arrays = [*names, "merged"]
+    compress = [f"compressed({name}, of_{name}, (begin, count, mask))" for name in arrays]
+    at_once = [*compress, "count += ones(mask)", "begin += width", "continue"] if same and native.expands() else []
+    source = _GATHER.format(
+        differing=" | ".join(f"differing({base}, {name}, begin)" for name in agents) if same else "ALL",
+        at_once=f"\n{' ' * 20}".join(at_once) or "pass",
+        all=f"\n{' ' * 28}".join(f"of_{name}[count + i] = {name}[begin + i]" for name in arrays),
+        differs=" or ".join(f"{base}[begin + i] != {name}[begin + i]" for name in agents) if same else "True",
+        one=f"\n{' ' * 20}".join(f"of_{name}[count] = {name}[begin + i]" for name in arrays),
+    )
+    return source.strip()
+
+
+def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
+    """One gathered element: task vectors, who moved it, the merges, and the bins of its magnitudes."""
+    form, n, chunk = loop.out, len(loop.inputs) - 1, _CHUNK
+    mantissa, least = _LAST_PLACE[target]
+    lines = [
+        f"b = {loop.element(0, 0, 'of_base[j]')}",
+        "mask, different, movers, total, moved = nothing, nothing, ZERO, ZERO, ZERO",
+        "exponent = np.int32(peak_f32(nothing, np.float32(b)) >> np.uint32(23))",
+        f"unit = (exponent if exponent > np.int32({least}) else np.int32({least})) - np.int32({mantissa})",
+    ]
+    for t in range(n):
+        lines += [
+            f"tau = {loop.element(1 + t, 0, f'of_a{t}[j]')} - b",
+            f"top = {form.peak}(top, tau)",
+            f"numbers[{t * chunk} + i] = tau",
+            f"active = abs(tau) > {thresholds[t]}",
+            f"numbers[{(n + t) * chunk} + i] = tau if active else ZERO",
+            f"mask = or32(mask, np.uint32({1 << t}) if active else nothing)",
+            "movers = movers + (ONE if active else ZERO)",
+            "moved = moved + (tau if active else ZERO)",
+            "total = total + tau",
+            "bits = peak_f32(nothing, np.float32(tau))",
+            "different = or32(different, bits)",
+            "exponent = np.int32(bits >> np.uint32(23))",
+            *_binned("row", f"exponent - np.int32({127 + LEAST_EXPONENT})", EXPONENT_BINS),
+            *_binned("column", f"exponent - unit - np.int32({LEAST_ULP})", ULP_BINS),
+            f"bin = row * np.int32({_ULP_STRIDE}) + column",
+            f"marks[{(1 + t) * chunk} + i] = np.uint32(bin) if bits != nothing else nothing",
+        ]
+    lines += ["marks[i] = mask", f"marks[{(1 + n) * chunk} + i] = different"]
+    computed = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
+    results = [*[rounded(form, target, f"({value})") for value in computed], f"{form.lanes[0]}(of_merged[j])"]
+    # what is stored where no agent moves anything: the base, rounded if the output's format is narrower
+    lines.append(f"stays = {kept_base(loop, target)}")
+    lines += [f"numbers[{(2 * n + merge) * chunk} + i] = {result} - stays" for merge, result in enumerate(results)]
+    return lines
+
+
+def _histograms(agents: int, table: int, at: str) -> list[str]:
+    """Count the element with the number `at` of a chunk in one of two tables, so that one need not wait for another."""
+    start = table * _table_size(agents)
+    lines = [f"joint[np.uint64({start}) + np.uint64(marks[{at}])] += one"]
+    for t in range(agents):
+        first = start + (1 << agents) + t * EXPONENT_BINS * _ULP_STRIDE
+        lines.append(f"joint[np.uint64({first}) + np.uint64(marks[np.uint64({(1 + t) * _CHUNK}) + {at}])] += one")
+    return lines
+
+
+def _table_size(agents: int) -> int:
+    return (1 << agents) + agents * EXPONENT_BINS * _ULP_STRIDE
+
+
+def _binned(name: str, value: str, bins: int) -> list[str]:
+    """The bin of a magnitude that is not 0: `value` kept within the bins after the first.
+
+    It is made 32 bits wide again, because numba computes in 64, and so do all steps that follow.
+    """
+    return [
+        f"{name} = np.int32({value} + np.int32(1))",
+        f"{name} = {name} if {name} > np.int32(1) else np.int32(1)",
+        f"{name} = {name} if {name} < np.int32({bins - 1}) else np.int32({bins - 1})",
+    ]

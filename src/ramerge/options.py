@@ -1,0 +1,178 @@
+"""How a run is carried out, said once: the API, the options of the command line and the reference come from here.
+
+Each field states its help and, for the command line, the name of its option and the group under which `--help` shows
+it. Nothing slow is imported, because `ramerge --help` reads this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class Setting(NamedTuple):
+    """What a field of `Options`, `Upload` or `Ray` says of itself.
+
+    Attributes:
+        flag: its option on the command line.
+        group: under which `--help` shows it: `models`, `output`, `run` or `remote`.
+        help: what it does.
+        metavar: what its value is called; None for an option without a value.
+        repeats: whether the option is given once for each entry, as `KEY=VALUE`.
+        folder: whether its value is a folder.
+        kind: of its value on the command line.
+    """
+
+    flag: str
+    group: str
+    help: str
+    metavar: str | None = None
+    repeats: bool = False
+    folder: bool = False
+    kind: type = str
+
+
+def _about(*values: Any, **more: Any) -> dict[str, Setting]:
+    """The metadata of a field."""
+    return {"setting": Setting(*values, **more)}
+
+
+def settings_of(cls: type) -> Iterator[tuple[str, Any, Setting]]:
+    """The name, the default and the setting of each field that has one."""
+    for each in fields(cls):
+        if "setting" in each.metadata:
+            yield each.name, each.default, each.metadata["setting"]
+
+
+def _documented(cls: type[T]) -> type[T]:
+    """With the fields in the docstring, in front of the example."""
+    said = "".join(f"        {name}: {about.help}\n" for name, _, about in settings_of(cls))
+    text, example, rest = (cls.__doc__ or "").partition("    Example:\n")
+    cls.__doc__ = f"{text}    Attributes:\n{said}\n{example}{rest}"
+    return cls
+
+
+@_documented
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """How a remote output is uploaded.
+
+    Example:
+        >>> ramerge.Options(upload=ramerge.Upload(stage="/scratch/me")).upload.public
+        False
+    """
+
+    stage: str | Path | None = field(
+        default=None,
+        metadata=_about(
+            "--stage",
+            "remote",
+            "The local folder in which files of a remote output wait for their upload; default: in the user's cache "
+            "folder. On a Ray cluster, all nodes must see it.",
+            "FOLDER",
+            folder=True,
+        ),
+    )
+    public: bool = field(
+        default=False,
+        metadata=_about("--public", "remote", "Make a new repository on the hub public; default: private."),
+    )
+
+
+@_documented
+@dataclass(frozen=True, kw_only=True)
+class Ray:
+    """Which Ray cluster does the work. Its nodes must see inputs and output under the same paths.
+
+    `threads` and `max_memory` are then limits of each task. If the program is already connected to a cluster, that one
+    is used.
+
+    Example:
+        >>> ramerge.Options(ray=ramerge.Ray(address="auto", init={"namespace": "mine"})).ray.address
+        'auto'
+    """
+
+    address: str | None = field(
+        default=None,
+        metadata=_about(
+            "--ray-address",
+            "remote",
+            "The cluster, or `auto` for that of this machine; default: as `ray.init` finds it, or a new one. Implies "
+            "--ray.",
+            "HOST:PORT",
+        ),
+    )
+    init: Mapping[str, Any] | None = field(
+        default=None,
+        metadata=_about(
+            "--ray-init",
+            "remote",
+            "Further keywords of `ray.init`, such as runtime_env.env_vars.NAME=1; repeatable. Implies --ray.",
+            "KEY=VALUE",
+            repeats=True,
+        ),
+    )
+
+
+@_documented
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a run is carried out. Except for `allow_outside_links`, no byte of an output depends on it.
+
+    Functions ignore what does not apply to them: `analyze` writes nothing, so it has no use for `overwrite`.
+
+    Example:
+        >>> options = ramerge.Options(max_memory="2GB", strict=True)
+        >>> plan = ramerge.plan("recipe.yaml", "merged", options=options)
+        >>> plan.options.max_memory
+        '2GB'
+    """
+
+    allow_outside_links: bool = field(
+        default=False,
+        metadata=_about("--allow-outside-links", "models", "Follow links of files that lead out of a model's folder."),
+    )
+    overwrite: bool = field(
+        default=False,
+        metadata=_about(
+            "--overwrite",
+            "output",
+            "Replace OUT and all that is in it, at the end; in a bucket, as soon as the first new file is ready.",
+        ),
+    )
+    threads: int | None = field(
+        default=None,
+        metadata=_about(
+            "--threads", "run", "Worker threads; default: one for each processor, and two more.", "N", kind=int
+        ),
+    )
+    max_memory: int | str | None = field(
+        default=None,
+        metadata=_about(
+            "--max-memory", "run", "The most memory that the process may use, in bytes or such as 2GB.", "SIZE"
+        ),
+    )
+    cache: bool = field(
+        default=True,
+        metadata=_about(
+            "--cache/--no-cache",
+            "run",
+            "Use counts of earlier reads of the same files, and store counts; on by default.",
+        ),
+    )
+    fresh: bool = field(
+        default=False,
+        metadata=_about("--fresh", "run", "Restart from scratch, even if an interrupted run could be resumed."),
+    )
+    strict: bool = field(default=False, metadata=_about("--strict", "run", "Treat every warning as an error."))
+    upload: Upload = Upload()
+    ray: Ray | None = field(
+        default=None,
+        metadata=_about(
+            "--ray", "remote", "Let the nodes of a Ray cluster do the work; default: the threads of this process."
+        ),
+    )

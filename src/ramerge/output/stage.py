@@ -1,0 +1,626 @@
+"""The output folder: built beside OUT, and moved there when it is complete.
+
+While OUT is written, there is a hidden folder `.OUT.ramerge-partial` beside it, for one process at a time:
+
+    lock       locked as long as this process lives; names the inode of `new`
+    new        the folder that is built, or a folder that will be removed
+    old        the previous OUT, until `new` has been moved to OUT; only where two folders cannot be exchanged
+    journal    what was done in `new`, if a later run can go on with it
+    spool      of a delta: blocks that are not in its files yet (`checkpoint.delta.spool`)
+
+`old` is always complete, and it is never removed under this name. If nothing is at OUT, it is moved back there. If
+`new` has been moved to OUT, `old` is renamed to `new` and then removed. `Output.settle` does this after every run,
+also a failed one, and before every run, because a killed run may have left folders. The rest is removed likewise, but
+for `new`, `journal` and `spool` of a run that was stopped. A journal names its `new` by the inode, so it is never taken
+for that of another folder. A run that was killed when `new` was at OUT has completed it: `tidy` removes the rest.
+
+The hidden folder must belong to the user, and nobody else may write to it: what is in it is continued without a look.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shlex
+import shutil
+import stat
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, StoppedError, reason
+from ramerge.foundation.files import check_own, hidden_beside, is_at, lock, write_all
+from ramerge.foundation.signals import Guard, held
+from ramerge.output.outputs import EXISTS, Out, free_bytes, is_replaceable
+from ramerge.storage.place import Place
+
+SPOOL = "spool"
+"""Folder for blocks of a delta."""
+
+_IMMOVABLE = {errno.EXDEV, errno.EACCES, errno.EPERM, errno.EBUSY}
+_HERE = -100  # AT_FDCWD
+_RENAME_EXCHANGE = 2
+_PIECE = 1 << 20
+_UNFINISHED = -1
+# A task on another node may still write into a folder while it is removed.
+_TRIES = 5
+# Another machine numbers its devices otherwise, but a shared file has the same inode.
+_ELSEWHERE = -1
+
+Identity = tuple[int, int]
+"""Device and inode."""
+
+
+class Keeper(Protocol):
+    """Knows whether what a run leaves is of use for the next one.
+
+    Attributes:
+        files: names and sizes of the files that are kept. All others are made anew.
+        share: how much is done, in words.
+        reason: why what is there cannot be used; empty for nothing to say.
+    """
+
+    files: Mapping[str, int]
+    reason: str
+
+    @property
+    def share(self) -> str: ...
+
+    def fits(self, work: Path, built: int | None, gone: Collection[str] = ()) -> bool:
+        """Whether the folder `work/new` with the inode `built` can be continued, although some files are `gone`."""
+        ...
+
+    def begin(self, work: Path, built: int | None) -> None:
+        """Begin anew."""
+        ...
+
+    def keeps(self, failure: BaseException | None) -> bool:
+        """Whether it is of use after this ending."""
+        ...
+
+
+@contextmanager
+def staged(out: Path, *, overwrite: bool, keeper: Keeper | None = None) -> Iterator[Stage]:
+    """A new folder beside `out`. It is moved to `out` at the end of the `with` block, or removed after an error.
+
+    A signal whose handler raises ends the block, but it waits while folders are moved or removed. With a keeper, what
+    an earlier run left may be continued, and what this one leaves may be kept.
+
+    Raises:
+        PlanError: `out` exists and `overwrite` is off, or may not be replaced.
+        OutputError: another process writes it, or the folder cannot be made, synchronised or moved.
+
+    The message says what is at `out` afterwards.
+    """
+    with built(Output(out), overwrite=overwrite, keeper=keeper) as stage:
+        yield stage
+
+
+@contextmanager
+def built(output: Output, *, overwrite: bool, keeper: Keeper | None) -> Iterator[Stage]:
+    """See `staged`."""
+    guard = Guard()
+    failure: BaseException | None = None
+    try:
+        try:
+            guard.install()
+            stage = output.open(overwrite, keeper)
+            for note in output.said():
+                warnings.warn(note, stacklevel=5)
+            yield stage
+            guard.hold()
+            output.publish(overwrite)
+        finally:
+            guard.hold()
+    except BaseException as error:
+        failure = error
+        output.look()
+    output.close(failure)
+    if output.placed:
+        StoppedError.finished[output.named] = None
+    try:
+        guard.release()
+    except BaseException as stop:
+        failure = stop
+    for notice in output.notices:
+        warnings.warn(notice, OutputWarning, stacklevel=5)
+    if isinstance(failure, StoppedError):
+        failure.kept = output.fate()
+    elif isinstance(failure, OSError):
+        raise OutputError(output.words(failure)) from failure
+    elif isinstance(failure, OutputError | PlanError) and output.is_begun:
+        kind = PlanError if isinstance(failure, PlanError) else OutputError
+        raise kind(f"{failure}; {output.fate()}") from failure
+    if failure is not None:
+        raise failure
+
+
+def hidden_folder(out: Path) -> Path:
+    """The hidden folder beside `out`."""
+    return hidden_beside(out, "ramerge-partial")
+
+
+def discard(out: Path) -> list[str]:
+    """Remove what stopped runs have left beside `out`, and put back an old output that they had moved.
+
+    Returns:
+        What was done, in words; nothing if nothing was there.
+
+    Raises:
+        OutputError: a process writes `out`, or what is there cannot be removed.
+    """
+    if not os.path.lexists(hidden_folder(out)):
+        return []
+    return discarded(Output(out))
+
+
+def discarded(output: Output) -> list[str]:
+    """See `discard`."""
+    with held():
+        try:
+            return output.discard()
+        except OSError as error:
+            raise OutputError(f"{output.named}: what is left cannot be removed: {output.reason(error)}") from error
+
+
+def tidy(out: Out | None) -> None:
+    """Remove what a run has left that was killed after it had put its output in place, and warn that it is complete.
+
+    Called where the next run is refused because of that output. Remote outputs are left alone.
+    """
+    if isinstance(out, Path) and out.name and (output := Output(out)).was_placed():
+        with suppress(OutputError):  # it lives, or another user's folder is there
+            discarded(output)
+            note = f"{out}: is complete; what the run that made it had left, because it was killed, is removed"
+            warnings.warn(note, OutputWarning, stacklevel=3)
+
+
+class Stage:
+    """A folder that is being built. It may contain only files that were written through this object.
+
+    Args:
+        folder: the folder.
+        kept: files of it that an earlier run has made.
+        reserves: whether large files get all of their disk at the beginning.
+
+    Attributes:
+        needs_index: whether a model of one shard needs an index, too.
+    """
+
+    needs_index = False
+
+    def __init__(self, folder: Path, kept: Collection[str] = (), *, reserves: bool = True) -> None:
+        self.folder = folder
+        self.reserves = reserves
+        self._kept = frozenset(kept)
+        self._files: dict[str, tuple[Identity, int]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        files = {name: ((_ELSEWHERE, identity[1]), size) for name, (identity, size) in self._files.items()}
+        return {**self.__dict__, "_files": files}
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Make a file; text is written as UTF-8.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        data = content.encode() if isinstance(content, str) else content
+        self._fill(name, [data])
+
+    def copy(self, name: str, source: Place) -> None:
+        """Make a file that holds the same bytes as `source`.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        with source.open("rb") as file:
+            self._fill(name, iter(lambda: file.read(_PIECE), b""))
+
+    def _fill(self, name: str, pieces: Sequence[bytes] | Iterator[bytes]) -> None:
+        descriptor, size = self.create(name), 0
+        try:
+            for piece in pieces:
+                write_all(descriptor, memoryview(piece), size)
+                size += len(piece)
+            self.finish(name, descriptor, size)
+        finally:
+            os.close(descriptor)
+
+    def create(self, name: str) -> int:
+        """A descriptor of a new file, or of one that is kept. Write to it, then pass it to `finish`."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = os.O_NOFOLLOW if name in self._kept else os.O_CREAT | os.O_EXCL
+        descriptor = os.open(path, os.O_RDWR | made | os.O_CLOEXEC, 0o666)
+        self._files[name] = _identity(os.fstat(descriptor)), _UNFINISHED
+        return descriptor
+
+    def reopen(self, name: str) -> int:
+        """Another descriptor of the same file.
+
+        Raises:
+            OSError: the file is not there any more.
+        """
+        path = self.folder / name
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        device, inode = _identity(os.fstat(descriptor))
+        if self._files[name][0] not in ((device, inode), (_ELSEWHERE, inode)):
+            os.close(descriptor)
+            raise OSError(errno.ESTALE, "another program has replaced it", str(path))
+        return descriptor
+
+    def finish(self, name: str, descriptor: int, size: int) -> None:
+        """Wait until a file is on the disk. From then on it must have `size` bytes."""
+        os.fsync(descriptor)
+        self._files[name] = self._files[name][0], size
+
+    def remove(self, name: str) -> None:
+        """Remove a file that is not needed any more.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        (self.folder / name).unlink()
+        del self._files[name]
+
+    def check(self) -> None:
+        """Check that the folder holds exactly the files that were written, and wait until all folders are on the disk.
+
+        Raises:
+            OutputError: another program has changed the folder.
+            OSError: the disk fails.
+        """
+        found: dict[str, tuple[Identity, int]] = {}
+        for folder, _folders, files in os.walk(self.folder, onerror=_refuse_all_but_absence):
+            for name in files:
+                path = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    status = path.lstat()
+                    found[path.relative_to(self.folder).as_posix()] = _identity(status), status.st_size
+            _sync(Path(folder))
+        changed = sorted(name for name in found | self._files if found.get(name) != self._files.get(name))
+        if changed or not self.folder.is_dir():
+            what = f"{self.folder / changed[0]}" if changed else f"{self.folder}"
+            raise OutputError(f"{what}: another program has changed or removed it while the output was built")
+
+
+class Output:
+    """OUT, and the hidden folder beside it.
+
+    Attributes:
+        named: OUT for messages.
+        placed: whether the folder that was built is at OUT; None if that is unknown.
+        notices: what the user should know besides the result.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.named = str(out)
+        self.placed: bool | None = False
+        self.notices: list[str] = []
+        self._out = out
+        self._work = hidden_folder(out)
+        self._new, self._old, self._lock_file = (self._work / name for name in ("new", "old", "lock"))
+        self._lock = -1
+        self._keeper: Keeper | None = None
+        self._continues = self._keeps = False
+        self._made: list[Path] = []
+        self._stage: Stage | None = None
+        self._built: Identity | None = None
+        self._free: int | None = None
+
+    def look(self) -> None:
+        """Note how much of the disk is free, before what was written is removed."""
+        with suppress(OSError):
+            self._free = free_bytes(self._out)
+
+    def open(self, overwrite: bool, keeper: Keeper | None) -> Stage:
+        """The folder to build in. First repairs what a killed run left."""
+        self._keeper = keeper
+        self._make()
+        with held():  # a folder without its lock would not be removed
+            self._lock = self._own()
+        if self._put_back():
+            self.notices.append(f"{self._out}: a killed run had moved it to {self._old}; it has been moved back")
+        there = _at(self._new)
+        self._continues = keeper is not None and self._fits(keeper, there[1] if there else None)
+        if not self._continues:
+            self._remove()
+        self._refuse_occupied(overwrite)
+        self._refuse_immovable()
+        if not self._continues:
+            self._new.mkdir()
+        self._built = _at(self._new)
+        assert self._built is not None
+        write_all(self._lock, memoryview(f"{self._built[1]:>20}".encode()), 0)
+        if keeper is not None and not self._continues:
+            keeper.begin(self._work, self._built[1])
+        kept = keeper.files if keeper is not None and self._continues else {}
+        self._remove_all_but(kept)
+        self._stage = self._made_stage(kept)
+        return self._stage
+
+    def _fits(self, keeper: Keeper, built: int | None, gone: Collection[str] = ()) -> bool:
+        """Whether what an earlier run left can be continued. `gone` files were uploaded."""
+        strays = [name for name in ("journal", SPOOL, "new") if _is_stray(self._work / name)]
+        return not strays and keeper.fits(self._work, built, gone)
+
+    def _made_stage(self, kept: Collection[str]) -> Stage:
+        return Stage(self._new, kept)
+
+    def said(self) -> Iterator[OutputWarning]:
+        """What the user should know at the beginning."""
+        if self._keeper is not None and self._continues:
+            yield ContinueNote(f"{self.named}: continuing: {self._keeper.share} of the work was done before")
+        elif self._keeper is not None and self._keeper.reason:
+            yield ContinueNote(f"{self.named}: begins anew: {self._keeper.reason}")
+
+    def _remove_all_but(self, kept: Collection[str]) -> None:
+        """Remove the files in `new` that are made anew."""
+        for folder, _folders, files in os.walk(self._new):
+            for path in (Path(folder, name) for name in files):
+                if path.relative_to(self._new).as_posix() not in kept:
+                    path.unlink()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the folder to build in has been made."""
+        return self._built is not None
+
+    def _own(self) -> int:
+        """Take the lock for this process."""
+        if self._work.is_symlink():
+            raise OutputError(f"{self._work}: is a link, but the output is built in this folder; remove the link")
+        try:
+            while True:
+                with suppress(FileNotFoundError):  # another process has removed the folder just now
+                    try:
+                        self._work.mkdir(mode=0o700)
+                    except FileExistsError:
+                        check_own(self._work)
+                    return lock(self._lock_file, wait=False)
+        except BlockingIOError as error:
+            raise OutputError(
+                f"{self.named}: another process is writing it, in {self._work}; wait for it, or choose another folder"
+            ) from error
+
+    def _refuse_occupied(self, overwrite: bool) -> None:
+        if _at(self._out) is None:
+            return
+        if not overwrite:
+            raise PlanError(f"{self._out}: {EXISTS}")
+        if not is_replaceable(self._out):
+            raise PlanError(f"{self._out}: has changed meanwhile and is not a checkpoint now; choose another folder")
+
+    def _refuse_immovable(self) -> None:
+        """Refuse what is at OUT now if it cannot be moved at the end, such as a folder of an overlay's lower layer.
+
+        A folder cannot be renamed to one that is not empty. If that is the only objection, it can be moved.
+        """
+        if _at(self._out) is None:
+            return
+        try:
+            self._out.rename(self._work)
+        except OSError as error:
+            if error.errno in _IMMOVABLE:
+                raise PlanError(
+                    f"{self._out}: cannot be moved to make room for the new one: {error.strerror}; remove it yourself, "
+                    "or choose another folder"
+                ) from error
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
+    def was_placed(self) -> bool:
+        """Whether a run has put what it built at OUT and has left the hidden folder."""
+        try:
+            there = _at(self._out)
+            return there is not None and int(self._lock_file.read_bytes()) == there[1]
+        except (OSError, ValueError):
+            return False
+
+    def publish(self, overwrite: bool) -> None:
+        """Move what was built to OUT."""
+        assert self._stage is not None
+        self._stage.check()
+        self._refuse_occupied(overwrite)
+        self.placed = None
+        if _at(self._out) is None:
+            self._new.rename(self._out)
+        elif not self._exchanged():
+            self._out.rename(self._old)
+            self._new.rename(self._out)
+        self.placed = self._is_placed()
+        if not self.placed:
+            raise OSError(errno.EIO, "the file system did not move the folder that was built")
+        _sync(self._out.parent)
+
+    def _exchanged(self) -> bool:
+        """Exchange `new` and OUT in one step. Return whether the file system did so."""
+        with suppress(AttributeError):
+            library = ctypes.CDLL(None, use_errno=True)
+            library.renameat2(_HERE, os.fsencode(self._new), _HERE, os.fsencode(self._out), _RENAME_EXCHANGE)
+        return self._is_placed()  # a file server may report a failure although it did the exchange
+
+    def _is_placed(self) -> bool:
+        return self._built is not None and _at(self._out) == self._built
+
+    def close(self, failure: BaseException | None) -> None:
+        """Remove the folders beside OUT, or move the previous OUT back."""
+        if self._lock >= 0:
+            with suppress(OSError):
+                self.placed = self._is_placed() if self.placed is None else self.placed
+            if self._keeper is not None and self.placed is False:
+                begun = self._stage is not None
+                self._keeps = self._keeper.keeps(failure) if begun else self._continues
+            try:
+                if is_at(self._lock_file, self._lock):  # otherwise another program has removed the folder
+                    self.settle()
+                    self._leave()
+            except OutputError as error:
+                self.notices.append(str(error))
+            except OSError as error:
+                self.notices.append(
+                    f"{self._work}: is left over and cannot be removed: {reason(error)}; "
+                    f"the next run to {self.named} removes it"
+                )
+            finally:
+                os.close(self._lock)
+        self._unmake()
+
+    def _make(self) -> None:
+        """Make the folder in which OUT will be."""
+        self._made = [folder for folder in self._out.parents if not folder.exists()]
+        self._out.parent.mkdir(parents=True, exist_ok=True)
+
+    def _unmake(self) -> None:
+        """Remove the folders that were made for OUT, if nothing is there."""
+        with suppress(OSError):
+            if _at(self._out) is None:
+                for folder in self._made:
+                    folder.rmdir()
+
+    def _leave(self) -> None:
+        self._lock_file.unlink()
+        try:
+            self._work.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # another process has begun or ended there
+                raise
+
+    def discard(self) -> list[str]:
+        """Do what every run does before it begins, and say what was there."""
+        self._lock = self._own()
+        try:
+            left = [name for name in ("new", "journal", SPOOL) if os.path.lexists(self._work / name)]
+            back = self.settle()
+        finally:
+            try:
+                self._leave()
+            finally:
+                os.close(self._lock)
+        found = [f"{self._out}: has been moved back from {self._old}"] if back else []
+        return [*found, f"{self._work}: removed"] if left or not found else found
+
+    def settle(self) -> bool:
+        """Move an old output back if nothing has replaced it, and remove the rest. Return whether it was moved back."""
+        back = self._put_back()
+        if not self._keeps:
+            self._remove()
+        return back
+
+    def _put_back(self) -> bool:
+        """Move an old output back if nothing has replaced it, or to `new`. Return whether it was moved back."""
+        back = False
+        if _at(self._old) is not None:
+            if _at(self._out) is None:
+                self._old.rename(self._out)
+                _sync(self._out.parent)
+                back = True
+            elif _at(self._new) is None:
+                self._old.rename(self._new)
+            else:
+                raise OutputError(
+                    f"{self._old}: was at {self._out} before a run was killed, but something else is there now; "
+                    "move it to another folder, or remove it"
+                )
+        return back
+
+    def _remove(self) -> None:
+        """Remove what is not wanted any more; the journal first, because it speaks of the others."""
+        for name in ("journal", SPOOL, "new"):
+            _remove_tree(self._work / name)
+
+    def words(self, error: OSError) -> str:
+        """The message about an error of the operating system, and what it means for the output."""
+        reason = self.reason(error)
+        if self.placed:
+            return f"{self.named}: is the new one and complete, but the file system reported an error: {reason}"
+        return f"{self.named}: cannot be written: {reason}; {self.fate()}"
+
+    def reason(self, error: OSError) -> str:
+        """An error of the operating system."""
+        return _reason(error, self._free)
+
+    def fate(self) -> str:
+        """A phrase that says what is at OUT now."""
+        if self.placed:
+            return f"{self._out} is the new one and complete"
+        try:
+            there = _at(self._out) is not None
+            aside = self._lock >= 0 and _at(self._old) is not None
+        except OSError:
+            self.placed = None
+        if self.placed is None:
+            return f"it cannot be told whether {self._out} is the new one: look there, and in {self._work}"
+        if aside:
+            back = "" if there else f", and the next run to {self._out} puts it back"
+            return f"what was at {self._out} is in {self._old}{back}"
+        kept = self._kept()
+        return f"{kept}; {self._out} is as it was" if there and self._lock >= 0 else kept
+
+    def _kept(self) -> str:
+        """What is kept for a later run, in words."""
+        if not self._keeps or self._keeper is None:
+            return "nothing was kept"
+        return (
+            f"{self._keeper.share} of the work is kept: the same command goes on from there, "
+            f"and `ramerge clean {self._words}` removes it"
+        )
+
+    @property
+    def _words(self) -> str:
+        """What a command names the output with."""
+        return shlex.quote(self.named)
+
+
+def _reason(error: OSError, free: int | None) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) and free is not None:
+        return f"the disk is full ({free:,} bytes free)"
+    return reason(error, f": {error.filename}" if error.filename else "")
+
+
+def _at(path: Path) -> Identity | None:
+    """The identity of the file or folder at a path; None if nothing is there."""
+    try:
+        return _identity(path.lstat())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _is_stray(path: Path) -> bool:
+    """Whether something that is to be continued is a link, or belongs to another user than the folder it is in."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISLNK(status.st_mode) or status.st_uid != path.parent.lstat().st_uid
+
+
+def _remove_tree(path: Path) -> None:
+    if path.is_symlink() or path.is_file():  # not made by a run, and no folder that it leads to is ours
+        path.unlink()
+    for _ in range(_TRIES):
+        shutil.rmtree(path, ignore_errors=True)
+        if _at(path) is None:
+            return
+    shutil.rmtree(path)
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def _refuse_all_but_absence(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,274 @@
+"""The output's large files: made at their final size, and filled at fixed offsets by many threads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.foundation.files import write_all
+from ramerge.output.stage import Stage
+from ramerge.tensors.header import encode_header
+
+MOST_OPEN = 64
+
+
+@dataclass(frozen=True)
+class Shard:
+    """An output file: its header's bytes, its size, and the offset of each tensor's data in the file."""
+
+    name: str
+    header: bytes
+    offsets: Mapping[str, int]
+    file_bytes: int
+
+
+def lay_out(name: str, entries: Sequence[tuple[str, str, Sequence[int], int]]) -> Shard:
+    """Choose the place of every tensor in a shard.
+
+    Args:
+        name: the file's name.
+        entries: (tensor, dtype, shape, bytes) in the order of their data.
+    """
+    header = encode_header(entries, {"format": "pt"})
+    offsets, position = {}, len(header)
+    for tensor, _dtype, _shape, nbytes in entries:
+        offsets[tensor] = position
+        position += nbytes
+    return Shard(name, header, offsets, position)
+
+
+class Written:
+    """Files of a stage, written at any offset by any thread.
+
+    At most `MOST_OPEN` are open at a time, or one for each writing thread, because a sweep may have more files than a
+    process may open.
+
+    Args:
+        stage: the folder.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._open: OrderedDict[str, _Opened] = OrderedDict()
+        self._lock = threading.Lock()
+        self._dirty: set[str] = set()
+        self._syncing = threading.Lock()
+        self._released: set[str] = set()
+
+    def write(self, shard: str, offset: int, data: NDArray[np.uint8]) -> None:
+        """Write `data` (uint8) at `offset` of the file `shard`.
+
+        Raises:
+            OSError: the disk is full or fails, or another program has removed the file.
+        """
+        with self._opened(shard) as descriptor:
+            write_all(descriptor, data.data, offset)
+        with self._lock:
+            self._dirty.add(shard)
+
+    def read(self, shard: str, offset: int, out: NDArray[np.uint8]) -> None:
+        """Fill `out` (uint8, contiguous) with bytes of the file `shard` from byte `offset` on.
+
+        Raises:
+            OSError: the disk fails, or the file ends early.
+        """
+        view = out.data
+        with self._opened(shard) as descriptor:
+            while view:
+                if (got := os.preadv(descriptor, [view], offset)) == 0:
+                    raise OSError(errno.EIO, "the file ends early", shard)
+                view, offset = view[got:], offset + got
+
+    def check(self) -> None:
+        """Raise what has kept a thread that brings data to the disk from doing so. There is none."""
+
+    def sync(self) -> bool:
+        """Bring what was written so far to the disk. Returns whether there was anything.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        with self._lock:
+            dirty, self._dirty = self._dirty, set()
+        for name in dirty:
+            with self._syncing:
+                if self._goes_on() and name not in self._released:
+                    with self._opened(name) as descriptor:
+                        os.fdatasync(descriptor)
+        return bool(dirty)
+
+    def finish(self) -> None:
+        """Wait until everything is on the disk.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        self.sync()
+
+    def _goes_on(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Close the files without waiting for the disk. The next write opens its file again."""
+        while self._open:
+            os.close(self._open.popitem()[1].descriptor)
+
+    @contextmanager
+    def _opened(self, name: str, open_file: Callable[[str], int] | None = None) -> Iterator[int]:
+        """A file's descriptor. It stays open until too many files are open."""
+        with self._lock:
+            if name not in self._open:
+                self._open[name] = _Opened((open_file or self._stage.reopen)(name))
+            file = self._open[name]
+            file.users += 1
+            self._open.move_to_end(name)
+        try:
+            yield file.descriptor
+        finally:
+            with self._lock:
+                file.users -= 1
+                if len(self._open) > MOST_OPEN:
+                    self._close_unused()
+
+    def _close_unused(self) -> None:
+        unused = [name for name, file in self._open.items() if not file.users]
+        for name in unused[: len(self._open) - MOST_OPEN]:
+            os.close(self._open.pop(name).descriptor)
+
+
+class Writer(Written):
+    """Output files of their final size. A separate thread pushes written data to the disk all the time.
+
+    Without it, the kernel begins late, and the synchronisation at the end takes long. Pickled, it is the same files
+    without this thread: another process synchronises what it writes.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        shards: Sequence[Shard],
+        before_sync: Callable[[], Callable[[], None]] | None = None,
+        pause: float = 0.0,
+    ) -> None:
+        """Create and allocate the files.
+
+        Args:
+            stage: the folder.
+            shards: the files.
+            before_sync: called before what was written so far is brought to the disk; gives a function that is called
+                after that.
+            pause: seconds before each time that data is brought to the disk. Files that are removed soon may never
+                reach it.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        super().__init__(stage)
+        self._before_sync = before_sync or (lambda: lambda: None)
+        self._sizes = {shard.name: shard.file_bytes for shard in shards}
+        self._pause = pause
+        self._stop = threading.Event()
+        self._failure: OSError | None = None
+        try:
+            for shard in shards:
+                with self._opened(shard.name, stage.create) as descriptor:
+                    if stage.reserves:
+                        _reserve(descriptor, shard.file_bytes)
+                    os.ftruncate(descriptor, shard.file_bytes)
+                    write_all(descriptor, memoryview(shard.header), 0)
+        except BaseException:
+            self.close()
+            raise
+        self._flusher = threading.Thread(target=self._flush, name="ramerge-flush", daemon=True)
+        self._flusher.start()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Written, (self._stage,)
+
+    def finish(self) -> None:
+        """Wait until everything is on the disk.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        self._end_flusher()
+        self.check()
+        for name, size in self._sizes.items():
+            with self._opened(name) as descriptor:
+                self._stage.finish(name, descriptor, size)
+
+    def release(self, name: str) -> None:
+        """Bring a complete file to the disk, and let go of it: it may be removed then.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        with self._syncing:
+            with self._opened(name) as descriptor:
+                self._stage.finish(name, descriptor, self._sizes.pop(name))
+            self._released.add(name)
+            with self._lock:
+                if (file := self._open.pop(name, None)) is not None:
+                    os.close(file.descriptor)
+
+    def check(self) -> None:
+        """See `Written.check`.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Close the files without waiting for the disk."""
+        self._end_flusher()
+        super().close()
+
+    def _goes_on(self) -> bool:
+        return not self._stop.is_set()
+
+    def _end_flusher(self) -> None:
+        self._stop.set()
+        if hasattr(self, "_flusher"):
+            self._flusher.join()
+
+    def _flush(self) -> None:
+        while not self._stop.wait(self._pause):
+            after = self._before_sync()
+            try:
+                found = self.sync()
+                if not self._stop.is_set():
+                    after()
+            except OSError as error:
+                self._failure = error
+                return
+            if not found:
+                self._stop.wait(0.02)
+
+
+@dataclass
+class _Opened:
+    """An open file, and the number of threads that write to it."""
+
+    descriptor: int
+    users: int = 0
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Reserve the file's blocks, so that a full disk is an error before the work and not after it."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise

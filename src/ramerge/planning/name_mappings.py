@@ -1,0 +1,362 @@
+"""Finds an agent's tensors under other names and in other arrangements than the base's.
+
+A trainer stores the names of its modules, `save_pretrained` the names of files, a text model lacks the prefix that the
+same model has inside of a vision model, and experts are one tensor here and many there. Each of these conventions is a
+row of a table: `checkpoint.spellings` has names, `FUSIONS` arrangements, `ABSENCES` what training does not load. An
+agent's tensor is taken for a base's only where the whole name follows from rows of the tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from ramerge.foundation.text import quoted
+from ramerge.recipe.layers import counts_of, layer_of
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.name_aliases import TOWERS, interleaves_gates, name_aliases
+from ramerge.tensors.origins import Cut, Pieces, PlacedPiece, Transposed, reshaped
+from ramerge.tensors.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Several matrices that are stored as one, their rows one below the other.
+
+    Attributes:
+        whole: its name; `{stem}` is any beginning.
+        parts: names of the parts in order. With `{expert}` there is one of each for every expert, and the one tensor
+            has a dimension more, for experts, in front.
+        why: who writes such tensors.
+    """
+
+    whole: str
+    parts: tuple[str, ...]
+    why: str
+
+    @property
+    def is_of_experts(self) -> bool:
+        """Whether there is one of each part for every expert."""
+        return "{expert}" in self.parts[0]
+
+    def names(self, stem: str, expert: int = 0) -> list[str]:
+        """The names of the parts."""
+        return [part.format(stem=stem, expert=expert) for part in self.parts]
+
+
+@dataclass(frozen=True)
+class Absence:
+    """Tensors that agents lack because training does not load them; the base's are used.
+
+    It applies if an agent has none of them.
+    """
+
+    pattern: str
+    why: str
+
+
+_EXPERTS = "all experts in one tensor, as transformers 5 has them in memory, or each its own, as in files"
+_ROWS = "projections in one tensor, or each its own"
+_EXPERT = "{stem}.experts.{expert}"
+
+FUSIONS = (
+    Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.gate_proj.weight", f"{_EXPERT}.up_proj.weight"), _EXPERTS),
+    Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.down_proj.weight",), _EXPERTS),
+    Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.w1.weight", f"{_EXPERT}.w3.weight"), _EXPERTS),
+    Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.w2.weight",), _EXPERTS),
+    *(
+        Fusion(f"{{stem}}.{whole}.{kind}", tuple(f"{{stem}}.{part}.{kind}" for part in parts), _ROWS)
+        for whole, parts in (("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj")))
+        for kind in ("weight", "bias")
+    ),
+)
+
+ABSENCES = (
+    Absence(r"(^|\.)mtp\.", "heads for several tokens at once, which transformers does not load"),
+    Absence(rf"^(?:model\.)?(?:{TOWERS})\.", "the parts for images and sound, which a text model lacks"),
+)
+_BEYOND = "layers beyond those that config.json counts, which transformers does not load"
+
+
+@dataclass
+class Fitted:
+    """An agent's tensors under the base's names.
+
+    Attributes:
+        tensors: by name; those for which nothing was found keep their own.
+        notes: which conventions were used, and for how many tensors.
+        problems: names for which several tensors were found.
+    """
+
+    tensors: dict[str, Tensor]
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
+    """Find an agent's tensors under other names than the base's.
+
+    Args:
+        base: gives names, shapes, and the number of layers.
+        agent: names that the base has too are not touched.
+    """
+    unknown = [tensor for name, tensor in agent.tensors.items() if name not in base.tensors]
+    missing = [tensor for name, tensor in base.tensors.items() if name not in agent.tensors]
+    fitted = Fitted(dict(agent.tensors))
+    _turn(base, fitted)
+    if unknown:
+        spelled = _Spelled(unknown, missing)
+        taking_turns = interleaves_gates(base.config) or interleaves_gates(agent.config)
+        for tensor in missing:
+            _find(tensor, base, spelled, fitted, taking_turns)
+        for used in spelled.used:
+            del fitted.tensors[used]
+        fitted.notes += spelled.notes
+    _fill(base, [tensor for tensor in missing if tensor.name not in fitted.tensors], fitted)
+    return fitted
+
+
+def _find(wanted: Tensor, base: Checkpoint, spelled: _Spelled, fitted: Fitted, taking_turns: bool) -> None:
+    """Enter the agent's counterpart of a base's tensor, if there is one.
+
+    Args:
+        wanted: the base's tensor.
+        base: the base.
+        spelled: the agent's tensors.
+        fitted: gets the counterpart.
+        taking_turns: whether rows of gate and up take turns where both are one tensor.
+    """
+    found = spelled.get(wanted.name)
+    if len(found) > 1:
+        names = " and ".join(quoted(tensor.name) for tensor in found)
+        fitted.problems.append(f"both {names} may be the base's {quoted(wanted.name)}; say which one with rename")
+    elif found and (other := spelled.whole.get(found[0].name)) is not None:
+        text = f"{quoted(found[0].name)} may be the base's {quoted(other)} and its {quoted(wanted.name)}"
+        fitted.problems.append(f"{text}; say which one with rename")
+    elif found:
+        spelled.whole[found[0].name] = wanted.name
+        fitted.tensors[wanted.name] = spelled.use(found[0], wanted, spelled.reason(wanted.name, found[0]))
+    else:
+        made = ((fusion, tensor) for fusion in FUSIONS for tensor in _fused(fusion, wanted, base, spelled))
+        fusion, tensor = next(made, (None, None))
+        if fusion is not None and tensor is not None:
+            fitted.tensors[wanted.name] = tensor
+            if taking_turns and fusion.is_of_experts and len(fusion.parts) > 1:
+                fitted.problems.append(
+                    f"{quoted(wanted.name)}: rows of gate and up take turns in the experts.gate_up_proj of gpt-oss, "
+                    "and one of base and agent has them as tensors of their own, in an order that nothing says; "
+                    "save the agent in the base's layout"
+                )
+
+
+class _Spelled:
+    """Tensors of an agent under all names that they may have by the table."""
+
+    def __init__(self, tensors: Sequence[Tensor], missing: Iterable[Tensor]) -> None:
+        self.missing = {tensor.name for tensor in missing}
+        self.whole: dict[str, str] = {}  # the base's names of tensors that were used as they are
+        self._found: dict[str, dict[str, tuple[Tensor, tuple[str, ...]]]] = {}
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+        self.used: dict[str, None] = {}
+        for tensor in tensors:
+            for name, reasons in name_aliases(tensor.name).items():
+                self._found.setdefault(name, {})[tensor.name] = tensor, reasons
+
+    def get(self, name: str) -> list[Tensor]:
+        """The tensors that may have a name. If some do in fewer steps than others, only these."""
+        found = self._found.get(name, {}).values()
+        least = min((len(reasons) for _, reasons in found), default=0)
+        return [tensor for tensor, reasons in found if len(reasons) == least]
+
+    def reason(self, name: str, tensor: Tensor) -> str:
+        """Why a tensor may have a name."""
+        return "; ".join(dict.fromkeys(self._found[name][tensor.name][1]))
+
+    def use(self, tensor: Tensor, wanted: Tensor, why: str) -> Tensor:
+        """Note that a tensor was used for one of the base's."""
+        self.used[tensor.name] = None
+        self._counts[why] += 1
+        self._examples.setdefault(why, f"{quoted(tensor.name)} is the base's {quoted(wanted.name)}")
+        return tensor
+
+    @property
+    def notes(self) -> list[str]:
+        """What was used, by reason."""
+        return [
+            f"{count:,} tensor{'s' if count > 1 else ''} under other names ({why}): {self._examples[why]}"
+            for why, count in self._counts.items()
+        ]
+
+
+def _fused(fusion: Fusion, wanted: Tensor, base: Checkpoint, spelled: _Spelled) -> Iterator[Tensor]:
+    """The tensor as a part of a tensor of the agent, or made from several, by a row of the table."""
+    if (found := _pattern(fusion.whole).fullmatch(wanted.name)) is not None:
+        turned = _is_square(wanted.shape[1:]) and _gates_are_turned(found["stem"], base, spelled)
+        yield from _joined(fusion, found["stem"], wanted, spelled, turned=turned)
+    for place, part in enumerate(fusion.parts):
+        if (found := _pattern(part).fullmatch(wanted.name)) is not None:
+            expert = int(found["expert"]) if fusion.is_of_experts else 0
+            names = fusion.names(found["stem"], expert)
+            siblings = [base.tensors.get(name) for name in names]
+            if spelled.missing.issuperset(names):  # an agent that also has one of them alone is not clear
+                rows = [sibling.shape[0] if sibling and sibling.shape else 0 for sibling in siblings]
+                span = _Span(found["stem"], expert, sum(rows[:place]), sum(rows))
+                yield from _taken_out(fusion, span, wanted, base, spelled)
+
+
+@cache
+def _pattern(template: str) -> re.Pattern[str]:
+    text = re.escape(template)
+    text = text.replace(re.escape("{stem}"), r"(?P<stem>.*)").replace(re.escape("{expert}"), r"(?P<expert>\d{1,6})")
+    return re.compile(text)
+
+
+def _is_square(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 and shape[0] == shape[1]
+
+
+def _experts(fusion: Fusion, stem: str, tensors: Mapping[str, Tensor]) -> int:
+    """How many experts have the first part."""
+    count = 0
+    while fusion.names(stem, count)[0] in tensors:
+        count += 1
+    return count
+
+
+def _gates_are_turned(stem: str, base: Checkpoint, spelled: _Spelled) -> bool:
+    """Whether rows and columns of the experts' gates are exchanged between base and agent.
+
+    The shapes of a square matrix do not say so; those of the other projection in the same experts do.
+    """
+    for fusion in FUSIONS:
+        if fusion.is_of_experts and len(fusion.parts) > 1:
+            name, part = fusion.whole.format(stem=stem), fusion.names(stem)[0]
+            for wholes, parts in (
+                ([base.tensors.get(name)], spelled.get(part)),
+                (spelled.get(name), [base.tensors.get(part)]),
+            ):
+                whole, single = next(iter(wholes), None), next(iter(parts), None)
+                if whole is not None and single is not None and len(single.shape) == 2:
+                    return whole.shape[1:] != (len(fusion.parts) * single.shape[0], single.shape[1])
+    return False
+
+
+def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled, *, turned: bool) -> Iterator[Tensor]:
+    """The base's one tensor from the agent's parts; `turned`: a square one has rows and columns exchanged."""
+    experts = range(wanted.shape[0]) if fusion.is_of_experts and wanted.shape else range(1)
+    parts = [[spelled.get(name) for name in fusion.names(stem, expert)] for expert in experts]
+    if not parts or not all(len(found) == 1 and found[0].shape for row in parts for found in row):
+        return
+    matrices = [[found[0] for found in row] for row in parts]
+    front = (len(experts),) if fusion.is_of_experts else ()
+    rows, rest = sum(part.shape[0] for part in matrices[0]), matrices[0][0].shape[1:]
+    exchanged = len(rest) == 1 and wanted.shape == (*front, *rest, rows)
+    turned = exchanged and (turned or wanted.shape != (*front, rows, *rest))
+    shapes = {tuple(part.shape for part in row) for row in matrices}
+    dtypes = {part.dtype for row in matrices for part in row}
+    fits = turned or wanted.shape == (*front, rows, *rest)
+    if not fits or len(shapes) > 1 or len(dtypes) > 1 or any(part.shape[1:] != rest for part in matrices[0]):
+        return
+    pieces = []
+    for expert, row in zip(experts, matrices, strict=True):
+        start = 0
+        for part in row:
+            place = (0, start) if turned else (start, *(0 for _ in rest))
+            used = spelled.use(part, wanted, fusion.why)
+            size = used.shape[0]
+            piece = Tensor(part.name, part.dtype, (*rest, size), Transposed(part)) if turned else part
+            if front:
+                piece = reshaped(piece, (1, *piece.shape))
+            pieces.append(PlacedPiece((expert, *place) if front else place, piece))
+            start += size
+    yield Tensor(wanted.name, dtypes.pop(), wanted.shape, Pieces(tuple(pieces)))
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Where a part lies in a tensor of several: its expert, its first row, and how many rows an expert has."""
+
+    stem: str
+    expert: int
+    start: int
+    rows: int
+
+
+def _taken_out(fusion: Fusion, span: _Span, wanted: Tensor, base: Checkpoint, spelled: _Spelled) -> Iterator[Tensor]:
+    """The base's part, out of the agent's one tensor."""
+    found = spelled.get(fusion.whole.format(stem=span.stem))
+    if len(found) != 1 or not wanted.shape:
+        return
+    whole, front = found[0], (span.expert,) if fusion.is_of_experts else ()
+    start, rows = span.start, span.rows
+    height, *rest = wanted.shape
+    inner, ones = whole.shape[len(front) :], (1,) * len(front)
+    if len(whole.shape) != len(front) + len(wanted.shape):
+        return
+    if front and _experts(fusion, span.stem, base.tensors) != whole.shape[0]:
+        return
+    if inner == (rows, *rest) and not (_is_square(inner) and _gates_are_turned(span.stem, base, spelled)):
+        cut = Cut(whole, (*front, start, *(0 for _ in rest)), (*ones, height, *rest))
+        spelled.use(whole, wanted, fusion.why)
+        yield Tensor(wanted.name, whole.dtype, wanted.shape, cut)
+    elif len(rest) == 1 and inner == (*rest, rows):
+        cut = Cut(whole, (*front, 0, start), (*ones, *rest, height))
+        spelled.use(whole, wanted, fusion.why)
+        turned = Tensor(whole.name, whole.dtype, (*rest, height), cut)
+        yield Tensor(wanted.name, whole.dtype, wanted.shape, Transposed(turned))
+
+
+_STACKED = re.compile(r".*\.experts\.(gate_up_proj|down_proj)")
+
+
+def _turn(base: Checkpoint, fitted: Fitted) -> None:
+    """Turn experts that the agent stores with rows and columns exchanged, under the same name."""
+    stacked = {
+        name: tensor
+        for name, tensor in base.tensors.items()
+        if len(tensor.shape) == 3 and _STACKED.fullmatch(name) and name in fitted.tensors
+    }
+    exchanged = {
+        name
+        for name, tensor in stacked.items()
+        if fitted.tensors[name].shape != tensor.shape
+        if fitted.tensors[name].shape == (tensor.shape[0], tensor.shape[2], tensor.shape[1])
+    }
+    # the shapes of a square one say nothing, those of the other one in the same experts do
+    modules = {name.rpartition(".")[0] for name in exchanged}
+    exchanged |= {
+        name for name, tensor in stacked.items() if name.rpartition(".")[0] in modules and _is_square(tensor.shape[1:])
+    }
+    for name in sorted(exchanged):
+        other = fitted.tensors[name]
+        fitted.tensors[name] = Tensor(name, other.dtype, stacked[name].shape, Transposed(other))
+    if exchanged:
+        fitted.notes.append(f"{len(exchanged):,} tensors of experts are stored with rows and columns exchanged")
+
+
+def _fill(base: Checkpoint, missing: Sequence[Tensor], fitted: Fitted) -> None:
+    """Use the base's tensors where training does not load them."""
+    if not missing:
+        return
+    absent = {tensor.name for tensor in missing}
+    rows: list[tuple[str, list[str]]] = [
+        (row.why, [name for name in base.tensors if re.search(row.pattern, name)]) for row in ABSENCES
+    ]
+    rows.append((_BEYOND, _beyond(base)))
+    for why, names in rows:
+        if names and absent.issuperset(names):
+            fitted.tensors |= {name: base.tensors[name] for name in names}
+            fitted.notes.append(f"lacks {len(names):,} tensors such as {quoted(names[0])} ({why}); the base's are used")
+
+
+def _beyond(base: Checkpoint) -> list[str]:
+    """Tensors of layers that config.json does not count, such as those of a head for several tokens."""
+    counted = max(counts_of(base.config), default=0)
+    layers: Mapping[str, int] = {
+        name: layer.number for name in base.tensors if (layer := layer_of(name)) is not None and "layers" in layer.stack
+    }
+    return [name for name, number in layers.items() if counted and number >= counted]

@@ -1,0 +1,18 @@
+"""Files that are not on this machine: object stores, web servers, the hub.
+
+They are read by ranges; nothing is downloaded whole. Outputs are uploaded as whole files.
+
+models         from a model's name to its folder
+place          what names a file or folder anywhere: `Path`, or `Remote`, which has the same methods
+storage        the interface: which files there are, each pinned to its version, and their bytes
+schemes        which storage and upload a name such as `s3://bucket/model` belongs to; a new one is a file and a row
+objects        buckets: s3://, gs://, az://
+web            https://, where files are found by their usual names because nothing lists them
+hub            a repository of the hub at one commit
+upload         the interface of a place that a model is uploaded to
+bucket_upload  buckets
+hub_upload     a branch of a repository of the hub, in one commit
+client         requests, retries and errors, which are obstore's, and errors in words
+own_files      which files of a folder are a model's that ramerge wrote
+delta_index    what the core must know of the layout of deltas
+"""

@@ -1,0 +1,213 @@
+"""A model that is uploaded to the hub: `hub:owner/name`, or `hub:owner/name@branch`.
+
+Shards are uploaded as the hub's large files, which nobody sees before a commit names them. The only commit has all
+files, and so nothing of a model is visible before it is complete. huggingface_hub does the uploading.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ramerge.foundation.errors import CheckpointError, OutputError, PlanError, RamergeError, SendError
+from ramerge.foundation.text import shown, without_secrets
+from ramerge.storage import hub
+from ramerge.storage.place import Place
+from ramerge.storage.upload import DefeatedError, UploadRun, UploadTarget
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd, CommitOperationCopy, HfApi, ModelInfo
+
+_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:@(\w[\w.-]*(?:/\w[\w.-]*)*))?")
+_MAIN = "main"
+# What a new repository holds.
+_OF_THE_HUB = (".gitattributes",)
+_ACCESS = "log in with a token that may write there (hf auth login, or HF_TOKEN)"
+
+
+class HubUpload(UploadTarget):
+    """A branch of a repository.
+
+    Args:
+        text: `owner/name` or `owner/name@branch`.
+        staging: see `UploadTarget`.
+        public: whether everybody may see the repository, which is made so. One that is there must be so already.
+    """
+
+    needs_index = False
+
+    def __init__(self, text: str, staging: Path, *, public: bool) -> None:
+        found = _NAME.fullmatch(text)
+        if found is None:
+            name, at, branch = text.partition("?")[0].partition("@")
+            if at and ":" in name:  # it may be a token
+                name = "…"
+            raise CheckpointError(
+                f"hub:{name}{at}{branch}: must be hub:owner/name or hub:owner/name@branch, such as hub:me/merged; a "
+                "branch is one or more names with a slash between them"
+            )
+        self.name, self._branch = found[1], found[2] or _MAIN
+        self.address = self.result = f"hub:{text}"
+        self.staging = staging
+        self._public = public
+
+    def problems(self, inputs: Sequence[Place], *, overwrite: bool, resumes: bool) -> list[str]:
+        """See `UploadTarget`. Inputs are of a commit, so that what is written to the same repository changes none."""
+        try:
+            with self._in_words():
+                if _api().whoami().get("auth", {}).get("accessToken", {}).get("role") == "read":
+                    return [f"{self.address}: the token may only read; {_ACCESS}"]
+            self._refuse(overwrite=overwrite)
+        except (OutputError, PlanError) as error:
+            return list(error.problems)
+        return []
+
+    def _refuse(self, *, overwrite: bool) -> None:
+        with self._in_words():
+            main = self._info(_MAIN)
+        if main is not None and not main.private and not self._public:
+            raise PlanError(f"{self.address}: is public; pass --public (in Python public=True), or choose another name")
+        if main is not None and main.private and self._public:
+            raise PlanError(
+                f"{self.address}: is private, and --public does not change that; make it public on the hub, or leave "
+                "out --public (in Python public)"
+            )
+        if (names := self._files()) and not overwrite:
+            raise PlanError(
+                f"{self.address}: holds files ({shown(', '.join(names), 80)}); choose another name or branch, or pass "
+                "--overwrite (in Python overwrite=True)"
+            )
+
+    def _info(self, revision: str) -> ModelInfo | None:
+        """What the hub says of a revision; None if it is not there."""
+        from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+        try:
+            return _api().model_info(self.name, revision=revision)
+        except (RepositoryNotFoundError, RevisionNotFoundError):
+            return None
+
+    def _files(self) -> list[str]:
+        """The branch's files, but for those of a new repository."""
+        with self._in_words():
+            info = self._info(self._branch)
+        names = [file.rfilename for file in (info.siblings if info is not None else None) or ()]
+        return sorted(name for name in names if name not in _OF_THE_HUB)
+
+    def begin(self, *, overwrite: bool) -> Mapping[str, Any]:
+        """See `UploadTarget`. Makes repository and branch, and gives the commit that is there."""
+        self._refuse(overwrite=overwrite)
+        with self._in_words():
+            _api().create_repo(self.name, private=not self._public, exist_ok=True)
+            if self._branch != _MAIN:
+                _api().create_branch(self.name, branch=self._branch, exist_ok=True)
+        return {"commit": self._head()}
+
+    def _head(self) -> str | None:
+        with self._in_words():
+            info = self._info(self._branch)
+        return info.sha if info is not None else None
+
+    def resumes(self, run: UploadRun) -> bool:
+        """See `UploadTarget`. The hub says only at the commit whether it still has a file."""
+        return run.seen.get("commit") == self._head()
+
+    def put(self, run: UploadRun, name: str, path: Path) -> str:
+        """See `UploadTarget`. Nobody sees the file before a commit names it, so it has its own name."""
+        from huggingface_hub import CommitOperationAdd
+
+        addition = CommitOperationAdd(name, path)
+        with self._in_words(name), _silently():
+            _api().preupload_lfs_files(self.name, [addition], revision=self._branch, free_memory=False)
+        if not addition._is_uploaded:
+            raise SendError(f"{self.address}/{name}: the repository's .gitattributes does not take it as a large file")
+        info = addition.upload_info
+        return json.dumps([info.sha256.hex(), info.size, info.sample.hex()])
+
+    def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
+        """See `UploadTarget`. The parent of the commit is the one that was there when the run began."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+        old = [name for name in self._files() if name not in files and name not in run.arrived]
+        operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = [
+            *(CommitOperationDelete(name) for name in old),
+            *(CommitOperationAdd(name, path) for name, path in files.items()),
+            *(_uploaded(name, said) for name, said in run.arrived.items()),
+        ]
+        if run.seen.get("commit") != self._head():
+            raise DefeatedError(
+                f"{self.address}: somebody has committed there since this merge began, so its output is not put there; "
+                "choose another branch, or run it again with --overwrite"
+            )
+        with self._in_words(), _silently():
+            made = _api().create_commit(
+                self.name,
+                operations,
+                commit_message="Merge with ramerge",
+                revision=self._branch,
+                parent_commit=run.seen.get("commit"),
+            )
+        self.result = f"hub:{self.name}@{made.oid}"
+
+    def abort(self, run: UploadRun) -> None:
+        """See `UploadTarget`. The hub removes files that no commit names."""
+
+    def clean(self) -> list[str]:
+        """See `UploadTarget`. Nothing is left on the hub."""
+        return []
+
+    @contextmanager
+    def _in_words(self, name: str = "") -> Iterator[None]:
+        """Turn errors of huggingface_hub into an error in words."""
+        place = f"{self.address}/{name}" if name else self.address
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, (*hub.failures(), RuntimeError)) or isinstance(error, RamergeError):
+                raise
+            status = getattr(getattr(_first(error), "response", None), "status_code", None)
+            said = without_secrets(hub.said(_first(error)))
+            if status in (401, 403):
+                raise SendError(f"{place}: access is denied ({status}); {_ACCESS}: {said}") from None
+            raise SendError(f"{place}: the hub cannot take it: {said}; {_ACCESS}") from None
+
+
+def _api() -> HfApi:
+    from huggingface_hub import HfApi
+
+    return HfApi(library_name="ramerge")
+
+
+def _first(error: BaseException) -> BaseException:
+    """The cause of an error of a thread of huggingface_hub."""
+    return error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
+
+
+@contextmanager
+def _silently() -> Iterator[None]:
+    """Without bars of huggingface_hub."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    was = are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not was:
+            enable_progress_bars()
+
+
+def _uploaded(name: str, said: str) -> CommitOperationAdd:
+    """A file that was uploaded before, perhaps by an earlier process, as huggingface_hub has it after uploading."""
+    from huggingface_hub import CommitOperationAdd
+    from huggingface_hub.lfs import UploadInfo
+
+    digest, size, sample = json.loads(said)
+    addition = CommitOperationAdd(name, b"")
+    addition.upload_info = UploadInfo(size=size, sample=bytes.fromhex(sample), sha256=bytes.fromhex(digest))
+    addition._upload_mode, addition._should_ignore, addition._is_uploaded = "lfs", False, True
+    return addition

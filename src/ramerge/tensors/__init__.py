@@ -1,0 +1,14 @@
+"""What a tensor is, and how its blocks are read. Nothing here knows of formats or of merging.
+
+tensor         name, dtype, shape, and an origin: where the elements come from
+origins        origins that move elements: pieces, cuts, transposes
+lowrank        origins that compute: LoRA and DoRA on a base
+scaled         origins that decode: codes and scales
+checkpoint     a model that was opened
+header         safetensors headers, which are not trusted
+reader, arena  how blocks are read, and in which memory
+identity       whether files are unchanged since planning
+name_aliases   other names of the same tensor
+embeddings     input and output embeddings, and which are tied
+paths          checks that paths stay in their folder
+"""

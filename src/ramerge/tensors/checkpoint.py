@@ -1,0 +1,78 @@
+"""A model that was opened: its tensors, and what else its folder says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ramerge.storage.place import Place
+from ramerge.tensors.identity import Identity
+from ramerge.tensors.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """How a checkpoint whose weights are decoded is stored.
+
+    Attributes:
+        title: the encoding, in words.
+        names: of the decoded tensors.
+        dtype: dtype of the decoded tensors in an output that states none: that of the model before it was quantised.
+        extras: what belongs to the stored checkpoint and not to the model: scales of activations, by name.
+        shards: safetensors files in order, each with the names of the stored tensors.
+    """
+
+    title: str
+    names: frozenset[str]
+    dtype: str
+    extras: Mapping[str, Tensor]
+    shards: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model that was opened.
+
+    Attributes:
+        directory: the folder that was named.
+        format: the name of its format.
+        title: its format in words, with the quantisation of its weights.
+        tensors: name to tensor, in the order in which an output shall have them.
+        shards: safetensors files in order, each with the names of its tensors in the order of their bytes; empty if the
+            format has no such files.
+        config: `config.json`; empty if there is none.
+        metadata_folder: the folder with `config.json`, tokenizer and other files that belong to the model.
+        files: the identity of every file before it was read.
+        notes: what a user should know about how the folder is read.
+        quantised: how the weights are stored if they, or those that an adapter changes, are quantised; `tensors`,
+            `shards` and `config` are then those of the model without quantisation.
+        warnings: what is probably not what a user wants.
+        tokenizers: folders whose tokenizer files replace those of `metadata_folder`, the later before the earlier.
+        vocabulary: rows of the embeddings if there are not as many as `config.json` in `metadata_folder` says.
+        untied: whether the output embeddings are a tensor of their own although `config.json` ties them.
+        companions: the files beside the weights by name, where they are not those of `metadata_folder`.
+        lineage: the digest of the model that deltas began with, and of what each of them gives; empty if no delta is
+            part of it.
+        delta: the folder with the delta in ramerge's layout, if it is one; of several the last one.
+        needs_base: whether the folder holds changes of another model.
+    """
+
+    directory: Place
+    format: str
+    title: str
+    tensors: Mapping[str, Tensor]
+    shards: Mapping[str, tuple[str, ...]]
+    config: Mapping[str, Any]
+    metadata_folder: Place
+    files: Mapping[Place, Identity]
+    notes: tuple[str, ...] = ()
+    quantised: Quantised | None = None
+    warnings: tuple[str, ...] = ()
+    tokenizers: tuple[Place, ...] = ()
+    vocabulary: int | None = None
+    untied: bool = False
+    companions: Mapping[str, Place] | None = None
+    lineage: tuple[str, ...] = ()
+    delta: Place | None = None
+    needs_base: bool = False

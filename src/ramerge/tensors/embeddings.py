@@ -1,0 +1,92 @@
+"""Input and output embeddings by name, and which of them are tied."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.tensor import Tensor
+
+HEADS = ("lm_head.weight", "output.weight", "embed_out.weight")
+EMBEDDINGS = (
+    "embed_tokens.weight",
+    "wte.weight",
+    "word_embeddings.weight",
+    "tok_embeddings.weight",
+    "embed_in.weight",
+)
+_HEADS_OF = {"tok_embeddings.weight": "output.weight", "embed_in.weight": "embed_out.weight"}
+# Classes of transformers with output embeddings. They tie them unless config.json says otherwise.
+_WITH_HEAD = re.compile(r"\w+(?:ForCausalLM|LMHeadModel|ForConditionalGeneration)")
+
+
+def is_tied(config: Mapping[str, Any]) -> bool:
+    """Whether `config.json` says that input and output embeddings are one tensor."""
+    return any(part.get("tie_word_embeddings") for part in _parts(config))
+
+
+def tied_embedding(checkpoint: Checkpoint) -> Tensor | None:
+    """The input embedding that a model also uses as its output embedding; None if it has an output embedding."""
+    stored = any(name.endswith(HEADS) for name in checkpoint.tensors)
+    silent = not stored and not any("tie_word_embeddings" in part for part in _parts(checkpoint.config))
+    if not is_tied(checkpoint.config) and not (silent and _has_head(checkpoint.config)):
+        return None
+    return embedding_of(HEADS[0], None, checkpoint.tensors.values())
+
+
+def _has_head(config: Mapping[str, Any]) -> bool:
+    names = config.get("architectures")
+    return isinstance(names, list) and any(isinstance(name, str) and _WITH_HEAD.fullmatch(name) for name in names)
+
+
+def head_of(checkpoint: Checkpoint, embedding: Tensor) -> str:
+    """The name of the output embedding that belongs to an input embedding."""
+    if stored := next((name for name in checkpoint.tensors if name.endswith(HEADS)), None):
+        return stored
+    head = next((head for end, head in _HEADS_OF.items() if embedding.name.endswith(end)), HEADS[0])
+    return f"language_model.{head}" if embedding.name.startswith("language_model.model.") else head
+
+
+def untied(checkpoint: Checkpoint) -> Checkpoint:
+    """The same model with an output embedding of its own, if it is tied; otherwise the checkpoint itself."""
+    embedding = tied_embedding(checkpoint)
+    if embedding is None:
+        return checkpoint
+    head = head_of(checkpoint, embedding)
+    tensors = {**checkpoint.tensors, head: replace(embedding, name=head)}
+    quantised = checkpoint.quantised and replace(checkpoint.quantised, shards={})
+    config = dict(checkpoint.config)
+    untie(config)
+    return replace(checkpoint, tensors=tensors, shards={}, quantised=quantised, config=config, untied=True)
+
+
+def untie(config: dict[str, Any]) -> None:
+    """Let a configuration say that input and output embeddings are two tensors, also for its text model."""
+    config["tie_word_embeddings"] = False
+    if isinstance(config.get("text_config"), dict):
+        config["text_config"] = {**config["text_config"], "tie_word_embeddings": False}
+
+
+def _parts(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A configuration, and that of its text model."""
+    return [part for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
+
+
+def embedding_of(head: str, shape: tuple[int, ...] | None, tensors: Iterable[Tensor]) -> Tensor | None:
+    """The input embedding that an output embedding of this name and shape (any, if None) would be tied to."""
+    if not head.endswith(HEADS):
+        return None
+    candidates = [tensor for tensor in tensors if tensor.name.endswith(EMBEDDINGS)]
+    return next((tensor for tensor in candidates if shape in (None, tensor.shape)), None)
+
+
+def set_vocabulary(config: dict[str, Any], rows: int) -> bool:
+    """Set the number of tokens that a configuration states, also of its text model. Return whether anything changed."""
+    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict) and "vocab_size" in part]
+    changed = any(part["vocab_size"] != rows for part in parts)
+    for part in parts:
+        part["vocab_size"] = rows
+    return changed

@@ -1,0 +1,95 @@
+"""Other names under which libraries store the same tensor: a table, and all names that follow from one by it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """Names of which a part, a regular expression, may be replaced.
+
+    Attributes:
+        pattern: what is replaced.
+        text: by what.
+        why: who writes such names.
+    """
+
+    pattern: str
+    text: str
+    why: str
+
+
+_WRAPPED = "wrappers of torch and trainers"
+_VISION = "the text model in a model for images"
+_HEADLESS = "a model without its head"
+_MIXTRAL = "Mixtral in files and in memory"
+TOWERS = "visual|vision_tower|vision_model|multi_modal_projector|audio_tower"
+
+RENAMINGS = (
+    Renaming(r"(^|\.)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.", r"\1", _WRAPPED),
+    Renaming(r"^(?:module|actor|policy|pretrained_model|_forward_module)\.", "", _WRAPPED),
+    Renaming(r"^model\.language_model\.", "model.", _VISION),
+    Renaming(rf"^model\.(?!language_model\.|(?:{TOWERS})\.)", "model.language_model.", _VISION),
+    Renaming(r"^language_model\.model\.", "model.language_model.", _VISION),
+    Renaming(r"^model\.language_model\.", "language_model.model.", _VISION),
+    Renaming(r"^language_model\.lm_head\.", "lm_head.", _VISION),
+    Renaming(r"^lm_head\.", "language_model.lm_head.", _VISION),
+    Renaming(rf"^({TOWERS})\.", r"model.\1.", _VISION),
+    Renaming(rf"^model\.({TOWERS})\.", r"\1.", _VISION),
+    Renaming(r"^(?=(?:layers|embed_tokens|norm)\.)", "model.", _HEADLESS),
+    Renaming(r"^model\.(?=(?:layers|embed_tokens|norm)\.)", "", _HEADLESS),
+    Renaming(r"^(?=(?:h|wte|wpe|ln_f)\.)", "transformer.", _HEADLESS),
+    Renaming(r"^transformer\.(?=(?:h|wte|wpe|ln_f)\.)", "", _HEADLESS),
+    Renaming(r"\.mlp\.(?=gate\.|experts\.)", ".block_sparse_moe.", _MIXTRAL),
+    Renaming(r"\.block_sparse_moe\.", ".mlp.", _MIXTRAL),
+)
+
+
+def interleaves_gates(config: Mapping[str, Any]) -> bool:
+    """Whether rows of gate and up take turns in `experts.gate_up_proj`, instead of lying one below the other."""
+    text = config.get("text_config")
+    return any(part.get("model_type") == "gpt_oss" for part in (config, text) if isinstance(part, Mapping))
+
+
+# Names that follow from a name by the table; real ones need two steps.
+_MOST_STEPS = 3
+_MOST_NAMES = 24
+
+
+_COMPILED = [(re.compile(row.pattern), row) for row in RENAMINGS]
+# Stands for a number, of which no row of the table takes notice.
+_NUMBER = "\0"
+
+
+def name_aliases(name: str) -> dict[str, tuple[str, ...]]:
+    """All names that follow from a name by the table, each with the reasons of its steps."""
+    numbers = re.findall(r"\d+", name)
+    if _NUMBER in name or not numbers:
+        return dict(_spelled(name))
+    found = _spelled(re.sub(r"\d+", _NUMBER, name))
+    return {_numbered(other, numbers): reasons for other, reasons in found.items()}
+
+
+def _numbered(template: str, numbers: list[str]) -> str:
+    first, *others = template.split(_NUMBER)
+    return first + "".join(number + text for number, text in zip(numbers, others, strict=True))
+
+
+@lru_cache(4096)  # layers and experts differ in their numbers only
+def _spelled(name: str) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {name: ()}
+    new = [name]
+    for _ in range(_MOST_STEPS):
+        previous, new = new, []
+        for start in previous:
+            for pattern, row in _COMPILED:
+                other = pattern.sub(row.text, start)
+                if other not in found and len(found) < _MOST_NAMES:
+                    found[other] = (*found[start], row.why)
+                    new.append(other)
+    return found

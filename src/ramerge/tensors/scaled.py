@@ -1,0 +1,173 @@
+"""Tensors that are stored as codes of 8 or 4 bits and scales."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.foundation.dtypes import itemsize
+from ramerge.kernels import dequantise, quantise
+from ramerge.kernels.dequantise import Grid
+from ramerge.tensors.arena import room
+from ramerge.tensors.reader import Reader
+from ramerge.tensors.tensor import Origin, Stored, Tensor
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Scaled(Origin):
+    """float32 numbers: code times scale, as `kernels.dequantise` computes them.
+
+    Attributes:
+        codes: the tensor of codes, in the same row-major order.
+        format: format of the codes, a key of `kernels.dequantise.CODES`.
+        scales: the tensor of scales, a grid for each matrix.
+        scale_format: format of the scales, a key of `kernels.dequantise.SCALES`.
+        grid: where scales belong.
+        divisor: a tensor of one float32 number; every scale is divided by it first.
+        dtype: in which the model had the tensor before it was quantised.
+        powers: whether scales are powers of two, whatever their format.
+    """
+
+    codes: Tensor
+    format: str
+    scales: Tensor
+    scale_format: str
+    grid: Grid
+    divisor: Tensor | None = None
+    dtype: str = "F32"
+    powers: bool = False
+
+    @property
+    def encoding(self) -> str:
+        """See `Origin`."""
+        return self.format
+
+    @property
+    def likeness(self) -> Hashable:
+        """See `Origin`."""
+        return self.format, self.codes.likeness, self.scale_format, self.scales.likeness, self.grid
+
+    def usual_dtype(self, tensor: Tensor) -> str:
+        """See `Origin`."""
+        return self.dtype
+
+    def leaves(self) -> Iterator[Stored]:
+        """See `Origin`."""
+        for part in (self.codes, self.scales, self.divisor):
+            if part is not None:
+                yield from part.origin.leaves()
+
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """See `Origin`."""
+        codes, scales = self._code_bytes(elements), self._most_scales(elements)
+        inner = max(self.codes.scratch(codes), self.scales.scratch(scales))
+        return room(codes) + room(scales * itemsize(self.scales.dtype)) + room(4) + inner
+
+    def _code_bytes(self, elements: int) -> int:
+        """The most bytes of codes that so many elements touch."""
+        per = dequantise.CODES[self.format].per_byte
+        return elements // per + (per > 1)
+
+    def _most_scales(self, elements: int) -> int:
+        """The most scales that so many elements need."""
+        if not elements:
+            return 0
+        rows = (elements - 1) // self.grid.columns + 2
+        # an incomplete row of scales at each end, and where a matrix ends
+        down = rows // self.grid.block_rows + 2 + rows // self.grid.rows + 1
+        return min(min(rows, down) * self.grid.across, self.scales.elements)
+
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
+        """See `Origin`."""
+        if start == stop:
+            return
+        codes, scales = self.read_parts(reader, start, stop)
+        divisor = 1.0
+        if self.divisor is not None:
+            one = reader.arena.take(4)
+            reader.read(self.divisor, 0, 1, one)
+            divisor = float(one.view(np.float32)[0])
+        dequantise.dequantise(
+            self.format, codes, self.scale_format, scales, self.grid, start, out.view(np.float32), divisor
+        )
+
+    def read_parts(self, reader: Reader, start: int, stop: int) -> tuple[Bytes, Bytes]:
+        """The bytes of the codes and of the scales of elements `start:stop`, in memory of the reader's arena."""
+        per = dequantise.CODES[self.format].per_byte
+        first, last = start // per, -(-stop // per)
+        codes = reader.arena.take(last - first)
+        reader.read(self.codes, first, last, codes)
+        first, last = self.grid.scales_of(start, stop)
+        scales = reader.arena.take((last - first) * itemsize(self.scales.dtype))
+        reader.read(self.scales, first, last, scales)
+        return codes, scales
+
+
+def requantisable(tensor: Tensor) -> Scaled | None:
+    """The codes and scales of a tensor if results can be stored in the same way; None if they cannot."""
+    origin = tensor.origin
+    if not isinstance(origin, Scaled) or origin.divisor is not None:
+        return None
+    return origin if origin.format in quantise.CODES and origin.scale_format in quantise.STORES else None
+
+
+def unit_of(origin: Scaled) -> int:
+    """The least number of elements that can be quantised by themselves, if they begin at a multiple of it."""
+    grid = origin.grid
+    rows = grid.block_rows
+    if rows >= grid.rows or (grid.rows % rows and origin.codes.elements > grid.rows * grid.columns):
+        rows = grid.rows
+    return rows * grid.columns
+
+
+def scratch_of(origin: Scaled, elements: int) -> int:
+    """The most bytes of temporary memory that `requantise` takes for so many elements."""
+    tensor = Tensor("", "F32", (elements,), origin)
+    return 2 * origin.scratch(tensor, elements)
+
+
+def requantise(
+    origin: Scaled, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
+) -> tuple[Bytes, Bytes]:
+    """Quantise elements `start:stop` of a tensor as it is stored. Blocks that did not change keep what is stored.
+
+    Args:
+        origin: from `requantisable`.
+        reader: reads what is stored, and has the memory for the result.
+        start: a multiple of `unit_of`.
+        stop: another one, or the end of the tensor.
+        values: float32, 1-D: the new numbers.
+        old: float32, 1-D: the numbers that are stored.
+
+    Returns:
+        The bytes of their codes, and of their scales.
+
+    Raises:
+        CheckpointError: a file ends early, cannot be read, or has changed.
+    """
+    old_codes, old_scales = origin.read_parts(reader, start, stop)
+    codes, scales = reader.arena.take(old_codes.size), reader.arena.take(old_scales.size)
+    quantise.quantise(
+        origin.format,
+        origin.scale_format,
+        values,
+        old,
+        old_codes,
+        old_scales,
+        origin.grid,
+        start,
+        codes,
+        scales,
+        powers=origin.powers,
+    )
+    return codes, scales
+
+
+def decode_parts(origin: Scaled, start: int, codes: Bytes, scales: Bytes, out: NDArray[np.float32]) -> None:
+    """The numbers that bytes of codes and scales say, from element `start` on; `out` is float32, 1-D."""
+    dequantise.dequantise(origin.format, codes, origin.scale_format, scales, origin.grid, start, out)

@@ -1,0 +1,160 @@
+"""A tensor of a checkpoint: name, dtype, shape, and where its elements come from.
+
+A trainer may store a tensor whole, in shards, as an adapter on a base, or as codes and scales. Each of these is an
+`Origin`: an expression over stored extents. Formats build origins; a reader composes them into the block that is asked
+for. Nothing outside of this room knows which origin a tensor has.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.foundation.dtypes import FLOATS, itemsize
+from ramerge.storage.place import Place
+
+if TYPE_CHECKING:
+    from ramerge.tensors.reader import Reader
+
+
+class Origin(ABC):
+    """Where the elements of a tensor come from. Subclasses are frozen dataclasses of files, numbers and tensors."""
+
+    @property
+    def encoding(self) -> str:
+        """The format of the codes that the elements are decoded from, such as `F8_E4M3`; empty if there are none."""
+        return ""
+
+    @property
+    def likeness(self) -> Hashable:
+        """Equal for origins from which tensors of one dtype and shape are read in the same memory."""
+        return id(self)
+
+    def usual_dtype(self, tensor: Tensor) -> str:
+        """The dtype in which the model has the tensor, where it is computed in a wider one."""
+        return tensor.dtype
+
+    @abstractmethod
+    def leaves(self) -> Iterator[Stored]:
+        """The stored extents that a read of the whole tensor takes; at least one."""
+
+    def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
+        """Extents in which small pieces lie that a read of elements `start:stop` takes one by one; about, at the ends.
+
+        Where they are elsewhere, they are asked for together.
+        """
+        yield from ()
+
+    @abstractmethod
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """The most bytes of temporary memory that a read of so many elements takes from the reader's arena."""
+
+    @abstractmethod
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> None:
+        """Fill `out` (uint8, contiguous) with elements `start:stop` of the tensor that has this origin, in row-major
+        order. The bits of an element do not depend on `start` and `stop`. Temporary memory comes from `reader.arena`.
+
+        Raises:
+            CheckpointError: a file ends early, cannot be read, or has changed.
+        """
+
+
+@dataclass(frozen=True)
+class Stored(Origin):
+    """Row-major bytes in a file.
+
+    Attributes:
+        path: the file.
+        offset: byte of the file where they begin.
+        nbytes: how many.
+    """
+
+    path: Place
+    offset: int
+    nbytes: int
+
+    @property
+    def likeness(self) -> Hashable:
+        """See `Origin`."""
+        return ""
+
+    def leaves(self) -> Iterator[Stored]:
+        """See `Origin`."""
+        yield self
+
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """See `Origin`."""
+        return 0
+
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> None:
+        """See `Origin`."""
+        reader.files.fill(self.path, self.offset + start * itemsize(tensor.dtype), out)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor.
+
+    Attributes:
+        name: as a model has it.
+        dtype: in safetensors' spelling, such as `BF16`.
+        shape: its shape.
+        origin: where its elements come from.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    origin: Origin
+
+    @property
+    def elements(self) -> int:
+        """Number of elements; 1 for a scalar, 0 for an empty tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether merging is defined for its dtype."""
+        return self.dtype in FLOATS
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.elements * itemsize(self.dtype)
+
+    @property
+    def path(self) -> Place:
+        """A file that holds it, or a part of it; the adapter's for what an adapter changes."""
+        return next(self.origin.leaves()).path
+
+    @property
+    def place(self) -> str:
+        """The files that its elements come from, for messages."""
+        first, *others = dict.fromkeys(leaf.path for leaf in self.origin.leaves())
+        more = f" or {others[0]}" if len(others) == 1 else f" or one of {len(others)} other files" if others else ""
+        return f"{first}{more}"
+
+    @property
+    def encoding(self) -> str:
+        """The format of the codes that its elements are decoded from; empty if they are stored as they are."""
+        return self.origin.encoding
+
+    @property
+    def likeness(self) -> Hashable:
+        """Equal for tensors that are read in the same memory. A large model has thousands of each kind."""
+        return self.dtype, self.shape, self.origin.likeness
+
+    @property
+    def usual_dtype(self) -> str:
+        """The dtype in which the model has it; that of the base for what an adapter changes."""
+        return self.origin.usual_dtype(self)
+
+    def scratch(self, elements: int) -> int:
+        """The most bytes of temporary memory that a read of so many elements takes."""
+        return self.origin.scratch(self, min(elements, self.elements))

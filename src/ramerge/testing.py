@@ -1,0 +1,243 @@
+"""Checks that every method holds to; a plug-in's author runs them in one line:
+
+    def test_my_method() -> None:
+        ramerge.testing.check_method("my_method")
+
+They merge small models made here, and raise AssertionError with what is wrong. Needs nothing but ramerge.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.api import plan
+from ramerge.engine.execute import execute
+from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.engine.sinks import MergedTensor
+from ramerge.foundation.errors import RecipeError
+from ramerge.methods.registry import METHODS, Method
+from ramerge.planning.build import make_plan
+from ramerge.recipe.points import make_points
+from ramerge.recipe.read import open_recipe
+from ramerge.tensors.header import encode_header
+
+Values = NDArray[Any]
+Reference = Callable[..., Values]
+"""`reference(base, taus, **parameters)`: float32 arrays of one tensor to the merged tensor, by the book."""
+
+DTYPES = ("BF16", "F16", "F32", "F64")
+_WORDS: Mapping[str, Any] = {
+    "BF16": np.dtype(np.uint16),
+    "F16": np.dtype(np.float16),
+    "F32": np.dtype(np.float32),
+    "F64": np.dtype(np.float64),
+}
+_SHAPES = {
+    "model.embed_tokens.weight": (40, 16),
+    "model.layers.0.mlp.up_proj.weight": (33, 7),
+    "model.norm.weight": (5,),
+}
+_AGENTS = {"code": 0.05, "tool": 0.4, "memory": 0.9}
+# Sizes of blocks and numbers of threads between which a result must not differ.
+_LAYOUTS = ((1, 7, 1), (3, 1000, 4))
+
+
+def check_method(
+    name: str,
+    *,
+    reference: Reference | None = None,
+    parameters: Sequence[Mapping[str, Any]] = ({},),
+    exact: bool = True,
+) -> None:
+    """Run all checks of a method that is registered.
+
+    Args:
+        name: the method.
+        reference: computes the same by the book, for each of `parameters`; by default nothing is compared.
+        parameters: those that are tried.
+        exact: whether the bytes must be those of the reference; else numbers must be close, to 1e-5.
+
+    Raises:
+        AssertionError: a check fails.
+
+    Example:
+        >>> import ramerge.testing
+        >>> ramerge.testing.check_method("task_arithmetic", parameters=[{}, {"scale": 0.5}])
+    """
+    for given in parameters:
+        for dtype in DTYPES:
+            check_layout(name, dtype, given)
+        check_order(name, given)
+        if reference is not None:
+            check_reference(name, reference, given, exact=exact)
+    check_bounds(name)
+
+
+def check_layout(name: str, dtype: str = "BF16", parameters: Mapping[str, Any] | None = None) -> None:
+    """Check that shards, sizes of blocks and numbers of threads do not change a byte."""
+    found = []
+    for shards, block, workers in _LAYOUTS:
+        with models(name, dtype, shards=shards) as recipe:
+            found.append(merged({**recipe, "parameters": dict(parameters or {})}, block=block, workers=workers))
+    one, other = found
+    assert one.keys() == other.keys(), f"{name}: tensors differ between layouts"
+    for tensor in one:
+        same = one[tensor].tobytes() == other[tensor].tobytes()
+        assert same, f"{name}, {dtype}: {tensor} depends on shards, blocks or threads"
+
+
+def check_order(name: str, parameters: Mapping[str, Any] | None = None) -> None:
+    """Check that the order of agents changes rounding alone, of a method that says so (`Method.symmetric`)."""
+    if not METHODS[name].symmetric:
+        return
+    with models(name, "F32") as recipe:
+        given = {**recipe, "parameters": dict(parameters or {})}
+        one, other = merged(given), merged({**given, "agents": dict(reversed(recipe["agents"].items()))})
+    for tensor in one:
+        close = np.allclose(one[tensor], other[tensor], rtol=1e-5, atol=1e-7)
+        assert close, f"{name}: {tensor} depends on the order of agents, but the method is declared symmetric"
+
+
+def check_reference(
+    name: str, reference: Reference, parameters: Mapping[str, Any] | None = None, *, exact: bool = True
+) -> None:
+    """Compare with a reference, in float32."""
+    method, given = METHODS[name], dict(parameters or {})
+    with models(name, "F32") as recipe:
+        found = merged({**recipe, "parameters": given})
+    base, agents = _values(method)
+    for tensor in base:
+        others = [agent[tensor] for agent in agents.values()]
+        taus = [agent - base[tensor] for agent in others] if method.needs_base else others
+        wanted = np.asarray(reference(base[tensor], taus, **given), np.float32)
+        if exact:
+            assert found[tensor].tobytes() == wanted.tobytes(), f"{name}: {tensor} is not the reference's, bit for bit"
+        else:
+            assert np.allclose(found[tensor], wanted, rtol=1e-5, atol=1e-7), f"{name}: {tensor} is not the reference's"
+
+
+def check_bounds(name: str) -> None:
+    """Check that recipes may have every bound of every parameter, and nothing beyond."""
+    with models(name) as recipe:
+        for parameter, inside, outside in _bounds(METHODS[name]):
+            for value in inside:
+                problems = plan({**recipe, "parameters": {parameter: value}}).problems
+                assert not problems, f"{name}: {parameter} = {value!r} is refused: {problems}"
+            for value in outside:
+                assert _refuses(recipe, parameter, value), f"{name}: {parameter} = {value!r} is not refused"
+
+
+def _refuses(recipe: Mapping[str, Any], parameter: str, value: Any) -> bool:
+    try:
+        plan({**recipe, "parameters": {parameter: value}})
+    except RecipeError:
+        return True
+    return False
+
+
+def _bounds(method: Method) -> Iterator[tuple[str, list[Any], list[Any]]]:
+    """Each parameter, with values at its bounds, and values that it must not have."""
+    schema = method.parameters.model_json_schema()["properties"]
+    for name, field in schema.items():
+        inside, outside = [field["default"]], [["nonsense"], {"nobody": 1}]
+        for key, sign in (("minimum", -1), ("maximum", 1)):
+            if key in field:
+                inside, outside = [*inside, field[key]], [*outside, field[key] + sign]
+        for key in ("exclusiveMinimum", "exclusiveMaximum"):
+            outside += [field[key]] if key in field else []
+        yield name, inside, outside
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def models(method: str, dtype: str = "BF16", *, shards: int = 1) -> Iterator[dict[str, Any]]:
+    """A recipe of a small base and as many agents as the method takes, up to three, on a temporary disk.
+
+    Args:
+        method: the method.
+        dtype: of all models.
+        shards: files that each model lies in.
+    """
+    base, agents = _values(METHODS[method])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for model, tensors in {"base": base, **agents}.items():
+            _write(folder / model, tensors, dtype, shards)
+        recipe: dict[str, Any] = {"method": method, "base": str(folder / "base")}
+        recipe["agents"] = {agent: str(folder / agent) for agent in agents}
+        if METHODS[method].needs_importance:
+            for agent in agents:
+                importance = {tensor: np.abs(values) for tensor, values in agents[agent].items()}
+                _write(folder / f"{agent}-importance", importance, "F32", 1)
+                recipe["agents"][agent] = {
+                    "model": str(folder / agent),
+                    "importance": str(folder / f"{agent}-importance"),
+                }
+        yield recipe
+
+
+def _values(method: Method) -> tuple[dict[str, Values], dict[str, dict[str, Values]]]:
+    """The numbers of the base and of the agents, which move different shares of it."""
+    draw = np.random.default_rng(1234)
+    base = {tensor: draw.normal(0, 0.02, shape).astype(np.float32) for tensor, shape in _SHAPES.items()}
+    agents = {}
+    for agent, moved in list(_AGENTS.items())[: method.most or max(method.fewest, len(_AGENTS))]:
+        agents[agent] = {tensor: _moved(draw, values, moved) for tensor, values in base.items()}
+    return base, agents
+
+
+def _moved(draw: np.random.Generator, values: Values, share: float) -> Values:
+    change = np.where(draw.random(values.shape) < share, draw.normal(0, 0.01, values.shape), 0)
+    return (values + change).astype(np.float32)
+
+
+def _write(folder: Path, tensors: Mapping[str, Values], dtype: str, shards: int) -> None:
+    """A checkpoint, with its tensors dealt round its files."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "test"}))
+    files = [f"model-{place + 1:05}-of-{shards:05}.safetensors" for place in range(shards)]
+    where = {tensor: files[place % shards] for place, tensor in enumerate(tensors)}
+    for file in files:
+        stored = {tensor: _stored(tensors[tensor], dtype) for tensor in tensors if where[tensor] == file}
+        entries = [(tensor, dtype, words.shape, words.nbytes) for tensor, words in stored.items()]
+        header = encode_header(entries, {"format": "pt"})
+        (folder / file).write_bytes(header + b"".join(words.tobytes() for words in stored.values()))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+
+
+def _stored(values: Values, dtype: str) -> Values:
+    """Numbers as they lie in a file; bfloat16 is cut off, not rounded, which is as good here."""
+    if dtype == "BF16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+    return values.astype(_WORDS[dtype])
+
+
+def merged(recipe: Mapping[str, Any], *, block: int | None = None, workers: int = 2) -> dict[str, Values]:
+    """The merged tensors by name, of bfloat16 as uint16.
+
+    Args:
+        recipe: as a mapping.
+        block: elements that a worker takes at a time, however few.
+        workers: threads.
+    """
+    found: dict[str, Values] = {}
+
+    def take(tensor: MergedTensor) -> None:
+        found[tensor.name] = tensor.data.view(_WORDS[tensor.dtype]).reshape(tensor.shape).copy()
+
+    made = make_plan(make_points(open_recipe(recipe)), in_memory=True)
+    if block is not None:
+        made = replace(made, resources=replace(made.resources, block_elements=block))
+    execute(made, ThreadExecutor(workers), on_tensor=take)
+    return found

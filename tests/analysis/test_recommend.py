@@ -1,0 +1,338 @@
+"""What `ramerge recommend` says: for the shipped agents, copies, dense agents, and without evidence."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import ramerge
+from ramerge.analysis import recommend
+from ramerge.cli.main import cli
+from ramerge.demo.run import AGENTS
+from ramerge.engine.warn import AboutMethod
+from ramerge.flags.read import named_inputs, read_recipe
+from ramerge.foundation.words import read_varied
+from ramerge.methods.moved import ORDERED
+from ramerge.methods.registry import METHODS
+from ramerge.recipe.document import read_document
+from ramerge.selection.spacefile import vary_space
+from tests.checkpoints import recipe, write_checkpoint
+from tests.reference import encode
+
+SHIPPED = [
+    "--base",
+    str(AGENTS / "base"),
+    *(word for task in ("add", "reverse", "sort") for word in ("--agent", f"{task}={AGENTS / task}")),
+]
+
+
+def test_situations() -> None:
+    assert recommend.situation([0.2, 0.3], [0.1]) == recommend.PAIR
+    assert recommend.situation([0.2, 0.3, 0.1], [0.1]) == recommend.SPARSE
+    assert recommend.situation([0.9, 0.3], [0.1]) == recommend.DENSE
+    assert recommend.situation([0.2, 0.3, 0.2], [0.1, 0.99, 0.1]) == recommend.COPIES
+    assert recommend.situation([0.2], []) == recommend.SPARSE
+
+
+def test_the_command_says_what_to_try_and_why() -> None:
+    told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"])
+    assert told.exit_code == 0, told.output
+    assert "try first: ramerge merge --base" in told.output
+    assert "why: most elements of the model did not move: densities add 34.1%" in told.output
+    assert "not known:" in told.output and "ramerge search" in told.output
+    plain = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--json"])
+    values = json.loads(plain.output)
+    assert values["situation"] == "sparse" and values["method"] in METHODS
+    assert values["method"] not in values["compare"]
+
+
+def test_its_first_line_is_a_command_that_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my recipe.yaml").write_text(
+        f"method: ties\nparameters: {{density: 0.3}}\nbase: {AGENTS / 'base'}\n"
+        f"agents: {{add: {AGENTS / 'add'}, sort: {AGENTS / 'sort'}}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    given = [
+        "my recipe.yaml",
+        "--set",
+        "parameters.density=0.5",
+        "--set",
+        "allow.missing_tensors=true",
+        "--dtype",
+        "float32",
+    ]
+    told = CliRunner().invoke(cli, ["recommend", *given, "--no-cache"])
+    assert told.exit_code == 0, told.output
+    command = shlex.split(told.stdout.splitlines()[0].removeprefix("try first: "))
+    assert command[0] == "ramerge" and command[-1] == "OUT"
+    merged = CliRunner().invoke(cli, command[1:])
+    assert merged.exit_code == 0, merged.output
+    record = json.loads((tmp_path / "OUT/ramerge.json").read_text())
+    assert record["dtype"] == "float32" and record["method"] in command
+
+
+INPUTS = """
+base: base
+agents: {add: add, sort: sort}
+"""
+RULES = f"""
+method: ties
+parameters: {{density: 0.3}}
+{INPUTS}
+rules: [{{layers: 0, parameters: {{density: 0.5}}}}, {{match: "*norm*", keep: base}}]
+rename: [{{from: "^unknown", to: known}}]
+allow: {{missing_tensors: true}}
+dtype: float32
+"""
+MERGEKIT = """
+merge_method: ties
+base_model: base
+parameters: {weight: 1}
+models:
+  - {model: add, parameters: {density: 0.3}}
+  - {model: sort, parameters: {density: [0.3, 0.5]}}
+dtype: float32
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out"),
+    [
+        (RULES.replace("rename", "#"), "method, parameters, rules"),
+        (MERGEKIT, "method, parameters, rules"),
+        (MERGEKIT.replace("[0.3, 0.5]", "0.3"), "method, parameters"),
+        ("method: ram\n" + INPUTS + "preset: paper\n", "method, preset"),
+    ],
+    ids=["rules", "mergekit's gradients", "mergekit", "a preset"],
+)
+def test_where_the_recipe_takes_no_other_method_its_agents_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, left_out: str
+) -> None:
+    (tmp_path / "models").mkdir()
+    for name in ("base", "add", "sort"):
+        (tmp_path / "models" / name).symlink_to(AGENTS / name)
+    (tmp_path / "models/recipe.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(cli, ["recommend", "models/recipe.yaml", "--no-cache"])
+    assert told.exit_code == 0, told.output
+    first, second = told.stdout.splitlines()[:2]
+    command = shlex.split(first.removeprefix("try first: "))
+    assert command[2:4] == ["--base", "models/base"] and "add=models/add" in command
+    assert second == f"left out of the recipe: {left_out}"
+    merged = CliRunner().invoke(cli, command[1:])
+    assert merged.exit_code == 0, merged.output
+    record = json.loads((tmp_path / "OUT/ramerge.json").read_text())
+    assert record["dtype"] == ("float32" if "dtype" in text else "bfloat16") and not record.get("rules")
+
+
+def test_keys_that_go_with_any_method_become_flags_that_read_as_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(RULES)
+    document = read_document(tmp_path / "recipe.yaml")
+    empty = {"base": None, "agents": (), "settings": (), "dtype": None}
+    words, _ = named_inputs(["recipe.yaml"], empty, document, translated=False)
+    settings = [value for flag, value in pairwise(words) if flag == "--set"]
+    agents = [value for flag, value in pairwise(words) if flag == "--agent"]
+    read = read_recipe([], {**empty, "base": "base", "agents": agents, "settings": settings})
+    kept = {key: value for key, value in document.values.items() if key not in ("method", "parameters", "rules")}
+    assert read.values == kept
+
+
+def test_a_recipe_without_parameters_is_named_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "r.yaml").write_text(
+        f"base: {AGENTS / 'base'}\nagents: {{a: {AGENTS / 'add'}, s: {AGENTS / 'sort'}}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(cli, ["recommend", "r.yaml", "--no-cache"])
+    assert "try first: ramerge merge r.yaml --method" in told.stdout and "\nleft out" not in told.stdout
+
+
+def test_its_last_line_is_a_search_to_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "r.yaml").write_text(
+        f"base: {AGENTS / 'base'}\nagents: {{{', '.join(f'{t}: {AGENTS / t}' for t in ('add', 'reverse', 'sort'))}}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    last = CliRunner().invoke(cli, ["recommend", "r.yaml", "--no-cache"]).stdout.splitlines()[-1]
+    command = last.partition("on your own tasks: ramerge search ")[2]
+    assert command == (
+        "r.yaml SEARCH --vary method=task_arithmetic,ram+,ties --vary parameters.scale=1.0,0.5 --score FILE.py:FUNCTION"
+    )
+    varied = read_varied([value for flag, value in pairwise(shlex.split(command)) if flag == "--vary"])
+    assert vary_space(read_document(tmp_path / "r.yaml"), varied).size == 5
+    told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--dtype", "float32", "--no-cache"]).stdout.splitlines()[-1]
+    words = shlex.split(told.partition("on your own tasks: ramerge search ")[2])
+    assert words[: words.index("SEARCH")] == [*SHIPPED, "--dtype", "float32"]
+
+
+def test_what_real_agents_say_comes_before_the_tiny_ones() -> None:
+    told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).stdout.splitlines()
+    kinds = list(dict.fromkeys(line.partition(":")[0] for line in told[:-1]))
+    assert kinds == ["try first", "why", "equals", "for it", "evidence", "check", "tables", "not known"]
+    check = (
+        "one training of the real agents was left out and the choice made again, 3 times; in 1 of 3 it was more than"
+    )
+    assert any(check in line for line in told)
+
+
+def test_several_sparse_agents_are_summed_first_and_other_methods_are_equals() -> None:
+    values = json.loads(CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--json"]).output)
+    assert (values["method"], values["parameters"], values["tuned"]) == ("task_arithmetic", {}, {"scale": 0.5})
+    assert values["real"][0] == "for"
+    page, section = re.fullmatch(
+        r'ram\+ and ties count as equally good, because .* \((\S+), "(.+)"\)', values["equals"]
+    ).groups()
+    assert f"\n## {section}\n" in (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    assert any("scale=0.5 is better" in text for text in values["evidence"])
+
+
+def test_two_agents_and_copies_are_advised_without_equals(analysis: ramerge.Analysis) -> None:
+    def found(density: float, cosine: float) -> recommend.Recommendation:
+        agents = tuple(replace(agent, density=density) for agent in analysis.model.agents)
+        pairs = tuple(replace(pair, cosine=cosine) for pair in analysis.model.pairs)
+        model = replace(analysis.model, agents=agents, pairs=pairs)
+        return recommend.recommend(replace(analysis, model=model))
+
+    pair, copies = found(0.1, 0.0), found(0.1, 0.95)
+    assert (pair.situation, pair.method, pair.parameters) == ("pair", "task_arithmetic", {})
+    assert (copies.situation, copies.method, copies.parameters) == ("copies", "ram+", {"shared": "agree_max"})
+    assert pair.equals is None and copies.equals is None
+
+
+def test_what_it_says_can_be_merged() -> None:
+    values = json.loads(CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--json"]).output)
+    document = {"base": str(AGENTS / "base"), "agents": {task: str(AGENTS / task) for task in ("add", "sort")}}
+    assert not ramerge.plan({**document, "method": values["method"], "parameters": values["parameters"]}).problems
+
+
+@pytest.fixture
+def analysis(tmp_path: Path) -> ramerge.Analysis:
+    generator = np.random.default_rng(1)
+    for name in ("base", "x", "y"):
+        write_checkpoint(tmp_path / name, {"w": encode(generator.standard_normal((8, 8)), "F32")})
+    return ramerge.analyze(recipe(tmp_path, ["x", "y"]), options=ramerge.Options(cache=False))
+
+
+def test_dense_agents_are_dense(analysis: ramerge.Analysis) -> None:
+    assert recommend.recommend(analysis).situation == recommend.DENSE
+
+
+def test_near_the_limit_it_says_so(analysis: ramerge.Analysis) -> None:
+    agents = tuple(replace(agent, density=0.45) for agent in analysis.model.agents)
+    found = recommend.recommend(replace(analysis, model=replace(analysis.model, agents=agents)))
+    assert any("near the limit" in text for text in found.unknown)
+
+
+def known_of(situation: str) -> dict:
+    path = Path(recommend.__file__).with_name("advice.json")
+    return json.loads(path.read_text(encoding="utf-8"))["situations"][situation]
+
+
+def test_kinds_of_agents_are_told_apart(analysis: ramerge.Analysis) -> None:
+    found, known = recommend.recommend(analysis), known_of(recommend.DENSE)
+    assert len(known["settings"]) > 1
+    for one, text in zip(known["settings"], found.evidence, strict=False):
+        assert one["kind"] in text and f"this {one['mean']:.1f} %, RAM+ {one['ram+']:.1f} %" in text
+
+
+def test_what_real_agents_say_is_shown() -> None:
+    told = " ".join(CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).output.split())
+    real = known_of(recommend.SPARSE)["real"]
+    assert real["speaks"] == "for" and real["same"]
+    agents = f"on {real['agents']} real agents (SmolLM2-135M, RL, agents and output in bfloat16)"
+    assert f"for it: {agents} this scored" in told
+    assert f"{real['rival']} {real['scores'][real['rival']]:.1f} %" in told and "little evidence" in told
+    assert 'tables: docs/findings.md, "What recommend says" and "On the real agents"' in told
+
+
+def test_what_was_not_measured_on_real_agents_is_said(analysis: ramerge.Analysis) -> None:
+    known = known_of(recommend.DENSE)
+    assert known["real"]["same"] and "was not measured there" not in str(recommend.recommend(analysis).real)
+    _, said = recommend._real(known | {"real": known["real"] | {"same": False}})
+    assert "task_arithmetic scale=0.8 with its defaults scored" in said and "was not measured there" in said
+
+
+def test_sections_that_are_named_are_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / recommend.PAGE).read_text(encoding="utf-8")
+    named = recommend._SECTIONS.split('"')[1::2]
+    assert len(named) == 2 and all(f"\n## {name}\n" in page for name in named)
+
+
+def test_agents_that_point_the_same_way_were_not_measured(analysis: ramerge.Analysis) -> None:
+    def unknown(cosine: float) -> str:
+        pairs = tuple(replace(pair, cosine=cosine) for pair in analysis.model.pairs)
+        found = recommend.recommend(replace(analysis, model=replace(analysis.model, pairs=pairs)))
+        return " ".join(found.unknown)
+
+    assert "a cosine of 0.50" in unknown(0.5) and "cosine" not in unknown(0.05)
+
+
+def test_copies_are_found(analysis: ramerge.Analysis) -> None:
+    pairs = tuple(replace(pair, cosine=0.95) for pair in analysis.model.pairs)
+    found = recommend.recommend(replace(analysis, model=replace(analysis.model, pairs=pairs)))
+    assert found.situation == recommend.COPIES and "the cosine of" in found.reasons[0]
+
+
+def test_updates_that_rounding_erases_are_rounded_with_coins(analysis: ramerge.Analysis) -> None:
+    rounding = {agent.name: {"erased_share": 0.4} for agent in analysis.model.agents}
+    found = recommend.recommend(replace(analysis, rounding=rounding))
+    assert found.rounding == "stochastic" and "40%" in found.reasons[1]
+    assert recommend.recommend(analysis).rounding is None
+
+
+def test_without_evidence_it_says_that_it_does_not_know(
+    analysis: ramerge.Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "advice.json").write_text('{"margin": 1.0, "parameters": 0, "situations": {}}')
+    monkeypatch.setattr(recommend, "files", lambda _: tmp_path)
+    found = recommend.recommend(analysis)
+    assert found.method == "ram+" and not found.evidence
+    assert "no measurements" in found.unknown[0] and found.check is None
+
+
+@pytest.fixture
+def rounded(tmp_path: Path) -> list[str]:
+    """Flags for float32 agents that moved everything, by less than half a step of bfloat16, and an output in that."""
+    generator = np.random.default_rng(1)
+    base = generator.uniform(1, 2, (64, 64))
+    for name in ("base", "x", "y"):
+        moved = generator.normal(0, 1e-3, base.shape) if name != "base" else 0
+        write_checkpoint(tmp_path / name, {"w": encode(base + moved, "F32")})
+    return [
+        *("--base", str(tmp_path / "base"), "--dtype", "bfloat16", "--no-cache"),
+        *(word for name in ("x", "y") for word in ("--agent", f"{name}={tmp_path / name}")),
+    ]
+
+
+def test_warnings_about_another_method_than_the_advised_one_are_left_out(rounded: list[str]) -> None:
+    told = CliRunner().invoke(cli, ["recommend", *rounded])
+    assert told.exit_code == 0 and "--method task_arithmetic" in told.stdout.splitlines()[0], told.output
+    assert "warning:" not in told.stderr and "--rounding stochastic" in told.stdout
+    of_ram = CliRunner().invoke(cli, ["analyze", *rounded]).stderr
+    assert "warning: rounding to bfloat16 erases" in of_ram and "warning: epsilon = 1e-05" in of_ram
+
+
+def test_warnings_about_the_advised_method_or_the_inputs_stay(analysis: ramerge.Analysis) -> None:
+    warned = replace(analysis, warnings=(AboutMethod("of ram+"), "of the inputs"))
+    assert recommend.warnings_for(warned, analysis.method) == warned.warnings
+    assert recommend.warnings_for(warned, "ties") == ("of the inputs",)
+
+
+def test_all_warnings_about_float32_agents_point_to_one_list(rounded: list[str]) -> None:
+    page, section = re.fullmatch(r'(\S+), "(.+)", says what to do, in order', ORDERED).groups()
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    assert f"\n## {section}\n" in text
+    for command, pointers in (("plan", 2), ("analyze", 2), ("recommend", 1)):
+        told = CliRunner().invoke(cli, [command, *rounded])
+        assert " ".join(told.output.split()).count(ORDERED) == pointers, told.output
+    # what the list names first is what is advised
+    dense = known_of(recommend.DENSE)
+    flags = [
+        f"--method {dense['method']}",
+        *(f"--set parameters.{one}" for one in recommend._assigned(dense["parameters"])),
+    ]
+    assert " ".join(flags) in text

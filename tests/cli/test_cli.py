@@ -1,0 +1,574 @@
+"""The command line as a user meets it: a process, its streams, its exit code."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from ramerge import methods
+from ramerge.methods.registry import METHODS, Method, listed
+from tests.checkpoints import floats, simple, write_checkpoint, write_simple
+from tests.commands import ramerge
+
+COMMAND = [sys.executable, "-m", "ramerge.cli.main"]
+
+
+def flags(folder: Path, names: list[str]) -> list[str]:
+    agents = [part for name in names for part in ("--agent", f"{name}={folder / name}")]
+    return ["--base", str(folder / "base"), *agents]
+
+
+def write_recipe(folder: Path, names: list[str], more: str = "") -> Path:
+    agents = "\n".join(f"  {name}: {name}" for name in names)
+    path = folder / "recipe.yaml"
+    path.write_text(f"method: ram+\nbase: ./base\nagents:\n{agents}\n{more}")
+    return path
+
+
+def test_recipe_and_flags_give_the_same_bytes_and_record(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    by_recipe = ramerge("merge", write_recipe(tmp_path, names), tmp_path / "a", "--json", cwd=Path("/"))
+    by_flags = ramerge("merge", "--method", "ram+", *flags(tmp_path, names), tmp_path / "b", "--no-cache")
+    assert by_recipe.returncode == by_flags.returncode == 0, by_recipe.stderr + by_flags.stderr
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+    record = json.loads(by_recipe.stdout)
+    assert record == json.loads((tmp_path / "a/ramerge.json").read_text())
+    assert list(record) == [
+        "ramerge_version", "method", "parameters", "base", "counts", "notes", "input_dtypes", "dtype", "rounding",
+        "runs_on",
+        "tensors",
+        "merged_tensors", "parameters_count", "bytes_read", "bytes_written", "seconds", "peak_memory_bytes",
+        "statistics",
+    ]  # fmt: skip
+    assert list(record["statistics"]["agents"][0]) == [
+        "name", "model", "total", "active", "shared", "unique", "density", "unique_share", "rho", "lambda",
+        "updates", "erased", "erased_share", "sampled", "grown_share", "alone", "nominal_lambda",
+        "effective_lambda", "effective_error",
+    ]  # fmt: skip
+    assert "code" in by_flags.stdout and "lambda" in by_flags.stdout
+    assert "counting" in by_flags.stderr and "\r" not in by_flags.stderr and "\x1b" not in by_flags.stderr
+    assert by_recipe.stderr == ""
+
+
+def test_quiet_says_nothing(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    done = ramerge("merge", *flags(tmp_path, names), tmp_path / "out", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_set_overrides_the_recipe(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    path = write_recipe(tmp_path, names, "parameters: {r: 0.1}\n")
+    done = ramerge("merge", path, tmp_path / "out", "--json", "--set", "parameters.r=0.05", "--set", "dtype=float32")
+    record = json.loads(done.stdout)
+    assert record["parameters"]["r"] == 0.05
+    assert record["dtype"] == "float32"
+
+
+def test_flags_go_on_top_of_a_recipe(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    path = write_recipe(tmp_path, names[:2], "parameters: {r: 0.3}\n")
+    planned = json.loads(ramerge("plan", path, "--agent", f"memory={tmp_path / 'memory'}", "--json").stdout)
+    assert list(planned["agents"]) == names
+    assert planned["parameters"]["r"] == 0.3
+    planned = json.loads(
+        ramerge("plan", path, "--preset", "official", "--set", "parameters.alpha=0.5", "--json").stdout
+    )
+    assert (planned["parameters"]["r"], planned["parameters"]["alpha"]) == (0.2, 0.5)
+
+
+def test_plan_needs_no_output_and_says_what_it_takes(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    for arguments in ([write_recipe(tmp_path, names)], flags(tmp_path, names)):
+        done = ramerge("plan", *arguments)
+        assert done.returncode == 0, done.stderr
+        for words in ("read", "write", "peak memory", "tensors", "shards", "bfloat16", "ready to merge"):
+            assert words in done.stdout
+    planned = json.loads(ramerge("plan", *flags(tmp_path, names), tmp_path / "out", "--json").stdout)
+    assert planned["bytes_read"] == 2 * 4 * 3 * 640 * 2
+    assert planned["disk_free"] > 0
+
+
+def test_plan_says_which_method_is_the_default(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    assert "ram+, the default (epsilon = 1e-05" in ramerge("plan", *flags(tmp_path, names)).stdout
+    assert "the default" not in ramerge("plan", "--method", "ram+", *flags(tmp_path, names)).stdout
+
+
+def test_hints_on_the_command_line(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    assert "float16" in ramerge("plan", *flags(tmp_path, names), "--dtype", "fp16").stdout
+    done = ramerge("plan", *flags(tmp_path, names), "--set", "r=0.1", "--shard-size", "5", "--dtype", "bfloat61")
+    assert "--set r=0.1: unknown key 'r'; did you mean 'parameters.r'?" in done.stderr
+    assert "--shard-size: '5' is too small: 5 bytes; did you mean 5GB?" in done.stderr
+    assert "--dtype: unknown value 'bfloat61'; did you mean 'bfloat16'?" in done.stderr
+    done = ramerge("sweep", *flags(tmp_path, names), tmp_path / "out", "--vary", "r=0,0.1")
+    assert "--vary r: only parameters can be varied; did you mean parameters.r?" in done.stderr
+
+
+def test_a_merge_of_one_agent_says_what_it_is(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    for method, words in (("ram+", "is the agent itself"), ("ties", "nothing to merge it with")):
+        done = ramerge("merge", "--method", method, *flags(tmp_path, names[:1]), tmp_path / method)
+        assert f"note: {names[0]} is the only agent: " in done.stdout and words in done.stdout
+    assert "the only agent" not in ramerge("plan", *flags(tmp_path, names)).stdout
+
+
+def test_plan_lists_every_problem_and_fails(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    (tmp_path / "tool/model.safetensors").unlink()
+    (tmp_path / "code/config.json").write_text("{")
+    done = ramerge("plan", write_recipe(tmp_path, names), tmp_path / "base")
+    assert done.returncode == 2
+    assert done.stderr.count("error: ") == 3
+    for words in ("recipe.yaml:5: agents.tool", "5 |   tool: tool", "holds no weights", "is one of the inputs"):
+        assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+USAGE = """Usage: ramerge merge [OPTIONS] [RECIPE] [OUT]
+Try 'ramerge merge --help' for help.
+
+"""
+NO_AGENTS = "none are given; add --agent NAME=MODEL for each, or `agents: {NAME: MODEL}` to a recipe"
+TWO = ["--base", "./b", "--agent", "x=./1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "error: give a recipe's path, or --base and --agent"),
+        (["a", "b", "c"], "error: at most one recipe and one output folder are expected, got a, b, c"),
+        (["absent.yaml", "out"], "error: absent.yaml: cannot be read: No such file or directory"),
+        (
+            ["--base", "b", "--agent", "x", "out"],
+            "error: --agent x: must be NAME=MODEL, such as --agent code=./coder",
+        ),
+        (
+            ["--base", "b", "--agent", "x=1", "--agent", "x=2", "out"],
+            "error: --agent: the agent 'x' is given twice",
+        ),
+        (["--base", "b", "out"], f"error: agents: {NO_AGENTS}"),
+        (TWO, "error: no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT"),
+        ([*TWO, "--set", "r", "out"], "error: --set r: must be KEY=VALUE, such as --set parameters.r=0.05"),
+        ([*TWO, "--set", "base.deep=1", "out"], "error: --set base.deep=1: base is not a mapping"),
+        ([*TWO, "out"], "error: --base: b: no such folder\nerror: --agent x: 1: no such folder"),
+        (["--method", "rma", *TWO, "out"], "error: --method: unknown method 'rma'; did you mean 'ram'?"),
+        (
+            [*TWO, "--threads", "0", "out"],
+            "error: threads: must be 1 to 1024, not 0",
+        ),
+        (
+            [*TWO, "--max-memory", "lots", "out"],
+            "error: --max-memory: 'lots' is not a size such as 5GB or 500MiB",
+        ),
+        (["--dtyp", "x"], f"{USAGE}error: No such option '--dtyp'. Did you mean '--dtype'?"),
+    ],
+)
+def test_bad_usage_is_one_message_and_exit_code_2(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = ramerge("merge", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{said}\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    assert "Traceback" in ramerge("merge", "absent.yaml", "out", "--debug", cwd=tmp_path).stderr
+
+
+def test_methods_are_listed_with_parameters_and_source() -> None:
+    text = ramerge("methods").stdout
+    head, *lines = text.splitlines()
+    assert head.split() == ["method", "reads", "what", "it", "is"]
+    rows = {line.split()[0]: line[16:22].strip() for line in lines[: lines.index("")]}
+    assert list(rows) == list(listed()) and set(rows) == set(METHODS)
+    assert (rows["ram"], rows["ram+"], rows["ties"], rows["dare_ties"]) == ("1", "2", "1 or 3", "1 or 3")
+    assert "alpha" not in text and "`ramerge methods ram+` shows" in text
+    text = ramerge("methods", "ram+", "ram+s").stdout
+    for words in ("ram+s", "alpha = 2.0", "preset official", "arXiv 2601.13572", "epsilon = 1e-05"):
+        assert words in text
+    assert json.loads(ramerge("methods", "--json").stdout)["ram+"]["parameters"]["r"]["default"] == 0.1
+
+
+def test_methods_are_in_the_table_under_their_own_names() -> None:
+    files = [path.stem for path in Path(methods.__file__).parent.glob("[a-z]*.py")]
+    found = [value for file in files for value in vars(import_module(f"ramerge.methods.{file}")).values()]
+    named = {value.name: value for value in found if isinstance(value, Method)}
+    assert named == dict(METHODS)
+
+
+def test_help_and_version() -> None:
+    assert "merge" in ramerge("--help").stdout
+    assert "--max-memory" in ramerge("merge", "-h").stdout
+    assert ramerge("--version").stdout.startswith("ramerge, version ")
+
+
+def big(folder: Path) -> list[str]:
+    """Checkpoints that take long enough to be stopped in the middle."""
+    for name in ("base", "a"):
+        tensors = {f"w{place}": floats([0.5]) for place in range(20_000)}
+        write_checkpoint(folder / name, tensors)
+    return ["a"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_says_what_it_leaves(number: signal.Signals, tmp_path: Path) -> None:
+    names = big(tmp_path)
+    process = subprocess.Popen(
+        [*COMMAND, "merge", *flags(tmp_path, names), str(tmp_path / "out")], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 600
+    while not list(tmp_path.glob(".out.ramerge-*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=600)
+    assert process.returncode == 128 + number
+    assert f"stopped by {number.name}; " in stderr
+    assert "Traceback" not in stderr
+    left = sorted(path.name for path in tmp_path.iterdir())
+    if "nothing was kept" in stderr:  # it came before the first block was done
+        assert left == ["a", "base"]
+        return
+    assert " % of the work is kept: the same command goes on from there" in stderr
+    assert left == [".out.ramerge-partial", "a", "base"]
+    done = ramerge("clean", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / '.out.ramerge-partial'}: removed\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "base"]
+    assert "nothing is left of stopped runs" in ramerge("clean", tmp_path / "out").stdout
+
+
+def test_a_killed_merge_goes_on(tmp_path: Path) -> None:
+    names = big(tmp_path)
+    process = subprocess.Popen([*COMMAND, "merge", *flags(tmp_path, names), str(tmp_path / "out"), "--quiet"])
+    journal = tmp_path / ".out.ramerge-partial/journal/0001"
+    while process.poll() is None and (not journal.exists() or journal.stat().st_size < 4000):
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    done = ramerge("merge", *flags(tmp_path, names), tmp_path / "out", "--quiet")
+    assert done.returncode == 0
+    assert done.stderr.startswith(f"note: {tmp_path / 'out'}: continuing: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "base", "out"]
+
+
+def test_a_killed_merge_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
+    names = big(tmp_path)
+    process = subprocess.Popen([*COMMAND, "merge", *flags(tmp_path, names), str(tmp_path / "out"), "--quiet"])
+    while process.poll() is None and not list(tmp_path.glob(".out.ramerge-*")):
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert list(tmp_path.glob(".out.ramerge-*"))
+    write_checkpoint(tmp_path / "base", simple(0))
+    write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
+    assert ramerge("merge", *flags(tmp_path, names), tmp_path / "out").returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "base", "out"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_standard_output_is_no_traceback(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "plan", *flags(tmp_path, names)], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_gets_a_live_bar(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "merge", *flags(tmp_path, names), str(tmp_path / "out")],
+        stderr=theirs,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    assert process.wait() == 0
+    assert b"counting" in shown and b"merging" in shown and b"kB of" in shown
+    assert b"/s" not in shown  # of so short a merge it would be a guess
+
+
+@pytest.mark.parametrize("stream", ["2>&-", "2>/dev/full"])
+def test_a_merge_goes_on_when_nobody_listens(stream: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    command = " ".join([*COMMAND, "merge", *flags(tmp_path, names), str(tmp_path / "out"), stream])
+    assert subprocess.run(command, shell=True, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert (tmp_path / "out/ramerge.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "setting", ["base=~nobody-here/x", 'base="\\0"', "parameters.r=" + "9" * 5000, "base=" + "[" * 5000]
+)
+def test_odd_settings_are_no_tracebacks(setting: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    done = ramerge("plan", *flags(tmp_path, names), "--set", setting)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr and "defect" not in done.stderr
+
+
+def test_a_report_below_warnings_ends_with_their_number(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    swapped = [
+        "--base",
+        tmp_path / "code",
+        "--agent",
+        f"code={tmp_path / 'base'}",
+        "--agent",
+        f"tool={tmp_path / 'tool'}",
+    ]
+    last = "1 warning, see above (--strict makes it an error)"
+    allowed = tmp_path / "swapped.yaml"
+    models = "base: ./code\nagents: {code: ./base, tool: ./tool}\nallow: {swapped_base: true}\n"
+    allowed.write_text(models)
+    for words in (["merge", allowed, tmp_path / "out"], ["analyze", *swapped]):
+        done = ramerge(*words)
+        assert done.stderr.count("warning: ") == 1 and done.stdout.splitlines()[-1] == last, done.stderr
+    assert "see above" not in ramerge("analyze", *flags(tmp_path, names)).stdout
+    twice = [*swapped, "--agent", f"other={tmp_path / 'tool'}"]
+    done = ramerge("analyze", *twice)
+    assert (
+        done.stdout.splitlines()[-1]
+        == f"{done.stderr.count('warning: ')} warnings, see above (--strict makes them errors)"
+    )
+
+
+NOT_UTF_8 = "the path holds bytes that are not UTF-8; rename the folder"
+
+
+def test_paths_that_are_not_utf_8_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    names, odd = write_simple(tmp_path), tmp_path / "\udcff"
+    write_checkpoint(odd, simple(1, moved=0.1))
+    for words in (
+        ("plan", "--base", odd, "--agent", f"a={tmp_path / 'tool'}"),
+        ("plan", "--base", tmp_path / "base", "--agent", f"a={odd}"),
+        ("convert", odd, tmp_path / "out"),
+        ("merge", *flags(tmp_path, names), odd / "out"),
+    ):
+        done = ramerge(*words)
+        assert done.returncode == 2
+        assert done.stderr.count(NOT_UTF_8) == 1, done.stderr
+
+
+@pytest.mark.needs("optuna")
+def test_a_search_refuses_such_a_path_likewise(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, write_simple(tmp_path))
+    (tmp_path / "space.yaml").write_text("parameters.r: [0, 0.1]\n")
+    scored = ("--score", "ramerge.demo.scoring:rewards")
+    done = ramerge("search", recipe, tmp_path / "\udcff", "--space", tmp_path / "space.yaml", *scored)
+    assert done.returncode == 2
+    assert done.stderr.count(NOT_UTF_8) == 1, done.stderr
+
+
+def test_a_sweep_prints_its_points(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    vary = ["--vary", "parameters.r=0,0.1", "--vary", "parameters.alpha=1,2"]
+    done = ramerge("sweep", *flags(tmp_path, names), *vary, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    head, *rows, last, following = done.stdout.splitlines()
+    assert head.split() == ["point", *[word for name in names for word in ("lambda", name)]]
+    assert all((tmp_path / "out" / row.split()[0] / "model.safetensors").is_file() for row in rows)
+    assert following.startswith("next: `ramerge eval --model NAME=FOLDER")
+    assert [row.split()[0] for row in rows] == [f"r={r},alpha={alpha}" for r in (0, 0.1) for alpha in (1, 2)]
+    assert f"{tmp_path / 'out'}/POINT: 4 checkpoints" in last
+    printed = json.loads(ramerge("sweep", *flags(tmp_path, names), *vary, tmp_path / "two", "--json").stdout)
+    assert [one["point"]["parameters.r"] for one in printed] == [0, 0, 0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--vary", "parameters.r=0,,1"], "--vary parameters.r=0,,1: a value is missing between commas"),
+        (["--vary", "method=ram"], "--vary method: only parameters can be varied; such as parameters.r"),
+        (["--vary", "parameters.r=1", "--vary", "parameters.r=2"], "--vary parameters.r: is given twice"),
+        (["--vary", "parameters.r=0,100"], "--vary parameters.r=100: should be less than or equal to 10, not 100"),
+    ],
+)
+def test_sweeps_that_make_no_sense(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = ramerge("sweep", *flags(tmp_path, write_simple(tmp_path)), *arguments, tmp_path / "out")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {said}\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_of_importances(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    wrong = ["--importance", f"cide={tmp_path}", "--importance", f"code={tmp_path}", "--importance", f"code={tmp_path}"]
+    done = ramerge("plan", "--method", "fisher", *flags(tmp_path, names), *wrong)
+    assert done.returncode == 2
+    assert "did you mean 'code'" in done.stderr and "code: is given twice" in done.stderr
+
+
+def test_one_method_is_described() -> None:
+    done = ramerge("methods", "ties", "linear")
+    assert [line.split(":")[0] for line in done.stdout.splitlines() if line[:1].strip()] == ["ties", "linear"]
+    assert "normalize = true" in done.stdout
+    assert "did you mean 'ties'" in ramerge("methods", "tties").stderr
+
+
+def test_a_wall_of_problems_is_cut(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    rules = [f"  - {{match: 'nothing{place}', keep: base}}" for place in range(40)]
+    path = write_recipe(tmp_path, names, "rules:\n" + "\n".join(rules) + "\n")
+    done = ramerge("merge", path, tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "error: and 15 more"
+
+
+def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
+    done = ramerge("merge", tmp_path, tmp_path / "out")
+    assert done.returncode == 2 and "give models with --base and --agent" in done.stderr
+
+
+def test_an_analysis_in_every_form(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    done = ramerge("analyze", *flags(tmp_path, names), "--json-file", tmp_path / "a.json", "--csv", tmp_path / "csv")
+    assert done.returncode == 0, done.stderr
+    head, *_ = done.stdout.splitlines()
+    assert head.split()[:4] == ["agent", "density", "changed", "unique"]
+    assert all(f"\n{number}. " in done.stdout for number in (1, 2, 3))
+    values = json.loads((tmp_path / "a.json").read_text())
+    assert values["schema"] == "ramerge.analysis/1"
+    assert [agent["name"] for agent in values["model"]["agents"]] == names
+    assert (tmp_path / "csv/agents.csv").is_file()
+    assert ramerge("analyze", write_recipe(tmp_path, names), "--quiet").stdout == ""
+
+
+def test_an_analysis_on_standard_output(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    done = ramerge("analyze", *flags(tmp_path, names), "--json", "--csv", tmp_path / "csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["schema"] == "ramerge.analysis/1"
+    assert (tmp_path / "csv/agents.csv").is_file() and not (tmp_path / "-").exists()
+
+
+def test_a_file_that_may_be_meant_as_the_output(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    for command in ("plan", "merge"):
+        done = ramerge(command, *flags(tmp_path, names), "notes.txt", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "notes.txt: was read as the recipe, because it is a file; if it is meant as OUT, give" in done.stderr
+    assert "meant as OUT" not in ramerge("merge", "notes.txt", cwd=tmp_path).stderr
+    done = ramerge("plan", *flags(tmp_path, names), "s3://bucket/out?versionId=1", cwd=tmp_path)
+    assert done.returncode == 2 and "a query has no meaning here" in done.stderr and "--agent s3" not in done.stderr
+
+
+def test_limits_are_shown_as_they_are(tmp_path: Path) -> None:
+    done = ramerge("plan", *flags(tmp_path, write_simple(tmp_path)), "--max-memory", "1KB")
+    assert (
+        done.returncode == 2
+        and "error: --max-memory: 1,000 bytes are too little (compiling in a first run counts, too); give at least"
+        in done.stderr
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "fp8", "int8"])
+def test_an_unknown_dtype_is_answered_with_all_that_are_known(dtype: str, tmp_path: Path) -> None:
+    done = ramerge("plan", *flags(tmp_path, write_simple(tmp_path)), "--dtype", dtype)
+    said = f"error: --dtype: unknown value '{dtype}'; known: bfloat16, float16, float32, float64, widest, like base"
+    assert done.stderr.splitlines() == [said]
+
+
+@pytest.mark.needs("altair")
+def test_a_report_of_a_finished_merge(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    assert ramerge("merge", write_recipe(tmp_path, names), tmp_path / "out").returncode == 0
+    done = ramerge("report", tmp_path / "out", "--figures", tmp_path / "figures")
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path / "out/report.html") in done.stdout
+    page = (tmp_path / "out/report.html").read_text()
+    assert "bytes_read" in page or "bytes read" in page
+    assert list((tmp_path / "figures").glob("*.svg"))
+    assert "is not what was merged" not in done.stdout
+    write_checkpoint(tmp_path / names[0], simple(9, moved=0.2))
+    assert f"{names[0]} is not what was merged" in ramerge("report", tmp_path / "out").stdout
+
+
+IN_THE_WAY = "File exists; a file has the name of a folder that is needed; choose another path"
+ONE = ["analyze", "--base", "base", "--agent", "code=code"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["analyze"], 2, ["give a recipe's path, or --base and --agent"]),
+        (["analyze", "one.yaml", "two.yaml"], 2, ["at most one recipe is expected, got one.yaml, two.yaml"]),
+        (
+            ["analyze", "--base", "missing", "--agent", "a=none"],
+            2,
+            ["--base: missing: no such folder", "--agent a: none: no such folder"],
+        ),
+        (
+            [*ONE, "--epsilons", "1e-4,x"],
+            2,
+            [
+                "--epsilons 1e-4,x: must be numbers with commas between them, such as 1e-4,1e-5; a threshold in units "
+                "of each agent's root mean square is the recipe's own: `--set parameters.epsilon.relative=1`"
+            ],
+        ),
+        ([*ONE, "--epsilons", "-1"], 2, ["epsilons: -1.0 must be a number, 0 or more"]),
+        ([*ONE, "--html", "x", "--json-file", "x"], 2, ["--html and --json-file: both name x"]),
+        ([*ONE, "--csv", "x", "--json-file", "./x"], 2, ["--json-file and --csv: both name x"]),
+        ([*ONE, "--html", "-", "--json"], 2, ["--json and --html - both print; give --html a file"]),
+        (
+            [*ONE, "--figures", "x/y", "--json-file", "x"],
+            2,
+            ["--figures x/y: needs the folder x, which another option makes a file"],
+        ),
+        ([*ONE, "--csv", "-"], 2, ["-: standard output takes one text, not a folder of files; name a folder"]),
+        (
+            [*ONE, "--json-file", "base/model.safetensors/x"],
+            2,
+            [f"base/model.safetensors/x: cannot be written: {IN_THE_WAY}"],
+        ),
+        (
+            [*ONE, "--json-file", "base/config.json"],
+            2,
+            ["base/config.json: cannot be written: it is a file of a checkpoint; choose another path"],
+        ),
+        (
+            [*ONE, "--html", "/dev/null"],
+            2,
+            ["/dev/null: cannot be written: it is not a regular file; choose another path"],
+        ),
+        ([*ONE, "--csv", "base/model.safetensors"], 2, [f"base/model.safetensors: cannot be written: {IN_THE_WAY}"]),
+        ([*ONE, "--csv", "base/tables"], 2, ["base/tables: is inside a model that is read; choose another place"]),
+        (
+            ["report", "nowhere"],
+            2,
+            ["nowhere: is no finished merge, there is no ramerge.yaml and no ramerge.json"],
+        ),
+        (["report", "base"], 2, ["base: is no finished merge, there is no ramerge.yaml and no ramerge.json"]),
+    ],
+)
+def test_analyses_that_cannot_be_made(arguments: list[str], code: int, said: list[str], tmp_path: Path) -> None:
+    write_simple(tmp_path)
+    done = ramerge(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.splitlines() == [f"error: {line}" for line in said]
+
+
+def test_a_model_with_an_adapter_and_an_empty_name(tmp_path: Path) -> None:
+    done = ramerge("plan", f"{tmp_path / 'base'}+{tmp_path / 'lora'}")
+    assert done.returncode == 2 and "no such folder" in done.stderr
+    for command in ("plan", "convert"):
+        done = ramerge(command, "", *([tmp_path / "out"] if command == "convert" else []))
+        assert done.returncode == 2 and "MODEL: must not be empty" in done.stderr

@@ -1,0 +1,115 @@
+"""What a person hears of a merge that runs: kernels that are compiled, and figures only where they mean something."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ramerge
+from ramerge.foundation import pace, screen
+from ramerge.foundation.events import Progress
+from tests.checkpoints import floats, recipe, write_checkpoint
+
+GB = 10**9
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (pace, screen):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def heard(stream: io.StringIO, clock: Clock, events: list[tuple[float, Progress]], patch: pytest.MonkeyPatch) -> str:
+    patch.setattr(sys, "stderr", stream)
+    patch.setenv("COLUMNS", "120")
+    with screen.shown(screen.stage, quiet=False) as listen:
+        for second, event in events:
+            clock.now = 100.0 + second
+            listen(event)
+    return stream.getvalue()
+
+
+def test_lines_are_rare_and_their_figures_mean_something(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    # five seconds of compiling, then a gigabyte a second
+    events = [(0.0, Progress("counting", 0, 101 * GB))]
+    events += [(5.0 + second, Progress("counting", (1 + second) * GB, 101 * GB)) for second in range(101)]
+    lines = heard(io.StringIO(), clock, events, monkeypatch).splitlines()
+    assert lines == [
+        "counting: 26.0 GB of 101.0 GB, 1.0 GB/s, 75 s left",
+        "counting: 56.0 GB of 101.0 GB, 1.0 GB/s, 45 s left",
+        "counting: 86.0 GB of 101.0 GB, 1.0 GB/s, 15 s left",
+        "counting: 101.0 GB of 101.0 GB, 1.0 GB/s",
+    ]
+
+
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_a_short_stage_has_no_rate(
+    stream: Callable[[], io.StringIO], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = [(0.0, Progress("merging", 0, 4)), (0.1, Progress("merging", 1, 4)), (0.2, Progress("merging", 4, 4))]
+    text = heard(stream(), clock, events, monkeypatch)
+    assert "4 bytes of 4 bytes" in text and "/s" not in text and "left" not in text
+
+
+@pytest.mark.parametrize(("total", "left"), [(100, "90 s left"), (1000, "16 min left"), (10_000, "3 h left"), (10, "")])
+def test_time_left_has_the_unit_that_suits(total: int, left: str, clock: Clock) -> None:
+    counted = pace.Pace(0)
+    clock.now += 10
+    assert counted.left(10, total) == left
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_kernels_never_look_finished(
+    stream: Callable[[], io.StringIO], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = [(0.0, Progress("compiling kernels", done, max(1, done), "kernels")) for done in (0, 1, 1, 2)]
+    text = heard(stream(), clock, events, monkeypatch)
+    title = "compiling kernels (first run only, up to 40 s)"
+    if stream is Terminal:
+        assert title in text and "2 done" in text and " of " not in text
+    else:
+        assert text.splitlines() == [title]  # once, and not for each kernel
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    "method", ["tsvm", "iso_c", "iso_cts", "swudi", "aswudi", "resmerge", "psa", "knots", "wudi", "adam"]
+)
+def test_matrices_advance_while_they_are_solved(method: str, threads: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("base", "math", "code", "tool"):
+        weights = {f"model.layers.{i}.mlp.weight": floats(rng.normal(size=(64, 80)), "F32") for i in range(4)}
+        write_checkpoint(tmp_path / name, weights)
+    given: dict[str, object] = {"parameters": {"solver": "adam", "steps": 2}} if method == "adam" else {}
+    merge = recipe(tmp_path, ["math", "code", "tool"], "wudi" if method == "adam" else method, **given)
+    events: list[Progress] = []
+    ramerge.merge(merge, tmp_path / "out", on_progress=events.append, options=ramerge.Options(threads=threads))
+    done = [event.done for event in events if event.stage == "merging"]
+    total = events[-1].total
+    assert done[0] == 0 and done[-1] == total and done == sorted(done)
+    within = [count for count in done if 0 < count < total // 4]
+    assert within, "the first matrix must show that it advances"
+    # what is told and what the method states are the same work: nothing is done long before it is over
+    assert threads > 1 or total // 16 < within[-1]

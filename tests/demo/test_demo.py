@@ -1,0 +1,115 @@
+"""The agents that ship with the package: they merge, load in transformers, and do what the demo says."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import ramerge
+from ramerge.cli.main import cli
+from ramerge.demo import run as demo
+from ramerge.demo.tasks import TASKS, prompts, reward
+from ramerge.foundation.extras import install
+
+AGENTS = {task.name: str(demo.AGENTS / task.name) for task in TASKS}
+
+
+def merged(folder: Path, method: str) -> Path:
+    source = {"method": method, "base": str(demo.AGENTS / "base"), "agents": AGENTS}
+    ramerge.merge(source, folder / method)
+    return folder / method
+
+
+def test_the_agents_are_small_and_moved_different_places() -> None:
+    size = sum(path.stat().st_size for path in demo.AGENTS.rglob("*") if path.is_file())
+    assert size <= 4_000_000
+    plan = ramerge.plan({"method": "ram+", "base": str(demo.AGENTS / "base"), "agents": AGENTS})
+    assert plan.problems == ()
+
+
+def test_test_prompts_are_not_training_prompts() -> None:
+    for task in TASKS:
+        held_out = {example.prompt for example in prompts(task, "test", 200, seed=1)}
+        seen = {example.prompt for example in prompts(task, "train", 2000, seed=2)}
+        assert not held_out & seen
+        example = prompts(task, "test", 1, seed=1)[0]
+        assert reward(example, example.answer) == 1.0
+        assert reward(example, example.answer + "x") == 0.0
+
+
+@pytest.mark.needs("torch", "transformers")
+def test_the_merge_loads_in_transformers_and_generates(tmp_path: Path) -> None:
+    import transformers
+
+    folder = merged(tmp_path, "ram+")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert str(model.dtype) == "torch.bfloat16"
+    ids = tokenizer("#5281704=", return_tensors="pt")["input_ids"]
+    out = model.generate(ids, max_new_tokens=8, do_sample=False)
+    assert tokenizer.decode(out[0][ids.shape[1] :], skip_special_tokens=True).replace(" ", "") == "0124578"
+
+
+@pytest.mark.needs("torch", "transformers")
+def test_the_merge_keeps_what_each_agent_learned(tmp_path: Path) -> None:
+    from ramerge.demo.scoring import score
+
+    before = score(demo.AGENTS / "base", examples=64)
+    after = score(merged(tmp_path, "ram+"), examples=64)
+    for task in TASKS:
+        assert after[task.name] > before[task.name] + 0.2
+        assert after[task.name] > 0.85
+
+
+def test_the_demo_prints_statistics_and_keeps_what_it_is_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(demo, "find_spec", lambda _: None)
+    demo.run(tmp_path / "kept", lines.append)
+    text = "\n".join(lines)
+    for words in ("density", "lambda", "add", "reverse", "sort", install("torch")):
+        assert words in text
+    assert (tmp_path / "kept/ram+/model.safetensors").is_file()
+
+
+def test_the_models_can_be_copied_and_nothing_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["demo", "--models", "here"])
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in Path("here").iterdir()} == {"base", "coder", "tool", "memory"}
+    for name, model in demo.NAMES.items():
+        copied, own = Path("here", name), demo.AGENTS / model
+        assert {path.name: path.read_bytes() for path in copied.iterdir()} == {
+            path.name: path.read_bytes() for path in own.iterdir()
+        }
+    _, change, merge = re.split("next: cd | && ", result.output.strip())
+    monkeypatch.chdir(change)
+    assert CliRunner().invoke(cli, shlex.split(merge)[1:]).exit_code == 0  # what is printed can be typed
+
+    Path("tool/config.json").write_text("changed")
+    shutil.rmtree("base")
+    with pytest.raises(ramerge.PlanError, match="tool: exists; remove it, or choose another folder"):
+        demo.copy_models(Path(), print)
+    assert Path("tool/config.json").read_text() == "changed" and not Path("base").exists()
+
+
+def test_copying_and_merging_are_two_things(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["demo", "--models", str(tmp_path / "a"), "--out", str(tmp_path / "b")])
+    assert result.exit_code == 2 and "leave out --out" in result.output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.needs("torch", "transformers")
+def test_the_demo_says_how_sure_its_scores_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ramerge.demo import scoring
+
+    lines: list[str] = []
+    monkeypatch.setattr(scoring, "score", lambda _folder: {task.name: 0.5 for task in TASKS})
+    demo._say_scores({"base": Path("base")}, lines.append)
+    printed = "200 prompts a task; one standard error is up to 3.5 points"
+    assert scoring.EXAMPLES == 200 and printed in lines
+    assert f"\n{printed}\n" in (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

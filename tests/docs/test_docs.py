@@ -1,0 +1,338 @@
+"""README and docs say what is so: every command, recipe and program in them is run, every flag and link exists.
+
+Blocks run in a folder of their own for each page, from top to bottom, with the demo's tiny agents under the names that
+the pages use. A block that cannot run here says why in its first line, which readers see too: `# needs a GPU`,
+`# takes an hour`. Its flags are checked all the same.
+"""
+
+import contextlib
+import io
+import re
+import runpy
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from markdown_it import MarkdownIt
+from ruamel.yaml import YAML
+
+import ramerge
+from docs import tables
+from ramerge.analysis.parts import AgentPair, AgentPart
+from ramerge.analysis.results import Analysis
+from ramerge.calibration.record import FisherRecord
+from ramerge.cli.main import COMMANDS, cli
+from ramerge.demo import run as demo
+from ramerge.engine.record import AgentStatistics, Record
+from ramerge.methods.registry import METHODS
+from ramerge.recipe.document import read_document
+from ramerge.selection.results import SearchResult, TriedPoint
+from ramerge.selection.spacefile import file_space
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted(DOCS.rglob("*.md"))]
+LINKED = [*PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
+MODELS = demo.NAMES | {"Qwen/Qwen2.5-7B-Instruct": "base"}
+COPY = "ramerge demo --models ."
+ENVIRONMENT = [["python3", "-m", "venv", ".venv"], [".", ".venv/bin/activate"]]
+LANGUAGES = {"toml", "sh", "python", "yaml", "json", "mermaid", "text"}
+NOT_RUN = re.compile(r"# (needs|takes) \w+")
+# flags that pages mention and that are not ours
+THEIRS = {
+    "--no-deps": "pip",
+    "--max-model-len": "vLLM",
+    "--dtype": "vLLM",
+    "--port": "transformers",
+    "--write": "benchmarks",
+    "--help": "every command",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    @property
+    def runs(self) -> bool:
+        return not NOT_RUN.match(self.text)
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    tokens = MarkdownIt("commonmark").parse(page.read_text(encoding="utf-8"))
+    fenced = [token for token in tokens if token.type == "fence" and not token.info.startswith("{")]
+    return [Block(page, (token.map or [0])[0] + 1, token.info, token.content) for token in fenced]
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The words of each command, without variables before it."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        for part in line.removesuffix("&").split("&&"):
+            words = shlex.split(part, comments=True)
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                words = words[1:]
+            if words:
+                yield words
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
+
+
+@pytest.fixture(autouse=True)
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, agent in MODELS.items():
+        shutil.copytree(demo.AGENTS / agent, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@every_page
+def test_every_block_says_what_it_is(page: Path) -> None:
+    tokens = MarkdownIt("commonmark").parse(page.read_text(encoding="utf-8"))
+    indented = [(token.map or [0])[0] + 1 for token in tokens if token.type == "code_block"]
+    assert not indented, f"{page}: blocks without fence and language at lines {indented}"
+    assert {block.language for block in blocks(page)} <= LANGUAGES
+
+
+@every_page
+def test_blocks_run(page: Path) -> None:
+    values: dict[str, Any] = {}
+    if any(COPY in block.text for block in blocks(page)):  # then its readers need no other models either
+        for name in demo.NAMES:
+            shutil.rmtree(name)
+    for block in blocks(page):
+        if block.language == "sh":
+            for words in commands(block):
+                run(words, block)
+        elif block.language == "yaml":
+            check_recipe(block)
+        elif block.language == "python":
+            program = Path("program.py")
+            program.write_text("\n" * block.line + block.text)  # so that a traceback has the page's line
+            compile(program.read_bytes(), block.page, "exec")
+            if block.runs:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    values = runpy.run_path(str(program), values)
+
+
+def run(words: list[str], block: Block) -> None:
+    """Run a command of ours; of others, check that what it names exists."""
+    program, *arguments = words
+    if program == "ramerge" and block.runs:
+        result = CliRunner().invoke(cli, arguments)
+        assert result.exit_code == 0, f"{block}: {shlex.join(words)}: {result.exception}\n{result.output}"
+    elif program == "ramerge":
+        parsed(arguments, block)
+    elif program == "pip":
+        extras = re.findall(r"[\w-]+", " ".join(re.findall(r"\.\[(.*?)\]", " ".join(arguments))))
+        assert set(extras) <= {*(metadata("ramerge").get_all("Provides-Extra") or ())}, block
+    elif program == "make":
+        assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), block
+    elif words in ENVIRONMENT:
+        pass
+    elif program == "python":
+        assert (ROOT / arguments[0]).is_file(), block
+    else:
+        assert not block.runs, f"{block}: {program} is no command of ours; say what it needs in the first line"
+
+
+def parsed(arguments: list[str], block: Block) -> None:
+    """Check the flags of a command that is not run."""
+    name, *rest = arguments
+    try:
+        COMMANDS[name].make_context(name, rest)
+    except click.ClickException as error:
+        pytest.fail(f"{block}: ramerge {shlex.join(arguments)}: {error.format_message()}")
+
+
+def check_recipe(block: Block) -> None:
+    """Plan a recipe, of which a page may show only some keys. `# NAME.yaml` in its first line makes it a file."""
+    name = re.match(r"# (\S+\.yaml)\n", block.text)
+    path = Path(name[1] if name else f"line-{block.line}.yaml")
+    values = YAML(typ="safe").load(block.text)
+    if path.name == "space.yaml":
+        path.write_text(block.text)
+        file_space(read_document(Path("recipe.yaml")), path)
+        return
+    if not values.keys() & {"agents", "merge_method"}:
+        block_of_models = "base: ./base\nagents: {code: ./coder, tool: ./tool, memory: ./memory}\n"
+        path.write_text(block_of_models + block.text)
+    else:
+        path.write_text(block.text)
+    assert ramerge.plan(path).problems == (), block
+
+
+@every_page
+def test_names_of_the_package_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"\bramerge\.(\w+)\(", text):
+        assert hasattr(ramerge, name), f"{page}: ramerge.{name}"
+    for block in blocks(page):
+        for module, names in re.findall(r"^from (ramerge[\w.]*) import (.+)$", block.text, re.MULTILINE):
+            assert all(hasattr(import_module(module), name) for name in names.split(", ")), f"{block}: {module}"
+
+
+@every_page
+def test_flags_and_commands_in_sentences_exist(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    known = {
+        flag
+        for command in COMMANDS.values()
+        for option in command.params
+        for flag in (*option.opts, *option.secondary_opts)
+    }
+    for span in re.findall(r"`([^`\n]+)`", text):
+        for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", span):
+            assert flag in known | THEIRS.keys(), f"{page}: `{span}`"
+        if command := re.match(r"ramerge ([a-z]+)", span):
+            assert command[1] in COMMANDS, f"{page}: `{span}`"
+
+
+@pytest.mark.parametrize("page", LINKED, ids=name_of)
+def test_links_lead_to_files(page: Path) -> None:
+    """Those inside the site are checked when it is built; these are those that readers of the sources follow."""
+    for link in re.findall(r"\]\(([^()\s]+)\)", page.read_text(encoding="utf-8")):
+        file, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"{page}: {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{page}: {link}"
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+# --- references ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("heading", "model"),
+    [
+        ("Keys of a recipe", ramerge.Recipe),
+        ("Keys of an agent", ramerge.Agent),
+        ("Rules", ramerge.Rule),
+        ("rename", ramerge.Rename),
+        ("allow", ramerge.Allow),
+    ],
+)
+def test_every_key_of_a_recipe_has_its_row(heading: str, model: Any) -> None:
+    text = (DOCS / "reference" / "recipe.md").read_text(encoding="utf-8")
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", section, re.MULTILINE)
+    assert {key: default.strip("`") for key, default in rows} == {
+        field.alias or key: default_of(field) for key, field in model.model_fields.items()
+    }
+
+
+def default_of(field: Any) -> str:
+    value = None if field.is_required() else field.get_default(call_default_factory=True)
+    if field.is_required():
+        return "required"
+    if value is None:
+        return "none"
+    if isinstance(value, ramerge.Allow):
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return {(): "[]", ("*",): "*"}.get(value, str(value)) if not isinstance(value, dict) else "{}"
+
+
+@pytest.mark.parametrize("model", [Record, FisherRecord, Analysis, AgentPart, AgentPair, SearchResult, TriedPoint])
+def test_every_key_of_a_file_is_described(model: Any) -> None:
+    text = (DOCS / "reference" / "files.md").read_text(encoding="utf-8")
+    described = {word for span in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", span)}
+    assert {*model.__dataclass_fields__} <= described
+
+
+def test_the_page_of_recipes_names_the_methods_that_need_no_base() -> None:
+    text = (DOCS / "reference" / "recipe.md").read_text(encoding="utf-8")
+    [named] = re.findall(r"`base` by most methods: (.*?) do\s+without one", text, re.DOTALL)
+    assert set(re.findall("`(.*?)`", named)) == {name for name, method in METHODS.items() if not method.needs_base}
+
+
+def test_every_figure_of_an_agent_is_described() -> None:
+    text = (DOCS / "reference" / "files.md").read_text(encoding="utf-8")
+    for method in ("ram+", "ties"):
+        agents = {"code": "coder", "tool": "tool"}
+        record = ramerge.merge({"method": method, "base": "base", "agents": agents}, f"merged-{method}")
+        assert isinstance(record.agents["code"], AgentStatistics)
+        for key in record.agents["code"].values:
+            assert f"`{key}`" in text, key
+
+
+def test_the_table_of_the_readme_is_that_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda _name: None)  # scores take half a minute
+    said: list[str] = []
+    demo.run(None, said.append)
+    lines = [line for text in said for line in text.splitlines()]
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("```text\n")[2].partition("\n\n")[0]
+    assert len(table.splitlines()) == 4
+    assert [line for line in table.splitlines() if line not in lines] == []
+
+
+def test_the_chart_shows_what_was_measured() -> None:
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    from benchmarks import chart
+
+    def words(text: str) -> list[str]:
+        return re.findall(r">([^<>]+)</(?:text|tspan)>", text)
+
+    drawn = words(chart.CHART.read_text(encoding="utf-8"))
+    assert drawn == words(chart.draw())
+    caption = re.search(r"!\[(.*?)\]", (ROOT / "README.md").read_text(encoding="utf-8"))
+    numbers = [word for word in drawn if re.fullmatch(r"[\d.]+ (s|GB)", word)]
+    assert caption and all(number in caption[1] for number in numbers)
+
+
+def test_predicted_times_follow_from_what_was_measured() -> None:
+    from benchmarks import scale
+
+    text = (ROOT / scale.PAGE).read_text(encoding="utf-8")
+    assert text == scale.page(text, scale.kept()), "run `python -m benchmarks.scale --write`"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=name_of)
+def test_tables_are_what_the_code_and_the_measurements_say(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text == tables.page(text), "run `python -m docs.tables`"
+
+
+def test_every_method_has_a_page_with_its_facts() -> None:
+    for name in METHODS:
+        text = (DOCS / "methods" / tables.page_of(name)).read_text(encoding="utf-8")
+        assert f"<!-- method {name}: python -m docs.tables -->" in text
+    index = (DOCS / "methods" / "index.md").read_text(encoding="utf-8")
+    assert "{all-methods}" in index and all(f"`{name}`]" in tables.all_methods() for name in METHODS)
+
+
+def test_a_table_is_written_between_its_comments_and_nothing_else_changes() -> None:
+    text = "before\n<!-- method ties: python -m docs.tables -->\n{}<!-- end -->\nafter\n"
+    stale, now = text.format("\nstale\n\n"), tables.page(text.format(""))
+    assert "| `density` | `0.2` |" in now and "stale" not in now
+    assert tables.page(stale) == now == tables.page(now)
+    assert now.startswith("before\n<!--") and now.endswith("\n\n<!-- end -->\nafter\n")

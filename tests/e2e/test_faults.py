@@ -1,0 +1,16 @@
+"""A short cut of `make faults`: a few faults over merges, sweeps and analyses, with and without exchange."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.e2e.faults.process import missing
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_a_fault_at_any_call_is_told_as_it_is_and_loses_and_leaves_nothing() -> None:
+    command = [sys.executable, "-m", "tests.e2e.faults", "--fast", "--faults", "28", "--seed", "5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 that ended wrongly" in done.stdout

@@ -1,0 +1,154 @@
+"""Plug-ins: the example is installed and used everywhere, and those that cannot be used are named."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ramerge.registry import INTERFACE
+from tests.checkpoints import read_checkpoint, simple, write_simple
+from tests.reference import NUMBERS
+
+EXAMPLE = Path(__file__).parents[2] / "examples/plugin"
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the example's distribution, as pip installs it."""
+    folder = tmp_path_factory.mktemp("plugin")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "--disable-pip-version-check", "--target", folder, EXAMPLE], check=True)
+    return folder
+
+
+def distribution(folder: Path, name: str, group: str, row: str, source: str = "") -> Path:
+    """A folder with a distribution of one entry point, and its module `bad`."""
+    metadata = folder / f"{name}-2.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.0\n")
+    (metadata / "entry_points.txt").write_text(f"[ramerge.{group}]\n{row}\n")
+    if source:
+        (folder / f"{row.partition('=')[2].strip().partition(':')[0]}.py").write_text(source)
+    return folder
+
+
+def run(plugins: Path, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """`ramerge` with a folder of distributions on its path."""
+    path = os.pathsep.join([str(plugins), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "ramerge", *map(str, arguments)]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_the_example_is_listed_and_tested(installed: Path) -> None:
+    assert "clipped_sum" in run(installed, "methods").stdout
+    assert json.loads(run(installed, "methods", "clipped_sum", "--json").stdout)["clipped_sum"]["parameters"][
+        "limit"
+    ] == {
+        "default": 1.5,
+        "range": "0 to 10",
+        "description": "how many times as long as the largest update a sum may be",
+        "only": {},
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", EXAMPLE / "tests"]
+    path = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, cwd=installed, check=True)
+
+
+def test_the_example_merges_from_flags_and_recipes(installed: Path, tmp_path: Path) -> None:
+    names = write_simple(tmp_path, dtype="F32")
+    numpy_folder = tmp_path / "npy"
+    numpy_folder.mkdir()
+    (numpy_folder / "config.json").write_text('{"model_type": "test"}')
+    for name, tensor in read_checkpoint(tmp_path / "tool").items():
+        np.save(numpy_folder / f"{name}.npy", tensor.bits.view(NUMBERS["F32"]))
+    agents = [f"--agent={name}={numpy_folder if name == 'tool' else tmp_path / name}" for name in names]
+    common = ["--base", tmp_path / "base", *agents, "--quiet"]
+    run(installed, "merge", *common, "--method", "clipped_sum", "--set", "parameters.limit=1", tmp_path / "out")
+    base, models = simple(0, "F32"), [read_checkpoint(tmp_path / name) for name in names]
+    for key, tensor in read_checkpoint(tmp_path / "out").items():
+        b = base[key].numbers(np.float32)
+        moved = np.array([model[key].numbers(np.float32) - b for model in models])
+        total = moved[0] + moved[1] + moved[2]
+        bound = np.abs(moved).max(0)
+        assert tensor.bits.tobytes() == (b + np.clip(total, -bound, bound)).tobytes()
+    recipe = tmp_path / "recipe.json"
+    listed = {name: str(numpy_folder if name == "tool" else tmp_path / name) for name in names}
+    values = {"method": "clipped_sum", "base": str(tmp_path / "base"), "agents": listed, "parameters": {"limit": 1}}
+    recipe.write_text(json.dumps(values))
+    run(installed, "merge", recipe, tmp_path / "again", "--quiet")
+    weights = [tmp_path / folder / "model.safetensors" for folder in ("out", "again")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    refused = run(installed, "merge", recipe, tmp_path / "no", "--set", "parameters.limit=11", code=2)
+    assert "limit" in refused.stderr
+
+
+def test_the_example_is_searched(installed: Path, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    score = "def score(folder):\n    return {'task': float('clipped' in (folder / 'ramerge.json').read_text())}\n"
+    (tmp_path / "score.py").write_text(score)
+    models = {"base": str(tmp_path / "base"), "agents": {name: str(tmp_path / name) for name in names}}
+    (tmp_path / "recipe.json").write_text(json.dumps(models))
+    asked = ["--vary", "method=ram,clipped_sum", "--score", f"{tmp_path / 'score.py'}:score", "--quiet"]
+    run(installed, "search", tmp_path / "recipe.json", tmp_path / "found", *asked)
+    assert json.loads((tmp_path / "found/best/ramerge.json").read_text())["method"] == "clipped_sum"
+
+
+def test_the_example_is_among_those_that_recommend_compares(installed: Path, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    agents = [f"--agent={name}={tmp_path / name}" for name in names]
+    done = run(installed, "recommend", "--base", tmp_path / "base", *agents, "--json", "--quiet")
+    assert "clipped_sum" in json.loads(done.stdout)["compare"]
+
+
+BROKEN = "bad = bad:METHOD"
+METHOD = """
+from ramerge.plugins import merge_method
+
+@merge_method("bad", source="nowhere"{more})
+def METHOD(base, taus):
+    return base
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import absent_module", "cannot be imported: ModuleNotFoundError: No module named 'absent_module'"),
+        ("METHOD = 3", "bad:METHOD is a int, not a ramerge.methods.base.Method"),
+        (METHOD.format(more=""), f"does not say which version of the plug-in interface .* give interface={INTERFACE}"),
+        (METHOD.format(more=", interface=99"), "is written for version 99 of the plug-in interface"),
+    ],
+)
+def test_what_cannot_be_used_is_a_warning_in_lists_and_an_error_in_use(source: str, said: str, tmp_path: Path) -> None:
+    plugins = distribution(tmp_path, "bad-plugin", "methods", BROKEN, source)
+    listed = run(plugins, "methods")
+    assert "ram+" in listed.stdout and "bad" not in listed.stdout
+    [warning] = listed.stderr.splitlines()
+    assert re.search(f"^warning: method 'bad' of bad-plugin 2.0.*{said}", warning)
+    used = run(plugins, "plan", "--base", "base", "--agent", "a=a", "--method", "bad", code=2)
+    assert "error: method 'bad' of bad-plugin 2.0" in used.stderr
+    run(plugins, "--version")
+
+
+def test_a_name_that_is_taken_names_both_distributions(tmp_path: Path) -> None:
+    plugins = distribution(tmp_path, "rival", "methods", "ties = rival:TIES")
+    done = run(plugins, "plan", "--base", "base", "--agent", "a=a", "--method", "ties", code=2)
+    assert (
+        "method 'ties': is defined by ramerge" in done.stderr and "and rival 2.0; uninstall one of them" in done.stderr
+    )
+    listed = run(plugins, "methods")
+    assert "ties" not in listed.stdout.split() and "rival 2.0" in listed.stderr
+
+
+def test_a_command_of_a_plugin(tmp_path: Path) -> None:
+    source = "import click\n\n@click.command(short_help='Greet.')\ndef greet():\n    click.echo('hello')\n"
+    plugins = distribution(tmp_path, "greeting", "commands", "greet = greeting:greet", source)
+    assert "Greet." in run(plugins, "--help").stdout
+    assert run(plugins, "greet").stdout == "hello\n"

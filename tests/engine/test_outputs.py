@@ -1,0 +1,35 @@
+"""Outputs that cannot be: elsewhere, or without a name."""
+
+from pathlib import Path
+
+import pytest
+
+import ramerge
+from ramerge.engine.journal import Journal
+from ramerge.foundation.errors import RecipeError
+from ramerge.output.outputs import path_of
+
+
+@pytest.mark.parametrize("out", ["s3://bucket/o", "https://host/o", Path("s3://bucket/o")])
+def test_an_output_elsewhere_is_refused(out: str | Path) -> None:
+    with pytest.raises(RecipeError, match="must be on this machine; write to a folder here and upload it"):
+        path_of(out)
+
+
+@pytest.mark.parametrize("out", [".", "/"])
+def test_only_beside_a_folder_with_a_name_is_cleaned(out: str) -> None:
+    with pytest.raises(RecipeError, match="name the folder that the stopped runs wrote"):
+        ramerge.clean(out)
+
+
+def test_an_output_has_a_name() -> None:
+    with pytest.raises(RecipeError, match="OUT: must not be empty"):
+        ramerge.clean("")
+
+
+def test_a_journal_that_cannot_be_read_is_spoken_of(tmp_path: Path) -> None:
+    journal = Journal({}, {}, 1)
+    assert (journal.fits(tmp_path, None), journal.reason) == (False, "")
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal/facts.json").write_text("{")
+    assert (journal.fits(tmp_path, None), journal.reason) == (False, "what an earlier run left cannot be read")

@@ -1,0 +1,80 @@
+"""What was left behind is read through what wrote it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ramerge
+from ramerge.analysis.finished import open_finished
+from ramerge.analysis.results import read_analysis
+from ramerge.engine.record import read_record, read_sweep
+from ramerge.foundation.errors import PlanError, RecipeError
+from tests.checkpoints import recipe, write_simple
+
+
+def test_records_come_back(tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path, {"code": 0.1, "tool": 0.2}))
+    by_part = source | {"parameters": {"scope": "tensor"}, "rules": [{"match": "*.0.*", "keep": "base"}]}
+    record = ramerge.merge(by_part, tmp_path / "out")
+    assert read_record(tmp_path / "out/ramerge.json").to_dict() == record.to_dict()
+    records = ramerge.sweep(source, tmp_path / "sweep", vary={"parameters.r": [0, 0.1]})
+    found = read_sweep(tmp_path / "sweep/sweep.json")
+    assert [one.to_dict() for one in found.points.values()] == [one.to_dict() for one in records]
+    assert found.to_json() == (tmp_path / "sweep/sweep.json").read_text()
+    with pytest.raises(RecipeError, match=f"in it: {', '.join(found.points)}"):
+        open_finished(tmp_path / "sweep")
+
+
+def test_a_record_of_an_earlier_version(tmp_path: Path) -> None:
+    ramerge.merge(recipe(tmp_path, write_simple(tmp_path, {"code": 0.1})), tmp_path / "out")
+    path = tmp_path / "out/ramerge.json"
+    values = json.loads(path.read_text()) | {"of_a_later_version": 1}
+    path.write_text(json.dumps(values))
+    assert read_record(path).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"statistics": {"agents": [{"name": "a", "model": "b", "rho": []}]}}, "agents.a.values.rho"),
+        ({"statistics": {"agents": [5]}}, "agents"),
+        ({"statistics": None}, "agents"),
+        ({"notes": "x"}, "notes"),
+        ({"tensors": "many"}, "tensors"),
+        ({"bytes_read": 0.5}, "bytes_read"),
+    ],
+)
+def test_damaged_records(change: dict[str, object], problem: str, tmp_path: Path) -> None:
+    ramerge.merge(recipe(tmp_path, write_simple(tmp_path, {"code": 0.1})), tmp_path / "out")
+    path = tmp_path / "out/ramerge.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(RecipeError, match=f"is not a valid record of a merge: .*{problem}"):
+        read_record(path)
+
+
+def test_analyses_come_back(tmp_path: Path) -> None:
+    analysis = ramerge.analyze(recipe(tmp_path, write_simple(tmp_path, {"code": 0.1, "tool": 0.0})))
+    path = tmp_path / "analysis.json"
+    path.write_text(analysis.to_json())
+    assert read_analysis(path).to_json() == analysis.to_json()
+    for change in (
+        {"schema": "other/1"},
+        {"tensors": [{}]},
+        {"epsilons": []},
+        {"models": {}},
+        {"epsilon": "x"},
+        {"rounding": {"code": {}}},
+    ):
+        path.write_text(json.dumps(json.loads(analysis.to_json()) | change))
+        with pytest.raises(RecipeError, match="is not a valid analysis"):
+            read_analysis(path)
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, '{"ramerge_version": ' + "1" * 5000 + "}", "[]", '{"ramerge_version": 1'])
+def test_a_folder_with_a_damaged_record_is_not_taken_for_a_merge(text: str, tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path, {"code": 0.1}))
+    (tmp_path / "out/inner").mkdir(parents=True)
+    (tmp_path / "out/ramerge.json").write_text(text)
+    with pytest.raises(PlanError, match="was not made by ramerge"):
+        ramerge.merge(source, tmp_path / "out", options=ramerge.Options(overwrite=True))

@@ -1,0 +1,397 @@
+"""Shards that are uploaded while later ones are merged, to a store in memory, under names of their run."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from obstore.store import LocalStore, MemoryStore
+
+import ramerge
+from ramerge.engine.execute import execute
+from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.engine.uploads import _AHEAD
+from ramerge.foundation.errors import OutputWarning, SendError
+from ramerge.planning import sample
+from ramerge.planning.model import MergePlan
+from ramerge.storage.bucket_upload import BucketUpload
+from ramerge.storage.objects import Bucket
+from ramerge.storage.upload import UploadRun, is_shard_of_run
+from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
+from tests.e2e.kills import weights
+from tests.engine.executors.wrapped import Around, Wrapped
+from tests.formats.test_quantised import family
+from tests.planning.test_vocabulary import write as write_rows
+
+_SECONDS = 60
+_WORKERS = 4
+
+
+def rows_apart(folder: Path) -> dict[str, Any]:
+    """Models of which rows of a tensor are planned apart."""
+    write_rows(folder / "base", 0, 12)
+    write_rows(folder / "a", 1, 10)
+    write_rows(folder / "b", 2, 14, ["<x>", "<y>", "<z>", "<u>", "<v>"])
+    return recipe(folder, ["a", "b"], allow={"vocabulary": "common"})
+
+
+SOURCES: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "one file": lambda folder: recipe(folder, write_simple(folder)),
+    "shards": lambda folder: recipe(folder, write_simple(folder), shard_size="2KB"),
+    "float32": lambda folder: recipe(folder, write_simple(folder), dtype="float32", rounding="nearest"),
+    "stochastic": lambda folder: recipe(folder, write_simple(folder), rounding="stochastic"),
+    "rows apart": rows_apart,
+    "codes and scales": lambda folder: family(folder, "fp8 blocks") | {"dtype": "like base"},
+}
+
+
+class Place(BucketUpload):
+    """A folder of a store in memory.
+
+    Args:
+        staging: see `Upload`.
+        store: of obstore; a new one by default.
+        before: called with the name of each shard before it is uploaded.
+    """
+
+    def __init__(self, staging: Path, store: Any = None, before: Callable[[str], None] = lambda name: None) -> None:
+        self.store = store if store is not None else MemoryStore()
+        super().__init__(Bucket("s3://memory/model", self.store, "check it", SendError), staging)
+        self._before = before
+        self.arrived: list[str] = []
+        self.most = 0
+
+    def put(self, run: UploadRun, name: str, path: Path) -> str:
+        self._before(name)
+        self.most = max(self.most, len([one for one in path.parent.iterdir() if one.stat().st_blocks > 8]))
+        said = super().put(run, name, path)
+        self.arrived.append(name)
+        return said
+
+    def files(self) -> dict[str, bytes]:
+        """What is there."""
+        names = [meta["path"] for chunk in self._bucket.obstore.list(self.store) for meta in chunk]
+        return {name: bytes(self._bucket.obstore.get(self.store, name).bytes()) for name in names}
+
+
+def as_written_here(files: dict[str, bytes], *, whole: bool = True) -> dict[str, bytes]:
+    """The files under the names that a local output gives them, without records.
+
+    Args:
+        files: what is at the place. Each index must name what is there.
+        whole: whether there may be no other shards.
+    """
+    found = dict[str, bytes]()
+    for name, data in files.items():
+        if _is_index(name):
+            values = json.loads(data)
+            values["weight_map"] = {tensor: _plain(shard) for tensor, shard in values["weight_map"].items()}
+            if set(values["weight_map"].values()) != {"model.safetensors"}:
+                found[name] = (json.dumps(values, indent=2) + "\n").encode()
+        elif is_shard_of_run(name):
+            found |= {_plain(name): data} if name in shards_of(files) else {}
+        elif name.rpartition("/")[2] not in ("ramerge.json", "sweep.json", "README.md"):
+            found[name] = data
+    assert shards_of(files) <= files.keys()
+    assert not whole or {name for name in files if is_shard_of_run(name)} == shards_of(files)
+    return dict(sorted(found.items()))
+
+
+def shards_of(files: dict[str, bytes]) -> set[str]:
+    """What indexes name."""
+    indexes = {name: json.loads(data) for name, data in files.items() if _is_index(name)}
+    return {
+        f"{name.rpartition('/')[0]}/{shard}".lstrip("/")
+        for name, index in indexes.items()
+        for shard in index["weight_map"].values()
+    }
+
+
+def _is_index(name: str) -> bool:
+    return name.endswith(".index.json") and not name.startswith("companions/")
+
+
+def _plain(name: str) -> str:
+    if not is_shard_of_run(name):
+        return name
+    begin, number = re.sub(r"-[0-9a-f]{12}-(\d{5}(-of-\d{5})?)\.safetensors$", r" \1", name).split(" ")
+    return f"{begin}.safetensors" if number == "00001-of-00001" else f"{begin}-{number}.safetensors"
+
+
+def planned(source: object, out: Path | BucketUpload, block: int = 32, *, overwrite: bool = False) -> MergePlan:
+    plan = ramerge.plan(
+        source, out if isinstance(out, Path) else out.staging / "out", options=ramerge.Options(cache=False)
+    )
+    resources = replace(plan.details.resources, block_elements=block, workers=_WORKERS)
+    return replace(plan.details, out=out, overwrite=overwrite, resources=resources)
+
+
+def shuffled(seed: int) -> Around:
+    """An executor whose blocks end in another order than they begin in."""
+    draw, lock = random.Random(seed), threading.Lock()
+
+    def slowly(process: Any, worker: Any, block: Any) -> Any:
+        with lock:
+            seconds = draw.choice([0, 0, 0.001, 0.004])
+        result = process(worker, block)
+        threading.Event().wait(seconds)
+        return result
+
+    return Around(ThreadExecutor(_WORKERS), slowly)
+
+
+@pytest.mark.parametrize("case", SOURCES)
+@pytest.mark.parametrize("seed", range(2))
+def test_the_output_is_that_of_a_folder(case: str, seed: int, tmp_path: Path) -> None:
+    source = SOURCES[case](tmp_path)
+    out = Place(tmp_path / "stage")
+    execute(planned(source, out), shuffled(seed))
+    execute(planned(source, tmp_path / "here", block=1 << 14), ThreadExecutor(1))
+    assert as_written_here(out.files()) == weights(tmp_path / "here")
+    assert "model.safetensors.index.json" in out.files(), "one shard, too, has an index"
+    assert out.most <= _AHEAD + 1 and not (tmp_path / "stage").exists()
+
+
+def test_an_old_model_is_there_until_the_commit_and_then_gone(tmp_path: Path) -> None:
+    store = MemoryStore()
+    old = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
+    execute(planned(old, Place(tmp_path / "stage", store)), ThreadExecutor(2))
+    before = Place(tmp_path / "stage", store).files()
+    seen = list[bool]()
+    out = Place(tmp_path / "stage", store, lambda _: seen.append(before.items() <= out.files().items()))
+    new = old | {"method": "ram", "shard_size": "4KB"}
+    execute(planned(new, out, overwrite=True), ThreadExecutor(2))
+    execute(planned(new, tmp_path / "here"), ThreadExecutor(2))
+    assert seen and all(seen)
+    assert as_written_here(out.files()) == weights(tmp_path / "here")
+
+
+@contextmanager
+def asleep(out: Place, source: dict[str, Any], at: int, overwrite: bool) -> Iterator[list[BaseException]]:
+    """A merge to a place in a thread, which sleeps at its so many-th shard until the `with` block ends."""
+    sleeping, awake, calls, failures = threading.Event(), threading.Event(), iter(range(1000)), list[BaseException]()
+
+    def before(_name: str) -> None:
+        if next(calls) == at:
+            sleeping.set()
+            assert awake.wait(_SECONDS)
+
+    out._before = before
+
+    def merge() -> None:
+        try:
+            execute(planned(source, out, overwrite=overwrite), ThreadExecutor(2))
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=merge)
+    thread.start()
+    try:
+        assert sleeping.wait(_SECONDS)
+        yield failures
+    finally:
+        awake.set()
+        thread.join(_SECONDS)
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_job_that_slept_through_its_defeat_changes_nothing(at: int, old: bool, tmp_path: Path) -> None:
+    """Another job completes the same output meanwhile; both have shards of the same number."""
+    store, source = MemoryStore(), recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
+    if old:
+        execute(planned(source | {"method": "ram"}, Place(tmp_path / "old", store)), ThreadExecutor(2))
+    first, second = Place(tmp_path / "a", store), Place(tmp_path / "b", store)
+    with asleep(first, source, at, old) as failures:
+        execute(planned(source | {"parameters": {"r": 0.3}}, second, overwrite=old), ThreadExecutor(2))
+        there = second.files()
+    (failure,) = failures
+    assert "another job has written to the same place since this one began" in str(failure)
+    assert second.files() == there
+    execute(planned(source | {"parameters": {"r": 0.3}}, tmp_path / "here"), ThreadExecutor(2))
+    assert as_written_here(there) == weights(tmp_path / "here")
+
+
+def test_a_job_that_sleeps_after_its_commit_removes_nothing_of_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would remove what it found at the beginning, of which the next job has files of the same bytes."""
+    store, source = MemoryStore(), recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
+    (Path(source["base"]) / "special_tokens_map.json").write_text("{}")
+    execute(planned(source, Place(tmp_path / "old", store)), ThreadExecutor(2))
+    (Path(source["base"]) / "special_tokens_map.json").unlink()
+    first, second, found = Place(tmp_path / "a", store), Place(tmp_path / "b", store), dict[str, bytes]()
+    remove = BucketUpload._remove_old
+
+    def asleep(self: BucketUpload, *arguments: Any) -> None:
+        monkeypatch.setattr(BucketUpload, "_remove_old", remove)
+        (Path(source["base"]) / "special_tokens_map.json").write_text("{}")
+        execute(planned(source, second, overwrite=True), ThreadExecutor(2))
+        found.update(second.files())
+        remove(self, *arguments)
+
+    monkeypatch.setattr(BucketUpload, "_remove_old", asleep)
+    execute(planned(source, first, overwrite=True), ThreadExecutor(2))
+    assert "special_tokens_map.json" in found
+    assert second.files() == found
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    """What was put there since the merge began is not the merge's to remove."""
+    source = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
+    execute(planned(source, out := Place(tmp_path / "stage")), ThreadExecutor(2))
+    put = partial(out._bucket.obstore.put, out.store)
+    out._before = lambda name: put("notes.txt", b"mine") and None
+    execute(planned(source, out, overwrite=True), ThreadExecutor(2))
+    assert out.files()["notes.txt"] == b"mine"
+
+
+def test_a_store_without_conditions_is_named(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    source = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
+    out = Place(tmp_path / "stage", LocalStore(str(tmp_path / "store")))
+    with pytest.warns(OutputWarning, match="s3://memory/model: this store ignores conditions .* may mix its files"):
+        execute(planned(source, out), ThreadExecutor(2))
+    execute(planned(source, tmp_path / "here"), ThreadExecutor(2))
+    assert as_written_here(out.files()) == weights(tmp_path / "here")
+
+
+def test_weights_that_are_refused_leave_nothing(tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path), method="ram", shard_size="1KB")
+    tensors = simple(1, moved=0.3)
+    name = sorted(tensors)[-1]
+    values = np.zeros((40, 16))
+    values[-1, -1] = np.nan
+    write_checkpoint(tmp_path / "code", tensors | {name: floats(values, "BF16")})
+    out = Place(tmp_path / "stage")
+    with pytest.raises(ramerge.WeightsError, match=name):
+        execute(planned(source, out), ThreadExecutor(_WORKERS))
+    assert out.files() == {} and not (tmp_path / "stage").exists()
+
+
+@pytest.mark.parametrize("shard_size", ["2KB", "5GB"])
+def test_an_error_of_the_place_ends_the_merge_and_is_resumed(shard_size: str, tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path), method="ram", shard_size=shard_size)
+
+    def fails(_name: str) -> None:
+        raise SendError("s3://memory/model: the server says no")
+
+    out = Place(tmp_path / "stage", before=fails)
+    with pytest.raises(ramerge.OutputError, match=r"^s3://memory/model: the server says no; .* is kept") as caught:
+        execute(planned(source, out), ThreadExecutor(_WORKERS))
+    assert str(caught.value).count("the server says no") == 1
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ramerge-") and thread.is_alive()]
+    out._before = lambda name: None
+    with pytest.warns(OutputWarning, match="continuing"):
+        execute(planned(source, out), ThreadExecutor(_WORKERS))
+    execute(planned(source, tmp_path / "here"), ThreadExecutor(2))
+    assert as_written_here(out.files()) == weights(tmp_path / "here")
+
+
+def test_what_has_arrived_is_not_uploaded_again(tmp_path: Path) -> None:
+    source, last = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB"), list[str]()
+
+    def before(name: str) -> None:
+        if len(out.arrived) == 2:
+            last.append(name)
+            raise SendError("s3://memory/model: the server says no")
+
+    out = Place(tmp_path / "stage", before=before)
+    with pytest.raises(ramerge.OutputError, match="is kept"):
+        execute(planned(source, out), ThreadExecutor(2))
+    done, out.arrived, out._before = list(out.arrived), [], lambda name: None
+    with pytest.warns(OutputWarning, match="continuing"):
+        execute(planned(source, out), ThreadExecutor(2))
+    assert out.arrived[0] == last[0] and not set(done) & set(out.arrived)
+
+
+def test_an_arrived_shard_that_has_changed_restarts_the_merge(tmp_path: Path) -> None:
+    source = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
+
+    def before(name: str) -> None:
+        if len(out.arrived) == 2:
+            raise SendError("s3://memory/model: the server says no")
+
+    out = Place(tmp_path / "stage", before=before)
+    with pytest.raises(ramerge.OutputError, match="is kept"):
+        execute(planned(source, out), ThreadExecutor(2))
+    out._bucket.obstore.put(out.store, next(iter(out.files())), b"another")
+    out._before = lambda name: None
+    with pytest.warns(OutputWarning, match="begins anew: what an earlier run had uploaded has changed there"):
+        execute(planned(source, out), ThreadExecutor(2))
+    execute(planned(source, tmp_path / "here"), ThreadExecutor(2))
+    assert as_written_here(out.files()) == weights(tmp_path / "here")
+
+
+def test_a_second_pass_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guess that is refuted would upload everything twice, so none is made."""
+    monkeypatch.setattr(sample, "_WORTH_A_SAMPLE", 1)
+    source = recipe(tmp_path, write_simple(tmp_path), method="ties")
+    assert ramerge.plan(source, tmp_path / "here", options=ramerge.Options(cache=False)).details.predicted
+    monkeypatch.setattr("ramerge.output.outputs.open_upload", lambda *_, **__: Place(tmp_path / "stage"))
+    assert not ramerge.plan(source, "s3://memory/model", options=ramerge.Options(cache=False)).details.predicted
+
+
+def test_uploading_begins_before_merging_ends(tmp_path: Path) -> None:
+    """The last block waits until the first shard has been taken."""
+    begun, merged = threading.Event(), threading.Event()
+
+    left = [1000]
+
+    class Waiting(ThreadExecutor):
+        def run(self, work: Any, runs: Any, recorder: Any) -> Any:
+            left[0] = sum(map(len, runs))
+            yield from super().run(Wrapped(work, waiting), runs, recorder)
+            merged.set()
+
+    def waiting(process: Any, worker: Any, block: Any) -> Any:
+        left[0] -= 1
+        assert left[0] or begun.wait(_SECONDS), "nothing is uploaded before the last block is merged"
+        return process(worker, block)
+
+    out = Place(tmp_path / "stage", before=lambda name: begun.set())
+    execute(planned(recipe(tmp_path, write_simple(tmp_path), method="ram", shard_size="1KB"), out), Waiting(_WORKERS))
+    assert merged.is_set()
+
+
+def test_blocks_that_are_needed_next_never_wait(tmp_path: Path) -> None:
+    """The first block is late, and the other workers run ahead as far as they may. Yet all comes to an end."""
+    source = recipe(tmp_path, write_simple(tmp_path), method="ram", shard_size="1KB")
+    held = threading.Event()
+
+    def late(process: Any, worker: Any, block: Any) -> Any:
+        if block[0].tensor == block[0].start == 0:
+            held.wait(0.3)
+        return process(worker, block)
+
+    out = Place(tmp_path / "stage")
+    ended = threading.Thread(
+        target=partial(execute, planned(source, out), Around(ThreadExecutor(_WORKERS), late)), daemon=True
+    )
+    ended.start()
+    ended.join(_SECONDS)
+    assert not ended.is_alive() and out.most <= _AHEAD + 1
+    assert len(out.arrived) == len([name for name in out.files() if name.endswith(".safetensors")])
+
+
+def test_names_of_a_run() -> None:
+    run = UploadRun("0123456789ab")
+    names = {
+        "model.safetensors": "model-0123456789ab-00001-of-00001.safetensors",
+        "model-00002-of-00016.safetensors": "model-0123456789ab-00002-of-00016.safetensors",
+        "r=0.1/model.safetensors": "r=0.1/model-0123456789ab-00001-of-00001.safetensors",
+        "delta-00001.safetensors": "delta-0123456789ab-00001.safetensors",
+    }
+    assert {name: run.named(name) for name in names} == names
+    assert all(run.owns(name) and not UploadRun().owns(name) for name in names.values())
+    assert not any(is_shard_of_run(name) for name in names)

@@ -1,0 +1,415 @@
+"""Merges with LoRA adapters as agents, and adapters that are refused. These adapters are made by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ramerge
+from ramerge.formats.open import open_checkpoint
+from ramerge.foundation.errors import CheckpointError, PlanError, WeightsError
+from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_safetensors
+from tests.reference import NUMBERS, Stored
+from tests.tiers import some
+
+CONFIG: dict[str, Any] = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "base_model_name_or_path": "org/base"}
+SHAPES = {
+    "model.embed_tokens.weight": (32, 16),
+    "model.layers.0.self_attn.q_proj.weight": (16, 16),
+    "model.layers.0.self_attn.q_proj.bias": (16,),
+    "model.layers.0.mlp.up_proj.weight": (24, 16),
+    "model.layers.1.mlp.up_proj.weight": (24, 16),
+    "model.norm.weight": (16,),
+}
+UP = ("model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj")
+Q = "model.layers.0.self_attn.q_proj"
+
+
+def write_base(folder: Path, dtype: str = "BF16", **config: object) -> Path:
+    rng = np.random.default_rng(0)
+    tensors = {name: floats(rng.normal(0, 0.05, shape), dtype) for name, shape in SHAPES.items()}
+    return write_checkpoint(folder, tensors, config={"model_type": "test", "torch_dtype": "bfloat16", **config})
+
+
+def factors(*modules: str, seed: int = 1, rank: int = 4) -> dict[str, Stored]:
+    rng = np.random.default_rng(seed)
+    found = {}
+    for module in modules:
+        out, width = SHAPES[f"{module}.weight"]
+        found[f"base_model.model.{module}.lora_A.weight"] = floats(rng.normal(0, 0.1, (rank, width)), "F32")
+        found[f"base_model.model.{module}.lora_B.weight"] = floats(rng.normal(0, 0.1, (out, rank)), "F32")
+    return found
+
+
+def write_adapter(folder: Path, tensors: Mapping[str, Stored], **config: object) -> Path:
+    folder.mkdir(parents=True)
+    write_safetensors(folder / "adapter_model.safetensors", tensors)
+    (folder / "adapter_config.json").write_text(json.dumps({**CONFIG, **config}))
+    return folder
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A base, and two adapters that change other matrices, one of them in common."""
+    write_base(tmp_path / "base")
+    write_adapter(tmp_path / "code", factors(*UP, seed=1))
+    write_adapter(tmp_path / "tool", factors(UP[1], Q, seed=2))
+    return tmp_path
+
+
+def whole(base: Path, *adapters: Path) -> dict[str, Stored]:
+    """The agent in float32, by NumPy."""
+    found = read_checkpoint(base)
+    for adapter in adapters:
+        stored = read_checkpoint_of(adapter)
+        for key in [key for key in stored if key.endswith("lora_A.weight")]:
+            name = key.removeprefix("base_model.model.").replace("lora_A.", "")
+            a, b = (stored[k].bits.view(np.float32).astype(np.float64) for k in (key, key.replace("lora_A", "lora_B")))
+            start = found[name].bits.view(NUMBERS[found[name].dtype]).astype(np.float32)
+            found[name] = Stored("F32", (start + np.float32(2) * (b @ a).astype(np.float32)).view(np.uint32))
+    return found
+
+
+def read_checkpoint_of(adapter: Path) -> dict[str, Stored]:
+    from tests.checkpoints import read_safetensors
+
+    return read_safetensors(adapter / "adapter_model.safetensors")
+
+
+def close(found: Mapping[str, Stored], wanted: Mapping[str, Stored]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, tensor in found.items():
+        ours, theirs = (t.bits.view(NUMBERS[t.dtype]).astype(np.float64) for t in (tensor, wanted[name]))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-8, err_msg=name)
+
+
+# --- merges ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "method", some(["ram", "ram+", "ties", "task_arithmetic", "dare", "isolate"], fast=["ram+", "dare"])
+)
+def test_a_merge_is_that_of_the_whole_agents(method: str, models: Path) -> None:
+    for name in ("code", "tool"):
+        write_checkpoint(models / f"whole {name}", whole(models / "base", models / name))
+    more: dict[str, Any] = {"parameters": {"agent": "code"}} if method == "isolate" else {}
+    adapters = recipe(models, ["code", "tool"], method, dtype="float32", **more)
+    agents = {**adapters, "agents": {name: str(models / f"whole {name}") for name in ("code", "tool")}}
+    ramerge.merge(adapters, models / "out")
+    ramerge.merge(agents, models / "wanted")
+    close(read_checkpoint(models / "out"), read_checkpoint(models / "wanted"))
+
+
+def test_what_an_adapter_leaves_is_the_bases(models: Path) -> None:
+    plan = ramerge.plan(recipe(models, ["code", "tool"]), models / "out")
+    assert plan.problems == plan.warnings == ()
+    stored = sum(path.stat().st_size for path in models.glob("*/*.safetensors"))
+    assert plan.bytes_read < 2 * stored  # once for counting and once for merging
+    by_name = {tensor.name: tensor for tensor in plan.details.tensors}
+    base, code, tool = (source.tensor for source in by_name[f"{Q}.weight"].sources)
+    assert code is base and tool.dtype == "F32"
+    assert any("tool: " in note and "LoRA of rank 4, computed in float32" in note for note in plan.notes)
+    assert any("code, tool are LoRA adapters" in note and "section 3.2" in note for note in plan.notes)
+
+
+def test_adapters_on_models_and_on_each_other(models: Path) -> None:
+    both = f"{models / 'code'}+{models / 'tool'}"
+    for text in (both, f"{models / 'base'}+{both}"):
+        out = models / f"out {len(text)}"
+        source = {**recipe(models, [], "task_arithmetic", dtype="float32"), "agents": {"both": text}}
+        ramerge.merge({**source, "parameters": {"scale": 1.0}}, out)
+        close(read_checkpoint(out), whole(models / "base", models / "code", models / "tool"))
+        record = json.loads((out / "ramerge.json").read_text())
+        assert text in (out / "ramerge.yaml").read_text() and any("LoRA adapter" in note for note in record["notes"])
+        ramerge.merge(out / "ramerge.yaml", models / f"again {len(text)}")
+        close(read_checkpoint(models / f"again {len(text)}"), read_checkpoint(out))
+        card = (out / "README.md").read_text()
+        assert all(f"- {name}" in card or f"  - {name}" in card for name in ("base", "code", "tool"))
+
+
+def test_a_model_with_adapters_needs_no_base(models: Path) -> None:
+    agents = {name: f"base+{name}" for name in ("code", "tool")}
+    source = {"method": "linear", "agents": agents, "dtype": "float32"}
+    (models / "recipe.yaml").write_text(json.dumps(source))
+    ramerge.merge(models / "recipe.yaml", models / "out")
+    one, other = (whole(models / "base", models / name) for name in agents)
+    for name, tensor in read_checkpoint(models / "out").items():
+        means = [t[name].bits.view(NUMBERS[t[name].dtype]).astype(np.float64) for t in (one, other)]
+        np.testing.assert_allclose(tensor.bits.view(np.float32), sum(means) / 2, rtol=1e-6, atol=1e-8)
+    plain = {"method": "linear", "agents": {name: str(models / name) for name in ("code", "tool")}}
+    with pytest.raises(PlanError, match=r"write MODEL\+"):
+        ramerge.merge(plain, models / "out 2")
+
+
+def test_convert(models: Path) -> None:
+    ramerge.convert(f"{models / 'base'}+{models / 'code'}", models / "one", dtype="float32")
+    ramerge.convert(models / "code", models / "other", base=models / "base", dtype="float32")
+    wanted = whole(models / "base", models / "code")
+    close(read_checkpoint(models / "one"), wanted)
+    close(read_checkpoint(models / "other"), wanted)
+
+
+def test_resized_embeddings_set_the_vocabulary(tmp_path: Path) -> None:
+    write_base(tmp_path / "base", text_config={"vocab_size": 32}, vocab_size=32)
+    adapter = write_adapter(tmp_path / "more", {key("model.embed_tokens", "weight"): some(40, 16)})
+    ramerge.convert(f"{tmp_path / 'base'}+{adapter}", tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["vocab_size"] == config["text_config"]["vocab_size"] == 40
+    with pytest.raises(PlanError, match=re.escape(f"write {tmp_path / 'base'}+{adapter} as the model, without a base")):
+        ramerge.convert(adapter, tmp_path / "out 2", base=tmp_path / "base")
+
+
+def test_tensors_that_the_base_lacks_are_said_to_be_added(models: Path) -> None:
+    adapter = write_adapter(models / "scores", factors(Q) | {key("score", "weight"): some(2, 16)})
+    plan = ramerge.plan({"method": "passthrough", "agents": {"x": f"{models / 'base'}+{adapter}"}})
+    assert any("1 added that the base does not have: 'score.weight'" in note for note in plan.notes)
+
+
+def test_embeddings_that_peft_saves_three_times(models: Path) -> None:
+    """As `save_embedding_layers=True` saves those of `modules_to_save`."""
+    parts = {"weight": 2, "original_module.weight": 1, "modules_to_save.weight": 2}
+    tensors = {
+        key("model.embed_tokens", part): floats(np.full((32, 16), value), "F32") for part, value in parts.items()
+    }
+    ramerge.convert(f"{models / 'base'}+{write_adapter(models / 'saved', tensors)}", models / "out")
+    made = read_checkpoint(models / "out")
+    assert made.keys() == SHAPES.keys()
+    assert (made["model.embed_tokens.weight"].bits.view(np.float32) == 2).all()
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_model_without_a_name(name: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(models / "base")
+    with pytest.raises(ramerge.RamergeError, match="empty"):
+        ramerge.convert(name, models / "out")
+
+
+def test_a_plus_in_a_path_and_pluses_that_stand_alone(models: Path) -> None:
+    (models / "code").rename(models / "a+b")
+    plan = ramerge.plan({**recipe(models, []), "agents": {"x": str(models / "a+b")}})
+    assert plan.problems == ()
+    problems = ramerge.plan({**recipe(models, []), "agents": {"x": "code++tool"}}).problems
+    assert any("a plus stands between a model and an adapter" in problem for problem in problems)
+    both = {**recipe(models, []), "agents": {"x": f"{models / 'tool'}+{models / 'base'}"}}
+    assert any(
+        "is a whole model; only adapters and deltas can be added" in problem for problem in ramerge.plan(both).problems
+    )
+
+
+def test_the_base_and_agents_are_compared_with_their_adapters(models: Path) -> None:
+    tuned = f"{models / 'base'}+{models / 'code'}"
+    source = {"method": "ram", "base": tuned, "agents": {"x": tuned, "y": f"{tuned}+{models / 'tool'}"}}
+    plan = ramerge.plan(source)
+    assert [problem for problem in plan.problems if "is the base itself" in problem]
+    alone = {**recipe(models, []), "agents": {"x": tuned, "y": f"{models / 'base'}+{models / 'code'}"}}
+    assert any("are the same folder" in warning for warning in ramerge.plan(alone).warnings)
+
+
+@pytest.mark.full  # kernels for many kinds of adapters
+def test_sweeps_and_analyses(models: Path) -> None:
+    assert ramerge.sweep(recipe(models, ["code", "tool"]), models / "sweep", vary={"parameters.r": [0.0, 0.1]})
+    analysis = ramerge.analyze(recipe(models, ["code", "tool"]))
+    [finding] = [finding for finding in analysis.findings if "LoRA" in finding.text]
+    assert finding.text.startswith("code and tool: LoRA, dense wherever it acts.")
+    assert "section 3.2" in finding.reason and "equation 6" in finding.reason
+    single = ramerge.analyze(recipe(models, ["code"])).findings
+    assert any("For a single agent that changes nothing." in finding.text for finding in single)
+
+
+def test_tokenizers_come_from_the_adapter(models: Path) -> None:
+    for place, text in (("base", "old"), ("code", "new")):
+        (models / place / "tokenizer.json").write_text(json.dumps({"version": text}))
+    (models / "base" / "tokenizer_config.json").write_text("{}")
+    ramerge.merge(recipe(models, ["code", "tool"], companions="code"), models / "out")
+    assert "new" in (models / "out" / "tokenizer.json").read_text()
+    assert (models / "out" / "tokenizer_config.json").exists()
+    assert not (models / "out" / "adapter_config.json").exists()
+    ramerge.merge(recipe(models, ["code", "tool"], companions="tool"), models / "out 2")
+    assert "old" in (models / "out 2" / "tokenizer.json").read_text()
+
+
+@pytest.mark.parametrize("place", ["lora_adapter", "actor/lora_adapter"])
+def test_the_adapter_that_verl_leaves_in_a_checkpoint(place: str, models: Path) -> None:
+    write_adapter(models / "step" / place, factors(*UP))
+    agent = open_checkpoint(models / "step", base=open_checkpoint(models / "base"))
+    assert agent.tensors[f"{UP[0]}.weight"].dtype == "F32"
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def problems_of(models: Path, tensors: Mapping[str, Stored], **config: object) -> list[str]:
+    adapter = write_adapter(models / "wrong", tensors, **config)
+    base = open_checkpoint(models / "base")
+    with pytest.raises(CheckpointError) as raised:
+        open_checkpoint(adapter, base=base)
+    return list(raised.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"peft_type": "IA3"}, "is an adapter of the type 'IA3'; only LORA is read"),
+        ({"peft_type": None}, "does not say of which type"),
+        ({"peft_type": ["LORA"]}, "only LORA is read"),
+        ({"init_lora_weights": "pissa_niter_16"}, "path_initial_model_for_weight_conversion"),
+        ({"init_lora_weights": "loftq"}, "give the changed base as the base"),
+        ({"init_lora_weights": "new"}, "is not known"),
+        ({"use_bdlora": {"x": 1}}, "use_bdlora is set: such an adapter has block-diagonal factors"),
+        ({"layer_replication": [[0, 2]]}, "has more layers than the base"),
+        ({"lora_alpha": 0}, "The merger of verl writes 0"),
+        ({"lora_alpha": None}, "lora_alpha must be a number"),
+        ({"lora_alpha": True}, "lora_alpha must be a number"),
+        ({"alpha_pattern": {"q": "x"}}, "alpha_pattern must map"),
+        ({"alpha_pattern": {"(a+)+b": 1}}, "is not a regular expression that is matched quickly"),
+        ({"alpha_pattern": {"(": 1}}, "is not a regular expression"),
+        ({"alpha_pattern": {f"a{n}.*": 1 for n in range(60)}}, "more than 50 regular expressions"),
+        ({"target_parameters": "x"}, "target_parameters must be a list"),
+        ({"trainable_token_indices": {"embed_tokens": "x"}}, "trainable_token_indices must be a list"),
+        ({"use_dora": True}, "lacks the magnitudes of DoRA"),
+    ],
+)
+def test_configurations_that_are_refused(config: dict[str, object], words: str, models: Path) -> None:
+    found = problems_of(models, factors(UP[0]), **config)
+    assert any(words in problem for problem in found), found
+
+
+def test_the_alpha_that_verl_has_beside_the_adapter(models: Path) -> None:
+    (models / "lora_train_meta.json").write_text(json.dumps({"r": 4, "lora_alpha": 32, "task_type": "CAUSAL_LM"}))
+    [problem] = problems_of(models, factors(UP[0]), lora_alpha=0)
+    assert f"{models / 'lora_train_meta.json'} says 32" in problem
+
+
+def key(module: str, part: str) -> str:
+    return f"base_model.model.{module}.{part}"
+
+
+def some(*shape: int, dtype: str = "F32") -> Stored:
+    return floats(np.ones(shape), dtype)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "words"),
+    [
+        ({key(Q, "lora_A.weight"): some(4, 16)}, {}, "has A, but not the other factor"),
+        ({key(Q, "lora_B.weight"): some(16, 4)}, {}, "has B, but not the other factor"),
+        ({key(Q, "lora_A.weight"): some(4, 16), key(Q, "lora_B.weight"): some(16, 5)}, {}, "no factors of a product"),
+        ({key(Q, "lora_A.weight"): some(0), key(Q, "lora_B.weight"): some(16, 4)}, {}, "without gathering"),
+        ({key(Q, "lora_A.weight"): some(4, 16, 1), key(Q, "lora_B.weight"): some(16, 4, 1)}, {}, "convolutions"),
+        ({key(Q, "lora_A.weight"): some(4, 8), key(Q, "lora_B.weight"): some(16, 4)}, {}, "adapter of another model"),
+        ({key(Q, "lora_A.weight"): some(4, 16, dtype="F64")}, {}, "has dtype F64"),
+        ({key("model.x", "lora_A.weight"): some(4, 16), key("model.x", "lora_B.weight"): some(16, 4)}, {}, "no tensor"),
+        ({key(Q, "lora_diag.weight"): some(4)}, {}, "of a kind of adapter that is not read"),
+        ({key(Q, "lora_A.weight"): some(4, 16), key(Q, "lora_A.default.weight"): some(4, 16)}, {}, "is there twice"),
+        ({**factors(Q), key(Q, "lora_magnitude_vector"): some(16)}, {}, "but use_dora is not set"),
+        ({**factors(Q), key(Q, "lora_magnitude_vector"): some(15)}, {"use_dora": True}, "[15] magnitudes"),
+        ({**factors(UP[0]), key(UP[0], "lora_B.bias"): some(24)}, {}, "the base's has no bias"),
+        (
+            {key("model.embed_tokens.token_adapter", "trainable_tokens_delta"): some(2, 16)},
+            {"trainable_token_indices": [1]},
+            "names 1 rows",
+        ),
+        (
+            {key("model.embed_tokens.token_adapter", "trainable_tokens_delta"): some(1, 16)},
+            {"trainable_token_indices": {"embed_tokens": [32]}},
+            "names rows that",
+        ),
+        (
+            {key("model.layers.0.mlp", "lora_A.weight"): some(4, 16)}
+            | {key("model.layers.0.mlp", "lora_B.weight"): some(9, 4)},
+            {"target_parameters": ["mlp.up_proj.weight", "mlp.gone"]},
+            "of those that target_parameters names the base has none",
+        ),
+        ({f"{Q}.weight": some(16, 16), key(Q, "weight"): some(16, 16)}, {}, f"replaces '{Q}.weight' twice, as"),
+        ({key(Q, "weight"): some(16, 16), key(Q, "modules_to_save.default.weight"): some(16, 16)}, {}, "twice, as"),
+        (factors(Q) | {k.replace("model.l", "model.language_model.l"): v for k, v in factors(Q).items()}, {}, "twice"),
+        (factors(Q, rank=1025), {}, "more than 1,024 add nothing to such a matrix"),
+        ({}, {}, "holds no tensors"),
+    ],
+)
+def test_tensors_that_are_refused(
+    tensors: dict[str, Stored], config: dict[str, object], words: str, models: Path
+) -> None:
+    found = problems_of(models, tensors, **config)
+    assert any(words in problem for problem in found), found
+    assert all(str(models / "wrong" / "adapter_model.safetensors") in problem for problem in found)
+
+
+def test_everything_that_is_wrong_is_listed(models: Path) -> None:
+    wrong = {**factors(*UP), key(Q, "lora_A.weight"): some(4, 16), key("x", "lora_B.weight"): some(3, 4)}
+    assert len(problems_of(models, wrong)) == 2
+    (models / "wrong").rename(models / "first")
+    assert len(problems_of(models, wrong, init_lora_weights="olora", use_qalora=True, lora_alpha="x")) == 3
+
+
+def test_a_square_parameter_that_nothing_tells_the_sides_of(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    name = "model.layers.0.mlp.experts"
+    write_checkpoint(tmp_path / "base", {f"{name}.down_proj": floats(rng.normal(size=(2, 8, 8)))})
+    tensors = {key(name, "lora_A.weight"): some(4, 8), key(name, "lora_B.weight"): some(8, 4)}
+    parameters = ["experts.down_proj"]
+    found = problems_of(tmp_path, tensors, target_parameters=parameters, peft_version="0.20.0")
+    assert "down_proj is square" in found[0]
+    known = write_adapter(tmp_path / "older", tensors, target_parameters=parameters, peft_version="0.18.1")
+    assert open_checkpoint(known, base=open_checkpoint(tmp_path / "base")).tensors[f"{name}.down_proj"].dtype == "F32"
+
+
+def test_weights_of_the_base_that_cannot_be_changed(tmp_path: Path) -> None:
+    write_base(tmp_path / "base", "F64")
+    assert any("which is F64 in the base" in problem for problem in problems_of(tmp_path, factors(Q)))
+
+
+def test_damaged_weights_are_refused_by_name(models: Path) -> None:
+    tensors = factors(*UP)
+    first = tensors[key(UP[0], "lora_B.weight")]
+    first.bits.reshape(-1)[3] = 0x7FC00000
+    write_adapter(models / "damaged", tensors)
+    with pytest.raises(WeightsError, match=rf"damaged.*{UP[0]}|{UP[0]}.*damaged"):
+        ramerge.merge(recipe(models, ["damaged"]), models / "out")
+
+
+def test_damaged_weights_of_a_model_with_an_adapter_name_both_files(models: Path) -> None:
+    tensors = factors(*UP)
+    tensors[key(UP[0], "lora_B.weight")].bits.reshape(-1)[3] = 0x7FC00000
+    write_adapter(models / "damaged", tensors)
+    files = f"{models / 'damaged/adapter_model.safetensors'} or {models / 'base/model.safetensors'}: model: tensor"
+    with pytest.raises(WeightsError, match=re.escape(files)):
+        ramerge.convert(f"{models / 'base'}+{models / 'damaged'}", models / "out")
+
+
+def test_another_base_is_a_warning(models: Path) -> None:
+    for place, named in (("same", "/data/models/base"), ("cached", "/x/models--org--base/snapshots/0123")):
+        write_adapter(models / place, factors(Q), base_model_name_or_path=named)
+        assert ramerge.plan(recipe(models, [place])).warnings == ()
+    write_adapter(models / "other", factors(Q), base_model_name_or_path="org/base-Instruct", unsloth_fixed=True)
+    plan = ramerge.plan(recipe(models, ["other"]))
+    assert any("was trained on 'org/base-Instruct'" in warning for warning in plan.warnings)
+    assert any("'unsloth_fixed' have no meaning here" in note for note in plan.notes)
+
+
+_ODD: tuple[Any, ...] = (None, 0, -1, float("inf"), True, "", [], {}, [1], {"a": 1}, "x", 10**400, "(a+)+", {"(": 1})
+_MORE = ([[1]], {"embed_tokens": [True]}, {"embed_tokens": [10**30, 1]}, -5.5)
+
+
+def test_no_configuration_does_more_than_be_refused(models: Path) -> None:
+    full = {
+        **CONFIG,
+        **{"init_lora_weights": True, "use_rslora": True, "use_dora": False, "peft_version": "0.21.2"},
+        **{"alpha_pattern": {"up_proj": 4, "^a.*": 2}, "target_parameters": ["mlp.experts.down_proj"]},
+        **{"trainable_token_indices": {"embed_tokens": [1, 2]}, "ensure_weight_tying": False},
+    }
+    tokens = {key("model.embed_tokens.token_adapter", "trainable_tokens_delta"): some(2, 16)}
+    adapter, base = write_adapter(models / "odd", factors(*UP) | tokens, **full), open_checkpoint(models / "base")
+    assert open_checkpoint(adapter, base=base).tensors["model.embed_tokens.weight"].dtype == "F32"
+    for name in full:
+        for value in (*_ODD, *_MORE):
+            (adapter / "adapter_config.json").write_text(json.dumps({**full, name: value}))
+            with suppress(CheckpointError):
+                open_checkpoint(adapter, base=base)

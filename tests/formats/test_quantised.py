@@ -1,0 +1,458 @@
+"""Quantised bases and agents: what is read, what is written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import ramerge
+from ramerge.engine.execute import execute
+from ramerge.engine.executors.threads import ThreadExecutor
+from tests.checkpoints import read_checkpoint, recipe, write_checkpoint, write_safetensors
+from tests.formats.quantised import SAMPLES, dequantised, expanded, quantise_model, write_quantised
+from tests.reference import Stored, encode
+
+REQUANTISED = [name for name in SAMPLES if "4" not in name and name != "gpt-oss"]
+BLOCK = {"fp8 blocks": (16, 16), "compressed channels": (1, 40), "fp8 tensors": (576, 40)}
+
+
+def model(seed: int, *, moved: float = 0.0) -> dict[str, Stored]:
+    """Matrices whose rows do not fill blocks, and a norm; agents move some rows of some matrices."""
+    rng = np.random.default_rng(7)
+    shapes = {"q_proj": (50, 40), "kv_a_proj": (72, 40), "o_proj": (24, 40)}
+    made = {f"model.layers.0.{name}.weight": rng.normal(0, 0.02, shape) for name, shape in shapes.items()}
+    own = np.random.default_rng(seed)
+    for values in list(made.values())[:2]:
+        change = own.normal(0, 0.01, values.shape) * (own.random(values.shape) < moved)
+        change[20:] = 0
+        values += change
+    made["model.norm.weight"] = rng.normal(1, 0.1, 40)
+    return {name: encode(values.astype(np.float32), "BF16") for name, values in made.items()}
+
+
+def family(folder: Path, sample: str, **more: object) -> dict[str, object]:
+    """A quantised base, one agent quantised like it, and one in bfloat16; the recipe."""
+    write_quantised(folder / "base", sample, model(0), shards=2, **more)
+    write_quantised(folder / "a", sample, model(1, moved=0.4))
+    # an agent in bfloat16 that does not move the other rows has the base's numbers there
+    numbers = quantise_model(sample, model(0))[1]
+    own = model(2, moved=0.4)
+    moved = list(numbers)[:2]
+    mixed = {name: moved_rows(numbers[name], own[name]) if name in moved else numbers[name] for name in numbers}
+    write_checkpoint(folder / "b", mixed)
+    return recipe(folder, ["a", "b"])
+
+
+def moved_rows(base: Stored, agent: Stored) -> Stored:
+    """The agent's first rows of a matrix, and the base's numbers for the others."""
+    values = base.numbers(np.float32).copy()
+    values[:20] = agent.numbers(np.float32)[:20]
+    return encode(values, "F32")
+
+
+def config_of(folder: Path) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "stated", [{"torch_dtype": "bfloat16"}, {"dtype": "float16", "torch_dtype": None}, {"torch_dtype": None}]
+)
+def test_the_output_has_the_dtype_of_the_model_before_it_was_quantised(stated: dict, tmp_path: Path) -> None:
+    source = family(tmp_path, "fp8 blocks", config=stated)
+    record = ramerge.merge(source, tmp_path / "out")
+    wanted = "F16" if stated.get("dtype") else "BF16"
+    made = read_checkpoint(tmp_path / "out")
+    assert {tensor.dtype for name, tensor in made.items() if "proj" in name} == {wanted}
+    assert made["model.norm.weight"].dtype == "BF16"
+    config = config_of(tmp_path / "out")
+    assert "quantization_config" not in config
+    full = {"F16": "float16", "BF16": "bfloat16"}[wanted]
+    assert full in (config.get("dtype"), config.get("torch_dtype"))
+    assert any(
+        "3 quantised tensors (float8, scales of 16 x 16 blocks) are dequantised" in note for note in record.notes
+    )
+    assert record.input_dtypes["base"].startswith("float8_e4m3") and record.input_dtypes["b"].startswith("float32")
+    whole = ramerge.merge({**source, "dtype": "float32"}, tmp_path / "whole")
+    assert whole.dtype == "float32"
+    config = config_of(tmp_path / "whole")
+    assert "float32" in (config.get("dtype"), config.get("torch_dtype"))
+    for name, tensor in read_checkpoint(tmp_path / "whole").items():
+        if "proj" in name:
+            assert np.array_equal(encode(tensor.numbers(np.float32), wanted).bits, made[name].bits)
+
+
+def test_a_declaration_inside_of_the_text_model_goes_too(tmp_path: Path) -> None:
+    inner = {"quantization_config": SAMPLES["fp8 blocks"].config, "dtype": "bfloat16", "hidden_size": 40}
+    source = family(tmp_path, "fp8 blocks", config={"quantization_config": None, "text_config": inner})
+    ramerge.merge({**source, "dtype": "float32"}, tmp_path / "out")
+    assert config_of(tmp_path / "out")["text_config"] == {"dtype": "float32", "hidden_size": 40}
+
+
+@pytest.mark.parametrize("spelling", ["like base", "like_base"])
+def test_like_base_keeps_names_shards_and_config(spelling: str, tmp_path: Path) -> None:
+    source = family(tmp_path, "fp8 blocks")
+    record = ramerge.merge({**source, "dtype": spelling}, tmp_path / "out")
+    base, made = read_checkpoint(tmp_path / "base"), read_checkpoint(tmp_path / "out")
+    assert {name: (tensor.dtype, tensor.bits.shape) for name, tensor in made.items()} == {
+        name: (tensor.dtype, tensor.bits.shape) for name, tensor in base.items()
+    }
+    index = "model.safetensors.index.json"
+    maps = [json.loads((tmp_path / name / index).read_text())["weight_map"] for name in ("base", "out")]
+    assert maps[0] == maps[1]
+    assert config_of(tmp_path / "out") == config_of(tmp_path / "base")
+    assert any("keep the base's codes" in note for note in record.notes)
+    assert next(iter(record.agents.values())).values["updates"] > 0
+
+
+@pytest.mark.parametrize("sample", REQUANTISED)
+def test_like_base_is_the_float32_merge_quantised_by_the_reference(sample: str, tmp_path: Path) -> None:
+    source = family(tmp_path, sample)
+    ramerge.merge({**source, "dtype": "float32"}, tmp_path / "exact")
+    exact, stored = read_checkpoint(tmp_path / "exact"), read_checkpoint(tmp_path / "base")
+    numbers = quantise_model(sample, model(0))[1]
+    ramerge.merge({**source, "dtype": "like base"}, tmp_path / "out")
+    made = read_checkpoint(tmp_path / "out")
+    merged = {name: Stored("F32", tensor.bits.view(np.uint32)) for name, tensor in exact.items() if "proj" in name}
+    wanted = quantise_model(sample, merged)[0]
+    kept = 0
+    for name in merged:
+        scale = next(key for key in wanted if key.startswith(f"{name}_"))
+        same = exact[name].bits == numbers[name].bits
+        block = block_of(stored[scale].bits, same.shape)
+        unchanged = all_in_blocks(same, block)
+        codes = np.where(expanded(unchanged, same.shape, block), stored[name].bits, wanted[name].bits)
+        assert np.array_equal(made[name].bits, codes)
+        old, new = stored[scale].bits, wanted[scale].bits
+        assert np.array_equal(made[scale].bits, np.where(unchanged.reshape(old.shape), old, new))
+        kept += int(unchanged.sum())
+    assert kept
+    assert np.array_equal(made["model.norm.weight"].bits, stored["model.norm.weight"].bits)
+
+
+def block_of(scales: NDArray, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns of a block, for the samples' sizes."""
+    if scales.ndim < 2:
+        return shape
+    by_grid = {
+        (-(-shape[0] // rows), -(-shape[1] // columns)): (rows, columns)
+        for rows, columns in ((16, 16), (16, 8), (1, 8), (1, shape[1]))
+    }
+    return by_grid[scales.shape]
+
+
+def all_in_blocks(flags: NDArray, block: tuple[int, int]) -> NDArray:
+    """For each block, whether all flags in it are set."""
+    rows, columns = flags.shape
+    down, across = -(-rows // block[0]), -(-columns // block[1])
+    padded = np.ones((down * block[0], across * block[1]), bool)
+    padded[:rows, :columns] = flags
+    return padded.reshape(down, block[0], across, block[1]).all((1, 3))
+
+
+def test_like_base_gives_the_same_bytes_for_any_blocks_and_threads(tmp_path: Path) -> None:
+    source = {**family(tmp_path, "fp8 blocks"), "dtype": "like base"}
+    ramerge.merge(source, tmp_path / "wanted")
+    wanted = read_checkpoint(tmp_path / "wanted")
+    for block, workers in ((1, 1), (100, 3), (1 << 19, 2)):
+        plan = ramerge.plan(source, tmp_path / f"{block}")
+        size = max(tensor.buffer_bytes(block) for tensor in plan.details.tensors)
+        tight = replace(plan.details.resources, block_elements=block, buffer_bytes=size)
+        execute(replace(plan.details, resources=tight), ThreadExecutor(workers))
+        made = read_checkpoint(tmp_path / f"{block}")
+        assert {name: tensor.bits.tobytes() for name, tensor in made.items()} == {
+            name: tensor.bits.tobytes() for name, tensor in wanted.items()
+        }
+
+
+def test_tensors_in_memory_are_codes_and_scales(tmp_path: Path) -> None:
+    source = {**family(tmp_path, "fp8 blocks"), "dtype": "like base"}
+    ramerge.merge(source, tmp_path / "out")
+    seen = {tensor.name: tensor.data.tobytes() for tensor in ramerge.plan(source).tensors()}
+    assert seen == {name: tensor.bits.tobytes() for name, tensor in read_checkpoint(tmp_path / "out").items()}
+
+
+def test_what_quantising_erases_is_counted(tmp_path: Path) -> None:
+    source = family(tmp_path, "fp8 blocks")
+    record = ramerge.merge({**source, "method": "task_arithmetic", "dtype": "like base"}, tmp_path / "out")
+    exact = tmp_path / "exact"
+    ramerge.merge({**source, "method": "task_arithmetic", "dtype": "float32"}, exact)
+    base, agents = (
+        quantise_model("fp8 blocks", model(0))[1],
+        [quantise_model("fp8 blocks", model(1, moved=0.4))[1], read_checkpoint(tmp_path / "b")],
+    )
+    made = read_checkpoint(tmp_path / "out")
+    merged = read_checkpoint(exact)
+    for agent, statistics in zip(agents, record.agents.values(), strict=True):
+        updates = erased = 0
+        for name, tensor in base.items():
+            b, a = tensor.numbers(np.float32), agent[name].numbers(np.float32)
+            if "proj" not in name:
+                continue
+            scales = made[f"{name}_scale_inv"].bits.view(np.float32)
+            stored = dequantised("F8_E4M3", made[name].bits.reshape(-1), scales, b.shape, (16, 16))
+            changed = (a != b) & (merged[name].numbers(np.float32) != b)
+            updates += int(changed.sum())
+            erased += int((changed & (stored == b)).sum())
+        assert (statistics.values["updates"], statistics.values["erased"]) == (updates, erased)
+        assert updates
+
+
+def test_scales_of_activations_stay_where_the_output_is_quantised(tmp_path: Path) -> None:
+    source = family(tmp_path, "compressed channels")
+    extra = {"model.layers.0.q_proj.input_scale": encode(np.array([0.5], np.float32), "BF16")}
+    stored = {**quantise_model("compressed channels", model(0))[0], **extra}
+    config = {"torch_dtype": "bfloat16", "quantization_config": SAMPLES["compressed channels"].config}
+    write_checkpoint(tmp_path / "base", stored, config=config)
+    for name in (tmp_path / "base").glob("model-*"):
+        name.unlink()
+    (tmp_path / "base/model.safetensors.index.json").unlink()
+    ramerge.merge(source, tmp_path / "plain")
+    assert not extra.keys() & read_checkpoint(tmp_path / "plain").keys()
+    ramerge.merge({**source, "dtype": "like base"}, tmp_path / "like")
+    made = read_checkpoint(tmp_path / "like")["model.layers.0.q_proj.input_scale"]
+    assert made.bits.tobytes() == next(iter(extra.values())).bits.tobytes()
+
+
+@pytest.mark.parametrize("sample", ["nvfp4", "mxfp4"])
+def test_codes_of_4_bits_are_not_written(sample: str, tmp_path: Path) -> None:
+    made = {"model.layers.0.q_proj.weight": encode(np.random.default_rng(0).normal(0, 1, (8, 32)), "BF16")}
+    for name in ("base", "a"):
+        write_quantised(tmp_path / name, sample, made)
+    (problem,) = ramerge.plan({**recipe(tmp_path, ["a"]), "dtype": "like base"}).problems
+    assert "cannot quantise 'model.layers.0.q_proj.weight' to float4_e2m1" in problem and "write bfloat16" in problem
+
+
+def test_like_base_of_a_base_that_is_not_quantised_is_its_dtype(tmp_path: Path) -> None:
+    for name, seed in (("base", 0), ("a", 1)):
+        write_checkpoint(tmp_path / name, model(seed, moved=0.3 * seed))
+    ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "plain")
+    ramerge.merge({**recipe(tmp_path, ["a"]), "dtype": "like base"}, tmp_path / "like")
+    plain, like = (tmp_path / name / "model.safetensors" for name in ("plain", "like"))
+    assert plain.read_bytes() == like.read_bytes()
+
+
+def write_lora(folder: Path, module: str, height: int, width: int) -> Path:
+    folder.mkdir()
+    rng = np.random.default_rng(5)
+    made = {
+        f"base_model.model.{module}.lora_{part}.weight": encode(rng.normal(0, 0.1, shape).astype(np.float32), "F32")
+        for part, shape in (("A", (2, width)), ("B", (height, 2)))
+    }
+    write_safetensors(folder / "adapter_model.safetensors", made)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 2}))
+    return folder
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+@pytest.mark.parametrize("method", ["passthrough", "linear"])
+def test_a_quantised_model_with_an_adapter_is_written_without_quantisation(
+    method: str, dtype: str | None, tmp_path: Path
+) -> None:
+    write_quantised(tmp_path / "base", "fp8 blocks", model(0))
+    both = f"{tmp_path / 'base'}+{write_lora(tmp_path / 'lora', 'model.layers.0.q_proj', 50, 40)}"
+    agents = {"x": both} if method == "passthrough" else {"x": both, "y": str(tmp_path / "base")}
+    source = {"method": method, "agents": agents, **({"dtype": dtype} if dtype else {})}
+    ramerge.merge(source, tmp_path / "out")
+    config = config_of(tmp_path / "out")
+    assert "quantization_config" not in config and config["torch_dtype"] == (dtype or "bfloat16")
+    made = read_checkpoint(tmp_path / "out")
+    assert {tensor.dtype for tensor in made.values()} == {"F32" if dtype else "BF16"}
+    (problem,) = ramerge.plan({**source, "dtype": "like base"}).problems
+    assert "an adapter changes 'model.layers.0.q_proj.weight'" in problem and "write bfloat16" in problem
+
+
+def test_like_base_keeps_codes_where_an_adapter_changes_other_tensors(tmp_path: Path) -> None:
+    stored = model(0) | {"model.up.weight": encode(np.ones((4, 6), np.float32), "BF16")}
+    codes = quantise_model("fp8 blocks", model(0))[0]
+    config = {"torch_dtype": "bfloat16", "quantization_config": SAMPLES["fp8 blocks"].config}
+    write_checkpoint(tmp_path / "base", codes | {"model.up.weight": stored["model.up.weight"]}, config=config)
+    both = f"{tmp_path / 'base'}+{write_lora(tmp_path / 'lora', 'model.up', 4, 6)}"
+    ramerge.convert(both, tmp_path / "out", dtype="like base")
+    made = read_checkpoint(tmp_path / "out")
+    assert all(made[name].bits.tobytes() == tensor.bits.tobytes() for name, tensor in codes.items())
+    assert config_of(tmp_path / "out") == config_of(tmp_path / "base")
+    assert made["model.up.weight"].bits.tobytes() != stored["model.up.weight"].bits.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2), (2,)])
+def test_scales_of_two_grids_are_told_by_their_shape(shape: tuple[int, ...], tmp_path: Path) -> None:
+    codes = Stored("F8_E4M3", np.full((2, 32), 0x38, np.uint8))  # ones
+    scales = encode(np.array([1, 2], np.float32).reshape(shape), "F32")
+    config = {"torch_dtype": "bfloat16", "quantization_config": {**SAMPLES["fp8 blocks"].config}}
+    write_checkpoint(tmp_path / "m", {"w.weight": codes, "w.weight_scale_inv": scales}, config=config)
+    if len(shape) == 1:
+        with pytest.raises(ramerge.RamergeError, match="may be those of blocks of 2 x 16 or 1 x 32"):
+            ramerge.convert(tmp_path / "m", tmp_path / "out")
+        return
+    ramerge.convert(tmp_path / "m", tmp_path / "out", dtype="float32")
+    wanted = np.repeat([1, 2], 32).reshape(2, 32) if shape == (2, 1) else np.repeat([[1, 2]], 16, 1).repeat(2, 0)
+    assert (read_checkpoint(tmp_path / "out")["w.weight"].numbers(np.float32) == wanted.reshape(2, 32)).all()
+
+
+def test_scales_of_a_model_that_says_ue8m0_stay_powers_of_two(tmp_path: Path) -> None:
+    """DeepSeek-V3.1 has them in float32; kernels that take exponents would cut others off."""
+    source = {**family(tmp_path, "fp8 blocks"), "dtype": "like base"}
+    config = config_of(tmp_path / "base")
+    config["quantization_config"]["scale_fmt"] = "ue8m0"
+    (tmp_path / "base/config.json").write_text(json.dumps(config))
+    (tmp_path / "a/config.json").write_text(json.dumps(config))
+    ramerge.merge(source, tmp_path / "out")
+    ramerge.convert(tmp_path / "out", tmp_path / "narrow", dtype="float32")
+    ramerge.merge({**source, "dtype": "float32"}, tmp_path / "wide")
+    before, after = read_checkpoint(tmp_path / "base"), read_checkpoint(tmp_path / "out")
+    assert config_of(tmp_path / "out") == config
+    changed = 0
+    for name, scales in after.items():
+        if "_scale" in name and scales.dtype == "F32":
+            old, new = before[name].numbers(np.float32).ravel(), scales.numbers(np.float32).ravel()
+            moved = new[old != new]
+            changed += moved.size
+            assert (np.frexp(moved)[0] == 0.5).all()
+    assert changed
+    narrow, wide = read_checkpoint(tmp_path / "narrow"), read_checkpoint(tmp_path / "wide")
+    for name, values in wide.items():
+        exact = values.numbers(np.float32)
+        # three bits of a code
+        assert np.abs(narrow[name].numbers(np.float32) - exact).max() <= np.abs(exact).max() / 16, name
+
+
+@pytest.mark.parametrize("method", ["passthrough", "ram+"])
+def test_inverted_scales_are_warned_of(method: str, tmp_path: Path) -> None:
+    source = family(tmp_path, "fp8 blocks")
+    if method == "passthrough":
+        source = {"method": method, "agents": {"a": str(tmp_path / "a")}}
+    assert not any("inverted" in warning for warning in ramerge.merge(source, tmp_path / "right").warnings)
+    stored = read_checkpoint(tmp_path / "a")
+    for name, tensor in stored.items():
+        if "_scale" in name:
+            stored[name] = encode(1 / tensor.numbers(np.float32), "F32")
+    write_checkpoint(tmp_path / "a", stored, config=config_of(tmp_path / "a"))
+    warnings = ramerge.merge(source, tmp_path / "out").warnings
+    assert any("are its scales inverted?" in warning and "a" in warning for warning in warnings), warnings
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+Q = "model.layers.0.q_proj.weight"
+Change = Callable[[dict[str, Stored], dict[str, object]], None]
+
+
+def lose_scales(stored: dict[str, Stored], _config: dict[str, object]) -> None:
+    del stored[f"{Q}_scale_inv"], stored[f"{Q.replace('q_', 'o_')}_scale_inv"]
+
+
+def cut_scales(stored: dict[str, Stored], _config: dict[str, object]) -> None:
+    scales = stored[f"{Q}_scale_inv"]
+    stored[f"{Q}_scale_inv"] = Stored("F32", np.ascontiguousarray(scales.bits[:, :-1]))
+
+
+def long_scales(stored: dict[str, Stored], _config: dict[str, object]) -> None:
+    scales = stored[f"{Q}_scale_inv"]
+    stored[f"{Q}_scale_inv"] = Stored("I32", scales.bits.view(np.int32))
+
+
+def no_codes(stored: dict[str, Stored], _config: dict[str, object]) -> None:
+    stored.update(model(0))
+    for name in list(stored):
+        if name.endswith("_scale_inv"):
+            del stored[name]
+
+
+def lone_scales(stored: dict[str, Stored], _config: dict[str, object]) -> None:
+    stored[Q] = model(0)[Q]
+
+
+def odd_blocks(_stored: dict[str, Stored], config: dict[str, object]) -> None:
+    config["weight_block_size"] = [128, 0]
+
+
+def unknown_method(_stored: dict[str, Stored], config: dict[str, object]) -> None:
+    config["quant_method"] = "awq"
+
+
+def of_integers(_stored: dict[str, Stored], config: dict[str, object]) -> None:
+    config |= SAMPLES["compressed channels"].config
+    config["config_groups"] = {"group_0": {"weights": {"type": "int", "num_bits": 4, "symmetric": False}}}
+    config["format"] = "pack-quantized"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lose_scales, ["q_proj.weight': has no scales: 'model.layers.0.q_proj.weight_scale_inv' is missing", "o_proj"]),
+        (cut_scales, ["scales of shape [4, 2] do not fit weights of [50, 40], which take [4, 3] or [1, 1] or [50, 1]"]),
+        (long_scales, ["q_proj.weight_scale_inv': scales of dtype I32 are not known"]),
+        (no_codes, ["config.json declares quantised weights (fp8), but no tensor is; remove the declaration"]),
+        (lone_scales, ["q_proj.weight_scale_inv': belongs to no quantised tensor"]),
+        (odd_blocks, ["weight_block_size must be two whole numbers above 0"]),
+        (unknown_method, ["quantised weights (awq) cannot be merged; merge the unquantised checkpoints"]),
+        (of_integers, ["'pack-quantized' cannot be merged", "type 'int' with 4 bits", "zero points"]),
+    ],
+)
+def test_what_headers_show_is_refused_by_the_plan(change: Change, words: list[str], tmp_path: Path) -> None:
+    source = family(tmp_path, "fp8 blocks")
+    stored = quantise_model("fp8 blocks", model(1))[0]
+    config = dict(SAMPLES["fp8 blocks"].config)
+    change(stored, config)
+    write_checkpoint(tmp_path / "a", stored, config={"torch_dtype": "bfloat16", "quantization_config": config})
+    text = "\n".join(ramerge.plan(source).problems)
+    assert all(word in text for word in words), text
+    assert str(tmp_path / "a") in text
+
+
+def test_float8_that_is_not_declared(tmp_path: Path) -> None:
+    source = family(tmp_path, "fp8 blocks")
+    write_checkpoint(tmp_path / "a", quantise_model("fp8 blocks", model(1))[0])
+    text = "\n".join(ramerge.plan(source).problems)
+    assert "3 tensors of dtype F8_E4M3, such as 'model.layers.0.q_proj.weight' in model.safetensors" in text
+    assert "config.json does not say how its scales are stored" in text
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 0.0, -0.01])
+def test_scales_that_make_no_sense_are_all_reported(bad: float, tmp_path: Path) -> None:
+    source = family(tmp_path, "fp8 blocks")
+    stored = quantise_model("fp8 blocks", model(1, moved=0.4))[0]
+    for name in (Q, Q.replace("q_", "kv_a_")):
+        scales = stored[f"{name}_scale_inv"].bits.copy()
+        scales.view(np.float32)[1, 0] = bad
+        stored[f"{name}_scale_inv"] = Stored("F32", scales)
+    write_quantised(tmp_path / "a", "fp8 blocks", model(1))
+    config = {"torch_dtype": "bfloat16", "quantization_config": SAMPLES["fp8 blocks"].config}
+    write_checkpoint(tmp_path / "a", stored, config=config)
+    with pytest.raises(ramerge.RamergeError) as caught:
+        ramerge.merge(source, tmp_path / "out")
+    text = str(caught.value)
+    assert "a: 2 of 4 tensors hold NaN or Inf" in text and "q_proj.weight' (256)" in text and "kv_a_proj" in text
+    assert "a scale is NaN, Inf, negative or 0" in text
+
+
+def test_codes_that_are_nan(tmp_path: Path) -> None:
+    source = family(tmp_path, "fp8 blocks")
+    stored = quantise_model("fp8 blocks", model(1, moved=0.4))[0]
+    codes = stored[Q].bits.copy()
+    codes[3, 4:6] = 0x7F, 0xFF
+    config = {"torch_dtype": "bfloat16", "quantization_config": SAMPLES["fp8 blocks"].config}
+    write_checkpoint(tmp_path / "a", {**stored, Q: Stored("F8_E4M3", codes)}, config=config)
+    with pytest.raises(ramerge.RamergeError, match=r"q_proj.weight' holds 2 NaN or Inf"):
+        ramerge.merge(source, tmp_path / "out")
+
+
+def test_a_declaration_that_is_not_true_may_be_accepted(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", model(0))
+    write_checkpoint(tmp_path / "a", model(1, moved=0.3), config={"quantization_config": {"quant_method": "fp8"}})
+    assert ramerge.plan(recipe(tmp_path, ["a"])).problems
+    accepted = {**recipe(tmp_path, ["a"]), "allow": {"config": ["quantization_config"]}}
+    assert ramerge.plan(accepted).problems == ()
+
+
+def test_the_plan_counts_the_bytes_of_codes(tmp_path: Path) -> None:
+    source = family(tmp_path, "fp8 blocks")
+    plan = ramerge.plan(source)
+    size = {name: sum(t.bits.nbytes for t in read_checkpoint(tmp_path / name).values()) for name in ("base", "a", "b")}
+    assert plan.bytes_read == plan.details.passes * sum(size.values())

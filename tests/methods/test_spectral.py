@@ -1,0 +1,565 @@
+"""Methods that take matrices apart: the authors' numbers, the obvious reference, and what must not change a result."""
+
+import math
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import ramerge
+from ramerge.kernels import curvature, spectral
+from ramerge.methods.base import Layer
+from ramerge.methods.iso_cts import own_directions
+from ramerge.methods.registry import METHODS
+from tests import reference
+from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
+
+SPECTRAL = ("tsvm", "iso_c", "iso_cts", "swudi", "aswudi", "resmerge", "psa", "knots")
+NAME = "model.layers.0.weight"
+SHAPES = [(1, 1), (1, 7), (7, 1), (6, 40), (20, 30), (40, 6), (12, 12)]
+
+
+def merged(method: str, taus: list[NDArray], tensor: str = NAME, **parameters: Any) -> NDArray:
+    """The merged task vector."""
+    names = tuple(f"a{place}" for place in range(len(taus)))
+    prepared = METHODS[method].prepare(METHODS[method].parameters(**parameters), names, {})
+    return prepared.solve(tensor, [tau.copy() for tau in taus])
+
+
+def by_reference(method: str, taus: list[NDArray], **parameters: Any) -> NDArray:
+    base = {NAME: floats(np.zeros(taus[0].shape), "F64")}
+    agents = {f"a{place}": {NAME: floats(tau, "F64")} for place, tau in enumerate(taus)}
+    return getattr(reference, method)(base, agents, **parameters)[NAME].numbers(np.float64)
+
+
+def random(shape, count=3, seed=0, scale=1e-3):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape) * scale for _ in range(count)]
+
+
+def orthogonal(size: int, seed: int) -> NDArray:
+    return np.linalg.qr(np.random.default_rng(seed).standard_normal((size, size)))[0]
+
+
+def low_rank(shape, count=3, rank=2, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((shape[0], rank)) @ rng.standard_normal((rank, shape[1])) for _ in range(count)]
+
+
+def equal_values(shape, count=3):
+    """Task vectors with clusters of equal singular values, in which every cut of a rank falls."""
+    values = np.zeros(shape)
+    np.fill_diagonal(values, [2.0] * (min(shape) // 2) + [1.0] * (min(shape) - min(shape) // 2))
+    return [orthogonal(shape[0], 2 * t) @ values @ orthogonal(shape[1], 2 * t + 1) for t in range(count)]
+
+
+def same(found: NDArray, wanted: NDArray, tolerance: float = 1e-10) -> None:
+    """Compare, relative to the largest element."""
+    assert np.isfinite(found).all()
+    assert np.abs(found - wanted).max() <= tolerance * max(np.abs(wanted).max(), np.abs(found).max())
+
+
+# --- the authors' code -----------------------------------------------------------------------------------------------
+
+# Elements (0, 0), (1, 2) and the last one, and the norm, of what the authors' code makes of `waves`:
+# tsvm: AntoAndGar/task_singular_vectors a6c9718, compute_and_sum_svd_mem_reduction; iso_*: danielm1405/iso-merging
+# d34010a; swudi, aswudi: WalkerWorldPeace/MLLMerging 5f8a458, LLaMA-Factory/swudi_aswudi.py, float32; resmerge:
+# sunyd0303-cpu/ResMerge-release e990128 with MERGE_DTYPE float64; psa: minsik-choi126/PSA 8b19ded, pipeline/merge.py
+# without column weights, float32; knots: gstoica27/KnOTS baa35e8, masking_ops.py behind the SVD of task_merger.py.
+AUTHORS: list[tuple[str, dict[str, Any], tuple[int, int], tuple[float, float, float, float], float]] = [
+    ("tsvm", {}, (6, 10), (0.01100970744557, 0.004804318519552, 0.008865091390216, 0.0703929524185), 1e-12),
+    ("tsvm", {}, (10, 6), (-0.001551021923307, 0.01131190473912, -0.005895495572823, 0.07210201897259), 1e-12),
+    ("tsvm", {}, (4, 20), (-0.006729508816061, -0.002660277863674, -0.01039554271287, 0.06648886721402), 1e-12),
+    ("iso_c", {}, (6, 10), (0.001077939208642, 0.003231305783025, 0.0002356534996574, 0.07620689863146), 1e-12),
+    ("iso_c", {}, (10, 6), (-0.002103790024446, 0.008782652324374, 0.006475360155935, 0.08104321863046), 1e-12),
+    ("iso_c", {}, (4, 20), (0.001357206753544, 0.005172033052665, 0.00400801899893, 0.09719829087726), 1e-12),
+    (
+        "iso_cts",
+        {"common_space_fraction": 0.5},
+        (6, 10),
+        (0.01288266779985, 0.007740593419779, -0.01660565494753, 0.08867206175909),
+        1e-12,
+    ),
+    (
+        "iso_cts",
+        {"common_space_fraction": 0.5},
+        (10, 6),
+        (-0.005783513102602, 0.009265878630389, -0.002452460648807, 0.09338138808609),
+        1e-12,
+    ),
+    (
+        "iso_cts",
+        {"common_space_fraction": 0.5},
+        (4, 20),
+        (0.004502621938038, 0.002000019088426, -0.004562134647363, 0.08106902558491),
+        1e-12,
+    ),
+    ("swudi", {}, (6, 10), (-0.003730338998139, 0.00369258178398, 0.002305588219315, 0.05574120504949), 3e-06),
+    ("swudi", {}, (10, 6), (-0.004751256201416, 0.006168093997985, -0.004093122668564, 0.05853486420313), 3e-06),
+    ("swudi", {}, (4, 20), (0.007392451167107, 0.01370995026082, 0.01731362380087, 0.1453906473568), 3e-06),
+    (
+        "swudi",
+        {"filter_type": "none", "init_mode": "mean", "truncate_rank_ratio": 0.4},
+        (6, 10),
+        (0.0003767372108996, 0.003225656691939, -0.002143802354112, 0.03956562218378),
+        3e-06,
+    ),
+    (
+        "swudi",
+        {"filter_type": "none", "init_mode": "mean", "truncate_rank_ratio": 0.4},
+        (10, 6),
+        (-0.002202183241025, 0.003904958954081, -0.001156183890998, 0.03711876613166),
+        3e-06,
+    ),
+    (
+        "swudi",
+        {"filter_type": "none", "init_mode": "mean", "truncate_rank_ratio": 0.4},
+        (4, 20),
+        (-0.004762087482959, 0.01004550978541, -0.002925459295511, 0.09299048869031),
+        3e-06,
+    ),
+    (
+        "swudi",
+        {"exp_time": 3.0, "truncate_rank_ratio": 0.85},
+        (6, 10),
+        (-0.003621000796556, 0.005773592740297, -0.001461927662604, 0.06289676623481),
+        3e-06,
+    ),
+    (
+        "swudi",
+        {"exp_time": 3.0, "truncate_rank_ratio": 0.85},
+        (10, 6),
+        (-0.003678336972371, 0.005073495209217, -0.002513946732506, 0.05247499440604),
+        3e-06,
+    ),
+    (
+        "swudi",
+        {"exp_time": 3.0, "truncate_rank_ratio": 0.85},
+        (4, 20),
+        (-0.003258725395426, 0.009673219174147, 0.005581121891737, 0.1000909639597),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "participation_sqrt"},
+        (6, 10),
+        (-0.003065050113946, 0.00551736028865, 6.049498915672e-05, 0.0587262504856),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "participation_sqrt"},
+        (10, 6),
+        (-0.002559256739914, 0.004469027742743, -0.003398552071303, 0.04455909092185),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "participation_sqrt"},
+        (4, 20),
+        (-0.007024168502539, 0.01646283827722, 0.01279973145574, 0.1308676766072),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "participation"},
+        (6, 10),
+        (-0.003730338998139, 0.00369258178398, 0.002305588219315, 0.05574120504949),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "participation"},
+        (10, 6),
+        (-0.002559256739914, 0.004469027742743, -0.003398552071303, 0.04455909092185),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "participation"},
+        (4, 20),
+        (-0.004387084394693, 0.01125239674002, 0.0007933736778796, 0.09749320778925),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "entropy"},
+        (6, 10),
+        (-0.003548282664269, 0.00537469657138, 0.001702017150819, 0.05656667730804),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "entropy"},
+        (10, 6),
+        (-0.002559256739914, 0.004469027742743, -0.003398552071303, 0.04455909092185),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "entropy"},
+        (4, 20),
+        (-0.006413547322154, 0.01122208870947, 0.008707202039659, 0.1182167977508),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "stable_rank"},
+        (6, 10),
+        (-0.005901946220547, 0.005352536216378, -0.002522732131183, 0.06530751249903),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "stable_rank"},
+        (10, 6),
+        (-0.006448826752603, 0.001511548180133, -0.003068016842008, 0.06246827904887),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "stable_rank"},
+        (4, 20),
+        (-0.004392232745886, 0.007758954539895, 0.003955496940762, 0.09067067979305),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "gavish_donoho"},
+        (6, 10),
+        (-0.001860245596617, 0.01053520385176, -0.002402907237411, 0.08100198109523),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "gavish_donoho"},
+        (10, 6),
+        (-0.008899473585188, 0.008367679081857, -0.0008752724970691, 0.07995823114679),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "gavish_donoho"},
+        (4, 20),
+        (-0.003759003942832, 0.008237134665251, 0.002491160295904, 0.09189631850003),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "cumvar_0.9"},
+        (6, 10),
+        (-0.003730338998139, 0.00369258178398, 0.002305588219315, 0.05574120504949),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "cumvar_0.9"},
+        (10, 6),
+        (-0.004047632217407, 0.004325618967414, -0.002556176390499, 0.04419752605215),
+        3e-06,
+    ),
+    (
+        "aswudi",
+        {"auto_rank_method": "cumvar_0.9"},
+        (4, 20),
+        (0.001741159241647, 0.01100362278521, 0.009013377130032, 0.1057351397761),
+        3e-06,
+    ),
+    ("resmerge", {}, (6, 10), (-0.002500940123246, -0.0002742096588687, -0.001819265471664, 0.02292557190182), 1e-07),
+    ("resmerge", {}, (10, 6), (0.0004973933781778, 0.001770900007756, 0.001682454312518, 0.02458279747644), 1e-07),
+    ("resmerge", {}, (4, 20), (0.002426507966938, 0.001722399205174, 0.003346718219867, 0.02611797278855), 1e-07),
+    (
+        "resmerge",
+        {"rank_topk": 2},
+        (6, 10),
+        (0.002985747008139, 0.004009247984452, -0.004736213904844, 0.03753433869122),
+        1e-07,
+    ),
+    (
+        "resmerge",
+        {"rank_topk": 2},
+        (10, 6),
+        (0.0002016642206872, 0.002843125164979, 0.00610383371517, 0.03740306781735),
+        1e-07,
+    ),
+    (
+        "resmerge",
+        {"rank_topk": 2},
+        (4, 20),
+        (0.007571279874377, 0.001363056753924, 0.0007800962250028, 0.0340111954167),
+        1e-07,
+    ),
+    ("psa", {}, (6, 10), (-0.006602733861655, 0.01061205007136, 0.0001011800850392, 0.09221281498291), 3e-08),
+    ("psa", {}, (10, 6), (0.004053278360516, 0.01525230705738, 0.002427459927276, 0.09227653357625), 3e-08),
+    ("psa", {}, (4, 20), (-0.00584258325398, 0.01116521563381, 0.007358158472925, 0.1060970874679), 3e-08),
+    ("knots", {}, (6, 10), (0.002085611303178, 0.005519581487015, -0.001454900092894, 0.02792296849307), 1e-12),
+    ("knots", {}, (10, 6), (0.001539135554675, 0.007612008573347, -0.002121207055818, 0.02910585073644), 1e-12),
+    ("knots", {}, (4, 20), (0.000359643429592, 0.005171916130554, -0.005855596170991, 0.03096802223275), 1e-12),
+]
+
+
+def waves(shape, count=3):
+    i, j = np.meshgrid(np.arange(1, shape[0] + 1), np.arange(1, shape[1] + 1), indexing="ij")
+    return [1e-2 * np.sin((2 + t) * i * j + t * i * i + np.sqrt(j)) for t in range(count)]
+
+
+@pytest.mark.parametrize(("method", "parameters", "shape", "numbers", "tolerance"), AUTHORS)
+def test_numbers_of_the_authors_code(method, parameters, shape, numbers, tolerance):
+    taus = waves(shape)
+    if parameters.get("rank_topk") == 2:  # heads that agree
+        taus = [taus[0] + 0.5 * tau for tau in taus]
+    found = merged(method, taus, "model.layers.0.self_attn.q_proj.weight", **parameters)
+    for one, number in zip((found[0, 0], found[1, 2], found[-1, -1], np.linalg.norm(found)), numbers, strict=True):
+        assert abs(one - number) <= tolerance * numbers[-1]
+
+
+# --- the obvious reference -------------------------------------------------------------------------------------------
+
+KINDS = {
+    "random": random,
+    "low rank": low_rank,
+    "with a zero": lambda shape, count: [*random(shape, count)[1:], np.zeros(shape)],
+    "duplicates": lambda shape, count: random(shape, 1) * count,
+    "disjoint": lambda shape, count: [
+        tau * (np.arange(shape[1]) % count == t) for t, tau in enumerate(random(shape, count))
+    ],
+}
+SETTINGS: list[tuple[str, dict[str, Any]]] = [
+    *[(method, {}) for method in SPECTRAL],
+    ("swudi", {"filter_type": "none", "truncate_rank_ratio": 1.0}),
+    ("swudi", {"exp_time": 3.0, "init_mode": "mean", "truncate_rank_ratio": 1.0}),
+    *[("aswudi", {"auto_rank_method": rule}) for rule in ("participation", "entropy", "stable_rank", "gavish_donoho")],
+    ("iso_cts", {"common_space_fraction": 0.0}),
+    ("resmerge", {"rank_topk": 3}),
+    ("psa", {"energy": 0.5}),
+    ("knots", {"density": 0.3}),
+]
+
+
+@pytest.mark.parametrize(("method", "parameters"), SETTINGS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_obvious_reference(method, parameters, kind, count):
+    for shape in SHAPES:
+        taus = KINDS[kind](shape, count)
+        if not any(tau.any() for tau in taus):
+            continue
+        found, wanted = merged(method, taus, **parameters), by_reference(method, taus, **parameters)
+        # the noise of Gram matrices: 1e-8 of the largest singular value
+        assert np.abs(found - wanted).max() <= 1e-7 * max(np.abs(tau).max() for tau in (wanted, *taus))
+
+
+# --- what changes nothing --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", SPECTRAL)
+@pytest.mark.parametrize("make", [random, low_rank, equal_values])
+@pytest.mark.parametrize("shape", [(12, 18), (18, 12)])
+def test_rotations_of_rows_and_columns_rotate_the_result(method, make, shape):
+    taus = make(shape)
+    left = orthogonal(shape[0], 77)
+    # signs within the shared basis of KnOTS are elected column by column
+    right = np.eye(shape[1]) if method == "knots" else orthogonal(shape[1], 78)
+    if method == "knots" and make is equal_values:
+        return  # its basis is not determined
+    same(merged(method, [left @ tau @ right for tau in taus]), left @ merged(method, taus) @ right, 1e-7)
+
+
+@pytest.mark.parametrize("method", SPECTRAL)
+@pytest.mark.parametrize("factor", [1e-4, 1e-140, 1e140])
+def test_small_and_large_task_vectors_merge_alike(method, factor):
+    for shape in ((6, 40), (40, 6)):
+        taus = random(shape)
+        same(merged(method, [factor * tau for tau in taus]) / factor, merged(method, taus))
+
+
+@pytest.mark.parametrize("method", SPECTRAL)
+def test_the_order_of_agents_changes_nothing(method):
+    for shape in SHAPES:
+        taus = random(shape)
+        same(merged(method, taus[::-1]), merged(method, taus), 1e-9)
+
+
+@pytest.mark.parametrize(
+    "method", [method for method in SPECTRAL if "weights" in METHODS[method].parameters.model_fields]
+)
+def test_weights_multiply_task_vectors(method):
+    taus = random((10, 8), 2)
+    found = merged(method, taus, weights={"a0": -0.5, "a1": 3.0})
+    same(found, merged(method, [-0.5 * taus[0], 3 * taus[1]]))
+
+
+@pytest.mark.parametrize("method", SPECTRAL)
+@pytest.mark.parametrize("shape", [(30, 200), (60, 40), (40, 60)])
+def test_float32_loses_little(method, shape):
+    taus = [tau.astype(np.float32) for tau in random(shape)]
+    found, exact = merged(method, taus), merged(method, [tau.astype(np.float64) for tau in taus])
+    assert found.dtype == np.float32
+    assert np.abs(found - exact).max() <= 2e-5 * exact.std()
+
+
+# --- what each method promises ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(12, 18), (18, 12)])
+def test_one_agent(shape):
+    (tau,) = random(shape, 1)
+    u, s, vt = np.linalg.svd(tau, full_matrices=False)
+    for method in ("tsvm", "swudi", "aswudi"):
+        same(merged(method, [tau]), tau)
+    same(merged("knots", [tau], scale=1.0), tau)
+    head = s[0] * np.outer(u[:, 0], vt[0])
+    same(merged("resmerge", [tau]), tau - head + 0.2 * np.linalg.norm(tau - head) * np.outer(u[:, 0], vt[0]))
+    assert np.linalg.norm(merged("psa", [tau])) == pytest.approx(np.linalg.norm(tau))
+    same(merged("iso_c", [tau]), s.mean() * u @ vt)
+
+
+def test_agents_that_do_not_interfere_are_summed():
+    first, second = random((12, 18), 2)
+    first[:, 9:] = 0
+    second[:, :9] = 0
+    for parameters in ({}, {"filter_type": "none"}, {"exp_time": 10.0, "truncate_rank_ratio": 1.0}):
+        same(merged("swudi", [first, second], **parameters), first + second)
+    first[6:], second[:6] = 0, 0
+    same(merged("tsvm", [first, second]), first + second)
+
+
+def test_equal_agents_count_once_for_the_minimum():
+    (tau,) = random((12, 18), 1)
+    same(merged("swudi", [tau] * 3, filter_type="none", truncate_rank_ratio=1.0), tau)
+    same(merged("swudi", [tau] * 3, exp_time=0.0), 3 * tau)
+    top = reference._triples(tau, 4)
+    same(merged("tsvm", [tau] * 3), top[0] @ np.diag(top[1]) @ top[2].T)
+
+
+def test_all_singular_values_become_their_mean():
+    taus = random((12, 18))
+    wanted = np.linalg.svd(sum(taus), compute_uv=False).mean()
+    np.testing.assert_allclose(np.linalg.svd(merged("iso_c", taus), compute_uv=False), wanted)
+    same(merged("iso_cts", taus, common_space_fraction=1.0), merged("iso_c", taus))
+    assert [own_directions(3, 2, 0.0), own_directions(896, 3, 0.8), own_directions(2, 5, 0.0)] == [1, 60, 0]
+
+
+def test_linear_rules_do_not_see_the_shared_basis():
+    """With one agent to elect among, KnOTS is the agent; without a sign conflict, the mean."""
+    (tau,) = random((12, 18), 1)
+    same(merged("knots", [tau, tau], scale=1.0), tau)
+    same(merged("knots", [tau, 3 * tau], scale=1.0), 2 * tau)
+
+
+def test_every_agents_share_keeps_its_norm():
+    first, second = random((12, 18), 2)
+    first[:6, :], second[6:, :], first[:, :9], second[:, 9:] = 0, 0, 0, 0
+    found = merged("psa", [first, second])
+    assert np.linalg.norm(found[6:]) == pytest.approx(np.linalg.norm(first))
+    assert np.linalg.norm(found[:6]) == pytest.approx(np.linalg.norm(second))
+
+
+# --- the spectral filter as a polynomial -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("time", [0.0, 1.0, 5.0, 1e6])
+@pytest.mark.parametrize("outlier", [0.0, 1.0])
+def test_a_polynomial_is_as_exact(time, outlier, monkeypatch):
+    taus = random((20, 200))
+    for tau in taus:
+        tau += outlier * np.outer(tau[:, 0], np.sin(np.arange(200)))
+    exact = curvature.solve(taus, 1.0, curvature.Filter(time, len))
+    asked = []
+    monkeypatch.setattr(
+        curvature, "_polynomial", lambda *args, real=curvature._polynomial: asked.append(1) or real(*args)
+    )
+    same(curvature.solve(taus, 1.0, curvature.Filter(time, None)), exact, 1e-12)
+    assert len(asked) == (time <= (1 if outlier else 5))
+
+
+def test_the_bound_of_a_spectrum():
+    for values in ([1.0] * 50, [*np.linspace(0, 1, 99), 30.0], [0.0] * 9 + [1.0], [3.0], np.logspace(-9, 0, 80)):
+        turn = orthogonal(len(values), 5)
+        bound = curvature.upper_bound(turn @ np.diag(values) @ turn.T)
+        assert max(values) <= bound <= 1.5 * max(values)
+
+
+def test_ranks_of_aswudi_by_hand():
+    from ramerge.methods.swudi import chosen_rank
+
+    values = np.array([4.0, 4.0, 1.0, 1.0])
+    for rule, rank in (("participation_sqrt", 4), ("participation", 3), ("stable_rank", 3), ("cumvar_0.9", 3)):
+        assert chosen_rank(rule, values, (9, 6)) == rank
+    assert chosen_rank("entropy", np.ones(5), (9, 6)) == 5
+    assert chosen_rank("gavish_donoho", np.array([100.0, 1, 1, 1]), (4, 4)) == 1
+
+
+# --- whole merges ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", SPECTRAL)
+def test_agents_that_equal_the_base_give_the_base(method, tmp_path: Path):
+    values = np.random.default_rng(0).standard_normal((6, 9))
+    values[0] = -0.0
+    for name in ("base", "a", "b"):
+        write_checkpoint(tmp_path / name, {NAME: floats(values, "BF16"), "model.layers.0.x": floats(values[1], "BF16")})
+    ramerge.merge(recipe(tmp_path, ["a", "b"], method), tmp_path / "out")
+    out, base = (read_checkpoint(tmp_path / name) for name in ("out", "base"))
+    assert all(out[name].bits.tobytes() == base[name].bits.tobytes() for name in base)
+
+
+@pytest.mark.parametrize("method", SPECTRAL)
+def test_what_is_not_finite_is_refused(method, tmp_path: Path):
+    values = np.ones((6, 9))
+    write_checkpoint(tmp_path / "base", {NAME: floats(values, "F32")})
+    for place, bad in enumerate((math.nan, math.inf)):
+        values[2, 3] = bad
+        write_checkpoint(tmp_path / "a", {NAME: floats(values, "F32")})
+        with pytest.raises(ramerge.WeightsError, match="a"):
+            ramerge.merge(recipe(tmp_path, ["a"], method), tmp_path / f"out{place}")
+
+
+@pytest.mark.parametrize("method", SPECTRAL)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (9,), (3, 4, 5)])
+def test_every_shape(method, shape, tmp_path: Path):
+    rng = np.random.default_rng(0)
+    for name in ("base", "a", "b", "c"):
+        write_checkpoint(tmp_path / name, {NAME: floats(rng.standard_normal(shape), "BF16")})
+    ramerge.merge(recipe(tmp_path, ["a", "b", "c"], method), tmp_path / "out")
+    assert read_checkpoint(tmp_path / "out")[NAME].bits.shape == shape
+
+
+def test_embeddings_and_norms_are_no_matrices():
+    for name in ("model.embed_tokens.weight", "lm_head.weight", "model.layers.0.input_layernorm.weight"):
+        for method in SPECTRAL:
+            layer = Layer(name, (151_936, 896))
+            parameters = METHODS[method].parameters()
+            assert METHODS[method].unit(layer, parameters) == 1 and METHODS[method].scratch(layer, parameters, 3) == 0
+
+
+@pytest.mark.parametrize("method", [*SPECTRAL, "wudi", "task_arithmetic"])
+def test_plans_say_how_long_solving_takes(method, tmp_path: Path):
+    made = ramerge.plan(recipe(tmp_path, write_simple(tmp_path), method))
+    took = made.to_dict()["solving_seconds"]
+    if method == "task_arithmetic":
+        assert took is None and not any(line.startswith("time ") for line in made.explain().splitlines())
+    else:
+        assert 0 < took < 60
+        assert any(line.startswith("time ") and "to solve" in line for line in made.explain().splitlines())
+
+
+@pytest.mark.full  # large matrices
+@pytest.mark.parametrize("method", SPECTRAL)
+@pytest.mark.parametrize("shape", [(100, 2000), (2000, 100), (500, 500)])
+@pytest.mark.parametrize("count", [1, 3])
+def test_memory_is_what_was_planned(method, shape, count):
+    taus = [tau.astype(np.float32) for tau in random(shape, count)]
+    merged(method, random((3, 4), count))
+    tracemalloc.start()
+    try:
+        merged(method, taus)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # what LAPACK takes for an eigendecomposition is not traced: it counts in the plan
+    assert peak <= METHODS[method].scratch(Layer(NAME, shape, 4), METHODS[method].parameters(), count)
+    assert spectral.noise(shape) < 1e-12

@@ -1,0 +1,266 @@
+"""Embeddings with different numbers of rows: common rows are merged, and others come from where they are."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ramerge
+from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
+from tests.reference import Stored
+
+COMMON = {"vocabulary": "common"}
+TOKENS = [f"t{number}" for number in range(8)]
+
+
+def model(seed: int, rows: int, dtype: str = "BF16", *, tied: bool = False) -> dict[str, Stored]:
+    base, rng = np.random.default_rng(0).normal(0, 0.02, (3, 16, 4)), np.random.default_rng(seed)
+    moved = base + rng.normal(0, 1e-2, base.shape) * (seed > 0)
+    found = {"model.embed_tokens.weight": moved[0, :rows], "model.layers.0.w": moved[1]}
+    return {
+        name: floats(v, dtype) for name, v in (found if tied else found | {"lm_head.weight": moved[2, :rows]}).items()
+    }
+
+
+def write(folder: Path, seed: int, rows: int, added: list[str] | None = None, **more: object) -> Path:
+    write_checkpoint(folder, model(seed, rows, **more), config={"vocab_size": rows, "torch_dtype": "bfloat16"})
+    vocabulary = {token: number for number, token in enumerate(TOKENS)}
+    tokens = [{"id": len(TOKENS) + place, "content": text} for place, text in enumerate(added or [])]
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": tokens}))
+    return folder
+
+
+def numbers(folder: Path, name: str) -> np.ndarray:
+    return read_checkpoint(folder)[name].bits
+
+
+@pytest.mark.parametrize("method", ["ram+", "linear", "ties"])
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
+def test_a_padded_base_and_an_agent_with_new_tokens(method: str, name: str, tmp_path: Path) -> None:
+    write(tmp_path / "base", 0, 12)
+    write(tmp_path / "a", 1, 10)
+    write(tmp_path / "b", 2, 14, ["<x>", "<y>", "<z>", "<u>", "<v>"], dtype="F32")
+    source = recipe(tmp_path, ["a", "b"], method, allow=COMMON)
+    made = ramerge.plan(source)
+    assert made.problems == ()
+    assert any("rows 12 to 13 are in b only" in note for note in made.notes)
+    record = ramerge.merge(source, tmp_path / "out")
+    assert record.tensors == 3
+    found = numbers(tmp_path / "out", name)
+    assert found.shape == (14, 4)
+    # rows that only b has are b's, rounded to the base's dtype
+    assert (found[12:] == floats(model(2, 14, "F32")[name].numbers(np.float64)[12:]).bits).all()
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["vocab_size"] == 14
+    assert "<v>" in (tmp_path / "out/tokenizer.json").read_text()
+    # the common rows are those of a merge of models that have only these
+    for model_name, seed in (("base", 0), ("a", 1), ("b", 2)):
+        dtype = "F32" if model_name == "b" else "BF16"
+        write_checkpoint(tmp_path / "cut" / model_name, model(seed, 10, dtype))
+    if method == "linear":  # what other methods count of the model depends on all rows
+        ramerge.merge(recipe(tmp_path / "cut", ["a", "b"], method), tmp_path / "cut" / "out")
+        assert (numbers(tmp_path / "cut" / "out", name) == found[:10]).all()
+
+
+def test_an_agent_without_padding(tmp_path: Path) -> None:
+    write(tmp_path / "base", 0, 14)
+    write(tmp_path / "a", 1, 9)
+    ramerge.merge(recipe(tmp_path, ["a"], "task_arithmetic", allow=COMMON), tmp_path / "out")
+    found, base = (numbers(tmp_path / one, "lm_head.weight") for one in ("out", "base"))
+    assert (found[9:] == base[9:]).all() and not (found[:9] == base[:9]).all()
+    assert (tmp_path / "out/config.json").read_bytes() == (tmp_path / "base/config.json").read_bytes()
+
+
+def test_whole_tensors_in_memory_and_counts_that_are_remembered(tmp_path: Path) -> None:
+    write(tmp_path / "base", 0, 10)
+    for name, seed in (("a", 1), ("b", 2)):
+        write(tmp_path / name, seed, 12 + seed)
+    source = recipe(tmp_path, ["a", "b"], allow=COMMON)
+    found = {one.name: one.data for one in ramerge.plan(source).tensors()}
+    ramerge.merge(source, tmp_path / "out")
+    ramerge.merge(source, tmp_path / "again")
+    for name, tensor in read_checkpoint(tmp_path / "out").items():
+        assert found[name].tobytes() == tensor.bits.tobytes()
+        assert numbers(tmp_path / "again", name).tobytes() == tensor.bits.tobytes()
+    ramerge.analyze(source)
+
+
+def test_other_tokens_are_refused_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "base", 0, 8)
+    write(tmp_path / "a", 1, 10, ["<call>"])
+    write(tmp_path / "b", 2, 10, ["<think>"])
+    (problem,) = ramerge.plan(recipe(tmp_path, ["a", "b"], allow=COMMON)).problems
+    assert "8 is '<think>', but '<call>' in a" in problem
+    TOKENS[3] = "other"
+    try:
+        write(tmp_path / "b", 2, 10, ["<call>"])
+    finally:
+        TOKENS[3] = "t3"
+    (problem,) = ramerge.plan(recipe(tmp_path, ["a", "b"], allow=COMMON)).problems
+    assert "3 is 'other', but 't3' in base" in problem
+
+
+def test_equal_numbers_of_rows_with_other_tokens(tmp_path: Path) -> None:
+    write(tmp_path / "base", 0, 10)
+    write(tmp_path / "a", 1, 10, ["<call>"])
+    write(tmp_path / "b", 2, 10, ["<think>"])
+    assert "8 is '<think>'" in str(ramerge.plan(recipe(tmp_path, ["a", "b"], allow=COMMON)).problems)
+
+
+def vocabulary(folder: Path, tokens: dict[str, int], added: dict[str, int] | None = None) -> None:
+    """A tokenizer with these tokens, as transformers saves one."""
+    extra = [{"id": row, "content": text, "special": True} for text, row in (added or {}).items()]
+    text = json.dumps({"added_tokens": extra, "model": {"vocab": tokens, "merges": [["vocab", ": {"]]}}, indent=2)
+    (folder / "tokenizer.json").write_text(text)
+
+
+def trio(folder: Path) -> dict[str, object]:
+    """A padded base and two agents; a recipe that does not speak of tokens."""
+    for seed, name in enumerate(("base", "code", "tool")):
+        write(folder / name, seed, 12)
+    return recipe(folder, ["code", "tool"], dtype="float32")
+
+
+def test_tokens_of_one_row_that_differ_between_agents_are_refused(tmp_path: Path) -> None:
+    source = trio(tmp_path)
+    write(tmp_path / "code", 1, 12, ["<call>"])
+    write(tmp_path / "tool", 2, 12, ["<think>"])
+    plan = ramerge.plan(source)
+    (problem,) = plan.problems
+    assert "agents.tool: " in problem and "8 is '<think>', but '<call>' in code" in problem
+    assert "allow.different_tokens: true" in problem
+    with pytest.raises(ramerge.PlanError, match="different_tokens"):
+        ramerge.merge(source, tmp_path / "out")
+    allowed = ramerge.plan(source | {"allow": {"different_tokens": True}})
+    assert allowed.problems == () and any("8 is '<think>'" in note for note in allowed.notes)
+
+
+def test_tokens_of_one_row_that_differ_from_the_base_are_refused(tmp_path: Path) -> None:
+    source = trio(tmp_path)
+    changed = {token: row for row, token in enumerate([*TOKENS[:3], "<think>", *TOKENS[4:]])}
+    vocabulary(tmp_path / "code", changed)
+    (problem,) = ramerge.plan(source).problems
+    assert "agents.code: " in problem and "3 is '<think>', but 't3' in base" in problem
+
+
+def test_tokens_beyond_the_base_are_a_warning_that_says_whose_tokenizer_the_output_gets(tmp_path: Path) -> None:
+    source = trio(tmp_path)
+    write(tmp_path / "code", 1, 12, ["<call>", "</call>"])
+    (warning,) = ramerge.merge(source, tmp_path / "out").warnings
+    assert "agents.code: has 2 tokens that the tokenizer of the output lacks: '<call>' in row 8" in warning
+    assert "The output gets that of the base (companions: code takes that of code" in warning
+    assert "<call>" not in (tmp_path / "out/tokenizer.json").read_text()
+    assert ramerge.plan(source, options=ramerge.Options(strict=True)).problems == (warning,)
+    for chosen, has in (("code", True), ("base", False)):
+        record = ramerge.merge(
+            source | {"companions": chosen}, tmp_path / "by" / chosen, options=ramerge.Options(strict=True)
+        )
+        assert record.warnings == ()
+        assert ("<call>" in (tmp_path / "by" / chosen / "tokenizer.json").read_text()) == has
+
+
+@pytest.mark.parametrize("files", ["older", "decoder", "scored", "escaped", "indented"])
+def test_forms_of_a_tokenizer_are_the_same(files: str, tmp_path: Path) -> None:
+    """Each form has the base's tokens, and one more; or another in row 3."""
+    source = trio(tmp_path)
+    for odd in (False, True):
+        tokens = {("x" if odd and row == 3 else token): row for row, token in enumerate(TOKENS)}
+        place, added = tmp_path / "code", {"<é>": 8}
+        (place / "tokenizer.json").unlink(missing_ok=True)
+        if files == "older":
+            (place / "vocab.json").write_text(json.dumps(tokens))
+            (place / "added_tokens.json").write_text(json.dumps(added))
+        elif files == "decoder":
+            vocabulary(place, tokens)
+            config = {"added_tokens_decoder": {"8": {"content": "<é>", "special": True}}, "chat_template": "x" * 9}
+            (place / "tokenizer_config.json").write_text(json.dumps(config))
+        elif files == "scored":
+            pairs = [[token, -float(row)] for token, row in tokens.items()]
+            model = {"type": "Unigram", "unk_id": 0, "vocab": pairs}
+            text = json.dumps({"added_tokens": [{"id": 8, "content": "<é>"}], "model": model})
+            (place / "tokenizer.json").write_text(text)
+        else:
+            model = {"type": "BPE", "vocab": {"vocab": 9, **tokens}, "merges": ['a "vocab": {"z": 1}']}
+            values = {"added_tokens": [{"id": 8, "content": "<é>"}], "model": model}
+            text = json.dumps(values, ensure_ascii=files == "escaped", indent=2 if files == "indented" else None)
+            (place / "tokenizer.json").write_text(text, encoding="utf-8")
+        plan = ramerge.plan(source)
+        assert bool(plan.problems) == odd and ("3 is 'x', but 't3' in base" in str(plan.problems)) == odd
+        if not odd:
+            assert "'<é>' in row 8" in plan.warnings[0]
+
+
+def test_equal_tokenizers_are_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ramerge.planning.tokens import TokenReader
+
+    source = trio(tmp_path)
+    monkeypatch.setattr(TokenReader, "tokens_of", None)
+    assert ramerge.plan(source).problems == ()
+
+
+@pytest.mark.needs("tokenizers")
+def test_a_real_tokenizer(tmp_path: Path) -> None:
+    import tokenizers
+
+    source = trio(tmp_path)
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, special_tokens=["<s>"], show_progress=False)
+    made.train_from_iterator(['der "Fluß" \\ vocab: {fließt} 東京 ' * 9], trainer)
+    for name in ("base", "code", "tool"):
+        made.save(str(tmp_path / name / "tokenizer.json"), pretty=name == "tool")
+    assert not ramerge.plan(source).problems
+    rows = made.get_vocab_size()
+    made.add_special_tokens(["<call>"])
+    made.save(str(tmp_path / "code/tokenizer.json"))
+    assert f"'<call>' in row {rows}" in ramerge.plan(source).warnings[0]
+    from ramerge.formats.open import open_checkpoint
+    from ramerge.planning.tokens import TokenReader
+
+    found = TokenReader().tokens_of(open_checkpoint(tmp_path / "code"))
+    assert {token.decode(): row for row, token in found.items()} == made.get_vocab()
+
+
+def test_another_chat_template_is_noted_with_the_key_that_takes_it(tmp_path: Path) -> None:
+    source = trio(tmp_path)
+    (tmp_path / "base/tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ a }}\n"}))
+    (tmp_path / "code/chat_template.jinja").write_text("{{ b }}")
+    (tmp_path / "tool/chat_template.jinja").write_text("{{ a }}")
+    said = [note for note in ramerge.plan(source).notes if "template" in note]
+    assert said == [
+        "code: has another chat template, and the output gets that of the base; companions: code takes tokenizer and "
+        "template of code"
+    ]
+    chosen = source | {"companions": "code"}
+    assert not [note for note in ramerge.plan(chosen).notes if "template" in note]
+    ramerge.merge(chosen, tmp_path / "out")
+    assert (tmp_path / "out/chat_template.jinja").read_text() == "{{ b }}"
+    (tmp_path / "base/tokenizer_config.json").unlink()
+    assert sum("has a chat template, and the output gets none" in note for note in ramerge.plan(source).notes) == 2
+
+
+def test_a_base_without_tokenizer_is_noted_and_the_card_does_not_load_one(tmp_path: Path) -> None:
+    source = trio(tmp_path)
+    (tmp_path / "base/tokenizer.json").unlink()
+    (note,) = [note for note in ramerge.merge(source, tmp_path / "out").notes if "no tokenizer" in note]
+    assert "companions: code takes that of code" in note
+    card = (tmp_path / "out/README.md").read_text()
+    assert "AutoModelForCausalLM.from_pretrained" in card and "AutoTokenizer" not in card
+    ramerge.merge(source | {"companions": "code"}, tmp_path / "with" / "out")
+    assert "AutoTokenizer.from_pretrained" in (tmp_path / "with/out/README.md").read_text()
+
+
+def test_rules_choose_whose_rows(tmp_path: Path) -> None:
+    for name, seed, rows in (("base", 0, 4), ("a", 1, 6), ("b", 2, 8)):
+        write(tmp_path / name, seed, rows)
+    taken = recipe(tmp_path, ["a", "b"], allow=COMMON, rules=[{"match": "*", "take": "b"}])
+    ramerge.merge(taken, tmp_path / "out")
+    assert (numbers(tmp_path / "out", "lm_head.weight") == numbers(tmp_path / "b", "lm_head.weight")).all()
+
+
+def test_not_without_being_asked(tmp_path: Path) -> None:
+    write(tmp_path / "base", 0, 8)
+    write(tmp_path / "a", 1, 10)
+    text = str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
+    assert "2 rows of vocabulary more" in text and "allow.vocabulary: common" in text
