@@ -151,7 +151,8 @@ class InspectChat:
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], config: GenerateConfig
     ) -> Reply:
         try:
-            asked = await messages_from_openai([dict(each) for each in messages])  # type: ignore[misc]
+            openai_messages: Any = [dict(each) for each in messages]  # typed only where the openai package is installed
+            asked = await messages_from_openai(openai_messages)
             output = await get_model().generate(asked, tools=[_tool(each) for each in tools], config=config)
         except RamergeError:
             raise
