@@ -5,6 +5,7 @@ And which tests are in which tier: `make test` runs those without the marker `fu
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +74,9 @@ def pytest_configure(config: pytest.Config) -> None:
     digests of all that decides it, and files appear there whole, so any number of processes may share it.
     """
     settings.load_profile("few" if _is_fast(config) else "ramerge")
+    for number in (signal.SIGINT, signal.SIGHUP):  # ignored in the background of a script, and by all that is started
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGHUP else signal.default_int_handler)
     if hasattr(config, "workerinput"):  # a worker has the environment of the process that started it
         return
     home = Path(tempfile.mkdtemp(prefix="ramerge-tests-"))
