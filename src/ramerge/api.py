@@ -20,8 +20,8 @@ from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.options import Options
 from ramerge.output import remote_output
-from ramerge.output.outputs import Out, out_of
-from ramerge.output.stage import discard, tidy
+from ramerge.output.staging import discard, tidy
+from ramerge.output.targets import OutputTarget, output_target
 from ramerge.planning.build import make_plan
 from ramerge.planning.explain import explain
 from ramerge.planning.inputs import tensors_of_base
@@ -79,7 +79,7 @@ class _Planned:
         return self.details.recipe
 
     @property
-    def out(self) -> Out | None:
+    def out(self) -> OutputTarget | None:
         """The output, if the plan has one."""
         return self.details.out
 
@@ -267,7 +267,7 @@ def _made(
     points: Sequence[Point], out: str | Path | None, as_delta: bool, options: Options, *, in_memory: bool = False
 ) -> MergePlan:
     """The plan of checked merges."""
-    place = out_of(out, options.upload.stage, public=options.upload.public) if out is not None else None
+    place = output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
 
     def planned(*, cache: bool) -> MergePlan:
         return make_plan(
@@ -481,13 +481,13 @@ def convert(
     return merge(document, out, options=options, on_progress=on_progress)
 
 
-def clean(out: str | Path, *, stage: str | Path | None = None) -> list[str]:
+def clean(out: str | Path, *, staging_dir: str | Path | None = None) -> list[str]:
     """Remove what interrupted runs have left alongside an output, and put back an old output that they had moved.
 
     Args:
         out: the output folder of those runs. It is left as it is. Of a remote output, a model that is not complete is
             removed.
-        stage: as for `Upload`.
+        staging_dir: as for `Upload`.
 
     Returns:
         What was done, human-readable; empty if nothing was there.
@@ -499,7 +499,7 @@ def clean(out: str | Path, *, stage: str | Path | None = None) -> list[str]:
         >>> ramerge.clean("merged")
         []
     """
-    folder = out_of(out, stage)
+    folder = output_target(out, staging_dir)
     if not isinstance(folder, Path):
         return remote_output.discard(folder)
     if not folder.name or not os.fspath(out):

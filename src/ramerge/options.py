@@ -62,14 +62,14 @@ class Upload:
     """How a remote output is uploaded.
 
     Example:
-        >>> ramerge.Options(upload=ramerge.Upload(stage="/scratch/me")).upload.public
+        >>> ramerge.Options(upload=ramerge.Upload(staging_dir="/scratch/me")).upload.public
         False
     """
 
-    stage: str | Path | None = field(
+    staging_dir: str | Path | None = field(
         default=None,
         metadata=_about(
-            "--stage",
+            "--staging-dir",
             "remote",
             "The local folder in which files of a remote output wait for their upload; default: in the user's cache "
             "folder. On a Ray cluster, all nodes must see it.",

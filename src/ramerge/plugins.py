@@ -28,7 +28,7 @@ from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Agents, Column, Counts, Layer, Method, Parameters, Results, Statistic, Work
 from ramerge.methods.define import ChosenAgent, PerAgent, Range, merge_method
 from ramerge.registry import INTERFACE
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.identity import identify
 from ramerge.tensors.tensor import Origin, Stored, Tensor
 
@@ -45,13 +45,13 @@ __all__ = [
     "Counts",
     "Format",
     "Layer",
+    "Location",
     "Method",
     "Opening",
     "Origin",
     "Parameters",
     "PerAgent",
     "Piece",
-    "Place",
     "Range",
     "Results",
     "Statistic",

@@ -31,7 +31,7 @@ from ramerge.deltas.trainers.link import Link
 from ramerge.formats.format import Opening
 from ramerge.formats.open import open_checkpoint
 from ramerge.foundation.errors import CheckpointError, OutputError
-from ramerge.output.stage import staged
+from ramerge.output.staging import build_local
 from ramerge.tensors.checkpoint import Checkpoint, Quantised
 from ramerge.tensors.reader import Files, Reader
 from tests.checkpoints import alike, families, floats, simple, write_checkpoint
@@ -758,7 +758,7 @@ def test_applied_to_the_agents_files(name: str, tmp_path: Path) -> None:
     base = write_checkpoint(tmp_path / "base", before, shards=2)
     (base / "tokenizer.json").write_text("{}")
     agent = open_checkpoint(write(tmp_path / "run", 1, before, after), base=open_checkpoint(base))
-    with staged(tmp_path / "out", overwrite=False) as stage:
+    with build_local(tmp_path / "out", overwrite=False) as stage:
         write_agent(agent, stage)
     wanted = write_checkpoint(tmp_path / "wanted", after, shards=2)
     (wanted / "tokenizer.json").write_text("{}")

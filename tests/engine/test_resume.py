@@ -19,7 +19,7 @@ from ramerge.engine import fingerprint, journal
 from ramerge.engine.execute import Passes
 from ramerge.foundation.errors import ContinueNote, OutputWarning, StoppedError
 from ramerge.methods import trim
-from ramerge.output.stage import Output, hidden_folder
+from ramerge.output.staging import OutputDir, hidden_folder
 from ramerge.planning import cached_counts, sample
 from ramerge.planning.build import make_plan
 from tests.checkpoints import mapped, recipe, simple, write_checkpoint, write_simple
@@ -185,7 +185,7 @@ def test_a_run_that_was_killed_behind_its_end_is_cleared_by_the_same_command(sou
     """It is refused, as after a run that was not killed, but nothing is left."""
 
     def placed() -> None:
-        Output.close = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        OutputDir.close = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
         merge(source, tmp_path / "out")
 
     assert ended(forked(placed)) == -signal.SIGKILL
@@ -227,7 +227,7 @@ def test_begin_anew_and_clean(source: dict, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: Path) -> None:
-    from ramerge.output.stage import staged
+    from ramerge.output.staging import build_local
 
     out = tmp_path / "out"
     merge(source, out)
@@ -235,7 +235,7 @@ def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: P
     assert killed(lambda: merge(source, out, overwrite=True), 30)
     assert ramerge.clean(out)
     assert weights(out) == before
-    with staged(out, overwrite=True) as stage:
+    with build_local(out, overwrite=True) as stage:
         stage.write("a", "b")
         with pytest.raises(ramerge.OutputError, match="another process is writing"):
             ramerge.clean(out)

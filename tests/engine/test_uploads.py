@@ -338,7 +338,7 @@ def test_a_second_pass_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sample, "_WORTH_A_SAMPLE", 1)
     source = recipe(tmp_path, write_simple(tmp_path), method="ties")
     assert ramerge.plan(source, tmp_path / "here", options=ramerge.Options(cache=False)).details.predicted
-    monkeypatch.setattr("ramerge.output.outputs.open_upload", lambda *_, **__: Place(tmp_path / "stage"))
+    monkeypatch.setattr("ramerge.output.targets.open_upload", lambda *_, **__: Place(tmp_path / "stage"))
     assert not ramerge.plan(source, "s3://memory/model", options=ramerge.Options(cache=False)).details.predicted
 
 

@@ -2,14 +2,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ramerge.output.stage import Stage
+from ramerge.output.staging import StagingDir
 from ramerge.output.write import Writer, lay_out
 from ramerge.tensors.header import read_header
 
 
 def test_files_have_their_size_before_data_and_take_it_in_any_order(tmp_path: Path) -> None:
     shard = lay_out("sub/x.safetensors", [("a", "U8", (3,), 3), ("none", "F32", (0,), 0), ("b", "U8", (2,), 2)])
-    writer = Writer(Stage(tmp_path), [shard])
+    writer = Writer(StagingDir(tmp_path), [shard])
     path = tmp_path / "sub" / "x.safetensors"
     assert path.stat().st_size == shard.file_bytes == len(shard.header) + 5
     writer.write(shard.name, shard.offsets["b"], np.array([4, 5], np.uint8))

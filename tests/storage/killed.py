@@ -68,7 +68,7 @@ def _main() -> None:
     elif what == "arrived":
         dies_before(remote_output._UploadLog, "add")
     elif what == "removed here":
-        dies_before(remote_output.RemoteStage, "remove")
+        dies_before(remote_output.RemoteStagingDir, "remove")
     elif what == "put":
         import obstore
 

@@ -45,7 +45,7 @@ def test_a_stage_that_is_too_small(s3: Server, source: dict[str, Any], monkeypat
     monkeypatch.setattr(remote_output, "_SHARDS", 1)
     made = ramerge.plan(source, f"s3://{BUCKET}/small", options=ramerge.Options(ray=ramerge.Ray()))
     assert made.problems == (), "one process has few files there"
-    with pytest.raises(ramerge.PlanError, match=rf"needs {size:,} bytes of disk in .*--stage"):
+    with pytest.raises(ramerge.PlanError, match=rf"needs {size:,} bytes of disk in .*--staging-dir"):
         made.merge()
 
 
@@ -75,7 +75,7 @@ def test_a_driver_that_slept_through_its_defeat_changes_nothing(
 
     def slept(upload: BucketUpload, *arguments: Any) -> str:
         monkeypatch.setattr(BucketUpload, "put", put)
-        kills.merge(source | {"method": "ram"}, out, stage=tmp_path / "other")
+        kills.merge(source | {"method": "ram"}, out, staging_dir=tmp_path / "other")
         there.update(s3.files("ray-stopped"))
         return put(upload, *arguments)
 

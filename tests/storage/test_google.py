@@ -38,13 +38,15 @@ def test_merges_from_and_to_a_bucket_are_those_of_folders(gs: Server, tmp_path: 
     assert kills.weights(tmp_path / "from there") == kills.weights(tmp_path / "here")
     ramerge.merge(source, tmp_path / "here", options=ramerge.Options(overwrite=True))
     with pytest.warns(OutputWarning, match="this store ignores conditions"):  # the stand-in does
-        ramerge.merge(source, out, options=ramerge.Options(upload=ramerge.Upload(stage=stage)))
+        ramerge.merge(source, out, options=ramerge.Options(upload=ramerge.Upload(staging_dir=stage)))
     assert as_written_here(gs.files("merged", OPEN)) == kills.weights(tmp_path / "here")
     with pytest.raises(ramerge.PlanError, match="holds files"):
-        ramerge.merge(source, out, options=ramerge.Options(upload=ramerge.Upload(stage=stage)))
+        ramerge.merge(source, out, options=ramerge.Options(upload=ramerge.Upload(staging_dir=stage)))
     with pytest.warns(OutputWarning, match="this store ignores conditions"):
         ramerge.merge(
-            source | {"method": "ram"}, out, options=ramerge.Options(overwrite=True, upload=ramerge.Upload(stage=stage))
+            source | {"method": "ram"},
+            out,
+            options=ramerge.Options(overwrite=True, upload=ramerge.Upload(staging_dir=stage)),
         )
     ramerge.merge(source | {"method": "ram"}, tmp_path / "here", options=ramerge.Options(overwrite=True))
     assert as_written_here(gs.files("merged", OPEN)) == kills.weights(tmp_path / "here")

@@ -141,12 +141,12 @@ def test_a_stopped_process_that_goes_on_after_its_defeat(
     name, old = f"stopped/{trial}", trial % 2 == 1
     out = f"s3://{BUCKET}/{name}"
     if old:
-        kills.merge(source | {"method": "ram"}, out, stage=tmp_path / "old")
+        kills.merge(source | {"method": "ram"}, out, staging_dir=tmp_path / "old")
     what, number = [("put", 6), ("put", 7), ("put", 3), ("arrived", 1), ("put", 4), ("removed here", 0)][trial % 6]
     process = started(source, out, what, number, signal="SIGSTOP", overwrite=old)
     assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
     other = source | {"parameters": {"r": 0.3}}
-    kills.merge(other, out, stage=tmp_path / "other", overwrite=old)
+    kills.merge(other, out, staging_dir=tmp_path / "other", overwrite=old)
     there = s3.files(name)
     os.kill(process.pid, signal.SIGCONT)
     _, said = process.communicate()
@@ -193,10 +193,10 @@ def test_clean_that_is_denied_leaves_nothing_of_its_own(
         wrong.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
         for folder in (other, stage):
             with pytest.raises(SendError, match="AWS_SECRET_ACCESS_KEY"):
-                ramerge.clean(out, stage=folder)
+                ramerge.clean(out, staging_dir=folder)
     assert not other.exists()
     assert left(stage) == [name for name in kept if name != "lock"] != []
-    assert ramerge.clean(out, stage=stage)
+    assert ramerge.clean(out, staging_dir=stage)
     assert left(stage) == [] and s3.files("denied") == {}
 
 
@@ -207,7 +207,7 @@ def test_other_machines_and_clean(s3: Server, source: dict[str, Any], stage: Pat
     out = f"s3://{BUCKET}/others"
     assert killed(source, out, "arrived", 2)
     obstore.put(s3.bucket(), "others/notes", b"mine")
-    (said,) = ramerge.clean(out, stage=tmp_path / "other")
+    (said,) = ramerge.clean(out, staging_dir=tmp_path / "other")
     assert said == f"{out}: files of interrupted merges removed: 3"
     assert s3.files("others") == {"notes": b"mine"}
     said = command("clean", out)
@@ -347,12 +347,12 @@ def test_a_plan_says_what_is_wrong(
         ("ftp://host/x", {}, "is not a place that is known"),
         ("s3://bucket/x", {"public": True}, "--public is of use for the hub only"),
         ("out", {"public": True}, "--public: is of use for outputs elsewhere only"),
-        ("out", {"stage": "here"}, "--stage: is of use for outputs elsewhere only"),
+        ("out", {"staging_dir": "here"}, "--staging-dir: is of use for outputs elsewhere only"),
         ("s3:/bucket/x?hush", {}, "s3:/bucket/x.* has one slash after s3: and needs two: s3://bucket/x"),
         (Path("s3://bucket/x"), {}, "needs two: s3://bucket/x .in Python as a string"),
-        ("s3://bucket/x", {"stage": ""}, "--stage: is empty; name a folder"),
-        ("s3://bucket/x", {"stage": "/dev/null"}, "--stage /dev/null: /dev/null is no folder"),
-        ("s3://bucket/x", {"stage": "/dev/null/here"}, "--stage /dev/null/here: /dev/null is no folder"),
+        ("s3://bucket/x", {"staging_dir": ""}, "--staging-dir: is empty; name a folder"),
+        ("s3://bucket/x", {"staging_dir": "/dev/null"}, "--staging-dir /dev/null: /dev/null is no folder"),
+        ("s3://bucket/x", {"staging_dir": "/dev/null/here"}, "--staging-dir /dev/null/here: /dev/null is no folder"),
     ],
 )
 def test_outputs_that_cannot_be(
@@ -430,7 +430,7 @@ def test_deltas_are_those_of_a_folder(s3: Server, source: dict[str, Any], stage:
         "--agent",
         f"a={agent}",
         f"s3://{BUCKET}/of-agent",
-        "--stage",
+        "--staging-dir",
         tmp_path / "own",
     )
     assert ran.returncode == 0 and f"s3://{BUCKET}/of-agent: a delta of" in ran.stdout, ran.stderr
@@ -451,7 +451,7 @@ def test_apply_writes_there(s3: Server, source: dict[str, Any], stage: Path, tmp
     agent = next(iter(source["agents"].values()))
     ramerge.delta(source["base"], agent, tmp_path / "delta")
     out = f"s3://{BUCKET}/applied"
-    ran = command("apply", "--base", source["base"], tmp_path / "delta", out, "--stage", tmp_path / "own")
+    ran = command("apply", "--base", source["base"], tmp_path / "delta", out, "--staging-dir", tmp_path / "own")
     assert ran.returncode == 0, ran.stderr
     assert found(s3, "applied") == kills.weights(Path(agent))
     assert INDEX in s3.files("applied") and left(tmp_path / "own") == []
@@ -464,7 +464,7 @@ def test_commands_write_elsewhere(s3: Server, source: dict[str, Any], stage: Pat
     out = f"s3://{BUCKET}/by-command"
     planned = command("plan", *flags, out)
     assert planned.returncode == 0 and out in planned.stdout
-    merged = command("merge", *flags, out, "--stage", tmp_path / "elsewhere")
+    merged = command("merge", *flags, out, "--staging-dir", tmp_path / "elsewhere")
     assert merged.returncode == 0 and f"{out}: ram+" in merged.stdout, merged.stderr
     assert (tmp_path / "elsewhere").is_dir() is False or not any((tmp_path / "elsewhere").iterdir())
     converted = command("convert", out, f"s3://{BUCKET}/converted", "--dtype", "float32")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ramerge.foundation.errors import CheckpointError
-from ramerge.storage.place import Remote
+from ramerge.storage.location import Remote
 from ramerge.storage.storage import Storage, Stream, Version
 from ramerge.tensors.reader import Files, Reader, Span
 from ramerge.tensors.tensor import Stored, Tensor

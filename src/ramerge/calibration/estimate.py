@@ -33,8 +33,8 @@ from ramerge.foundation.extras import install
 from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
 from ramerge.options import Options
-from ramerge.output.outputs import path_of, problems_of
-from ramerge.output.stage import staged, tidy
+from ramerge.output.staging import build_local, tidy
+from ramerge.output.targets import path_of, problems_of
 from ramerge.output.write import Writer
 from ramerge.storage.models import FoundModel, on_this_machine, resolve
 from ramerge.tensors.checkpoint import Checkpoint
@@ -126,10 +126,10 @@ def fisher(
         used = _fitted(settings, lines, checkpoint)
         worker = import_module("ramerge.calibration.worker")
 
-        with staged(folder, overwrite=options.overwrite) as stage:
+        with build_local(folder, overwrite=options.overwrite) as staging:
             shards = shards_of(checkpoint)
             # made before the work and at their final size, so that a full disk shows now
-            with closing(Writer(stage, shards)) as writer:
+            with closing(Writer(staging, shards)) as writer:
                 outcome = worker.run(
                     checkpoint,
                     str(data),
@@ -139,12 +139,12 @@ def fisher(
                     partial(write_tensor, writer, {name: shard for shard in shards for name in shard.offsets}),
                 )
                 writer.finish()
-            write_index(stage, shards, checkpoint)
+            write_index(staging, shards, checkpoint)
             tensors = sum(len(shard.offsets) for shard in shards)
             record = _record(
                 without_secrets(str(model)), str(data), settings, used, outcome, tensors, time.monotonic() - began
             )
-            stage.write("fisher.json", record.to_json())
+            staging.write("fisher.json", record.to_json())
             check_unchanged(identities)
         return record
 
@@ -160,8 +160,8 @@ def _one_model(found: FoundModel, out: Path) -> Iterator[Path]:
         raise RecipeError(f"{found.written}: is a model with adapters; write it as one first, with ramerge convert")
     with TemporaryDirectory(prefix=f".{out.name}.", suffix=".model", dir=out.resolve().parent) as parent:
         place = Path(parent) / "model"
-        with staged(place, overwrite=False) as stage:
-            write_agent(opened, stage)
+        with build_local(place, overwrite=False) as staging:
+            write_agent(opened, staging)
         yield place
 
 

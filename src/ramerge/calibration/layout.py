@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.formats.safetensors import INDEX
-from ramerge.output.stage import Stage
+from ramerge.output.staging import StagingDir
 from ramerge.output.write import Shard, Writer, lay_out
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.tensor import Tensor
@@ -55,7 +55,7 @@ def write_tensor(writer: Writer, shards: Mapping[str, Shard], name: str, values:
         writer.write(shards[name].name, shards[name].offsets[name], values.reshape(-1).view(np.uint8))
 
 
-def write_index(stage: Stage, shards: Sequence[Shard], checkpoint: Checkpoint) -> None:
+def write_index(staging: StagingDir, shards: Sequence[Shard], checkpoint: Checkpoint) -> None:
     """Write the index, where there is more than one file."""
     if len(shards) == 1:
         return
@@ -64,4 +64,4 @@ def write_index(stage: Stage, shards: Sequence[Shard], checkpoint: Checkpoint) -
         "metadata": {"total_parameters": elements, "total_size": 4 * elements},
         "weight_map": dict(sorted((name, shard.name) for shard in shards for name in shard.offsets)),
     }
-    stage.write(INDEX, json.dumps(index, indent=2) + "\n")
+    staging.write(INDEX, json.dumps(index, indent=2) + "\n")

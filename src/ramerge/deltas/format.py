@@ -29,7 +29,7 @@ from ramerge.formats.sidecars import companion_files
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import identify
 from ramerge.tensors.tensor import Stored, Tensor
@@ -38,7 +38,7 @@ NAME = "delta"
 _MOST_PROBLEMS = 100
 
 
-def find(folder: Place) -> Place | None:
+def find(folder: Location) -> Location | None:
     """The folder itself if it has the index of a delta.
 
     Raises:
@@ -51,7 +51,7 @@ def find(folder: Place) -> Place | None:
     return None
 
 
-def open_folder(folder: Place, opening: Opening) -> Contents:
+def open_folder(folder: Location, opening: Opening) -> Contents:
     """Open a delta over `opening.base`. Whether that is the right model is checked block by block, as it is read.
 
     Raises:
@@ -110,7 +110,7 @@ def told(index: Index) -> str:
     return text + (f"; {len(index.dropped):,} are dropped" if index.dropped else "")
 
 
-def sidecar_files(model: Checkpoint, *, allow_outside_links: bool = False) -> Mapping[str, Place]:
+def sidecar_files(model: Checkpoint, *, allow_outside_links: bool = False) -> Mapping[str, Location]:
     """The files beside a model's weights by name: configuration, tokenizer and others, and the index of its files.
 
     Raises:
@@ -123,7 +123,7 @@ def sidecar_files(model: Checkpoint, *, allow_outside_links: bool = False) -> Ma
     return found | {WEIGHTS_INDEX: index} if model.format == safetensors.NAME and index.is_file() else found
 
 
-def stored_header(folder: Place, index: Index, file: str) -> bytes:
+def stored_header(folder: Location, index: Index, file: str) -> bytes:
     """The first bytes of one of the agent's files; empty if any that fit will do.
 
     Raises:
@@ -150,7 +150,7 @@ def stored_header(folder: Place, index: Index, file: str) -> bytes:
     return data[:length]
 
 
-def _check_lineage(folder: Place, index: Index, base: Checkpoint) -> None:
+def _check_lineage(folder: Location, index: Index, base: Checkpoint) -> None:
     """Refuse a delta that is for another version than the one that the deltas below it give."""
     wanted = index.metadata.base
     if not base.lineage or base.lineage[-1] == wanted:
@@ -163,7 +163,7 @@ def _check_lineage(folder: Place, index: Index, base: Checkpoint) -> None:
     raise CheckpointError(f"{folder}: {text}")
 
 
-def _stored(folder: Place, names: list[str], index: Index) -> dict[str, Tensor]:
+def _stored(folder: Location, names: list[str], index: Index) -> dict[str, Tensor]:
     """What the data files hold."""
     found: dict[str, Tensor] = {}
     shards: dict[str, tuple[str, ...]] = {}
@@ -183,7 +183,7 @@ def _stored(folder: Place, names: list[str], index: Index) -> dict[str, Tensor]:
     return found
 
 
-def _missing(folder: Place, index: Index, base: Checkpoint) -> Iterator[str]:
+def _missing(folder: Location, index: Index, base: Checkpoint) -> Iterator[str]:
     """What base and delta do not say of each other."""
     for name in base.tensors.keys() - index.tensors.keys() - set(index.dropped):
         yield f"{folder}: knows nothing of tensor {quoted(name)} of the base {base.directory}; is that another model?"
@@ -201,7 +201,7 @@ def _retyped(index: Index, base: Checkpoint) -> set[str]:
     }
 
 
-def _other_base(folder: Place, index: Index, base: Checkpoint, retyped: Iterable[str]) -> list[str]:
+def _other_base(folder: Location, index: Index, base: Checkpoint, retyped: Iterable[str]) -> list[str]:
     """One problem for all tensors that the base has in another dtype."""
     names = list(retyped)
     wanted, given = (
@@ -248,7 +248,7 @@ def _extent(stored: Mapping[str, Tensor], name: str, dtype: str, shape: tuple[in
     return found.origin
 
 
-def _config(metadata_folder: Mapping[str, Place], base: Checkpoint) -> dict[str, Any]:
+def _config(metadata_folder: Mapping[str, Location], base: Checkpoint) -> dict[str, Any]:
     return (
         read_json(metadata_folder["config.json"]) if "config.json" in metadata_folder else deepcopy(dict(base.config))
     )

@@ -34,7 +34,7 @@ from ramerge.foundation.text import quoted
 from ramerge.foundation.typedjson import to_model
 from ramerge.storage import delta_index as delta_names
 from ramerge.storage.delta_index import digest_of_index, signed
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.header import read_header
 from ramerge.tensors.paths import climbs_out, is_too_long
 
@@ -132,7 +132,7 @@ def digest_of_model(tensors: Mapping[str, tuple[str, Iterable[int], str]]) -> st
     return xxhash.xxh3_128_hexdigest("".join(sorted(lines)).encode("utf-8", "surrogatepass"))
 
 
-def read_index(path: Place) -> Index:
+def read_index(path: Location) -> Index:
     """Read and check an index. What it says of the data files is checked where these are opened.
 
     Raises:
@@ -166,7 +166,7 @@ def stored_in_words(tensors: int, changed: int, whole: int, elements: int) -> st
     return f"{', '.join(texts)}, {elements:,} elements"
 
 
-def size_of(folder: Place) -> int:
+def size_of(folder: Location) -> int:
     """Bytes of changes and whole tensors of a delta; its headers, index and other files do not count.
 
     Raises:
@@ -177,7 +177,7 @@ def size_of(folder: Place) -> int:
     return sum(entry.end - entry.begin for entry in entries if entry.name.startswith(CHANGES))
 
 
-def _check_version(path: Place, metadata: Any) -> None:
+def _check_version(path: Location, metadata: Any) -> None:
     """Refuse other formats before their keys are looked at."""
     known = isinstance(metadata, Mapping) and metadata.get("format") == FORMAT
     if not known or metadata.get("version") != VERSION:

@@ -21,8 +21,8 @@ from ramerge.foundation.dtypes import BITS, itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.text import quoted
-from ramerge.output.outputs import Out
-from ramerge.storage.place import Place, Remote
+from ramerge.output.targets import OutputTarget
+from ramerge.storage.location import Location, Remote
 from ramerge.tensors.arena import Arena, room
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import Identity, check_unchanged
@@ -80,11 +80,11 @@ class DeltaWork:
     slots: SpoolSlots
 
     @property
-    def files(self) -> dict[Place, Identity]:
+    def files(self) -> dict[Location, Identity]:
         """The identities of all files."""
         return {**self.base.files, **self.agent.files}
 
-    def spec(self, out: Out, *, overwrite: bool) -> OutputSpec:
+    def spec(self, out: OutputTarget, *, overwrite: bool) -> OutputSpec:
         """What is built, and all that it depends on."""
         described = [
             *([str(path) for path in model.files] for model in (self.base, self.agent)),
@@ -153,7 +153,7 @@ def write_delta(
         OSError: the disk is full or fails.
     """
     _fill(work, output, executor, spool, listen)
-    with DeltaWriter(output.stage, work.agent.tensors) as writer:
+    with DeltaWriter(output.staging, work.agent.tensors) as writer:
         collect(spool, writer, work.base, work.compression)
         write_files(work.base, work.agent, writer, allow_outside_links=allow_outside_links)
         check_unchanged(work.files)

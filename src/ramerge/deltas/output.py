@@ -17,7 +17,7 @@ from ramerge.engine.kinds import OutputKind
 from ramerge.engine.open_output import OpenOutput, OutputSpec
 from ramerge.engine.record import Record
 from ramerge.engine.sidecars import files_of
-from ramerge.output.stage import Stage
+from ramerge.output.staging import StagingDir
 from ramerge.planning.model import MergePlan
 
 
@@ -40,14 +40,14 @@ class DeltaKind(OutputKind):
         with closing(Patches(plan, plan.below, spool)) as patches:
             passes.count()
             passes.merge(patches)
-            with DeltaWriter(output.stage, [entry.name for entry in slots.entries]) as writer:
+            with DeltaWriter(output.staging, [entry.name for entry in slots.entries]) as writer:
                 collect(spool, writer, plan.below, COMPRESSION)
                 records = records_of(plan, passes, writer.written, seen, began)
-                _write_others(plan, records[0], writer, output.stage)
+                _write_others(plan, records[0], writer, output.staging)
         return records
 
 
-def _write_others(plan: MergePlan, record: Record, writer: DeltaWriter, stage: Stage) -> None:
+def _write_others(plan: MergePlan, record: Record, writer: DeltaWriter, staging: StagingDir) -> None:
     """Write the same into a delta, and end it; card and record are also beside the delta's own files."""
     assert plan.below is not None
     theirs = sidecar_files(plan.below, allow_outside_links=True)
@@ -56,8 +56,8 @@ def _write_others(plan: MergePlan, record: Record, writer: DeltaWriter, stage: S
     for name, content in files_of(plan, plan.points[0], record):
         writer.companion(name, content, theirs.get(name))
     writer.finish()
-    stage.write("README.md", model_card(plan, plan.points[0], record, is_delta=True))
-    stage.write("ramerge.json", record.to_json())
+    staging.write("README.md", model_card(plan, plan.points[0], record, is_delta=True))
+    staging.write("ramerge.json", record.to_json())
 
 
 DELTA = DeltaKind()

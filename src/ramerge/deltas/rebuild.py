@@ -22,9 +22,9 @@ from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
-from ramerge.output.stage import Stage
+from ramerge.output.staging import StagingDir
 from ramerge.output.write import Shard, Writer, lay_out
-from ramerge.storage.place import Place, Remote
+from ramerge.storage.location import Location, Remote
 from ramerge.tensors.arena import Arena, room
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.header import parse_header
@@ -49,12 +49,14 @@ class _Blocks:
     offset: int
 
 
-def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, listen: Listener = silence) -> Index:
+def write_agent(
+    agent: Checkpoint, staging: StagingDir, *, workers: int | None = None, listen: Listener = silence
+) -> Index:
     """Write the files of the agent that a delta gives, equal to the byte.
 
     Args:
         agent: the delta, opened over its base.
-        stage: the folder.
+        staging: the folder.
         workers: threads; by default one for each processor, and one more.
         listen: gets the progress, in bytes of the agent.
 
@@ -74,7 +76,7 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, 
     size = _RUN if any(isinstance(path, Remote) for path in agent.files) else 1
     runs = iter(lambda: list(islice(blocks, size)), [])
     with Files(agent.files) as files:
-        writer = Writer(stage, shards)
+        writer = Writer(staging, shards)
         try:
             pool = Pool(
                 workers or threads_for(agent.files), lambda: _RebuildWorker(Reader(files, Arena(memory)), writer)
@@ -91,9 +93,9 @@ def write_agent(agent: Checkpoint, stage: Stage, *, workers: int | None = None, 
             writer.finish()
         finally:
             writer.close()
-    _copy_companions(agent, index, stage)
-    if stage.needs_index and MODEL_INDEX not in index.companions:
-        stage.write(MODEL_INDEX, _index_of(shards))
+    _copy_companions(agent, index, staging)
+    if staging.needs_index and MODEL_INDEX not in index.companions:
+        staging.write(MODEL_INDEX, _index_of(shards))
     check_unchanged(agent.files)
     return index
 
@@ -159,7 +161,7 @@ def _read_for(tensor: Tensor) -> list[Tensor]:
     return [below, tensor] if below is not tensor else [tensor]
 
 
-def _shards(agent: Checkpoint, folder: Place, index: Index) -> list[Shard]:
+def _shards(agent: Checkpoint, folder: Location, index: Index) -> list[Shard]:
     """The files, with the headers that they had."""
     if not index.shards:
         return [_laid_out(ONE_FILE, list(agent.tensors.values()))]
@@ -207,7 +209,7 @@ def _blocks(agent: Checkpoint, shards: list[Shard]) -> Iterator[_Blocks]:
                 yield _Blocks(tensor, start, stop, shard.name, offset + start * itemsize(tensor.dtype))
 
 
-def _copy_companions(agent: Checkpoint, index: Index, stage: Stage) -> None:
+def _copy_companions(agent: Checkpoint, index: Index, staging: StagingDir) -> None:
     problems = []
     for name, companion in index.companions.items():
         source = (agent.companions or {})[name]
@@ -216,6 +218,6 @@ def _copy_companions(agent: Checkpoint, index: Index, stage: Stage) -> None:
         elif digest_of_file(source) != companion.digest:
             problems.append(f"{source}: is not the file that belongs to the agent, by the digest in {agent.directory}")
         else:
-            stage.copy(name, source)
+            staging.copy(name, source)
     if problems:
         raise CheckpointError(problems)

@@ -29,12 +29,12 @@ from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.text import without_secrets
 from ramerge.options import Options
 from ramerge.output import remote_output
-from ramerge.output.outputs import Out, out_of, problems_of
-from ramerge.output.remote_output import made_at
-from ramerge.output.stage import tidy
+from ramerge.output.remote_output import build_output
+from ramerge.output.staging import tidy
+from ramerge.output.targets import OutputTarget, output_target, problems_of
 from ramerge.planning.resources import ResourceLimits, read_limits
+from ramerge.storage.location import Location
 from ramerge.storage.models import FoundModel, resolve
-from ramerge.storage.place import Place
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.reader import threads_for
 
@@ -85,7 +85,7 @@ def delta(
     below, above = _find(base), _find(agent)
     opened_base = open_stacked(below.folders, allow_outside_links=options.allow_outside_links)
     opened = open_stacked(above.folders, base=opened_base, allow_outside_links=options.allow_outside_links)
-    place = out_of(out, options.upload.stage, public=options.upload.public)
+    place = output_target(out, options.upload.staging_dir, public=options.upload.public)
     # how much disk it takes is only known when it is made
     _refuse(place, [*below.folders, *above.folders], 0, overwrite=options.overwrite)
     work = compare(opened_base, opened, compression)
@@ -98,9 +98,9 @@ def delta(
         index = write_delta(
             work, output, carrier, spool, listen=on_progress or silence, allow_outside_links=options.allow_outside_links
         )
-        made = _record(str(base), str(agent), index, opened, size_of(output.stage.folder), began)
+        made = _record(str(base), str(agent), index, opened, size_of(output.staging.folder), began)
         record = replace(made, warnings=tuple(_retyped(opened_base, opened)))
-        output.stage.write("README.md", card(record, below.hub_id, below.folder.resolve().name))
+        output.staging.write("README.md", card(record, below.hub_id, below.folder.resolve().name))
     return record
 
 
@@ -145,16 +145,16 @@ def apply(
     opened_base = open_stacked(below.folders, allow_outside_links=options.allow_outside_links)
     opened = open_stacked(folders, base=opened_base, only_deltas=True, allow_outside_links=options.allow_outside_links)
     size = sum(tensor.nbytes for tensor in opened.tensors.values())
-    place = out_of(out, options.upload.stage, public=options.upload.public)
+    place = output_target(out, options.upload.staging_dir, public=options.upload.public)
     _refuse(place, [*below.folders, *folders], size, overwrite=options.overwrite)
     workers = _workers(limits, opened.files, partial(memory_of, opened))
-    with made_at(place, overwrite=options.overwrite) as folder:
+    with build_output(place, overwrite=options.overwrite) as folder:
         index = write_agent(opened, folder, workers=workers, listen=on_progress or silence)
     stored = sum(map(size_of, folders))
     return _record(str(base), str(place), index, opened, stored, began)
 
 
-def _refuse(out: Out, inputs: Sequence[Place], size: int, *, overwrite: bool) -> None:
+def _refuse(out: OutputTarget, inputs: Sequence[Location], size: int, *, overwrite: bool) -> None:
     """Raise if nothing of that size can be written there."""
     if isinstance(out, Path):
         problems = problems_of(out, inputs, size, overwrite=overwrite)
@@ -165,7 +165,7 @@ def _refuse(out: Out, inputs: Sequence[Place], size: int, *, overwrite: bool) ->
         raise PlanError(problems)
 
 
-def _workers(limits: ResourceLimits, files: Iterable[Place], memory_of: Callable[[int], int]) -> int:
+def _workers(limits: ResourceLimits, files: Iterable[Location], memory_of: Callable[[int], int]) -> int:
     """As many threads as are wanted, or fewer if memory is limited.
 
     Raises:

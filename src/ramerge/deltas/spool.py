@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ramerge.deltas.codec import BLOCK, COLUMNS, TOGETHER, BlockRow, Encoded, blocks_of, digest, most_stored
 from ramerge.foundation.dtypes import itemsize
-from ramerge.output.stage import Stage
+from ramerge.output.staging import StagingDir
 from ramerge.output.write import Shard, Writer, Written
 
 Bytes = NDArray[np.uint8]
@@ -253,5 +253,5 @@ def spool_of(slots: SpoolSlots, folder: Path, before_sync: Callable[[], Callable
         before_sync: as for `Writer`.
     """
     file = slots.file
-    stage = Stage(folder, [file.name] if (folder / file.name).exists() else [], reserves=False)
-    return Spool(slots, Writer(stage, [file], before_sync, _SECONDS_BETWEEN_SYNCS))
+    staging = StagingDir(folder, [file.name] if (folder / file.name).exists() else [], reserves=False)
+    return Spool(slots, Writer(staging, [file], before_sync, _SECONDS_BETWEEN_SYNCS))

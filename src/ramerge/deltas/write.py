@@ -33,8 +33,8 @@ from ramerge.deltas.layout import (
     digest_of_model,
 )
 from ramerge.foundation.files import write_all
-from ramerge.output.stage import Stage
-from ramerge.storage.place import Place
+from ramerge.output.staging import StagingDir
+from ramerge.storage.location import Location
 
 # A file that is as large takes no more tensors.
 _FULL = 4 << 30
@@ -47,22 +47,22 @@ _PIECE = 1 << 20
 
 
 class DeltaWriter:
-    """Writes a delta into a stage, from one thread.
+    """Writes a delta into a staging directory, from one thread.
 
     Call `changed` or `whole` for each tensor of the agent, in the order in which it shall have them, and `base_tensor`
     for each of the base that is not in a call of `changed`; then `header` and `companion` for its files; then `finish`.
 
     Args:
-        stage: the folder.
+        staging: the folder.
         names: of the tensors that will come, for the size of headers.
 
     Raises:
         OSError: by all methods: the disk is full or fails.
     """
 
-    def __init__(self, stage: Stage, names: Iterable[str]) -> None:
-        self._stage = stage
-        self._files = _DataFiles(stage, sum(2 * (len(json.dumps(name)) + _ENTRY) for name in names) + _FILES)
+    def __init__(self, staging: StagingDir, names: Iterable[str]) -> None:
+        self._staging = staging
+        self._files = _DataFiles(staging, sum(2 * (len(json.dumps(name)) + _ENTRY) for name in names) + _FILES)
         self._tensors: dict[str, DeltaTensor] = {}
         self._base: dict[str, tuple[str, Sequence[int], str]] = {}
         self._shards: dict[str, list[str]] = {}
@@ -142,15 +142,15 @@ class DeltaWriter:
                 append(padded)
             self._headers[file] = digest(padded).hex()
 
-    def companion(self, name: str, source: Place | str, base: Place | None) -> None:
+    def companion(self, name: str, source: Location | str, base: Location | None) -> None:
         """A file beside the agent's weights, or its text, and the base's file; written unless they are equal."""
         found = digest(source.encode()).hex() if isinstance(source, str) else digest_of_file(source)
         same = source == base or (base is not None and base.is_file() and digest_of_file(base) == found)
         self._companions[name] = Companion(same, found)
         if isinstance(source, str) and not same:
-            self._stage.write(f"{COMPANIONS}/{name}", source)
-        elif isinstance(source, Place) and not same:
-            self._stage.copy(f"{COMPANIONS}/{name}", source)
+            self._staging.write(f"{COMPANIONS}/{name}", source)
+        elif isinstance(source, Location) and not same:
+            self._staging.copy(f"{COMPANIONS}/{name}", source)
 
     @property
     def written(self) -> int:
@@ -158,14 +158,14 @@ class DeltaWriter:
         return self._files.written
 
     def finish(self) -> Index:
-        """Write what is left. The stage holds a whole delta then."""
+        """Write what is left. The staging directory holds a whole delta then."""
         weight_map = self._files.finish()
         result = {name: (one.dtype, one.shape, one.result) for name, one in self._tensors.items()}
         metadata = DeltaMetadata(FORMAT, VERSION, BLOCK, digest_of_model(self._base), digest_of_model(result), "")
         dropped = [name for name in self._base if name not in self._tensors]
         shards, headers = self._shards, self._headers
         index = Index(metadata, weight_map, self._tensors, dropped, shards, headers, self._companions)
-        self._stage.write(INDEX, index.text())
+        self._staging.write(INDEX, index.text())
         return index
 
 
@@ -185,7 +185,7 @@ class TensorDigest:
         return digest_of_blocks(np.concatenate(self._blocks))
 
 
-def digest_of_file(path: Place) -> str:
+def digest_of_file(path: Location) -> str:
     """xxh3-128 of a file's bytes, in hexadecimal.
 
     Raises:
@@ -201,8 +201,8 @@ def digest_of_file(path: Place) -> str:
 class _DataFiles:
     """Safetensors files whose tensors come one after another, each as long as it turns out to be."""
 
-    def __init__(self, stage: Stage, room: int) -> None:
-        self._stage = stage
+    def __init__(self, staging: StagingDir, room: int) -> None:
+        self._staging = staging
         self._room = min(room, _MOST_ROOM)
         self._number = 0
         self._descriptor = -1
@@ -258,7 +258,7 @@ class _DataFiles:
         self._number += 1
         self._room = max(self._room, needed)
         self._room += -self._room % 8
-        self._descriptor = self._stage.create(self._name)
+        self._descriptor = self._staging.create(self._name)
         self._position = 0
         self._header = {"__metadata__": {"format": FORMAT}}
         self._length = len(json.dumps(self._header))
@@ -269,7 +269,7 @@ class _DataFiles:
             return
         text = json.dumps(self._header, separators=(",", ":")).encode().ljust(self._room)
         write_all(self._descriptor, memoryview(self._room.to_bytes(8, "little") + text), 0)
-        self._stage.finish(self._name, self._descriptor, 8 + self._room + self._position)
+        self._staging.finish(self._name, self._descriptor, 8 + self._room + self._position)
         self.close()
 
     def finish(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ worker, results, tally   the work on one block; what it finds; sums over blocks
 sinks, uploads, beside   outputs of merged bytes, local and remote; files alongside the weights
 patches                  merged bytes into a delta
 open_output, planned     the folder that is built, with its journal; what a plan builds there
-journal, facts           what was done, and what it depends on
+journal, fingerprint     what was done, and what it depends on
 record, card             what a merge did, for programs and for people
 suspect, warn            warnings about weights
 chosen, options          the executor that the user chose; the options for that

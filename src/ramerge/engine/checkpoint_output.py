@@ -13,7 +13,7 @@ from ramerge.engine.record import Record
 from ramerge.engine.sidecars import write_sidecars
 from ramerge.engine.sinks import Shards, all_shards
 from ramerge.engine.uploads import UploadedShards
-from ramerge.output.remote_output import RemoteStage
+from ramerge.output.remote_output import RemoteStagingDir
 from ramerge.output.write import Writer
 from ramerge.planning.model import MergePlan
 
@@ -37,17 +37,17 @@ class CheckpointKind(OutputKind):
                 passes.merge(shards)
             written = shards.finish(passes.listen)
         records = records_of(plan, passes, written, seen, began)
-        write_sidecars(plan, records, output.stage)
+        write_sidecars(plan, records, output.staging)
         return records
 
 
 def shards_of(plan: MergePlan, output: OpenOutput) -> Shards:
     """A plan's files, in the folder that is built."""
-    stage, shards = output.stage, all_shards(plan)
-    if isinstance(stage, RemoteStage):
-        left = [shard for shard in shards if shard.name not in stage.arrived]
-        return UploadedShards(plan, Writer(stage, left, output.journal.before_sync), stage)
-    return Shards(plan, Writer(stage, shards, output.journal.before_sync))
+    staging, shards = output.staging, all_shards(plan)
+    if isinstance(staging, RemoteStagingDir):
+        left = [shard for shard in shards if shard.name not in staging.arrived]
+        return UploadedShards(plan, Writer(staging, left, output.journal.before_sync), staging)
+    return Shards(plan, Writer(staging, shards, output.journal.before_sync))
 
 
 CHECKPOINT = CheckpointKind()

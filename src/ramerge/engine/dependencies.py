@@ -10,26 +10,26 @@ from typing import Any
 
 from ramerge.engine import fingerprint
 from ramerge.engine.journal import left_in
-from ramerge.output.outputs import Out
 from ramerge.output.remote_output import work_of
-from ramerge.output.stage import hidden_folder
+from ramerge.output.staging import hidden_folder
+from ramerge.output.targets import OutputTarget
 from ramerge.planning.cached_counts import fingerprint as values_of
 from ramerge.planning.model import MergePlan
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 
 
-def stopped_at(out: Out) -> Mapping[str, str]:
-    """The facts of a run that was stopped and has left work beside an output; empty if there is none."""
+def stopped_at(out: OutputTarget) -> Mapping[str, str]:
+    """The fingerprint of a run that was stopped and has left work beside an output; empty if there is none."""
     return left_in(hidden_folder(out) if isinstance(out, Path) else work_of(out))
 
 
 def goes_on(plan: MergePlan, stopped: Mapping[str, str]) -> bool:
-    """Whether a plan would go on with the work of a run with these facts."""
+    """Whether a plan would go on with the work of a run with this fingerprint."""
     return all(stopped.get(name) == value for name, value in fingerprint_of(plan).items())
 
 
 def fingerprint_of(plan: MergePlan) -> dict[str, str]:
-    """The facts of a plan."""
+    """The fingerprint of a plan."""
     known = sorted(repr(key) for key in plan.remembered)
     return {
         **fingerprint.versions(),
@@ -60,7 +60,7 @@ def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def _work(plan: MergePlan) -> Iterator[object]:
     @cache
-    def named(path: Place) -> str:
+    def named(path: Location) -> str:
         return str(path.resolve())
 
     for tensor in plan.tensors:

@@ -1,6 +1,6 @@
 """What work depends on, by names for people.
 
-Two runs whose facts are equal do the same work on the same blocks, and write the same bytes.
+Two runs of equal fingerprints do the same work on the same blocks, and write the same bytes.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import asdict
 import numpy as np
 
 from ramerge.foundation.version import __version__
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.identity import FileIdentity, Identity
 
 
 def versions() -> dict[str, str]:
-    """The facts of all work."""
+    """The fingerprint of all work."""
     return {"the version of ramerge or NumPy": f"{__version__}, {np.__version__}"}
 
 
-def files(identities: Mapping[Place, Identity]) -> dict[str, str]:
-    """The facts of files."""
+def files(identities: Mapping[Location, Identity]) -> dict[str, str]:
+    """The fingerprint of files."""
     return {f"{path}": _file(identity) for path, identity in identities.items()}
 
 

@@ -2,14 +2,14 @@
 
 Alongside the folder that is built lies a folder `journal`:
 
-    facts.json    what the work depends on, and which folder is built
+    fingerprint.json    what the work depends on, and which folder is built
     0001, ...     records of run 1
 
 Only the process that began a run writes its file. Each record says that a block of a pass is done, and what was
 counted in it. It is appended when the block's bytes have been written. A file is never written again by another run, so
 the torn end of a killed one stays where it is. What ends with it is found by checksums, which also bind records to the
-facts. Results are exact integers, so it does not matter which run a record is from, or whether there are two of one
-block.
+fingerprint. Results are exact integers, so it does not matter which run a record is from, or whether there are two of
+one block.
 
 A kill loses nothing that was written, but a power cut does. So from time to time a record says up to where everything
 is on the disk. After a restart of the machine only what is before that is trusted.
@@ -38,7 +38,7 @@ from ramerge.foundation.errors import RayError, SendError, StoppedError
 from ramerge.foundation.machine import boot
 
 FOLDER = "journal"
-_FACTS = "facts.json"
+_FINGERPRINT = "fingerprint.json"
 # bytes of the payload, kind, pass, index of the block or number of blocks, bytes of work, checksum
 _HEAD = struct.Struct("<IBBxxIQQ")
 _RUN, _PASS, _BLOCK, _SYNCED = range(4)
@@ -155,7 +155,7 @@ class Journal:
         self._fresh = fresh
         self._run, self._trusted = 1, dict[str, int]()
         self.reason = ""
-        self._facts = dict(fingerprint)
+        self._fingerprint = dict(fingerprint)
         self._total = max(total, 1)
         self._before = 0
         self._readers: list[JournalReader] = []
@@ -176,10 +176,10 @@ class Journal:
         if self._fresh:
             return False
         try:
-            text = (folder / _FACTS).read_bytes()
+            text = (folder / _FINGERPRINT).read_bytes()
             said = json.loads(text)
-            theirs, inode = said["facts"], said["built"]
-            other = difference(theirs, self._facts)
+            theirs, inode = said["fingerprint"], said["built"]
+            other = difference(theirs, self._fingerprint)
             run, trusted = self._scanned(folder, _seed(text))
         except FileNotFoundError:
             return False  # never begun
@@ -211,7 +211,7 @@ class Journal:
         A pass begins when the one before is complete. If that is not what is left of it, because something is damaged,
         later passes are not trusted either: what they wrote may be written over when it is completed.
         """
-        names = sorted(path.name for path in folder.iterdir() if path.name != _FACTS)
+        names = sorted(path.name for path in folder.iterdir() if path.name != _FINGERPRINT)
         lengths = {name: _trusted(folder / name, seed) for name in names}
         done: dict[int, bytearray] = {}
         amounts: dict[int, int] = {}
@@ -234,7 +234,7 @@ class Journal:
     def begin(self, work: Path, built: int | None) -> None:
         """Begin anew."""
         (work / FOLDER).mkdir()
-        (work / FOLDER / _FACTS).write_text(json.dumps({"facts": self._facts, "built": built}))
+        (work / FOLDER / _FINGERPRINT).write_text(json.dumps({"fingerprint": self._fingerprint, "built": built}))
 
     def keeps(self, failure: BaseException | None) -> bool:
         """Whether it is of use to keep what was done, after this ending.
@@ -262,7 +262,7 @@ class Journal:
             OSError: the disk is full or fails.
         """
         folder = work / FOLDER
-        text = (folder / _FACTS).read_bytes()
+        text = (folder / _FINGERPRINT).read_bytes()
         seed = _seed(text)
         self._readers = [JournalReader(folder / name, seed, length) for name, length in self._trusted.items()]
         self._writer = JournalWriter(folder / f"{self._run:04}", seed)
@@ -286,9 +286,9 @@ class Journal:
 
 
 def left_in(work: Path) -> Mapping[str, str]:
-    """The facts of a run that was stopped and has left its journal in a hidden folder; empty if there is none."""
+    """The fingerprint of a run that was stopped and has left its journal in a hidden folder; empty if there is none."""
     with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-        return dict(json.loads((work / FOLDER / _FACTS).read_bytes())["facts"])
+        return dict(json.loads((work / FOLDER / _FINGERPRINT).read_bytes())["fingerprint"])
     return {}
 
 

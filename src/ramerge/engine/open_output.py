@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ramerge.engine.journal import Journal
-from ramerge.output.outputs import Out
-from ramerge.output.remote_output import made_at, work_of
-from ramerge.output.stage import SPOOL, Stage, hidden_folder
+from ramerge.output.remote_output import build_output, work_of
+from ramerge.output.staging import SPOOL, StagingDir, hidden_folder
+from ramerge.output.targets import OutputTarget
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class OpenOutput:
     """The folder that is built, and what earlier runs have done for it.
 
     Attributes:
-        stage: the folder.
+        staging: the folder.
         journal: the journal, opened.
         spool_folder: of what is spooled before the files are made of it.
     """
 
-    stage: Stage
+    staging: StagingDir
     journal: Journal
     spool_folder: Path
 
@@ -41,7 +41,7 @@ class OutputSpec:
         spooled: names and sizes of spooled files.
     """
 
-    out: Out
+    out: OutputTarget
     overwrite: bool
     fingerprint: Mapping[str, str]
     total: int
@@ -60,6 +60,6 @@ def open_output(what: OutputSpec, *, fresh: bool) -> Iterator[OpenOutput]:
     spool = {f"{SPOOL}/{name}": size for name, size in what.spooled.items()}
     journal = Journal(what.fingerprint, what.files, what.total, metadata_folder=spool, fresh=fresh)
     work = hidden_folder(what.out) if isinstance(what.out, Path) else work_of(what.out)
-    with closing(journal), made_at(what.out, overwrite=what.overwrite, keeper=journal) as stage:
+    with closing(journal), build_output(what.out, overwrite=what.overwrite, policy=journal) as staging:
         journal.open(work)
-        yield OpenOutput(stage, journal, work / SPOOL)
+        yield OpenOutput(staging, journal, work / SPOOL)

@@ -18,11 +18,11 @@ from ramerge.foundation.machine import peak_memory
 from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts
-from ramerge.output.stage import Stage
+from ramerge.output.staging import StagingDir
 from ramerge.planning.model import MergePlan
 from ramerge.recipe.model import Agent, Recipe
 from ramerge.recipe.points import Point
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 
 
 def make_records(
@@ -143,23 +143,23 @@ def _reported(plan: MergePlan, point: Point, known: Results) -> dict[str, tuple[
     return found
 
 
-def write_sidecars(plan: MergePlan, records: Sequence[Record], stage: Stage) -> None:
+def write_sidecars(plan: MergePlan, records: Sequence[Record], staging: StagingDir) -> None:
     """Write index, companions, model card, recipe and record of every point; for a sweep also `sweep.json`."""
     for point, record in zip(plan.points, records, strict=True):
         folder = f"{point.name}/" if point.name else ""
-        for name, content in files_of(plan, point, record, always_index=stage.needs_index):
+        for name, content in files_of(plan, point, record, always_index=staging.needs_index):
             if isinstance(content, str):
-                stage.write(f"{folder}{name}", content)
+                staging.write(f"{folder}{name}", content)
             else:
-                stage.copy(f"{folder}{name}", content)
+                staging.copy(f"{folder}{name}", content)
     if plan.is_sweep:
         points = {point.name: record for point, record in zip(plan.points, records, strict=True)}
-        stage.write("sweep.json", Sweep(__version__, plan.method.name, points).to_json())
+        staging.write("sweep.json", Sweep(__version__, plan.method.name, points).to_json())
 
 
 def files_of(
     plan: MergePlan, point: Point, record: Record, *, always_index: bool = False
-) -> Iterator[tuple[str, Place | str]]:
+) -> Iterator[tuple[str, Location | str]]:
     """The files of a merged model that are not weights, by name: a file to copy, or a text."""
     if always_index or [shard.name for shard in plan.shards] != [ONE_FILE]:
         parts = [part for tensor in plan.tensors for part in tensor.parts]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ramerge.engine.sinks import Shards, shard_name
 from ramerge.foundation.events import Listener, Progress, silence
-from ramerge.output.remote_output import RemoteStage
+from ramerge.output.remote_output import RemoteStagingDir
 from ramerge.output.write import Writer
 from ramerge.planning.model import Block, MergePlan
 
@@ -68,12 +68,12 @@ class UploadedShards(Shards):
     Args:
         plan: the plan.
         writer: of the shards that have not arrived.
-        stage: their folder.
+        staging: their folder.
     """
 
-    def __init__(self, plan: MergePlan, writer: Writer, stage: RemoteStage) -> None:
-        super().__init__(plan, writer, frozenset(stage.arrived))
-        self._stage = stage
+    def __init__(self, plan: MergePlan, writer: Writer, staging: RemoteStagingDir) -> None:
+        super().__init__(plan, writer, frozenset(staging.arrived))
+        self._staging = staging
         self._missing = MissingElements(plan)
         self._sizes = {shard.name: shard.file_bytes for shard in plan.shards}
         self._arrived = 0  # shards, of all points
@@ -85,7 +85,7 @@ class UploadedShards(Shards):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """On another node, the same files: it writes, and this process uploads."""
-        return Shards, (replace(self._plan, out=None), self._writer, frozenset(self._stage.arrived))
+        return Shards, (replace(self._plan, out=None), self._writer, frozenset(self._staging.arrived))
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         """See `Sink.write`."""
@@ -164,6 +164,6 @@ class UploadedShards(Shards):
 
     def _upload(self, names: Collection[str]) -> None:
         for name in names:
-            if name not in self._stage.arrived:
+            if name not in self._staging.arrived:
                 self._writer.release(name)
-                self._stage.upload(name)
+                self._staging.upload(name)

@@ -21,7 +21,7 @@ from ramerge.formats.peft import CONFIG, Settings, model_name, read_settings
 from ramerge.formats.runs import places
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.embeddings import EMBEDDINGS, head_of, set_vocabulary, tied_embedding, untied
 from ramerge.tensors.identity import identify
@@ -63,13 +63,13 @@ _CONV1D = ("gpt2", "openai-gpt", "imagegpt", "clvp", "decision_transformer")
 _ZERO3 = "; it was saved without gathering what ZeRO-3 or FSDP had spread; save it again"
 
 
-def find(folder: Place) -> Place | None:
+def find(folder: Location) -> Location | None:
     """The folder of an adapter: this one, or verl's inside of a step or a run."""
     inside = (inner for place in places(folder) for inner in (place, place / "lora_adapter"))
     return next((inner for inner in inside if (inner / CONFIG).exists()), None)
 
 
-def open_folder(folder: Place, opening: Opening) -> Contents:
+def open_folder(folder: Location, opening: Opening) -> Contents:
     """Open an adapter over `opening.base`.
 
     Raises:
@@ -215,7 +215,7 @@ class _Agent:
     A tied base has output embeddings of their own here, because PEFT trains them apart.
     """
 
-    path: Place
+    path: Location
     settings: Settings
     base: Checkpoint
     tie: _Tie | None

@@ -23,7 +23,7 @@ from ramerge.formats.views import assembled, tensor_of, unwrapped, without_ties
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import JsonLimits, parse
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.embeddings import EMBEDDINGS
 from ramerge.tensors.header import read_header
 from ramerge.tensors.identity import Identity, identify
@@ -45,7 +45,7 @@ _SHARDING = "DCP_SHARDING_INFO"
 _LIMITS = JsonLimits(size=32_000_000, signs=1_700_000, depth=8)
 
 
-def find(folder: Place) -> Place | None:
+def find(folder: Location) -> Location | None:
     """The folder itself, or the one inside that trainers give the model, if it holds a distributed checkpoint."""
     for place in (folder, *(folder / name for name in _INNER)):
         if place.is_dir() and ((place / METADATA).is_file() or any(place.glob("*.distcp")) or any(_shards(place))):
@@ -53,7 +53,7 @@ def find(folder: Place) -> Place | None:
     return None
 
 
-def _shards(folder: Place) -> Iterator[str]:
+def _shards(folder: Location) -> Iterator[str]:
     names = [path.name for path in folder.glob("shard-*.safetensors")]
     return filter(_SAFETENSORS.fullmatch, sorted(names))
 
@@ -88,7 +88,7 @@ class Found:
     """What a folder's headers say: the pieces of every tensor, the files that hold them, and what is wrong."""
 
     tensors: list[Tensor]
-    files: dict[Place, Identity]
+    files: dict[Location, Identity]
     problems: list[str]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

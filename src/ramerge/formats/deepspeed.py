@@ -25,7 +25,7 @@ from ramerge.formats.torchfile.machine import RefusedError, Stub
 from ramerge.formats.views import tensor_of, unwrapped, without_ties
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.identity import identify
 from ramerge.tensors.origins import box_of, reshaped, stacked
 from ramerge.tensors.tensor import Tensor
@@ -42,7 +42,7 @@ _OTHERS = {
 }
 
 
-def find(folder: Place) -> Place | None:
+def find(folder: Location) -> Location | None:
     """The folder with the parts: the one that is named, or that of the latest step of a run."""
     for place in (folder / name for name in _PLACES):
         tag = tag_of(place / "latest")

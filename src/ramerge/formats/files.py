@@ -14,7 +14,7 @@ from ramerge.foundation.errors import AGAIN, CheckpointError, reason
 from ramerge.foundation.jsontext import JsonLimits, read
 from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place, Remote
+from ramerge.storage.location import Location, Remote
 from ramerge.tensors.identity import Identity, identify
 from ramerge.tensors.paths import climbs_out, is_too_long, leads_outside, linked_out
 from ramerge.tensors.tensor import Tensor
@@ -27,7 +27,7 @@ _REQUESTS = 16
 _MINUTES = 30
 
 
-def read_json(path: Place) -> dict[str, Any]:
+def read_json(path: Location) -> dict[str, Any]:
     """A JSON object from a file.
 
     Raises:
@@ -41,7 +41,7 @@ def read_json(path: Place) -> dict[str, Any]:
         raise CheckpointError(f"{path}: {error}; correct it, or {AGAIN}") from error
 
 
-def read_config(folder: Place) -> dict[str, Any]:
+def read_config(folder: Location) -> dict[str, Any]:
     """The folder's `config.json`; empty if there is none.
 
     Raises:
@@ -51,7 +51,7 @@ def read_config(folder: Place) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-def written_apart(folder: Place, identities: Iterable[Identity]) -> tuple[str, ...]:
+def written_apart(folder: Location, identities: Iterable[Identity]) -> tuple[str, ...]:
     """A warning if the files of a model's parts were written at very different times. Nothing else tells steps."""
     times = sorted(identity.modified_ns for identity in identities)
     if not times or times[-1] - times[0] <= _MINUTES * 60 * 10**9:
@@ -62,7 +62,7 @@ def written_apart(folder: Place, identities: Iterable[Identity]) -> tuple[str, .
     )
 
 
-def tag_of(path: Place) -> str | None:
+def tag_of(path: Location) -> str | None:
     """What a trainer's small file says the latest step is; None if there is no such file, or it says no plain name."""
     if not path.is_file():  # a pipe would never end
         return None
@@ -86,12 +86,12 @@ class About:
     """
 
     config: Mapping[str, Any]
-    metadata_folder: Place
-    files: Mapping[Place, Identity]
+    metadata_folder: Location
+    files: Mapping[Location, Identity]
     notes: tuple[str, ...] = ()
 
 
-def about_model(folder: Place, places: Iterable[Place], opening: Opening) -> About:
+def about_model(folder: Location, places: Iterable[Location], opening: Opening) -> About:
     """The `config.json` of the first of the places that has one, otherwise the base's.
 
     Raises:
@@ -109,7 +109,7 @@ def about_model(folder: Place, places: Iterable[Place], opening: Opening) -> Abo
     return About(opening.base.config, metadata_folder, {}, (note,))
 
 
-def read_index(path: Place, suffix: str) -> tuple[list[str], dict[str, str]]:
+def read_index(path: Location, suffix: str) -> tuple[list[str], dict[str, str]]:
     """The weight files that an index names, sorted, and its map of tensors to files.
 
     Raises:
@@ -118,7 +118,7 @@ def read_index(path: Place, suffix: str) -> tuple[list[str], dict[str, str]]:
     return weight_files(path, read_json(path).get("weight_map"), suffix)
 
 
-def weight_files(path: Place, weight_map: Any, suffix: str) -> tuple[list[str], dict[str, str]]:
+def weight_files(path: Location, weight_map: Any, suffix: str) -> tuple[list[str], dict[str, str]]:
     """The files that an index's map of tensors names, sorted, and the map.
 
     Args:
@@ -148,11 +148,11 @@ def weight_files(path: Place, weight_map: Any, suffix: str) -> tuple[list[str], 
 
 
 def open_files(
-    folder: Place,
+    folder: Location,
     index: str,
     files: Sequence[str],
     listed: Mapping[str, str] | None,
-    tensors_of: Callable[[Place], list[Tensor]],
+    tensors_of: Callable[[Location], list[Tensor]],
     opening: Opening,
 ) -> Contents:
     """The tensors of one file or several, each with all of its tensors.
@@ -201,7 +201,7 @@ def open_files(
 
 
 def opened_each(
-    paths: Sequence[Place], tensors_of: Callable[[Place], list[Tensor]]
+    paths: Sequence[Location], tensors_of: Callable[[Location], list[Tensor]]
 ) -> Iterator[list[Tensor] | CheckpointError]:
     """The tensors of each file, or what is wrong with it, in order; side by side if requests take the time.
 
@@ -210,7 +210,7 @@ def opened_each(
         tensors_of: the tensors of a file.
     """
 
-    def opened(path: Place) -> list[Tensor] | CheckpointError:
+    def opened(path: Location) -> list[Tensor] | CheckpointError:
         try:
             return tensors_of(path)
         except CheckpointError as error:
@@ -221,7 +221,7 @@ def opened_each(
     return map(opened, paths)
 
 
-def check_files(folder: Place, names: Iterable[str], *, in_index: bool, allow_outside_links: bool) -> None:
+def check_files(folder: Location, names: Iterable[str], *, in_index: bool, allow_outside_links: bool) -> None:
     """Refuse weight files that are missing, and links that lead out of the folder.
 
     Raises:
@@ -241,13 +241,13 @@ def check_files(folder: Place, names: Iterable[str], *, in_index: bool, allow_ou
         raise CheckpointError(problems)
 
 
-def _absence(path: Place, in_index: bool) -> str:
+def _absence(path: Location, in_index: bool) -> str:
     if isinstance(path, Path) and os.path.lexists(path):
         return "is not a regular file" if path.exists() else "is a broken link"
     return "the index names this file, but it is missing" if in_index else "is missing"
 
 
-def check_index(folder: Place, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:
+def check_index(folder: Location, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Where an index and the files disagree.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.foundation.errors import CheckpointError
-from ramerge.storage.place import Place, Remote
+from ramerge.storage.location import Location, Remote
 from ramerge.tensors.checkpoint import Checkpoint, Quantised
 from ramerge.tensors.identity import Identity
 from ramerge.tensors.tensor import Tensor
@@ -29,7 +29,7 @@ class Opening:
     allow_outside_links: bool = False
     base: Checkpoint | None = None
 
-    def needed(self, folder: Place, what: str, model: str = "the model") -> Checkpoint:
+    def needed(self, folder: Location, what: str, model: str = "the model") -> Checkpoint:
         """The base of a folder that holds changes.
 
         Args:
@@ -70,25 +70,25 @@ class Contents:
     """
 
     tensors: tuple[Tensor, ...]
-    files: Mapping[Place, Identity]
+    files: Mapping[Location, Identity]
     config: Mapping[str, Any]
-    metadata_folder: Place
+    metadata_folder: Location
     shards: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    tokenizers: tuple[Place, ...] = ()
+    tokenizers: tuple[Location, ...] = ()
     quantised: Quantised | None = None
     vocabulary: int | None = None
     untied: bool = False
-    companions: Mapping[str, Place] | None = None
+    companions: Mapping[str, Location] | None = None
     lineage: tuple[str, ...] = ()
-    delta: Place | None = None
+    delta: Location | None = None
 
 
-def local(open_folder: Callable[[Path, Opening], Contents]) -> Callable[[Place, Opening], Contents]:
+def local(open_folder: Callable[[Path, Opening], Contents]) -> Callable[[Location, Opening], Contents]:
     """A way to open folders that are on this machine, which refuses others."""
 
-    def opened(folder: Place, opening: Opening) -> Contents:
+    def opened(folder: Location, opening: Opening) -> Contents:
         if isinstance(folder, Remote):
             raise CheckpointError(
                 f"{folder}: holds files of a kind that is read on this machine only (elsewhere: safetensors files, "
@@ -117,8 +117,8 @@ class Format:
 
     name: str
     title: str
-    find: Callable[[Place], Place | None]
-    open: Callable[[Place, Opening], Contents]
+    find: Callable[[Location], Location | None]
+    open: Callable[[Location, Opening], Contents]
     needs_base: bool = False
     priority: int = 0
     interface: int | None = None

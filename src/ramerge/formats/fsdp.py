@@ -21,7 +21,7 @@ from ramerge.formats.torchfile.machine import RefusedError
 from ramerge.formats.views import assembled, tensor_of, unwrapped, without_ties
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.identity import identify
 from ramerge.tensors.origins import PlacedPiece
 from ramerge.tensors.paths import leads_outside
@@ -33,12 +33,12 @@ _MOST_STEPS = 10**12
 _LORA = re.compile(r"\.(base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector)\b")
 
 
-def find(folder: Place) -> Place | None:
+def find(folder: Location) -> Location | None:
     """The folder with the shards: the one that is named, its `actor`, or that of the latest step of a run."""
     return next((place for place in places(folder) if place.is_dir() and _shards(place)), None)
 
 
-def _shards(folder: Place) -> dict[tuple[int, int], str]:
+def _shards(folder: Location) -> dict[tuple[int, int], str]:
     """World size and rank to file name."""
     matches = (_FILE.fullmatch(path.name) for path in folder.glob("model_world_size_*_rank_*.pt"))
     found = {(int(m[1]), int(m[2])): m[0] for m in matches if m}

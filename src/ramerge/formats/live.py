@@ -8,10 +8,10 @@ from contextlib import suppress
 
 from ramerge.formats.files import read_json
 from ramerge.foundation.errors import CheckpointError
-from ramerge.storage.place import Place, Remote
+from ramerge.storage.location import Location, Remote
 
 
-def check(folder: Place) -> tuple[str, ...]:
+def check(folder: Location) -> tuple[str, ...]:
     """Refuse a folder whose tensors may be half patched. Return a warning about one of which nothing tells.
 
     Raises:
@@ -21,7 +21,7 @@ def check(folder: Place) -> tuple[str, ...]:
     return _check_slime(folder)
 
 
-def _check_slime(folder: Place) -> tuple[str, ...]:
+def _check_slime(folder: Location) -> tuple[str, ...]:
     """`.weight_sync` of slime's patch for SGLang, and of SGLang: a lock, and the version once it is complete."""
     sync = folder / ".weight_sync"
     if not sync.is_dir():
@@ -41,7 +41,7 @@ def _check_slime(folder: Place) -> tuple[str, ...]:
     )
 
 
-def _check_skyrl(folder: Place) -> None:
+def _check_skyrl(folder: Location) -> None:
     """`weights` of a local checkpoint of SkyRL; its state says whether it is complete."""
     state = folder.parent / ".skyrl_weight_sync" / "state.json"
     if folder.name == "weights" and state.is_file() and read_json(state).get("write_in_progress") is not False:
@@ -51,7 +51,7 @@ def _check_skyrl(folder: Place) -> None:
         )
 
 
-def _is_locked(path: Place) -> bool:
+def _is_locked(path: Location) -> bool:
     """Whether a process holds the lock. A lock that cannot be tried is taken to be free."""
     if isinstance(path, Remote):
         return False

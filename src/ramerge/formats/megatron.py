@@ -22,7 +22,7 @@ from ramerge.formats.format import Contents, Format, Opening, local
 from ramerge.formats.torchfile.load import uncollected
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.origins import box_of, reshaped, stacked
 from ramerge.tensors.tensor import Tensor
 
@@ -252,16 +252,16 @@ def _named(tensor: Tensor, known: _Known, sizes: Sizes) -> Iterator[Tensor]:
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
-def find(folder: Place) -> Place | None:
+def find(folder: Location) -> Location | None:
     """Where Megatron's distributed checkpoint is: the folder itself, one inside, or that of a run's latest step."""
     latest = tag_of(folder / "latest_checkpointed_iteration.txt") or ""
     steps = [f"iter_{latest:0>7}", f"global_step_{latest}"] if latest.isdecimal() else []
     places = (folder / step / place for step in ("", *steps) for place in _PLACES)
-    numbered: Iterator[Place] = folder.glob("iter_*")
+    numbered: Iterator[Location] = folder.glob("iter_*")
     return next(filter(_is_torch_dist, (*places, *sorted(numbered, key=str)[-1:])), None)
 
 
-def _is_torch_dist(folder: Place) -> bool:
+def _is_torch_dist(folder: Location) -> bool:
     """Whether Megatron wrote a distributed checkpoint: it has one file more than those of torch."""
     return (folder / "metadata.json").is_file() and ((folder / dcp.METADATA).is_file() or any(folder.glob("*.distcp")))
 
@@ -303,7 +303,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
 
 
 def _understood(
-    folder: Path, metadata_folder: Place, config: Mapping[str, Any], wanted: Mapping[str, dcp.Described]
+    folder: Path, metadata_folder: Location, config: Mapping[str, Any], wanted: Mapping[str, dcp.Described]
 ) -> tuple[Sizes, dict[str, _Known]]:
     """The sizes, and what the table knows of every tensor."""
     problems = []

@@ -15,7 +15,7 @@ from ramerge.formats.encodings.decode import decode
 from ramerge.formats.format import Opening
 from ramerge.formats.registry import by_priority
 from ramerge.foundation.errors import CheckpointError
-from ramerge.storage.place import Place, Remote
+from ramerge.storage.location import Location, Remote
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.paths import common_folder, leads_outside, linked_out
 
@@ -26,7 +26,7 @@ _STEPS = ("global_step_*/*/model_world_size_*_rank_0.pt", "global_step*/*mp_rank
 
 
 def open_checkpoint(
-    directory: Place,
+    directory: Location,
     *,
     base: Checkpoint | None = None,
     allow_outside_links: bool = False,
@@ -86,7 +86,7 @@ def open_checkpoint(
 
 
 def open_stacked(
-    folders: Sequence[Place],
+    folders: Sequence[Location],
     *,
     base: Checkpoint | None = None,
     only_deltas: bool = False,
@@ -124,7 +124,7 @@ def open_stacked(
     return replace(opened, notes=tuple(notes), warnings=tuple(warnings))
 
 
-def _check_link(directory: Place, found: Place, *, allowed: bool) -> None:
+def _check_link(directory: Location, found: Location, *, allowed: bool) -> None:
     """Refuse a folder that was found by a link out of the one that was named, or out of the run that both are in."""
     if allowed or isinstance(directory, Remote) or isinstance(found, Remote):
         return
@@ -132,7 +132,7 @@ def _check_link(directory: Place, found: Place, *, allowed: bool) -> None:
         raise CheckpointError(linked_out(found))
 
 
-def _not_a_directory(directory: Place) -> str:
+def _not_a_directory(directory: Location) -> str:
     if directory.suffix == ".gguf":
         return (
             f"{directory}: GGUF files are quantised and cannot be merged; "
@@ -148,7 +148,7 @@ def _not_a_directory(directory: Place) -> str:
     return f"{directory}: no such folder" + (f"; did you mean {parent / near[0]}?" if near else "")
 
 
-def _no_weights(directory: Place) -> str:
+def _no_weights(directory: Location) -> str:
     if list(directory.glob("*.gguf")):
         return (
             f"{directory}: holds GGUF files only, which are quantised and cannot be merged; "
@@ -164,5 +164,5 @@ def _no_weights(directory: Place) -> str:
     return f"{directory}: holds no weights in a format that is known ({known}){hint}"
 
 
-def _age(path: Place) -> float:
+def _age(path: Location) -> float:
     return path.version().modified_ns / 1e9 if isinstance(path, Remote) else path.stat().st_mtime

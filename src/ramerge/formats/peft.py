@@ -15,7 +15,7 @@ from typing import Any
 from ramerge.formats.files import read_json
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 
 CONFIG = "adapter_config.json"
 
@@ -131,7 +131,7 @@ class Settings:
         return found[0] if found else ()
 
 
-def read_settings(folder: Place) -> Settings:
+def read_settings(folder: Location) -> Settings:
     """Read an adapter's configuration.
 
     Raises:
@@ -196,7 +196,7 @@ def _refused(config: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _alphas(config: Mapping[str, Any], folder: Place) -> list[str]:
+def _alphas(config: Mapping[str, Any], folder: Location) -> list[str]:
     problems = []
     alpha, patterns = config.get("lora_alpha"), config.get("alpha_pattern") or {}
     if not _is_number(alpha):
@@ -216,7 +216,7 @@ def _alphas(config: Mapping[str, Any], folder: Place) -> list[str]:
     return problems
 
 
-def _no_alpha(folder: Place) -> str:
+def _no_alpha(folder: Location) -> str:
     """verl's merger wrote 0 up to version 0.7.0, and later where the trainer had not kept the alpha."""
     text = (
         "lora_alpha is 0, which makes the adapter change nothing. The merger of verl writes 0 where it does not know "

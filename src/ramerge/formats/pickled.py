@@ -11,14 +11,14 @@ from ramerge.formats.torchfile.load import View, load_file
 from ramerge.formats.views import tensor_of, without_ties
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place, Remote
+from ramerge.storage.location import Location, Remote
 from ramerge.tensors.tensor import Tensor
 
 INDEX = "pytorch_model.bin.index.json"
 ONE_FILE = "pytorch_model.bin"
 
 
-def find(folder: Place) -> Place | None:
+def find(folder: Location) -> Location | None:
     """The folder itself if it holds pickled weights."""
     return folder if (folder / ONE_FILE).exists() or (folder / INDEX).exists() else None
 
@@ -40,7 +40,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     return replace(found, tensors=tuple(kept), shards=shards, notes=notes)
 
 
-def tensors_of(path: Place) -> list[Tensor]:
+def tensors_of(path: Location) -> list[Tensor]:
     """The tensors of a file, in the order in which they were saved.
 
     Raises:

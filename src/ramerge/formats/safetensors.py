@@ -9,7 +9,7 @@ from ramerge.formats import drafts, live
 from ramerge.formats.files import open_files, read_index
 from ramerge.formats.format import Contents, Format, Opening
 from ramerge.foundation.errors import CheckpointError
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.header import Header, read_header
 from ramerge.tensors.tensor import Stored, Tensor
 
@@ -20,18 +20,18 @@ ONE_FILE = "model.safetensors"
 _OTHERS = ("adapter_model*.safetensors", "shard-*-model-*.safetensors")
 
 
-def find(folder: Place) -> Place | None:
+def find(folder: Location) -> Location | None:
     """The folder itself if it holds weights in safetensors files."""
     return folder if any((folder / name).exists() for name in (ONE_FILE, INDEX)) or _loose(folder) else None
 
 
-def _loose(folder: Place) -> list[str]:
+def _loose(folder: Location) -> list[str]:
     """Safetensors files without an index."""
     others = {path for pattern in _OTHERS for path in folder.glob(pattern)}
     return sorted(path.name for path in folder.glob("*.safetensors") if path not in others)
 
 
-def open_folder(folder: Place, opening: Opening) -> Contents:
+def open_folder(folder: Location, opening: Opening) -> Contents:
     """Read the headers, and check that index and files agree.
 
     Raises:
@@ -42,7 +42,7 @@ def open_folder(folder: Place, opening: Opening) -> Contents:
     return replace(open_files(folder, INDEX, files, listed, _weights_of, opening), warnings=warnings)
 
 
-def _weights_of(path: Place) -> list[Tensor]:
+def _weights_of(path: Location) -> list[Tensor]:
     """The tensors of a file that must be weights.
 
     Raises:
@@ -54,7 +54,7 @@ def _weights_of(path: Place) -> list[Tensor]:
     return _tensors(path, header)
 
 
-def tensors_of(path: Place) -> list[Tensor]:
+def tensors_of(path: Location) -> list[Tensor]:
     """The tensors of a file, in the order of their bytes.
 
     Raises:
@@ -63,14 +63,14 @@ def tensors_of(path: Place) -> list[Tensor]:
     return _tensors(path, read_header(path))
 
 
-def _tensors(path: Place, header: Header) -> list[Tensor]:
+def _tensors(path: Location, header: Header) -> list[Tensor]:
     return [
         Tensor(entry.name, entry.dtype, entry.shape, Stored(path, entry.begin, entry.end - entry.begin))
         for entry in header.entries
     ]
 
 
-def _weight_files(folder: Place) -> tuple[list[str], Mapping[str, str] | None]:
+def _weight_files(folder: Location) -> tuple[list[str], Mapping[str, str] | None]:
     """Names of the weight files, and the index's map of tensors to files; None without an index.
 
     The order of preference is that of transformers.
@@ -82,7 +82,7 @@ def _weight_files(folder: Place) -> tuple[list[str], Mapping[str, str] | None]:
     return _loose(folder), None
 
 
-def _two_models(folder: Place) -> Iterator[str]:
+def _two_models(folder: Location) -> Iterator[str]:
     """A warning about a file and an index of other files, of which programs take one or the other."""
     if not (folder / ONE_FILE).exists() or not (folder / INDEX).exists():
         return

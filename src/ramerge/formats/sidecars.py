@@ -14,7 +14,7 @@ from ramerge.formats.files import read_json
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import dumped
-from ramerge.storage.place import Place, relative
+from ramerge.storage.location import Location, relative
 from ramerge.tensors.embeddings import set_vocabulary, untie
 from ramerge.tensors.paths import leads_outside, linked_out
 
@@ -85,8 +85,8 @@ _DTYPE_KEYS = ("dtype", "torch_dtype")
 
 
 def companion_files(
-    base: Sequence[Place], tokenizer_from: Sequence[Place] = (), *, allow_outside_links: bool = False
-) -> dict[str, Place]:
+    base: Sequence[Location], tokenizer_from: Sequence[Location] = (), *, allow_outside_links: bool = False
+) -> dict[str, Location]:
     """Relative name to source of every file to copy.
 
     Args:
@@ -109,8 +109,8 @@ def companion_files(
     return chosen
 
 
-def _companions(directory: Place) -> Iterator[tuple[str, Place]]:
-    found: Iterator[Place] = directory.rglob("*")
+def _companions(directory: Location) -> Iterator[tuple[str, Location]]:
+    found: Iterator[Location] = directory.rglob("*")
     for path in sorted(found, key=str):
         name = relative(path, directory)
         hidden = any(part.startswith(".") for part in name.parts)
@@ -137,13 +137,13 @@ def has_tokenizer(names: Iterable[str]) -> bool:
 
 
 def companions_of(
-    files: Mapping[str, Place],
+    files: Mapping[str, Location],
     dtype: str | None,
     *,
     dequantised: bool = False,
     vocabulary: int | None = None,
     apart: bool = False,
-) -> Iterator[tuple[str, Place | str]]:
+) -> Iterator[tuple[str, Location | str]]:
     """The output's companions, by relative name: the file to copy byte for byte, or a text.
 
     `config.json` is changed only where it states something else than the output has.

@@ -83,7 +83,7 @@ def run_options(*names: str) -> Decorator:
 
 
 def _rows(names: Iterable[str]) -> Iterator[tuple[str, tuple[Any, Setting]]]:
-    """Keys such as `threads` or `upload.stage`, with default and setting."""
+    """Keys such as `threads` or `upload.staging_dir`, with default and setting."""
     own = {name: about for name, *about in settings_of(Options)}
     for name in names:
         if name in own:

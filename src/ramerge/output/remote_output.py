@@ -5,7 +5,7 @@ uploaded whole, and then removed here, so the staging directory stays small. Alo
 
     uploads     the run's name and what the place held when it began, then each shard that has arrived
 
-The rest is as in `checkpoint.stage`. A run that was killed resumes there: blocks in the journal are in a file here, or
+The rest is as in `output.staging`. A run that was killed resumes there: blocks in the journal are in a file here, or
 in a shard that has arrived.
 """
 
@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.foundation import store
-from ramerge.output.outputs import Out, free_bytes
-from ramerge.output.stage import Keeper, Output, Stage, built, discarded, hidden_folder, staged
+from ramerge.output.staging import OutputDir, ResumePolicy, StagingDir, build, build_local, discarded, hidden_folder
+from ramerge.output.targets import OutputTarget, free_bytes
 from ramerge.storage.bucket_upload import digest
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.storage.upload import UploadRun, UploadTarget
 
 _LOG = "uploads"
@@ -34,30 +34,34 @@ _SHARDS = 3
 
 
 @contextmanager
-def uploaded(upload: UploadTarget, *, overwrite: bool, keeper: Keeper | None = None) -> Iterator[RemoteStage]:
+def build_remote(
+    upload: UploadTarget, *, overwrite: bool, policy: ResumePolicy | None = None
+) -> Iterator[RemoteStagingDir]:
     """A new folder in the staging directory. What is in it at the end of the `with` block is uploaded and committed.
 
-    Signals, what an interrupted run leaves, and errors are as for `stage.staged`.
+    Signals, what an interrupted run leaves, and errors are as for `build_local`.
 
     Args:
         upload: the place.
         overwrite: whether what is there is replaced.
-        keeper: see `stage.staged`.
+        policy: see `build_local`.
 
     Raises:
         PlanError: the place holds something and `overwrite` is off.
         OutputError: another job writes there, or it or the staging directory cannot be written to.
     """
-    with built(RemoteOutput(upload), overwrite=overwrite, keeper=keeper) as stage:
-        assert isinstance(stage, RemoteStage)
-        yield stage
+    with build(RemoteOutputDir(upload), overwrite=overwrite, policy=policy) as staging:
+        assert isinstance(staging, RemoteStagingDir)
+        yield staging
 
 
-def made_at(out: Out, *, overwrite: bool, keeper: Keeper | None = None) -> AbstractContextManager[Stage]:
-    """A new folder for an output, local (`stage.staged`) or remote (`uploaded`)."""
+def build_output(
+    out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | None = None
+) -> AbstractContextManager[StagingDir]:
+    """A new folder for an output, local (`build_local`) or remote (`build_remote`)."""
     if isinstance(out, Path):
-        return staged(out, overwrite=overwrite, keeper=keeper)
-    return uploaded(out, overwrite=overwrite, keeper=keeper)
+        return build_local(out, overwrite=overwrite, policy=policy)
+    return build_remote(out, overwrite=overwrite, policy=policy)
 
 
 def work_of(upload: UploadTarget) -> Path:
@@ -71,10 +75,10 @@ def discard(upload: UploadTarget) -> list[str]:
     Raises:
         OutputError: a process on this machine writes there, or what is there cannot be removed.
     """
-    return discarded(RemoteOutput(upload))
+    return discarded(RemoteOutputDir(upload))
 
 
-def problems_of(upload: UploadTarget, inputs: Sequence[Place], needed: int, *, overwrite: bool) -> list[str]:
+def problems_of(upload: UploadTarget, inputs: Sequence[Location], needed: int, *, overwrite: bool) -> list[str]:
     """All problems with a remote output.
 
     Args:
@@ -88,7 +92,7 @@ def problems_of(upload: UploadTarget, inputs: Sequence[Place], needed: int, *, o
     if not os.access(folder, os.W_OK | os.X_OK):
         return [
             f"{staging}: no permission to write there; choose another folder for files until they are uploaded "
-            "(--stage)"
+            "(--staging-dir)"
         ]
     resumes = (work_of(upload) / _LOG).exists()
     return [*upload.problems(inputs, overwrite=overwrite, resumes=resumes), *room_problems(upload, needed)]
@@ -113,7 +117,7 @@ def room_problems(upload: UploadTarget, needed: int) -> list[str]:
         return []
     return [
         f"{upload}: needs {needed:,} bytes of disk in {upload.staging} for files until they are uploaded, but only "
-        f"{free:,} are free; choose another folder (--stage), or smaller files (--shard-size)"
+        f"{free:,} are free; choose another folder (--staging-dir), or smaller files (--shard-size)"
     ]
 
 
@@ -122,8 +126,8 @@ def free_here(upload: UploadTarget) -> int:
     return free_bytes(_local(upload))
 
 
-class RemoteStage(Stage):
-    """See `Stage`. A complete shard can be uploaded before the others are made.
+class RemoteStagingDir(StagingDir):
+    """See `StagingDir`. A complete shard can be uploaded before the others are made.
 
     Args:
         folder: the folder.
@@ -139,7 +143,7 @@ class RemoteStage(Stage):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """On another node, the folder: it writes, and this process uploads."""
-        return Stage, (self.folder, self._kept), {"_files": self.__getstate__()["_files"]}
+        return StagingDir, (self.folder, self._kept), {"_files": self.__getstate__()["_files"]}
 
     @property
     def arrived(self) -> Collection[str]:
@@ -217,7 +221,7 @@ def _append(path: Path, said: object) -> None:
         os.fsync(file.fileno())
 
 
-class RemoteOutput(Output):
+class RemoteOutputDir(OutputDir):
     """A remote place, and the folder in the staging directory."""
 
     def __init__(self, upload: UploadTarget) -> None:
@@ -226,19 +230,19 @@ class RemoteOutput(Output):
         self._upload = upload
         self._log = _UploadLog(self._work)
 
-    def _fits(self, keeper: Keeper, built: int | None, gone: Collection[str] = ()) -> bool:
+    def _fits(self, policy: ResumePolicy, built: int | None, gone: Collection[str] = ()) -> bool:
         self._log.read()  # now that no other process writes it
-        fits = self._log.is_begun and super()._fits(keeper, built, self._log.run.arrived)
+        fits = self._log.is_begun and super()._fits(policy, built, self._log.run.arrived)
         if fits and not self._upload.resumes(self._log.run):
-            keeper.reason = "what an earlier run had uploaded has changed there, or another job has completed since"
+            policy.reason = "what an earlier run had uploaded has changed there, or another job has completed since"
             fits = False
         return fits
 
     def _remove_all_but(self, kept: Collection[str]) -> None:
         super()._remove_all_but(set(kept) - self._log.run.arrived.keys())
 
-    def _made_stage(self, kept: Collection[str]) -> Stage:
-        return RemoteStage(self._new, kept, self._upload, self._log)
+    def _open_staging(self, kept: Collection[str]) -> StagingDir:
+        return RemoteStagingDir(self._new, kept, self._upload, self._log)
 
     def _refuse_occupied(self, overwrite: bool) -> None:
         if not self._continues:
@@ -246,9 +250,9 @@ class RemoteOutput(Output):
 
     def publish(self, overwrite: bool) -> None:
         """Upload the rest."""
-        assert isinstance(self._stage, RemoteStage)
-        self._stage.check()
-        self._stage.commit()
+        assert isinstance(self._staging, RemoteStagingDir)
+        self._staging.check()
+        self._staging.commit()
         self.placed = True
 
     def _is_placed(self) -> bool:
@@ -262,7 +266,7 @@ class RemoteOutput(Output):
         self._log.remove()
 
     def discard(self) -> list[str]:
-        """See `stage.discard`."""
+        """See `staging.discard`."""
         there = os.path.lexists(self._work)
         self._make()
         try:
@@ -275,7 +279,7 @@ class RemoteOutput(Output):
     def _words(self) -> str:
         staging = self._upload.staging
         is_usual = staging == store.folder("outputs")
-        return super()._words + ("" if is_usual else f" --stage {shlex.quote(str(staging))}")
+        return super()._words + ("" if is_usual else f" --staging-dir {shlex.quote(str(staging))}")
 
     def fate(self) -> str:
         """A phrase that says what is there now."""
@@ -283,7 +287,7 @@ class RemoteOutput(Output):
 
     def reason(self, error: OSError) -> str:
         """An error of the operating system, in the staging directory."""
-        return f"{super().reason(error)}; files lie in {self._out.parent} until they are uploaded (--stage)"
+        return f"{super().reason(error)}; files lie in {self._out.parent} until they are uploaded (--staging-dir)"
 
 
 def _local(upload: UploadTarget) -> Path:

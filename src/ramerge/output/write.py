@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.foundation.files import write_all
-from ramerge.output.stage import Stage
+from ramerge.output.staging import StagingDir
 from ramerge.tensors.header import encode_header
 
 MOST_OPEN = 64
@@ -47,17 +47,17 @@ def lay_out(name: str, entries: Sequence[tuple[str, str, Sequence[int], int]]) -
 
 
 class Written:
-    """Files of a stage, written at any offset by any thread.
+    """Files of a staging directory, written at any offset by any thread.
 
     At most `MOST_OPEN` are open at a time, or one for each writing thread, because a sweep may have more files than a
     process may open.
 
     Args:
-        stage: the folder.
+        staging: the folder.
     """
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, staging: StagingDir) -> None:
+        self._staging = staging
         self._open: OrderedDict[str, _Opened] = OrderedDict()
         self._lock = threading.Lock()
         self._dirty: set[str] = set()
@@ -127,7 +127,7 @@ class Written:
         """A file's descriptor. It stays open until too many files are open."""
         with self._lock:
             if name not in self._open:
-                self._open[name] = _Opened((open_file or self._stage.reopen)(name))
+                self._open[name] = _Opened((open_file or self._staging.reopen)(name))
             file = self._open[name]
             file.users += 1
             self._open.move_to_end(name)
@@ -154,7 +154,7 @@ class Writer(Written):
 
     def __init__(
         self,
-        stage: Stage,
+        staging: StagingDir,
         shards: Sequence[Shard],
         before_sync: Callable[[], Callable[[], None]] | None = None,
         pause: float = 0.0,
@@ -162,7 +162,7 @@ class Writer(Written):
         """Create and allocate the files.
 
         Args:
-            stage: the folder.
+            staging: the folder.
             shards: the files.
             before_sync: called before what was written so far is brought to the disk; gives a function that is called
                 after that.
@@ -172,7 +172,7 @@ class Writer(Written):
         Raises:
             OSError: the disk is full or fails.
         """
-        super().__init__(stage)
+        super().__init__(staging)
         self._before_sync = before_sync or (lambda: lambda: None)
         self._sizes = {shard.name: shard.file_bytes for shard in shards}
         self._pause = pause
@@ -180,8 +180,8 @@ class Writer(Written):
         self._failure: OSError | None = None
         try:
             for shard in shards:
-                with self._opened(shard.name, stage.create) as descriptor:
-                    if stage.reserves:
+                with self._opened(shard.name, staging.create) as descriptor:
+                    if staging.reserves:
                         _reserve(descriptor, shard.file_bytes)
                     os.ftruncate(descriptor, shard.file_bytes)
                     write_all(descriptor, memoryview(shard.header), 0)
@@ -192,7 +192,7 @@ class Writer(Written):
         self._flusher.start()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Written, (self._stage,)
+        return Written, (self._staging,)
 
     def finish(self) -> None:
         """Wait until everything is on the disk.
@@ -204,7 +204,7 @@ class Writer(Written):
         self.check()
         for name, size in self._sizes.items():
             with self._opened(name) as descriptor:
-                self._stage.finish(name, descriptor, size)
+                self._staging.finish(name, descriptor, size)
 
     def release(self, name: str) -> None:
         """Bring a complete file to the disk, and let go of it: it may be removed then.
@@ -214,7 +214,7 @@ class Writer(Written):
         """
         with self._syncing:
             with self._opened(name) as descriptor:
-                self._stage.finish(name, descriptor, self._sizes.pop(name))
+                self._staging.finish(name, descriptor, self._sizes.pop(name))
             self._released.add(name)
             with self._lock:
                 if (file := self._open.pop(name, None)) is not None:

@@ -13,7 +13,7 @@ from ramerge.formats.encodings.decode import stated_dtype
 from ramerge.foundation.text import message
 from ramerge.methods.base import Statistic
 from ramerge.output import remote_output
-from ramerge.output.outputs import Out, free_bytes, problems_of
+from ramerge.output.targets import OutputTarget, free_bytes, problems_of
 from ramerge.planning import cached_counts, checks
 from ramerge.planning.duration import seconds
 from ramerge.planning.findings import Findings, gathered
@@ -36,7 +36,7 @@ from ramerge.tensors.tensor import Tensor
 
 def make_plan(
     points: Sequence[Point],
-    out: Out | None = None,
+    out: OutputTarget | None = None,
     *,
     threads: int | None = None,
     max_memory: int | str | None = None,

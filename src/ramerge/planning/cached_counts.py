@@ -22,7 +22,7 @@ from ramerge.foundation import store
 from ramerge.methods.base import Counted, Statistic
 from ramerge.planning.model import TensorPlan
 from ramerge.recipe.points import Point
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.identity import Identity
 
 KIND = "counts"
@@ -31,11 +31,11 @@ SETTLED_SECONDS = 2.0
 Totals = NDArray[np.int64]
 
 
-def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Place, Identity]) -> bytes | None:
+def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Location, Identity]) -> bytes | None:
     """A digest of everything that counts of these tensors depend on; None if a file was written too recently."""
-    read: dict[Place, tuple[str, Identity]] = {}
+    read: dict[Location, tuple[str, Identity]] = {}
 
-    def named(path: Place) -> tuple[str, Identity]:
+    def named(path: Location) -> tuple[str, Identity]:
         if path not in read:
             read[path] = str(path.resolve()), files[path]
         return read[path]
@@ -48,11 +48,11 @@ def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Place, Identity]) ->
     return digest.digest() if time.time_ns() - youngest > SETTLED_SECONDS * 1e9 else None
 
 
-def fingerprint(value: Any, named: Callable[[Place], object]) -> object:
+def fingerprint(value: Any, named: Callable[[Location], object]) -> object:
     """A tensor, its origin, and everything inside of that, as plain values; files as `named` gives them."""
     if isinstance(value, str | int | None):
         return value
-    if isinstance(value, Place):
+    if isinstance(value, Location):
         return named(value)
     if isinstance(value, tuple):
         return tuple([fingerprint(item, named) for item in value])

@@ -22,7 +22,7 @@ from ramerge.recipe.document import Key
 from ramerge.recipe.layers import counts_of
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
 
 _MOST_SHARDS = 10_000
@@ -130,7 +130,7 @@ def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs, findings: Fi
     findings.notes.append(f"the base has no tokenizer files, so the output has none; {advice}")
 
 
-def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Place, findings: Findings) -> None:
+def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location, findings: Findings) -> None:
     """Refuse rules that catch no tensor. Note how many tensors the others catch."""
     counts = caught(recipe, tensors)
     if len(counts) > _MOST_RULES:
@@ -286,7 +286,7 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
 
 def find_companions(
     inputs: OpenedInputs, recipe: Recipe, shards: Sequence[Shard], findings: Findings, chosen: str | None
-) -> dict[str, Place]:
+) -> dict[str, Location]:
     """Relative name to source of the files to copy; the tokenizer is that of the agent `chosen`, if there is one."""
     assert inputs.opened_base is not None
     base = inputs.opened_base.metadata_folder

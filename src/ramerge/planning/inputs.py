@@ -15,8 +15,8 @@ from ramerge.planning.findings import Findings
 from ramerge.recipe.document import Document
 from ramerge.recipe.model import Recipe
 from ramerge.recipe.paths import remote
+from ramerge.storage.location import Location
 from ramerge.storage.models import FoundModel, resolve, resolve_all
-from ramerge.storage.place import Place
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.embeddings import untied
 from ramerge.tensors.identity import Identity
@@ -73,7 +73,7 @@ class OpenedInputs:
         return bool(self.opened_base) and agents and len(self.opened_importances) == len(self.importances)
 
     @property
-    def files(self) -> dict[Place, Identity]:
+    def files(self) -> dict[Location, Identity]:
         """The identity of every opened file at that time."""
         return {path: identity for checkpoint in self.opened for path, identity in checkpoint.files.items()}
 
@@ -85,7 +85,7 @@ class OpenedInputs:
         return base | {name: checkpoint.title for name, checkpoint in self.opened_agents.items()}
 
     @property
-    def folders(self) -> list[Place]:
+    def folders(self) -> list[Location]:
         """The folders of base and agents that were found."""
         return [folder for model in (self.base, *self.agents.values()) for folder in model.folders]
 
@@ -218,7 +218,7 @@ def _refuse_base_as_agent(base: FoundModel, agents: Mapping[str, FoundModel], fi
 
 def _warn_of_same_folders(agents: Mapping[str, FoundModel], findings: Findings) -> None:
     """Warn of agents that are the same folder, which is rarely intended."""
-    found: dict[tuple[Place, ...], list[str]] = {}
+    found: dict[tuple[Location, ...], list[str]] = {}
     for name, model in agents.items():
         if model.folders:
             found.setdefault(_places(model), []).append(name)
@@ -228,5 +228,5 @@ def _warn_of_same_folders(agents: Mapping[str, FoundModel], findings: Findings) 
             findings.warn(f"{' and '.join(names)} are the same folder, {place}; is one of them the wrong checkpoint?")
 
 
-def _places(model: FoundModel) -> tuple[Place, ...]:
+def _places(model: FoundModel) -> tuple[Location, ...]:
     return tuple(folder.resolve() for folder in model.folders)

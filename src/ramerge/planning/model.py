@@ -16,13 +16,13 @@ from ramerge.kernels.piece import arithmetic, computed
 from ramerge.methods.base import Counted, Layer, Statistic
 from ramerge.methods.moved import ORDERED, absolute
 from ramerge.methods.registry import Method
-from ramerge.output.outputs import Out
+from ramerge.output.targets import OutputTarget
 from ramerge.output.write import Shard
 from ramerge.recipe.layers import layer_of
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
+from ramerge.storage.location import Location
 from ramerge.storage.models import FoundModel
-from ramerge.storage.place import Place
 from ramerge.tensors import scaled
 from ramerge.tensors.arena import room
 from ramerge.tensors.checkpoint import Checkpoint
@@ -333,8 +333,8 @@ class PlannedContents:
     tensors: tuple[TensorPlan, ...] = field(default=(), repr=False)
     shards: tuple[Shard, ...] = field(default=(), repr=False)
     ties: tuple[Tie, ...] = field(default=(), repr=False)
-    companions: Mapping[str, Place] = field(default_factory=dict, repr=False)
-    files: Mapping[Place, Identity] = field(default_factory=dict, repr=False)
+    companions: Mapping[str, Location] = field(default_factory=dict, repr=False)
+    files: Mapping[Location, Identity] = field(default_factory=dict, repr=False)
     rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
     predicted: bool = False
     digest: bytes | None = field(default=None, repr=False)
@@ -372,7 +372,7 @@ class MergePlan(PlannedContents):
     """
 
     points: tuple[Point, ...]
-    out: Out | None
+    out: OutputTarget | None
     overwrite: bool
     in_memory: bool
     base: FoundModel

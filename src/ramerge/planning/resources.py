@@ -13,7 +13,7 @@ from ramerge.planning.inputs import OpenedInputs
 from ramerge.planning.model import PlannedContents, Resources, TensorPlan
 from ramerge.recipe.model import parse_size
 from ramerge.recipe.points import Point
-from ramerge.storage.place import Remote
+from ramerge.storage.location import Remote
 from ramerge.tensors.reader import AHEAD_BYTES
 
 # Resident memory of the process without buffers: Python, NumPy, numba, the compilation of kernels, which grows with the

@@ -15,7 +15,7 @@ from typing import Any
 
 from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.jsontext import JsonLimits, parse
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.paths import leads_outside
 
@@ -100,7 +100,7 @@ class TokenReader:
                 return template.strip() if isinstance(template, str) else json.dumps(template, sort_keys=True)
         return None
 
-    def _find(self, model: Checkpoint, name: str) -> Place | None:
+    def _find(self, model: Checkpoint, name: str) -> Location | None:
         for folder in (*reversed(model.tokenizers), model.metadata_folder):
             path = folder / name
             if path.is_file() and (self.allow_outside_links or not leads_outside(path, folder)):

@@ -31,7 +31,7 @@ from ramerge.foundation.errors import EvaluationError, OutputError, reason
 from ramerge.foundation.files import lock, write_file
 from ramerge.foundation.jsontext import JsonLimits, dumped, read
 from ramerge.foundation.text import brief
-from ramerge.output.outputs import path_of
+from ramerge.output.targets import path_of
 from ramerge.selection.scores import Measure, Scores, of_items
 
 _FILE = JsonLimits(size=1 << 28, signs=1 << 26)

@@ -22,9 +22,9 @@ from ramerge.foundation.errors import OutputError, OutputWarning, PlanError
 from ramerge.foundation.jsontext import RECORD, dumped, parse
 from ramerge.storage.delta_index import COMPANIONS, signed
 from ramerge.storage.delta_index import INDEX as DELTA_INDEX
+from ramerge.storage.location import Location, Remote
 from ramerge.storage.objects import Bucket
 from ramerge.storage.own_files import RECORDS, SWEEP, holds_another, model_inside
-from ramerge.storage.place import Place, Remote
 from ramerge.storage.upload import (
     INDEX_ENDING,
     DefeatedError,
@@ -63,7 +63,7 @@ class BucketUpload(UploadTarget):
 
     # --- before the merge ---------------------------------------------------------------------------------------------
 
-    def problems(self, inputs: Sequence[Place], *, overwrite: bool, resumes: bool) -> list[str]:
+    def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
         """See `UploadTarget`."""
         for each in inputs:
             if isinstance(each, Remote) and _overlap(self.address, each.storage.address):

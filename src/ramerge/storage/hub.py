@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.text import shown
+from ramerge.foundation.typing import override
 from ramerge.storage import client
 from ramerge.storage.storage import Storage, Version
 
@@ -70,12 +71,12 @@ class Hub(Storage):
     def __reduce__(self) -> tuple[Any, ...]:
         return _arrived, (self._name, self._commit, dict(self._files))
 
+    @override
     def files(self) -> Mapping[str, Version]:
-        """See `Storage`."""
         return self._files
 
+    @override
     def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-        """See `Storage`."""
         if (path := self._cached.get(key)) is not None:
             yield from _chunks_of(path, start, stop)
             return

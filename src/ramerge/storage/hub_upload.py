@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ramerge.foundation.errors import CheckpointError, OutputError, PlanError, RamergeError, SendError
 from ramerge.foundation.text import shown, without_secrets
 from ramerge.storage import hub
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.storage.upload import DefeatedError, UploadRun, UploadTarget
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class HubUpload(UploadTarget):
         self.staging = staging
         self._public = public
 
-    def problems(self, inputs: Sequence[Place], *, overwrite: bool, resumes: bool) -> list[str]:
+    def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
         """See `UploadTarget`. Inputs are of a commit, so that what is written to the same repository changes none."""
         try:
             with self._in_words():

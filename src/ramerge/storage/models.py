@@ -19,7 +19,7 @@ from ramerge.foundation.errors import CheckpointError, DownloadNote, reason
 from ramerge.foundation.extras import install
 from ramerge.foundation.text import NOT_UTF8, is_unicode, quoted
 from ramerge.storage import hub
-from ramerge.storage.place import Place, Remote
+from ramerge.storage.location import Location, Remote
 from ramerge.storage.schemes import is_remote, on_hub, open_remote
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
@@ -40,7 +40,7 @@ class FoundModel:
     """
 
     written: str
-    directory: Place | None
+    directory: Location | None
     hub_id: str | None = None
     revision: str | None = None
     adapters: tuple[FoundModel, ...] = ()
@@ -51,7 +51,7 @@ class FoundModel:
         return (replace(self, adapters=()), *self.adapters)
 
     @property
-    def folders(self) -> tuple[Place, ...]:
+    def folders(self) -> tuple[Location, ...]:
         """The folders of all parts that were found."""
         return tuple(part.directory for part in self.parts if part.directory is not None)
 
@@ -62,7 +62,7 @@ class FoundModel:
         return "+".join([own, *(adapter.spelled_out for adapter in self.adapters)])
 
     @property
-    def folder(self) -> Place:
+    def folder(self) -> Location:
         """The folder of a model that was found."""
         assert self.directory is not None, self.written
         return self.directory

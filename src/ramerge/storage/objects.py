@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.foundation.errors import CheckpointError, RamergeError
+from ramerge.foundation.typing import override
 from ramerge.storage import client
 from ramerge.storage.storage import Storage, Version
 from ramerge.storage.upload import INDEX_ENDING, is_shard_of_run
@@ -191,8 +192,8 @@ class Objects(Storage):
     def __reduce__(self) -> tuple[Any, ...]:
         return _arrived, (*self._named, dict(self.files()))
 
+    @override
     def files(self) -> Mapping[str, Version]:
-        """See `Storage`."""
         with self._lock:
             return self._files
 
@@ -206,8 +207,8 @@ class Objects(Storage):
             )
         return found
 
+    @override
     def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-        """See `Storage`."""
         return self._bucket.chunks(key, self.files()[key], start, stop)
 
 

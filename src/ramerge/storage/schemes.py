@@ -10,8 +10,8 @@ from ramerge.foundation.errors import CheckpointError, SendError
 from ramerge.foundation.text import without_secrets
 from ramerge.storage.bucket_upload import BucketUpload
 from ramerge.storage.hub_upload import HubUpload
+from ramerge.storage.location import Remote
 from ramerge.storage.objects import Objects, open_bucket
-from ramerge.storage.place import Remote
 from ramerge.storage.storage import Storage
 from ramerge.storage.upload import UploadTarget
 from ramerge.storage.web import Web

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ramerge.foundation.errors import OutputError
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 
 INDEX_ENDING = ".safetensors.index.json"
 _WEIGHTS = ".safetensors"
@@ -90,7 +90,7 @@ class UploadTarget(ABC):
         return self.address
 
     @abstractmethod
-    def problems(self, inputs: Sequence[Place], *, overwrite: bool, resumes: bool) -> list[str]:
+    def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
         """Why no model can be uploaded there, as far as this is known without writing anything.
 
         Args:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.typing import override
 from ramerge.storage import client
 from ramerge.storage.storage import Storage, Version
 
@@ -77,14 +78,14 @@ class Web(Storage):
             raise CheckpointError(self._denied)
         return found
 
+    @override
     def expect(self, keys: Iterable[str]) -> None:
-        """See `Storage`."""
         with self._lock, ThreadPoolExecutor(_AT_ONCE) as pool:
             missing = [key for key in keys if key not in self._found]
             self._found |= zip(missing, pool.map(self._ask, missing), strict=True)
 
+    @override
     def find(self, key: str) -> Version | None:
-        """See `Storage`."""
         with self._lock:
             if key not in self._found:
                 self._found[key] = self._ask(key)
@@ -105,8 +106,8 @@ class Web(Storage):
         self._denied = f"{place}: access is denied; {_ACCESS}"
         return None
 
+    @override
     def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-        """See `Storage`."""
         version = self.find(key)
         place = f"{self.address}/{key}"
         if version is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.identity import Identity
 from ramerge.tensors.tensor import Tensor
 
@@ -58,21 +58,21 @@ class Checkpoint:
         needs_base: whether the folder holds changes of another model.
     """
 
-    directory: Place
+    directory: Location
     format: str
     title: str
     tensors: Mapping[str, Tensor]
     shards: Mapping[str, tuple[str, ...]]
     config: Mapping[str, Any]
-    metadata_folder: Place
-    files: Mapping[Place, Identity]
+    metadata_folder: Location
+    files: Mapping[Location, Identity]
     notes: tuple[str, ...] = ()
     quantised: Quantised | None = None
     warnings: tuple[str, ...] = ()
-    tokenizers: tuple[Place, ...] = ()
+    tokenizers: tuple[Location, ...] = ()
     vocabulary: int | None = None
     untied: bool = False
-    companions: Mapping[str, Place] | None = None
+    companions: Mapping[str, Location] | None = None
     lineage: tuple[str, ...] = ()
-    delta: Place | None = None
+    delta: Location | None = None
     needs_base: bool = False

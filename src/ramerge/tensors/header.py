@@ -24,7 +24,7 @@ from ramerge.foundation.dtypes import BITS
 from ramerge.foundation.errors import AGAIN, CheckpointError, reason
 from ramerge.foundation.jsontext import JsonLimits, Pairs, parse
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 
 # A file with 130,000 tensors whose names have a hundred characters needs less. The safetensors library accepts headers
 # of 100 MB, for which Python would need gigabytes.
@@ -57,7 +57,7 @@ class Header:
     file_bytes: int
 
 
-def read_header(path: Place) -> Header:
+def read_header(path: Location) -> Header:
     """Read and check the header of a safetensors file.
 
     Raises:
@@ -89,7 +89,7 @@ def read_header(path: Place) -> Header:
     return parse_header(path, text, 8 + length, size)
 
 
-def header_bytes(path: Place) -> bytes:
+def header_bytes(path: Location) -> bytes:
     """The first bytes of a safetensors file, up to its tensors.
 
     Raises:
@@ -110,7 +110,7 @@ _MOST_KNOWN_BYTES = 32_000_000
 _knowing = threading.Lock()
 
 
-def parse_header(path: Place, text: bytes, data_start: int, file_bytes: int) -> Header:
+def parse_header(path: Location, text: bytes, data_start: int, file_bytes: int) -> Header:
     """Check the text of a header.
 
     Args:
@@ -135,7 +135,7 @@ def parse_header(path: Place, text: bytes, data_start: int, file_bytes: int) -> 
     return header
 
 
-def _parsed(path: Place, text: bytes, data_start: int, file_bytes: int) -> Header:
+def _parsed(path: Location, text: bytes, data_start: int, file_bytes: int) -> Header:
     document = _load_json(path, text)
     metadata = document.pop("__metadata__", None)
     problems = []
@@ -160,7 +160,7 @@ def _parsed(path: Place, text: bytes, data_start: int, file_bytes: int) -> Heade
     return Header(tuple(entries), metadata or {}, file_bytes)
 
 
-def _load_json(path: Place, text: bytes) -> dict[str, Any]:
+def _load_json(path: Location, text: bytes) -> dict[str, Any]:
     duplicates: list[str] = []
 
     def repeated(pairs: Pairs) -> None:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import xxhash
 
 from ramerge.foundation.errors import CheckpointError, reason
-from ramerge.storage.place import Place, Remote
+from ramerge.storage.location import Location, Remote
 from ramerge.storage.storage import Version
 
 # A file's times advance in steps: ticks of the kernel's clock, at most 10 ms; or up to two seconds on file systems that
@@ -72,7 +72,7 @@ def identity_of(descriptor: int) -> FileIdentity:
     return FileIdentity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def identify(paths: Iterable[Place]) -> dict[Place, Identity]:
+def identify(paths: Iterable[Location]) -> dict[Location, Identity]:
     """The identities of files, with samples of those on this machine. Every later write changes a file's identity.
 
     A second write in the same tick of the clock does not change the times. So a file that was written just now is
@@ -89,7 +89,7 @@ def identify(paths: Iterable[Place]) -> dict[Place, Identity]:
     return {path: _sampled(path, identity) for path, identity in found.items()}
 
 
-def check_unchanged(files: Mapping[Place, Identity]) -> None:
+def check_unchanged(files: Mapping[Location, Identity]) -> None:
     """Refuse files that have changed. Files elsewhere are not asked for: every read of them was bound to a version.
 
     Raises:
@@ -99,12 +99,12 @@ def check_unchanged(files: Mapping[Place, Identity]) -> None:
         raise CheckpointError(problems)
 
 
-def has_changed(path: Place) -> str:
+def has_changed(path: Location) -> str:
     """The message about a file that has changed."""
     return f"{path}: has changed since it was first read; run this again when no program writes to it any more"
 
 
-def is_another(path: Place, found: FileIdentity, wanted: Identity) -> str:
+def is_another(path: Location, found: FileIdentity, wanted: Identity) -> str:
     """The message about a file that another machine sees differently."""
     planned = f"{wanted.nbytes:,} bytes, written {_date(wanted)}" if isinstance(wanted, FileIdentity) else str(wanted)
     return (
@@ -124,7 +124,7 @@ def _unsettled_seconds(identity: FileIdentity) -> float:
     return min(tick, tick - (time.time_ns() - identity.latest_ns) / _SECOND)
 
 
-def _is(path: Place, identity: Identity) -> bool:
+def _is(path: Location, identity: Identity) -> bool:
     if isinstance(path, Remote):
         return True
     try:
@@ -133,7 +133,7 @@ def _is(path: Place, identity: Identity) -> bool:
         return False
 
 
-def _any_identity(path: Place) -> Identity:
+def _any_identity(path: Location) -> Identity:
     return path.version() if isinstance(path, Remote) else _identity(path)
 
 
@@ -142,7 +142,7 @@ def _identity(path: Path) -> FileIdentity:
         return identity_of(descriptor)
 
 
-def _sampled(path: Place, identity: Identity) -> Identity:
+def _sampled(path: Location, identity: Identity) -> Identity:
     """With the digest of pages at regular distances; of all pages of a small file."""
     if isinstance(path, Remote) or not isinstance(identity, FileIdentity):
         return identity

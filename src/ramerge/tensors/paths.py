@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path, PurePosixPath
 
-from ramerge.storage.place import Place, Remote
+from ramerge.storage.location import Location, Remote
 
 
 def climbs_out(name: str) -> bool:
@@ -19,12 +19,12 @@ def is_too_long(name: str) -> bool:
     return len(name) > 1024 or any(len(part.encode()) > 255 for part in PurePosixPath(name).parts)
 
 
-def target(path: Place) -> Place:
+def target(path: Location) -> Location:
     """The target of a path. Links that form a circle are their own target; elsewhere there are no links."""
     return path if isinstance(path, Remote) else Path(os.path.realpath(path))
 
 
-def linked_out(path: Place) -> str:
+def linked_out(path: Location) -> str:
     """The message about a link that `leads_outside`."""
     return (
         f"{path}: links to {target(path)}, outside the checkpoint; if you trust it, set allow.outside_links: true in "
@@ -32,7 +32,7 @@ def linked_out(path: Place) -> str:
     )
 
 
-def leads_outside(path: Place, directory: Place) -> bool:
+def leads_outside(path: Location, directory: Location) -> bool:
     """Whether a link in `directory` points to a file outside of it.
 
     The files in `snapshots/<revision>` of the hub's cache, and in folders there, are links into its folder `blobs`.

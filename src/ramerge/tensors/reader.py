@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.machine import processors
-from ramerge.storage.place import Place, Remote
+from ramerge.storage.location import Location, Remote
 from ramerge.storage.storage import Stream
 from ramerge.tensors.arena import Arena
 from ramerge.tensors.identity import FileIdentity, Identity, has_changed, identity_of, is_another, is_same_elsewhere
@@ -43,7 +43,7 @@ AHEAD_BYTES = _ANSWERS * _AHEAD
 """What a reader holds of a file elsewhere of which it reads small pieces (`Origin.ahead`)."""
 
 
-def threads_for(files: Iterable[Place]) -> int:
+def threads_for(files: Iterable[Location]) -> int:
     """How many threads keep processors and storages busy: one more than processors, because reads are waited for.
 
     Requests elsewhere take so long that many must be under way, and threads that wait cost little.
@@ -69,7 +69,7 @@ class Wanted(NamedTuple):
     If there is a `stream`, these are the next bytes that it gives.
     """
 
-    path: Place
+    path: Location
     position: int
     out: NDArray[np.uint8]
     stream: Stream | None = None
@@ -128,9 +128,9 @@ class Files:
     by that machine's own identity once a file has been opened.
     """
 
-    def __init__(self, identities: Mapping[Place, Identity] = MappingProxyType({})) -> None:
+    def __init__(self, identities: Mapping[Location, Identity] = MappingProxyType({})) -> None:
         self._identities = dict(identities)
-        self._unseen: set[Place] = set()  # by this machine
+        self._unseen: set[Location] = set()  # by this machine
         self._files: dict[Path, _File] = {}  # in the order of their last use
         self._freed = threading.Condition()
 
@@ -153,7 +153,7 @@ class Files:
             os.close(file.descriptor)
         self._files = {}
 
-    def fill(self, path: Place, position: int, out: NDArray[np.uint8]) -> None:
+    def fill(self, path: Location, position: int, out: NDArray[np.uint8]) -> None:
         """Fill `out` (uint8, contiguous) with a file's bytes from byte `position` on.
 
         Raises:
@@ -266,7 +266,7 @@ def _cut(extent: _Extent | None) -> Iterator[_Extent]:
             yield extent._replace(begin=begin, end=min(begin + _AHEAD, extent.end))
 
 
-def _arrived(identities: Mapping[Place, Identity]) -> Files:
+def _arrived(identities: Mapping[Location, Identity]) -> Files:
     """The files as another machine opens them."""
     files = Files(identities)
     files._unseen = set(identities)
@@ -297,7 +297,7 @@ class Reader:
         self._held: dict[int, NDArray[np.uint8]] = {}
         self._digests: dict[tuple[int, int, int], bytes] = {}
         self._streams: dict[tuple[int, int], Stream] = {}
-        self._ahead: dict[Place, _Ahead] = {}
+        self._ahead: dict[Location, _Ahead] = {}
 
     def expect(self, spans: Iterable[Span]) -> None:
         """Hear which blocks come next. What follows one another in a file elsewhere is one request for all of them."""
@@ -318,7 +318,7 @@ class Reader:
                 ends[path, end] = self._streams[id(tensor), start] = stream
         self._ahead = {path: _Ahead(_together(sorted(extents))) for path, extents in pieces.items()}
 
-    def fill(self, path: Place, position: int, out: NDArray[np.uint8]) -> None:
+    def fill(self, path: Location, position: int, out: NDArray[np.uint8]) -> None:
         """As `Files.fill`, but from an answer to one request for several pieces where `expect` has heard of them.
 
         Raises:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.foundation.dtypes import FLOATS, itemsize
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 
 if TYPE_CHECKING:
     from ramerge.tensors.reader import Reader
@@ -75,7 +75,7 @@ class Stored(Origin):
         nbytes: how many.
     """
 
-    path: Place
+    path: Location
     offset: int
     nbytes: int
 
@@ -129,7 +129,7 @@ class Tensor:
         return self.elements * itemsize(self.dtype)
 
     @property
-    def path(self) -> Place:
+    def path(self) -> Location:
         """A file that holds it, or a part of it; the adapter's for what an adapter changes."""
         return next(self.origin.leaves()).path
 

@@ -36,7 +36,7 @@ from ramerge.engine.execute import execute
 from ramerge.engine.executors.ray import RayExecutor, connected
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.output.remote_output import _local
-from ramerge.output.stage import hidden_folder
+from ramerge.output.staging import hidden_folder
 from ramerge.planning import sample
 from ramerge.recipe.document import document_of
 from ramerge.storage.schemes import open_upload
@@ -154,13 +154,13 @@ class InBucket(Place):
     Args:
         server: has the bucket.
         name: of its folder there.
-        stage: where files lie until they are sent.
+        staging: where files lie until they are sent.
     """
 
-    def __init__(self, server: seaweed.Server, name: str, stage: Path) -> None:
-        self._server, self._folder, self._stage = server, name, stage
+    def __init__(self, server: seaweed.Server, name: str, staging: Path) -> None:
+        self._server, self._folder, self._staging = server, name, staging
         self.name = f"s3://{seaweed.BUCKET}/{name}"
-        self.work = hidden_folder(_local(open_upload(self.name, stage, public=False)))
+        self.work = hidden_folder(_local(open_upload(self.name, staging, public=False)))
 
     def files(self) -> dict[str, bytes]:
         """See `Place`, under the names of a local output."""
@@ -174,7 +174,7 @@ class InBucket(Place):
     def clear(self) -> None:
         """See `Place`."""
         obstore.delete(self._server.bucket(), [f"{self._folder}/{name}" for name in self._server.files(self._folder)])
-        shutil.rmtree(self._stage, ignore_errors=True)
+        shutil.rmtree(self._staging, ignore_errors=True)
 
     def is_no_model(self, files: Mapping[str, bytes]) -> bool:
         """See `Place`: no index names shards of a run, which a local output of one file does not have."""
@@ -182,7 +182,7 @@ class InBucket(Place):
 
     def left(self) -> list[str]:
         """See `Place`."""
-        here = [str(path) for path in self._stage.rglob("*")] if self._stage.exists() else []
+        here = [str(path) for path in self._staging.rglob("*")] if self._staging.exists() else []
         files = self._server.files(self._folder)
         strays = {name for name in files if is_shard_of_run(name)} - shards_of(files)
         return [*here, *strays]
@@ -197,7 +197,7 @@ class Job:
     executor: str
     out: str
     address: str = ""
-    stage: str | None = None
+    staging_dir: str | None = None
 
     @property
     def log(self) -> Path:
@@ -216,7 +216,7 @@ class Job:
             source = (
                 json.loads((folder / ("large" if command.large else "") / "recipe.json").read_text()) | command.recipe
             )
-        plan = planned(source, self.out, cache=False, overwrite=True, stage=self.stage, **command.options)
+        plan = planned(source, self.out, cache=False, overwrite=True, staging_dir=self.staging_dir, **command.options)
         seconds, block = PACE[self.executor]
         block = _LARGE_BLOCK if command.large else block
         plan = replace(plan, resources=replace(plan.resources, block_elements=block, workers=WORKERS))
@@ -245,7 +245,7 @@ class Job:
 
         run.chosen_executor, run.compare = chosen, compared
         cluster = ramerge.Ray(address=self.address) if self.executor == "ray" else None
-        options = ramerge.Options(overwrite=True, upload=ramerge.Upload(stage=self.stage), ray=cluster)
+        options = ramerge.Options(overwrite=True, upload=ramerge.Upload(staging_dir=self.staging_dir), ray=cluster)
         ramerge.delta(base, agent, self.out, options=options)
 
     def start(self) -> int:
@@ -394,11 +394,11 @@ class _Rounds:
     def _place(self, name: str) -> Place:
         if self._server is None:
             return Place(self._folder / name)
-        return InBucket(self._server, name, self._folder / "stage")
+        return InBucket(self._server, name, self._folder / "staging")
 
     def _job(self, command: str, place: Place) -> Job:
-        stage = str(self._folder / "stage") if self._server is not None else None
-        return Job(str(self._folder), command, self._executor, place.name, self._address, stage)
+        staging = str(self._folder / "staging") if self._server is not None else None
+        return Job(str(self._folder), command, self._executor, place.name, self._address, staging)
 
     def _clear(self, place: Place) -> None:
         place.clear()

@@ -24,7 +24,7 @@ from ramerge.engine.executors.executor import Unrecorded
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.foundation.errors import ContinueNote, RayError
 from ramerge.methods.registry import METHODS
-from ramerge.output.stage import Stage, hidden_folder
+from ramerge.output.staging import StagingDir, hidden_folder
 from ramerge.output.write import Writer, lay_out
 from ramerge.tensors.identity import identify
 from ramerge.tensors.reader import Files
@@ -345,7 +345,7 @@ def test_files_open_themselves_again_on_another_machine(tmp_path: Path) -> None:
 
 def test_outputs_open_themselves_again_on_another_machine(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
-    stage, shard = Stage(tmp_path / "new"), lay_out("s", [("w", "U8", (4,), 4)])
+    stage, shard = StagingDir(tmp_path / "new"), lay_out("s", [("w", "U8", (4,), 4)])
     writer = Writer(stage, [shard])
     there = pickle.loads(pickle.dumps(writer))  # noqa: S301
     there.write("s", shard.offsets["w"], np.frombuffer(b"abcd", np.uint8))

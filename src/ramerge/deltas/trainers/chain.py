@@ -13,7 +13,7 @@ from ramerge.deltas.trainers.link import Link
 from ramerge.formats import safetensors
 from ramerge.formats.format import Opening
 from ramerge.foundation.errors import CheckpointError
-from ramerge.storage.place import Place, Remote
+from ramerge.storage.location import Location, Remote
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.paths import leads_outside, linked_out
 
@@ -36,9 +36,9 @@ class TrainerLayout:
     name: str
     title: str
     pattern: re.Pattern[str]
-    inside: Callable[[Place], str | None]
+    inside: Callable[[Location], str | None]
     read: Callable[[Path, Opening], Link]
-    version_of: Callable[[Place], int | None]
+    version_of: Callable[[Location], int | None]
 
     def versions(self, parent: Path) -> dict[int, Path]:
         """The folders of versions in a folder, by number.
@@ -60,12 +60,12 @@ class TrainerLayout:
             found[number] = path
         return found
 
-    def number(self, folder: Place) -> int | None:
+    def number(self, folder: Location) -> int | None:
         """The number in a folder's name."""
         match = self.pattern.fullmatch(folder.name)
         return int(match[1]) if match else None
 
-    def find(self, folder: Place) -> Place | None:
+    def find(self, folder: Location) -> Location | None:
         """The folder with a delta: this one, or the newest version in it, unless it holds a model beside these."""
         if (name := self.inside(folder)) is not None:
             return folder / name
@@ -141,7 +141,7 @@ def _home(layout: TrainerLayout, folder: Path) -> Path:
     return (_numbered(layout, folder) or folder.absolute()).parent
 
 
-def counted(fingerprint: Mapping[str, object], key: str, place: Place, what: str = "") -> int:
+def counted(fingerprint: Mapping[str, object], key: str, place: Location, what: str = "") -> int:
     """A count that a trainer's file states, as a number or as digits.
 
     Raises:

@@ -17,7 +17,7 @@ from ramerge.deltas.write import DeltaWriter
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.machine import processors
 from ramerge.foundation.pool import Pool
-from ramerge.output.stage import Stage
+from ramerge.output.staging import StagingDir
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import check_unchanged
 from ramerge.tensors.tensor import Tensor
@@ -28,7 +28,7 @@ Words = NDArray[np.generic]
 def convert(
     base: Checkpoint,
     links: Sequence[Link],
-    stage: Stage,
+    staging: StagingDir,
     *,
     compression: Compression = "none",
     allow_outside_links: bool = False,
@@ -38,7 +38,7 @@ def convert(
     Args:
         base: the model that the chain begins with.
         links: the chain; see `chain.links`.
-        stage: the folder.
+        staging: the folder.
         compression: see `codec.Encoder`.
         allow_outside_links: whether files beside the weights may be links that lead out of their folder.
 
@@ -46,7 +46,7 @@ def convert(
         CheckpointError: a delta does not fit, is damaged, or does not give what the trainer had; a file has changed.
         OSError: the disk is full or fails.
     """
-    with DeltaWriter(stage, base.tensors) as writer:
+    with DeltaWriter(staging, base.tensors) as writer:
         pool = Pool(processors(), lambda: Encoder(compression))
         results = pool.map(_encode, _pairs(base, links))
         for name in sorted(base.tensors):

@@ -31,7 +31,7 @@ from ramerge.foundation.dtypes import FROM_FULL_NAME, TORCH_NAMES, itemsize
 from ramerge.foundation.errors import AGAIN, CheckpointError
 from ramerge.foundation.jsontext import JsonLimits, parse
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import Identity, identify
 from ramerge.tensors.reader import Files
@@ -200,7 +200,7 @@ class _Places:
         return rows * width + columns
 
 
-def _inside(folder: Place) -> str | None:
+def _inside(folder: Location) -> str | None:
     return next((name for name in ("", "DELTA") if (folder / name / _ABOUT).is_file()), None)
 
 
@@ -242,7 +242,7 @@ def read(folder: Path, opening: Opening) -> Link:
     return _GrailDelta(folder, version, before, files, anchor, frame, tensors, end, str(weights), manifest)
 
 
-def _tensors(frame: Frame, files: Mapping[Place, Identity], version: int) -> tuple[dict[str, _Sparse], int]:
+def _tensors(frame: Frame, files: Mapping[Location, Identity], version: int) -> tuple[dict[str, _Sparse], int]:
     """The header at the beginning of the frame, and where the data end."""
     with Files(files) as opened:
         declared = frame.declared(opened)
@@ -317,7 +317,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
 
 
-def version_of(folder: Place) -> int | None:
+def version_of(folder: Location) -> int | None:
     """The window of a model, as its own metadata or those of the delta that makes it say."""
     for path in (place / _METADATA for place in (folder, folder / "DELTA", folder / "FULL")):
         if path.is_file():

@@ -18,7 +18,7 @@ from ramerge.deltas.trainers.frames import Frame, FrameStream
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.arena import Arena
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import Identity
@@ -42,7 +42,7 @@ class Link(ABC):
     folder: Path
     version: int
     before: int
-    files: Mapping[Place, Identity]
+    files: Mapping[Location, Identity]
 
     @property
     def is_whole(self) -> bool:

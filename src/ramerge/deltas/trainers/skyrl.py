@@ -24,7 +24,7 @@ from ramerge.formats.format import Opening
 from ramerge.foundation.dtypes import TORCH_NAMES
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.header import HeaderEntry, read_header
 from ramerge.tensors.identity import identify
@@ -50,7 +50,7 @@ class _SkyrlDelta(Link):
         return PassOfPayloads(self.payloads, files)
 
 
-def _inside(folder: Place) -> str | None:
+def _inside(folder: Location) -> str | None:
     """The folder itself, if it has a manifest, and a name or a file that other manifests do not go with."""
     if not (folder / MANIFEST).is_file():
         return None
@@ -138,7 +138,7 @@ def _record(
     return name, Payload(frame, str(checksum), str(algorithm)), (_DTYPES[dtype], tuple(shape))
 
 
-def version_of(folder: Place) -> int | None:
+def version_of(folder: Location) -> int | None:
     """The version of a model: from its folder's name, or from what the engine that patches it notes beside it."""
     if (number := LAYOUT.number(folder)) is not None:
         return number

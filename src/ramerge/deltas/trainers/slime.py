@@ -28,7 +28,7 @@ from ramerge.formats.files import check_files, read_json
 from ramerge.formats.format import Opening
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.header import Header, read_header
 from ramerge.tensors.identity import identify
@@ -128,7 +128,7 @@ class _SlimeDelta(Link):
         return PassOfPayloads(self.payloads, files)
 
 
-def is_delta(folder: Place) -> bool:
+def is_delta(folder: Location) -> bool:
     """Whether a folder that looks like a checkpoint holds a delta."""
     path = folder / _INDEX
     if not path.is_file():
@@ -237,7 +237,7 @@ def _payloads(
     return found
 
 
-def version_of(folder: Place) -> int | None:
+def version_of(folder: Location) -> int | None:
     """The version of a model: from its folder's name, or from what the engine that patches it notes."""
     if (number := LAYOUT.number(folder)) is not None:
         return number
@@ -245,7 +245,7 @@ def version_of(folder: Place) -> int | None:
     return counted(read_json(state), "version", state) if state.is_file() else None
 
 
-def _inside(folder: Place) -> str | None:
+def _inside(folder: Location) -> str | None:
     return "" if is_delta(folder) else None
 
 

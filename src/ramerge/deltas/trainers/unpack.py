@@ -24,7 +24,7 @@ from ramerge.formats.format import Contents, Format, Opening, local
 from ramerge.foundation import store
 from ramerge.foundation.errors import CheckpointError, OutputError, reason
 from ramerge.foundation.files import check_own, lock
-from ramerge.output.stage import Stage
+from ramerge.output.staging import StagingDir
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import identify
 
@@ -122,9 +122,9 @@ def _fill(place: Path, base: Checkpoint, chain: Sequence[Link], opening: Opening
                 shutil.rmtree(left)
         partial.mkdir(mode=0o700)
         try:
-            stage = Stage(partial)
-            convert(base, chain, stage, allow_outside_links=opening.allow_outside_links)
-            stage.check()
+            staging = StagingDir(partial)
+            convert(base, chain, staging, allow_outside_links=opening.allow_outside_links)
+            staging.check()
             partial.rename(place)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

@@ -13,7 +13,7 @@ from ramerge.formats.format import Contents
 from ramerge.foundation.dtypes import FROM_FULL_NAME, full_dtype
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, quoted
-from ramerge.storage.place import Place
+from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Quantised
 
 KEYS = ("quantization_config", "compression_config")
@@ -50,7 +50,7 @@ def without_declaration(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def decode(directory: Place, contents: Contents, *, ignore: bool) -> tuple[Contents, Quantised | None]:
+def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Contents, Quantised | None]:
     """The contents as those of the model without quantisation, and how they are stored; None if they are not quantised.
 
     Args:

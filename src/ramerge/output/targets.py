@@ -13,23 +13,23 @@ from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.jsontext import RECORD, read
 from ramerge.foundation.text import NOT_UTF8, is_unicode
 from ramerge.storage.delta_index import INDEX
+from ramerge.storage.location import Location
 from ramerge.storage.own_files import SWEEP, holds_another, model_inside
-from ramerge.storage.place import Place
 from ramerge.storage.schemes import is_remote_output, open_upload
 from ramerge.storage.upload import UploadTarget
 
 EXISTS = "exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
 """What is wrong with an output folder that is there, whenever that is found."""
 
-Out: TypeAlias = Path | UploadTarget
+OutputTarget: TypeAlias = Path | UploadTarget
 
 
-def out_of(path: str | Path, stage: str | Path | None = None, *, public: bool = False) -> Out:
+def output_target(path: str | Path, staging: str | Path | None = None, *, public: bool = False) -> OutputTarget:
     """The output folder, on this machine or elsewhere.
 
     Args:
         path: as it was given.
-        stage: of outputs elsewhere, the folder on this machine in which files lie until they are sent; by default in
+        staging: of outputs elsewhere, the folder on this machine in which files lie until they are sent; by default in
             the user's cache folder.
         public: whether everybody may see a repository of the hub.
 
@@ -41,27 +41,31 @@ def out_of(path: str | Path, stage: str | Path | None = None, *, public: bool = 
     if not text:
         raise RecipeError("OUT: must not be empty; name a folder, or a place such as s3://bucket/model")
     if is_remote_output(text):
-        staged = _stage_of(stage) if stage is not None else store.folder("outputs")
-        if staged is None:
-            raise RecipeError(f"{text}: there is no home folder for files until they are sent; give one (--stage)")
-        return open_upload(text, staged, public=public)
-    if stage is not None or public:
-        raise RecipeError(f"{'--stage' if stage is not None else '--public'}: is of use for outputs elsewhere only")
+        folder = _staging_folder(staging) if staging is not None else store.folder("outputs")
+        if folder is None:
+            raise RecipeError(
+                f"{text}: there is no home folder for files until they are sent; give one (--staging-dir)"
+            )
+        return open_upload(text, folder, public=public)
+    if staging is not None or public:
+        raise RecipeError(
+            f"{'--staging-dir' if staging is not None else '--public'}: is of use for outputs elsewhere only"
+        )
     return path_of(path)
 
 
-def _stage_of(stage: str | Path) -> Path:
-    """The folder that `--stage` names, which may not be there yet.
+def _staging_folder(staging: str | Path) -> Path:
+    """The folder that `--staging-dir` names, which may not be there yet.
 
     Raises:
         RecipeError: it cannot be a folder.
     """
-    if not os.fspath(stage):
-        raise RecipeError("--stage: is empty; name a folder for files until they are sent")
-    folder = path_of(stage, "a stage")
+    if not os.fspath(staging):
+        raise RecipeError("--staging-dir: is empty; name a folder for files until they are sent")
+    folder = path_of(staging, "a staging directory")
     there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not there.is_dir():
-        raise RecipeError(f"--stage {stage}: {there} is no folder; name a folder for files until they are sent")
+        raise RecipeError(f"--staging-dir {staging}: {there} is no folder; name a folder for files until they are sent")
     return folder
 
 
@@ -89,7 +93,7 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
         raise RecipeError(f"{os.fspath(path)!r}: cannot be {what}: {error}") from error
 
 
-def problems_of(out: Path, inputs: Sequence[Place], size: int, *, overwrite: bool) -> list[str]:
+def problems_of(out: Path, inputs: Sequence[Location], size: int, *, overwrite: bool) -> list[str]:
     """All problems with an output folder at `out`.
 
     Args:
@@ -124,7 +128,7 @@ def _ancestor(out: Path) -> Path:
     return next(folder for folder in (parent, *parent.parents) if folder.exists())
 
 
-def conflict(out: Path, inputs: Sequence[Place], *, overwrite: bool) -> str | None:
+def conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str | None:
     """Why an output folder cannot be at `out`, because of existing files or the inputs; None if it can.
 
     Args:

@@ -9,7 +9,7 @@ While OUT is written, there is a hidden folder `.OUT.ramerge-partial` beside it,
     spool      of a delta: blocks that are not in its files yet (`checkpoint.delta.spool`)
 
 `old` is always complete, and it is never removed under this name. If nothing is at OUT, it is moved back there. If
-`new` has been moved to OUT, `old` is renamed to `new` and then removed. `Output.settle` does this after every run,
+`new` has been moved to OUT, `old` is renamed to `new` and then removed. `OutputDir.settle` does this after every run,
 also a failed one, and before every run, because a killed run may have left folders. The rest is removed likewise, but
 for `new`, `journal` and `spool` of a run that was stopped. A journal names its `new` by the inode, so it is never taken
 for that of another folder. A run that was killed when `new` was at OUT has completed it: `tidy` removes the rest.
@@ -34,8 +34,8 @@ from typing import Any, Protocol
 from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, StoppedError, reason
 from ramerge.foundation.files import check_own, hidden_beside, is_at, lock, write_all
 from ramerge.foundation.signals import Guard, held
-from ramerge.output.outputs import EXISTS, Out, free_bytes, is_replaceable
-from ramerge.storage.place import Place
+from ramerge.output.targets import EXISTS, OutputTarget, free_bytes, is_replaceable
+from ramerge.storage.location import Location
 
 SPOOL = "spool"
 """Folder for blocks of a delta."""
@@ -54,7 +54,7 @@ Identity = tuple[int, int]
 """Device and inode."""
 
 
-class Keeper(Protocol):
+class ResumePolicy(Protocol):
     """Knows whether what a run leaves is of use for the next one.
 
     Attributes:
@@ -83,10 +83,10 @@ class Keeper(Protocol):
 
 
 @contextmanager
-def staged(out: Path, *, overwrite: bool, keeper: Keeper | None = None) -> Iterator[Stage]:
+def build_local(out: Path, *, overwrite: bool, policy: ResumePolicy | None = None) -> Iterator[StagingDir]:
     """A new folder beside `out`. It is moved to `out` at the end of the `with` block, or removed after an error.
 
-    A signal whose handler raises ends the block, but it waits while folders are moved or removed. With a keeper, what
+    A signal whose handler raises ends the block, but it waits while folders are moved or removed. With a policy, what
     an earlier run left may be continued, and what this one leaves may be kept.
 
     Raises:
@@ -95,22 +95,22 @@ def staged(out: Path, *, overwrite: bool, keeper: Keeper | None = None) -> Itera
 
     The message says what is at `out` afterwards.
     """
-    with built(Output(out), overwrite=overwrite, keeper=keeper) as stage:
-        yield stage
+    with build(OutputDir(out), overwrite=overwrite, policy=policy) as staging:
+        yield staging
 
 
 @contextmanager
-def built(output: Output, *, overwrite: bool, keeper: Keeper | None) -> Iterator[Stage]:
-    """See `staged`."""
+def build(output: OutputDir, *, overwrite: bool, policy: ResumePolicy | None) -> Iterator[StagingDir]:
+    """See `build_local`."""
     guard = Guard()
     failure: BaseException | None = None
     try:
         try:
             guard.install()
-            stage = output.open(overwrite, keeper)
+            staging = output.open(overwrite, policy)
             for note in output.said():
                 warnings.warn(note, stacklevel=5)
-            yield stage
+            yield staging
             guard.hold()
             output.publish(overwrite)
         finally:
@@ -154,10 +154,10 @@ def discard(out: Path) -> list[str]:
     """
     if not os.path.lexists(hidden_folder(out)):
         return []
-    return discarded(Output(out))
+    return discarded(OutputDir(out))
 
 
-def discarded(output: Output) -> list[str]:
+def discarded(output: OutputDir) -> list[str]:
     """See `discard`."""
     with held():
         try:
@@ -166,19 +166,19 @@ def discarded(output: Output) -> list[str]:
             raise OutputError(f"{output.named}: what is left cannot be removed: {output.reason(error)}") from error
 
 
-def tidy(out: Out | None) -> None:
+def tidy(out: OutputTarget | None) -> None:
     """Remove what a run has left that was killed after it had put its output in place, and warn that it is complete.
 
     Called where the next run is refused because of that output. Remote outputs are left alone.
     """
-    if isinstance(out, Path) and out.name and (output := Output(out)).was_placed():
+    if isinstance(out, Path) and out.name and (output := OutputDir(out)).was_placed():
         with suppress(OutputError):  # it lives, or another user's folder is there
             discarded(output)
             note = f"{out}: is complete; what the run that made it had left, because it was killed, is removed"
             warnings.warn(note, OutputWarning, stacklevel=3)
 
 
-class Stage:
+class StagingDir:
     """A folder that is being built. It may contain only files that were written through this object.
 
     Args:
@@ -211,7 +211,7 @@ class Stage:
         data = content.encode() if isinstance(content, str) else content
         self._fill(name, [data])
 
-    def copy(self, name: str, source: Place) -> None:
+    def copy(self, name: str, source: Location) -> None:
         """Make a file that holds the same bytes as `source`.
 
         Raises:
@@ -288,7 +288,7 @@ class Stage:
             raise OutputError(f"{what}: another program has changed or removed it while the output was built")
 
 
-class Output:
+class OutputDir:
     """OUT, and the hidden folder beside it.
 
     Attributes:
@@ -305,10 +305,10 @@ class Output:
         self._work = hidden_folder(out)
         self._new, self._old, self._lock_file = (self._work / name for name in ("new", "old", "lock"))
         self._lock = -1
-        self._keeper: Keeper | None = None
+        self._policy: ResumePolicy | None = None
         self._continues = self._keeps = False
         self._made: list[Path] = []
-        self._stage: Stage | None = None
+        self._staging: StagingDir | None = None
         self._built: Identity | None = None
         self._free: int | None = None
 
@@ -317,16 +317,16 @@ class Output:
         with suppress(OSError):
             self._free = free_bytes(self._out)
 
-    def open(self, overwrite: bool, keeper: Keeper | None) -> Stage:
+    def open(self, overwrite: bool, policy: ResumePolicy | None) -> StagingDir:
         """The folder to build in. First repairs what a killed run left."""
-        self._keeper = keeper
+        self._policy = policy
         self._make()
         with held():  # a folder without its lock would not be removed
             self._lock = self._own()
         if self._put_back():
             self.notices.append(f"{self._out}: a killed run had moved it to {self._old}; it has been moved back")
         there = _at(self._new)
-        self._continues = keeper is not None and self._fits(keeper, there[1] if there else None)
+        self._continues = policy is not None and self._fits(policy, there[1] if there else None)
         if not self._continues:
             self._remove()
         self._refuse_occupied(overwrite)
@@ -336,27 +336,27 @@ class Output:
         self._built = _at(self._new)
         assert self._built is not None
         write_all(self._lock, memoryview(f"{self._built[1]:>20}".encode()), 0)
-        if keeper is not None and not self._continues:
-            keeper.begin(self._work, self._built[1])
-        kept = keeper.files if keeper is not None and self._continues else {}
+        if policy is not None and not self._continues:
+            policy.begin(self._work, self._built[1])
+        kept = policy.files if policy is not None and self._continues else {}
         self._remove_all_but(kept)
-        self._stage = self._made_stage(kept)
-        return self._stage
+        self._staging = self._open_staging(kept)
+        return self._staging
 
-    def _fits(self, keeper: Keeper, built: int | None, gone: Collection[str] = ()) -> bool:
+    def _fits(self, policy: ResumePolicy, built: int | None, gone: Collection[str] = ()) -> bool:
         """Whether what an earlier run left can be continued. `gone` files were uploaded."""
         strays = [name for name in ("journal", SPOOL, "new") if _is_stray(self._work / name)]
-        return not strays and keeper.fits(self._work, built, gone)
+        return not strays and policy.fits(self._work, built, gone)
 
-    def _made_stage(self, kept: Collection[str]) -> Stage:
-        return Stage(self._new, kept)
+    def _open_staging(self, kept: Collection[str]) -> StagingDir:
+        return StagingDir(self._new, kept)
 
     def said(self) -> Iterator[OutputWarning]:
         """What the user should know at the beginning."""
-        if self._keeper is not None and self._continues:
-            yield ContinueNote(f"{self.named}: continuing: {self._keeper.share} of the work was done before")
-        elif self._keeper is not None and self._keeper.reason:
-            yield ContinueNote(f"{self.named}: begins anew: {self._keeper.reason}")
+        if self._policy is not None and self._continues:
+            yield ContinueNote(f"{self.named}: continuing: {self._policy.share} of the work was done before")
+        elif self._policy is not None and self._policy.reason:
+            yield ContinueNote(f"{self.named}: begins anew: {self._policy.reason}")
 
     def _remove_all_but(self, kept: Collection[str]) -> None:
         """Remove the files in `new` that are made anew."""
@@ -423,8 +423,8 @@ class Output:
 
     def publish(self, overwrite: bool) -> None:
         """Move what was built to OUT."""
-        assert self._stage is not None
-        self._stage.check()
+        assert self._staging is not None
+        self._staging.check()
         self._refuse_occupied(overwrite)
         self.placed = None
         if _at(self._out) is None:
@@ -452,9 +452,9 @@ class Output:
         if self._lock >= 0:
             with suppress(OSError):
                 self.placed = self._is_placed() if self.placed is None else self.placed
-            if self._keeper is not None and self.placed is False:
-                begun = self._stage is not None
-                self._keeps = self._keeper.keeps(failure) if begun else self._continues
+            if self._policy is not None and self.placed is False:
+                begun = self._staging is not None
+                self._keeps = self._policy.keeps(failure) if begun else self._continues
             try:
                 if is_at(self._lock_file, self._lock):  # otherwise another program has removed the folder
                     self.settle()
@@ -563,10 +563,10 @@ class Output:
 
     def _kept(self) -> str:
         """What is kept for a later run, in words."""
-        if not self._keeps or self._keeper is None:
+        if not self._keeps or self._policy is None:
             return "nothing was kept"
         return (
-            f"{self._keeper.share} of the work is kept: the same command goes on from there, "
+            f"{self._policy.share} of the work is kept: the same command goes on from there, "
             f"and `ramerge clean {self._words}` removes it"
         )
 

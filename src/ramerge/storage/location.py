@@ -123,10 +123,10 @@ class Remote:
         return out.tobytes()
 
 
-Place: TypeAlias = Path | Remote
+Location: TypeAlias = Path | Remote
 
 
-def relative(path: Place, folder: Place) -> PurePath:
+def relative(path: Location, folder: Location) -> PurePath:
     """The path of a file in a folder that it is in."""
     if isinstance(path, Remote) and isinstance(folder, Remote):
         return PurePosixPath(path.key).relative_to(folder.key)

@@ -7,7 +7,7 @@ import pytest
 import ramerge
 from ramerge.engine.journal import Journal
 from ramerge.foundation.errors import RecipeError
-from ramerge.output.outputs import path_of
+from ramerge.output.targets import path_of
 
 
 @pytest.mark.parametrize("out", ["s3://bucket/o", "https://host/o", Path("s3://bucket/o")])
@@ -31,5 +31,5 @@ def test_a_journal_that_cannot_be_read_is_spoken_of(tmp_path: Path) -> None:
     journal = Journal({}, {}, 1)
     assert (journal.fits(tmp_path, None), journal.reason) == (False, "")
     (tmp_path / "journal").mkdir()
-    (tmp_path / "journal/facts.json").write_text("{")
+    (tmp_path / "journal/fingerprint.json").write_text("{")
     assert (journal.fits(tmp_path, None), journal.reason) == (False, "what an earlier run left cannot be read")
