@@ -18,12 +18,67 @@ from typing import Any
 import torch
 from datasets import Dataset
 from tasks import TASKS, Message, Task
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, Cache, PreTrainedModel
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "gguf")
 RewardFunction = Callable[..., list[float]]
+
+
+def distinct(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Each row of tokens and mask once, and which of them every row was."""
+    rows, place = torch.unique(torch.cat([ids, mask], 1), dim=0, return_inverse=True)
+    return rows[:, : ids.shape[1]], rows[:, ids.shape[1] :], place
+
+
+def positions(mask: torch.Tensor) -> torch.Tensor:
+    """Places of tokens in their texts; padding does not count."""
+    return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+def read_prompts(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, Cache]:
+    """Run every distinct prompt once: the hidden states, and keys and values, of each row."""
+    ids, mask, place = distinct(ids, mask)
+    found = model.base_model(ids, attention_mask=mask, position_ids=positions(mask), use_cache=True)
+    found.past_key_values.batch_select_indices(place)
+    return found.last_hidden_state[place], found.past_key_values
+
+
+class PromptsOnceTrainer(GRPOTrainer):
+    """GRPO that runs each prompt once a step, and the output head over completions only.
+
+    On a CPU the trainer runs both over every token of every row: over the same prompt for each of its completions, and
+    the head over all prompts. The loss is the same.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.model.generate = self._generate_after_prompts
+
+    def _generate_after_prompts(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **flags: Any) -> Any:
+        # the last token is left to `generate`, which needs one to begin with
+        _, cache = read_prompts(self.model, input_ids[:, :-1], attention_mask[:, :-1])
+        plain = type(self.model).generate
+        return plain(self.model, input_ids, attention_mask=attention_mask, past_key_values=cache, **flags)
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: PreTrainedModel,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        **_: object,
+    ) -> tuple[torch.Tensor, torch.Tensor, None]:
+        ids, mask, place = distinct(input_ids, attention_mask)
+        begins = ids.shape[1] - logits_to_keep
+        prompts, cache = read_prompts(model, ids[:, :begins], mask[:, :begins])
+        replies, where = ids[:, begins:], positions(mask)[:, begins:]
+        after = model.base_model(replies, attention_mask=mask, position_ids=where, past_key_values=cache)
+        hidden = torch.cat([prompts[:, -1:], after.last_hidden_state[:, :-1]], 1)
+        logps = torch.log_softmax(model.get_output_embeddings()(hidden) / self.temperature, -1)
+        entropies = -(logps.detach().exp() * logps.detach()).sum(-1)
+        return logps.gather(2, replies.unsqueeze(2)).squeeze(2)[place], entropies[place], None
 
 
 def make_dataset(task: Task, count: int, seed: int) -> Dataset:
@@ -86,7 +141,7 @@ def save_agent(trainer: GRPOTrainer, base: Path, out: Path, exact: Path) -> None
 def train(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train and save the agent; return the log."""
     task = TASKS[arguments.task]
-    trainer = GRPOTrainer(
+    trainer = PromptsOnceTrainer(
         model=AutoModelForCausalLM.from_pretrained(arguments.base, dtype=torch.float32),
         reward_funcs=make_reward(task),
         args=make_config(task, arguments),
