@@ -891,9 +891,68 @@ def iso_cts(taus, common_space_fraction=0.8):
     return _aligned([(u, np.full(len(s), mean), v) for u, s, v in found])
 
 
+def core_sum(taus: Sequence[NDArray], rank=16, power=0.75, **_parameters) -> NDArray:
+    """sum_j w_j tau_j with core coefficients, by singular value decompositions; equal values are not parted."""
+    squares = [np.sum(tau**2) for tau in taus]
+    moved = [tau for tau, square in zip(taus, squares, strict=True) if square > 1e-12 * max(squares)]
+    if len(moved) == 1:
+        return moved[0]
+    a, b = np.zeros((len(moved),) * 2), np.zeros(len(moved))
+    for i, tau in enumerate(moved):
+        u, s, v = _triples(tau, min(tau.shape))
+        k = min(rank, len(s))
+        while k < len(s) and s[k - 1] ** 2 - s[k] ** 2 <= 1e-12 * s[0] ** 2:
+            k += 1
+        u, s, v = u[:, :k], s[:k], v[:, :k]
+        acts = [u.T @ other @ v for other in moved]
+        g = np.outer(s, s) ** (2 * power)
+        g = g / np.sum(g * acts[i] ** 2)
+        b += [np.sum(g * act * acts[i]) for act in acts]
+        a += [[np.sum(g * one * other) for other in acts] for one in acts]
+    w = np.full(len(moved), np.clip(b.sum() / a.sum(), 0, 1) if a.sum() > 0 else 0.0)
+    for _ in range(10_000):
+        before = w.copy()
+        for j in range(len(w)):
+            w[j] = np.clip((b[j] - a[j] @ w + a[j, j] * w[j]) / a[j, j], 0, 1)
+        if np.abs(w - before).max() <= 1e-6:
+            break
+    return sum(one * tau for one, tau in zip(w, moved, strict=True))
+
+
+def core(base, agents, dtype=None, real=None, *, scale=1.0, time=0.0, **parameters):
+    """Every tensor as a matrix; a vector has one row."""
+
+    def formula(name, b, taus):
+        if not any(tau.any() for tau in taus):
+            return b
+        shape = (-1, b.shape[-1]) if b.ndim else (1, 1)
+        wide = [tau.astype(np.float64).reshape(shape) for tau in taus]
+        merged = core_sum(wide, **parameters)
+        if time and b.ndim == 2 and name.startswith("model.layers.") and name.endswith(".weight"):
+            merged = _flow(wide, merged, time)
+        return b + (scale * merged).astype(b.dtype.type).reshape(b.shape)
+
+    return _each(base, agents, dtype, real, formula)
+
+
+def _flow(taus: Sequence[NDArray], theta: NDArray, time: float) -> NDArray:
+    moved = [tau / np.linalg.norm(tau) for tau in taus if tau.any()]
+    c = sum(tau.T @ tau for tau in moved)
+    d = sum(tau @ (one.T @ one) for tau, one in zip([tau for tau in taus if tau.any()], moved, strict=True))
+    values, vectors = np.linalg.eigh(c)
+    phi = np.where(values > 1e-13, -np.expm1(-time * values) / np.maximum(values, 1e-300), time)
+    return theta + (d - theta @ c) @ (vectors * phi) @ vectors.T
+
+
 def _filtered(taus: Sequence[NDArray], start: str, time: float, choose) -> NDArray:
     """theta_0 + (D - theta_0 C) V f / lambda V^T over the leading directions."""
-    theta = {"sum": sum(taus), "mean": sum(taus) / len(taus), "zero": 0 * taus[0]}[start]
+    starts = {
+        "sum": sum,
+        "mean": lambda taus: sum(taus) / len(taus),
+        "zero": lambda taus: 0 * taus[0],
+        "core": core_sum,
+    }
+    theta = starts[start](taus)
     g = [1 / np.sum(tau**2) if tau.any() else 0.0 for tau in taus]
     c = sum(one * tau.T @ tau for one, tau in zip(g, taus, strict=True))
     d = sum(one * tau @ tau.T @ tau for one, tau in zip(g, taus, strict=True))

@@ -55,6 +55,7 @@ _PLUS_S = {**_RAM, "r": st.sampled_from([0.0, 0.1, 0.37]), "scope": st.sampled_f
 _SUM = {"scale": NUMBERS, "weights": NUMBERS, "normalize": st.booleans()}
 _TIES = {**_SUM, "density": FRACTIONS, "trim": st.sampled_from(["model", "tensor"])}
 _SPECTRAL = {"scale": NUMBERS, "weights": NUMBERS}
+_CORE = {"rank": st.sampled_from([16, 1, 3]), "power": st.sampled_from([0.75, 0.0, 1.0])}
 _DROP = {"p": RATES, "seed": st.integers(-3, 3), "rescale": st.booleans()}
 _CRUMBS = {**_SUM, "density": FRACTIONS, "gamma": st.sampled_from([0.01, 0.2, 0.0, 1.0])}
 _DELLA = {
@@ -125,6 +126,12 @@ ROWS: dict[str, Row] = {
         each=("weights",),
         exact=False,
     ),
+    "core": Row(reference.core, {**_CORE, "scale": NUMBERS}, exact=False),
+    "core+": Row(
+        partial(reference.core, time=1.0),
+        {**_CORE, "scale": NUMBERS, "time": st.sampled_from([1.0, 0.1, 30.0])},
+        exact=False,
+    ),
     "swudi": Row(
         reference.swudi,
         {
@@ -132,7 +139,7 @@ ROWS: dict[str, Row] = {
             "filter_type": st.sampled_from(["exponential", "none"]),
             "exp_time": st.sampled_from([300.0, 0.0, 3.0]),
             "truncate_rank_ratio": st.sampled_from([0.65, 0.1, 1.0]),
-            "init_mode": st.sampled_from(["sum", "mean", "zero"]),
+            "init_mode": st.sampled_from(["sum", "mean", "zero", "core"]),
         },
         exact=False,
     ),
@@ -142,7 +149,7 @@ ROWS: dict[str, Row] = {
             "scale": NUMBERS,
             "auto_rank_method": st.sampled_from(["participation_sqrt", "entropy", "gavish_donoho", "cumvar_0.9"]),
             "rank_scale": st.sampled_from([1.0, 0.5]),
-            "init_mode": st.sampled_from(["sum", "mean", "zero"]),
+            "init_mode": st.sampled_from(["sum", "mean", "zero", "core"]),
         },
         exact=False,
     ),

@@ -467,12 +467,12 @@ def test_a_polynomial_is_as_exact(time, outlier, monkeypatch):
     taus = random((20, 200))
     for tau in taus:
         tau += outlier * np.outer(tau[:, 0], np.sin(np.arange(200)))
-    exact = curvature.solve(taus, 1.0, curvature.Filter(time, len))
+    exact = curvature.solve(taus, [1.0] * len(taus), curvature.Filter(time, len))
     asked = []
     monkeypatch.setattr(
         curvature, "_polynomial", lambda *args, real=curvature._polynomial: asked.append(1) or real(*args)
     )
-    same(curvature.solve(taus, 1.0, curvature.Filter(time, None)), exact, 1e-12)
+    same(curvature.solve(taus, [1.0] * len(taus), curvature.Filter(time, None)), exact, 1e-12)
     assert len(asked) == (time <= (1 if outlier else 5))
 
 

@@ -1,11 +1,12 @@
 """WUDI's quadratic objective, solved by a filter of its spectrum; formulas are in `methods.swudi`.
 
-With A the stack of all A_t = sqrt(g_t) tau_t, of shape (N m, n), C = A^T A. The step from theta_0 = c sum_t tau_t is
+With A the stack of all A_t = sqrt(g_t) tau_t, of shape (N m, n), C = A^T A. The step from theta_0 = sum_t c_t tau_t is
 
-    sum_t tau_t (G_t - c C) phi(C)        G_t = A_t^T A_t
-    X phi(A A^T) A        X = [(1 - c) A_t A_t^T / sqrt(g_t) - c sum_{j != t} A_j A_t^T / sqrt(g_j)]_t of shape (m, N m)
+    sum_t tau_t (G_t - c_t C) phi(C)        G_t = A_t^T A_t
+    X phi(A A^T) A        X = [(1 - c_t) A_t A_t^T / sqrt(g_t) - sum_{j != t} c_j A_j A_t^T / sqrt(g_j)]_t
 
-so whichever of C and A A^T is smaller will do. phi(lambda) is f(lambda) / lambda, and 0 beyond the leading directions.
+with X of shape (m, N m), so whichever of C and A A^T is smaller will do. phi(lambda) is f(lambda) / lambda, and 0
+beyond the leading directions.
 
 phi takes an eigendecomposition of a Gram matrix in float64. Where no direction is left out and time * lambda is small,
 phi is so smooth that a polynomial of few terms does, and products of matrices take a tenth of the time.
@@ -55,35 +56,52 @@ class Filter:
         return np.where(values > 0, -np.expm1(-self.time * values) / np.where(values > 0, values, 1), self.time)
 
 
-def solve(taus: Sequence[Array], start: float, filter: Filter) -> Array:
+def solve(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
     """theta_0 + (D - theta_0 C) phi(C), in the dtype of the task vectors.
 
     Args:
         taus: N arrays of shape (m, n), at least one of them not 0.
-        start: c, theta_0 over the sum of the task vectors.
+        start: c_t of each task vector.
         filter: see there.
     """
-    moved = [tau for tau in taus if tau.any()]
+    moved = [(tau, factor) for tau, factor in zip(taus, start, strict=True) if tau.any()]
     solver = _by_columns if len(moved) * len(taus[0]) < taus[0].shape[1] else _by_rows
-    return solver(moved, start, filter)
+    return solver([tau for tau, _ in moved], [factor for _, factor in moved], filter)
 
 
-def _by_rows(taus: Sequence[Array], start: float, filter: Filter) -> Array:
+def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
     """By C of shape (n, n)."""
     grams = [_unit(spectral.gram(tau.T)) for tau in taus]
     curvature = spectral.total(grams)
-    values, vectors = _led(curvature, filter, spectral.noise(curvature.shape))
-    curvature *= start
     real = _real(taus, filter)
+    excess = [gram - factor * curvature for gram, factor in zip(grams, start, strict=True)]
+    smooth = curvature.astype(real)
+    if found := _series(smooth, filter, len(taus[0])):
+        step = _combined(taus, [one.astype(real) for one in excess], [0.0] * len(taus), real)
+        step = _polynomial(step, smooth, *found)
+        for tau, factor in zip(taus, start, strict=True):
+            step += real(factor) * tau
+        return step.astype(taus[0].dtype, copy=False)
+    values, vectors = _led(curvature, filter, spectral.noise(curvature.shape))
     weighted, back = (vectors * filter.phi(values)).astype(real), vectors.T.astype(real)
-    operators = [_minus(gram, curvature).astype(real) @ weighted for gram in grams]
-    result = np.empty_like(taus[0])
+    return _combined(taus, [one.astype(real) @ weighted for one in excess], start, taus[0].dtype, back)
+
+
+def _combined(
+    taus: Sequence[Array], operators: Sequence[Array], start: Sequence[float], dtype: Any, back: Array | None = None
+) -> Array:
+    """sum_t taus[t] (start[t] + operators[t] back), in the type of the operators, stored in `dtype`."""
+    real = operators[0].dtype.type
+    result = np.empty_like(taus[0], dtype)
     for rows in spectral.blocks(result.T):
         ones = [tau[rows].astype(real, copy=False) for tau in taus]
-        step = _sum(one @ operator for one, operator in zip(ones, operators, strict=True)) @ back
-        for one in ones:
-            step += real(start) * one
-        result[rows] = step
+        total = _sum(one @ operator for one, operator in zip(ones, operators, strict=True))
+        if back is not None:
+            total = total @ back
+        for one, factor in zip(ones, start, strict=True):
+            if factor:
+                total += real(factor) * one
+        result[rows] = total
     return result
 
 
@@ -93,21 +111,16 @@ def _unit(gram: Array) -> Array:
     return gram
 
 
-def _minus(gram: Array, other: Array) -> Array:
-    gram -= other
-    return gram
-
-
-def _by_columns(taus: Sequence[Array], start: float, filter: Filter) -> Array:
+def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
     """By A A^T of shape (N m, N m)."""
     real = _real(taus, filter)
-    found = _smooth(taus, start, filter, real) if filter.choose is None and math.isfinite(filter.time) else None
+    found = _smooth(taus, start, filter, real)
     step, norms = found or _decomposed(taus, start, filter)
     parts = _parts(taus)
     operators = []
-    for columns, norm in zip(parts, norms, strict=True):
+    for columns, norm, factor in zip(parts, norms, start, strict=True):
         operator = step[:, columns] / norm
-        operator[np.diag_indices(len(operator))] += start
+        operator[np.diag_indices(len(operator))] += factor
         operators.append(operator.astype(real, copy=False))
     result = np.empty_like(taus[0])
     for columns in spectral.blocks(result):
@@ -117,14 +130,16 @@ def _by_columns(taus: Sequence[Array], start: float, filter: Filter) -> Array:
     return result
 
 
-def _smooth(taus: Sequence[Array], start: float, filter: Filter, real: Any) -> tuple[Array, list[float]] | None:
+def _smooth(
+    taus: Sequence[Array], start: Sequence[float], filter: Filter, real: Any
+) -> tuple[Array, list[float]] | None:
     """X phi(A A^T) by a polynomial, and the norms of the task vectors; None if that is no faster."""
     products, norms = _stacked_gram(taus, real)
     found = _series(products, filter, len(taus[0]))
     return (_polynomial(_excess(products, norms, start), products, *found), norms) if found else None
 
 
-def _decomposed(taus: Sequence[Array], start: float, filter: Filter) -> tuple[Array, list[float]]:
+def _decomposed(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> tuple[Array, list[float]]:
     """X phi(A A^T) by an eigendecomposition, and the norms of the task vectors."""
     products, norms = _stacked_gram(taus, np.float64)
     values, vectors = _led(products, filter, spectral.noise(taus[0].shape))
@@ -153,16 +168,16 @@ def _stacked_gram(taus: Sequence[Array], real: Any) -> tuple[Array, list[float]]
     return products, norms
 
 
-def _excess(products: Array, norms: Sequence[float], start: float) -> Array:
+def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> Array:
     """X; what agents have in common with nobody cancels exactly, because it is not added in the first place."""
     m = len(products) // len(norms)
     parts = [slice(begin, begin + m) for begin in range(0, len(products), m)]
     result = np.empty_like(products[:m])
     for t, columns in enumerate(parts):
-        result[:, columns] = (1 - start) * norms[t] * products[columns, columns]
+        result[:, columns] = (1 - start[t]) * norms[t] * products[columns, columns]
         for j, rows in enumerate(parts):
             if j != t:
-                result[:, columns] -= start * norms[j] * products[rows, columns]
+                result[:, columns] -= start[j] * norms[j] * products[rows, columns]
     return result
 
 
@@ -191,6 +206,8 @@ def _led(symmetric: Array, filter: Filter, noise: float) -> tuple[Array, Array]:
 
 def _series(symmetric: Array, filter: Filter, rows: int) -> tuple[float, Array] | None:
     """The bound of a spectrum, and Chebyshev coefficients of phi from 0 to there; None if that is no faster."""
+    if filter.choose is not None or math.isinf(filter.time):
+        return None
     bound, real = upper_bound(symmetric), symmetric.dtype.type
     terms = _terms(filter, bound, _LEFT_OUT[real])
     return (bound, terms) if _faster(len(terms), rows, len(symmetric), real) else None
@@ -213,20 +230,18 @@ def upper_bound(symmetric: Array) -> float:
     """Slightly more than the largest eigenvalue of a positive semidefinite matrix, by some steps of Lanczos."""
     basis = np.random.default_rng(0).standard_normal((1, len(symmetric)))
     basis /= np.linalg.norm(basis)
-    diagonal, metadata_folder = [], []
+    diagonal, off_diagonal = [], []
     for _ in range(min(24, len(symmetric))):
         following = (symmetric @ basis[-1].astype(symmetric.dtype)).astype(np.float64)
         diagonal.append(float(following @ basis[-1]))
         for _twice in range(2):
             following -= basis.T @ (basis @ following)
-        metadata_folder.append(float(np.linalg.norm(following)))
-        if metadata_folder[-1] <= 1e-6 * max(diagonal):
+        off_diagonal.append(float(np.linalg.norm(following)))
+        if off_diagonal[-1] <= 1e-6 * max(diagonal):
             break
-        basis = np.concatenate([basis, following[None] / metadata_folder[-1]])
-    values, vectors = np.linalg.eigh(
-        np.diag(diagonal) + np.diag(metadata_folder[:-1], 1) + np.diag(metadata_folder[:-1], -1)
-    )
-    return 1.05 * float(values[-1] + metadata_folder[-1] * abs(vectors[-1, -1]))
+        basis = np.concatenate([basis, following[None] / off_diagonal[-1]])
+    values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off_diagonal[:-1], 1) + np.diag(off_diagonal[:-1], -1))
+    return 1.05 * float(values[-1] + off_diagonal[-1] * abs(vectors[-1, -1]))
 
 
 def _polynomial(x: Array, symmetric: Array, bound: float, terms: Array) -> Array:
@@ -259,12 +274,17 @@ def cost(shape: tuple[int, ...], agents: int, filter: Filter, k: int) -> tuple[f
     m, n = shape
     stacked, half = agents * m, 0.5 if filter.time <= _BOUNDED else 1.0
     k = min(k, n, stacked)
+    smooth = filter.choose is None and math.isfinite(filter.time)
     if n <= stacked:
+        if smooth:
+            terms = len(_terms(filter, agents / n * (1 + math.sqrt(n / stacked)) ** 2, _LEFT_OUT[np.float32]))
+            if _faster(terms, m, n, np.float32):
+                return agents * n * n * m + half * 2 * (agents + terms) * m * n * n, 0.0, (2 * agents + 4) * n * n
         products = agents * n * n * m + half * 2 * agents * n * n * k + half * 2 * (agents + 1) * m * n * k
         return products, n**3, (2 * agents + 6) * n * n
     largest = agents / stacked * (1 + math.sqrt(stacked / n)) ** 2
     applied, numbers = half * 2 * m * stacked * n, 6 * stacked * stacked + 4 * m * stacked
-    if filter.choose is None and math.isfinite(filter.time):
+    if smooth:
         terms = len(_terms(filter, largest, _LEFT_OUT[np.float32]))
         if _faster(terms, m, stacked, np.float32):
             return half * (stacked * stacked * n + 2 * terms * m * stacked**2) + applied, 0.0, numbers

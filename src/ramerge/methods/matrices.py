@@ -143,7 +143,7 @@ def spectral_method(
     def prepare(given: Any, agents: Agents, _results: Results) -> PreparedMatrices:
         weights = for_each(getattr(given, "weights", 1.0), agents)
         return PreparedMatrices(
-            lambda tensor, taus: _scaled(taus, weights, given.scale, lambda ones: solve(tensor, ones, given)),
+            lambda tensor, taus: scaled(taus, weights, given.scale, lambda ones: solve(tensor, ones, given)),
             mean(given, agents),
         )
 
@@ -177,7 +177,7 @@ def spectral_method(
     )
 
 
-def _scaled(taus: list[Array], weights: Sequence[float], scale: float, solve: Callable[[list[Array]], Array]) -> Array:
+def scaled(taus: list[Array], weights: Sequence[float], scale: float, solve: Callable[[list[Array]], Array]) -> Array:
     """The result of `solve`, in the dtype of the task vectors, which are overwritten.
 
     Squares of numbers of any size neither overflow nor vanish, because what is solved has a largest element of about 1.

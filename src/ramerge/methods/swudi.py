@@ -22,6 +22,7 @@ from pydantic import Field
 from ramerge.kernels import curvature
 from ramerge.kernels.spectral import Array
 from ramerge.methods.base import only
+from ramerge.methods.core import CoreParameters, core_coefficients
 from ramerge.methods.matrices import Cost, ScaledParameters, Shape, spectral_method
 
 _TIME = 1.0
@@ -34,8 +35,8 @@ _AMPLIFIES = "amplifies directions that adapters have almost in common"
 class FilteredParameters(ScaledParameters):
     """What both have in common."""
 
-    init_mode: Literal["sum", "mean", "zero"] = Field(
-        "sum", description="theta_0: the sum or the mean of the task vectors, or zero"
+    init_mode: Literal["sum", "mean", "zero", "core"] = Field(
+        "sum", description="theta_0: the sum or the mean of the task vectors, zero, or the sum that core takes"
     )
 
 
@@ -89,15 +90,17 @@ def _harm_adaptively(parameters: AswudiParameters) -> str:
     return f"{_AMPLIFIES} if it solves in so many; set auto_rank_method to {_RULE}, its default for adapters"
 
 
-def _start(parameters: FilteredParameters, agents: int) -> float:
-    """theta_0 over the sum of the task vectors."""
-    return {"sum": 1.0, "mean": 1 / agents, "zero": 0.0}[parameters.init_mode]
+def _start(tensor: str, taus: Sequence[Array], parameters: FilteredParameters) -> Sequence[float]:
+    """The factors of the task vectors in theta_0."""
+    if parameters.init_mode == "core":
+        return core_coefficients(tensor, taus, CoreParameters())
+    return [{"sum": 1.0, "mean": 1 / len(taus), "zero": 0.0}[parameters.init_mode]] * len(taus)
 
 
-def solve(_tensor: str, taus: Sequence[Array], parameters: SwudiParameters) -> Array:
+def solve(tensor: str, taus: Sequence[Array], parameters: SwudiParameters) -> Array:
     """The merged task vector of a matrix."""
     filter, _ = _filter(taus[0].shape, len(taus), parameters)
-    return curvature.solve(taus, _start(parameters, len(taus)), filter)
+    return curvature.solve(taus, _start(tensor, taus, parameters), filter)
 
 
 def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[curvature.Filter, int]:
@@ -108,7 +111,7 @@ def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[cur
     return curvature.Filter(time, (lambda _values: k) if k < min(shape[1], agents * shape[0]) else None), k
 
 
-def solve_adaptively(_tensor: str, taus: Sequence[Array], parameters: AswudiParameters) -> Array:
+def solve_adaptively(tensor: str, taus: Sequence[Array], parameters: AswudiParameters) -> Array:
     """The merged task vector of a matrix."""
     shape: Shape = taus[0].shape
 
@@ -116,7 +119,7 @@ def solve_adaptively(_tensor: str, taus: Sequence[Array], parameters: AswudiPara
         k = chosen_rank(parameters.auto_rank_method, values, shape)
         return max(1, min(shape[1], round(k * parameters.rank_scale)))
 
-    return curvature.solve(taus, _start(parameters, len(taus)), curvature.Filter(math.inf, choose))
+    return curvature.solve(taus, _start(tensor, taus, parameters), curvature.Filter(math.inf, choose))
 
 
 def chosen_rank(method: str, values: Array, shape: Shape) -> int:
