@@ -24,7 +24,8 @@ from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.engine.sinks import MergedTensor
 from ramerge.foundation.errors import RecipeError
-from ramerge.methods.registry import METHODS, Method
+from ramerge.methods.base import Method
+from ramerge.methods.registry import METHODS
 from ramerge.planning.build import make_plan
 from ramerge.recipe.points import make_points
 from ramerge.recipe.read import open_recipe

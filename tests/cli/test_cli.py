@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from ramerge import methods
-from ramerge.methods.registry import METHODS, Method, listed
+from ramerge.methods.base import Method
+from ramerge.methods.registry import METHODS, listed
 from tests.checkpoints import floats, simple, write_checkpoint, write_simple
 from tests.commands import ramerge
 

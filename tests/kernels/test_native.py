@@ -8,12 +8,10 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,11 +53,11 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     compile_really = native._compile
 
-    def compile_and_tell(key: bytes, name: str, *rest: Any) -> int:
-        made.append(name)
-        return compile_really(key, name, *rest)
+    def compile_and_note(key: bytes, source: native.KernelSource) -> int:
+        made.append(source.name)
+        return compile_really(key, source)
 
-    monkeypatch.setattr(native, "_compile", compile_and_tell)
+    monkeypatch.setattr(native, "_compile", compile_and_note)
     return made
 
 
@@ -179,17 +177,21 @@ def test_a_failed_write_leaves_nothing_behind(cache: Path, monkeypatch: pytest.M
     assert list(cache.iterdir()) == []
 
 
+def source_key(*parts: Any) -> bytes:
+    return native.KernelSource(*parts).key
+
+
 def test_what_decides_about_the_code_is_in_the_key() -> None:
     keys = [
-        native._key("f", "source", ("u32[]",), "u32", {}),
-        native._key("g", "source", ("u32[]",), "u32", {}),
-        native._key("f", "source ", ("u32[]",), "u32", {}),
-        native._key("f", "source", ("u64[]",), "u32", {}),
-        native._key("f", "source", ("u32[]", "u32"), "u32", {}),
-        native._key("f", "source", ("u32[]",), "u64", {}),
-        native._key("f", "source", ("u32[]",), "u32", {"tripled": tripled}),
-        native._key("f", "source", ("u32[]",), "u32", {"element": tripled}),
-        native._key("f", "source", ("u32[]",), "u32", {"element": lambda x: FACTOR + x}),
+        source_key("f", "source", ("u32[]",), "u32", {}),
+        source_key("g", "source", ("u32[]",), "u32", {}),
+        source_key("f", "source ", ("u32[]",), "u32", {}),
+        source_key("f", "source", ("u64[]",), "u32", {}),
+        source_key("f", "source", ("u32[]", "u32"), "u32", {}),
+        source_key("f", "source", ("u32[]",), "u64", {}),
+        source_key("f", "source", ("u32[]",), "u32", {"tripled": tripled}),
+        source_key("f", "source", ("u32[]",), "u32", {"element": tripled}),
+        source_key("f", "source", ("u32[]",), "u32", {"element": lambda x: FACTOR + x}),
     ]
     assert len(set(keys)) == len(keys)
 
@@ -252,9 +254,9 @@ def test_functions_that_cannot_be_told_apart_are_refused() -> None:
 
     for element in (closure(2), np.add, len):
         with pytest.raises(TypeError, match="plain function"):
-            native._key("f", "", (), "u32", {"element": element})
+            source_key("f", "", (), "u32", {"element": element})
     with pytest.raises(TypeError, match="cannot use ARGUMENTS, a tuple"):
-        native._key("f", "", (), "u32", {"element": lambda x: ARGUMENTS[x]})
+        source_key("f", "", (), "u32", {"element": lambda x: ARGUMENTS[x]})
 
 
 @pytest.mark.parametrize("line", ["print(x)", "if x > 1: raise ValueError('large')", "x += np.zeros(x).size"])
@@ -266,40 +268,16 @@ def test_kernels_that_need_python_when_they_run_are_not_kept(cache: Path, line: 
     assert said(1) in (1, 2)
 
 
-def changed_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    def populate_array(*_: object, **__: object) -> None:
-        raise TypeError("populate_array() missing 1 required positional argument")
-
-    # numba itself goes on with its own
-    changed = ModuleType("numba.np.arrayobj")
-    changed.__dict__.update(vars(import_module("numba.np.arrayobj")), populate_array=populate_array)
-    monkeypatch.setitem(sys.modules, "numba.np.arrayobj", changed)
-
-
-def missing_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba.np.arrayobj", cast("ModuleType", None))
-
-
-def another_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numba.core.ccallback.CFunc.inspect_llvm", lambda _: "no code that this LLVM knows")
-
-
-@pytest.mark.parametrize("change", [changed_arrays, missing_module, another_llvm])
-def test_another_numba_compiles_each_time(
-    cache: Path,
-    compilations: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[pytest.MonkeyPatch], None],
+def test_code_that_llvm_does_not_read_is_compiled_each_time(
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    total(SOURCE + "\n")  # so that numba has loaded all that it needs itself
-    (kept,) = cache.iterdir()
-    change(monkeypatch)
+    monkeypatch.setattr("numba.core.ccallback.CFunc.inspect_llvm", lambda _: "no code of this LLVM")
     for _ in range(2):
         with pytest.warns(RuntimeWarning, match=r"numba .* kernel total that cannot be kept"):
             assert total() == 5.0
         forget()
-    assert compilations == ["total"] * 3
-    assert list(cache.iterdir()) == [kept]
+    assert compilations == ["total"] * 2
+    assert not cache.exists()
 
 
 def test_files_that_numba_cannot_open_are_not_taken_for_the_output(
@@ -459,17 +437,16 @@ def test_32_bit_operations() -> None:
     source = """
 def operate(x, y, by, out):
     for i in range(np.uint64(x.size)):
-        out[np.uint64(4) * i] = xor32(x[i], y[i])
-        out[np.uint64(4) * i + np.uint64(1)] = rotl32(x[i], by[i])
-        out[np.uint64(4) * i + np.uint64(2)] = rotl32(x[i], 13)
-        out[np.uint64(4) * i + np.uint64(3)] = np.uint32(1) if below32(x[i], y[i]) else np.uint32(0)
+        out[np.uint64(3) * i] = xor32(x[i], y[i])
+        out[np.uint64(3) * i + np.uint64(1)] = rotl32(x[i], by[i])
+        out[np.uint64(3) * i + np.uint64(2)] = rotl32(x[i], 13)
     return 0
 """
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 2**32, (2, 1000), dtype=np.uint32)
     by = rng.integers(0, 32, 1000, dtype=np.uint32)
-    out = np.empty((1000, 4), np.uint32)
+    out = np.empty((1000, 3), np.uint32)
     native.load("operate", source, ("u32[]",) * 4, "i64")(x, y, by, out)
     wide = x.astype(np.uint64)
     turned = [((wide << n) | (wide >> (np.uint64(32) - n))).astype(np.uint32) for n in (by.astype(np.uint64), 13)]
-    assert np.array_equal(out, np.stack([x ^ y, *turned, x < y], axis=1))
+    assert np.array_equal(out, np.stack([x ^ y, *turned], axis=1))

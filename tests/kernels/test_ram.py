@@ -228,7 +228,7 @@ def test_a_result_that_overflows_is_noticed(dtype: str) -> None:
     assert ram.merge(uniform(dtype, len(stack)), stack, (EPSILON,), [2.0], out)
 
 
-def test_lenient_nan_does_not_count_as_moved() -> None:
+def test_nonfinite_nan_does_not_count_as_moved() -> None:
     base = floats([1.0, 1.0, np.nan, 1.0])
     agent = floats([np.nan, 2.0, 3.0, np.inf])
     out, counts = np.empty_like(words(base)), np.zeros((2, 1), np.int64)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramerge.kernels.stochastic import coin_bits, round_stochastically
+from ramerge.kernels.stochastic import draw_bits, round_stochastically
 from tests.checkpoints import bit_patterns
 from tests.reference import BITS, NUMBERS, rounding_coins, toss
 
@@ -36,7 +36,7 @@ def test_every_coin_falls_as_in_the_reference(source: str, target: str, data: st
     scales = np.random.default_rng(size).choice([1.0, 2.0**-20, 2.0**-120], size)
     values = (values * scales).astype(NUMBERS[source])
     base = np.where(np.arange(size) % 3 == 0, values, NUMBERS[source](1)) if data.draw(st.booleans()) else None
-    bits = coin_bits(source, target)
+    bits = draw_bits(source, target)
     words = rounding_coins(seed, "w", size, bits, start)
     wide = None if base is None else base.astype(np.float64)
     wanted = toss(values.astype(np.float64), wide, words, bits, target)

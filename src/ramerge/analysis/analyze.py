@@ -27,7 +27,7 @@ from ramerge.foundation.machine import peak_memory
 from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts
-from ramerge.methods.moved import Relative, factor, in_words, measured, thresholds
+from ramerge.methods.moved import Relative, factor, measured, shown, thresholds
 from ramerge.methods.ram import Moved
 from ramerge.methods.registry import METHODS
 from ramerge.planning import cached_counts
@@ -152,7 +152,7 @@ def analyze(
         roles=tuple(part(role, members) for role, members in _roles(tensors).items()),
         tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
         findings=finding_of_broken(model, {label: found.count for label, found in observed.non_finite.items()})
-        or (*findings_of(model, plan.dtype, plan.adapters), *finding_of(wide, in_words(epsilon))),
+        or (*findings_of(model, plan.dtype, plan.adapters), *finding_of(wide, shown(epsilon))),
         notes=(*plan.notes, *advice(plan, observed.rounding)),
         warnings=warnings,
         recipe=without_secrets(

@@ -12,7 +12,7 @@ from ramerge.analysis.parts import Finding
 from ramerge.kernels import fixed
 from ramerge.kernels.formats import Loop
 from ramerge.kernels.piece import Piece
-from ramerge.kernels.precision_loss import COUNTS, SUMS, narrowing
+from ramerge.kernels.precision_loss import COUNTS, SUMS, count_lost
 from ramerge.methods.base import Counts, Statistic
 from ramerge.methods.moved import thresholds
 
@@ -48,7 +48,7 @@ class Narrowing(Statistic):
             for t in wide:
                 sums = np.zeros(len(SUMS))
                 pair = Loop((loop.inputs[0], loop.inputs[1 + t]), loop.inputs[1 + t])
-                narrowing(pair, inputs[0], inputs[1 + t], epsilons[t], counts[t, : len(COUNTS)], sums)
+                count_lost(pair, inputs[0], inputs[1 + t], epsilons[t], counts[t, : len(COUNTS)], sums)
                 fixed.encode(sums, counts[t, len(COUNTS) :].reshape(len(SUMS), fixed.LIMBS))
             return False
 

@@ -1,12 +1,14 @@
-"""Compiled loops over arrays. They know no files, no names and no threads; every kernel releases the GIL.
+"""Compiled loops over arrays, without files, names or threads; every kernel releases the GIL.
 
 formats, convert, intrinsics     how numbers lie in words
 piece                            one block of all inputs, as methods see it
-dequantise, quantise             codes and scales of quantised weights
-ram, elementwise, wudi           the loops of methods; `threefry`: coins
+dequantise, quantise             codes and scales of quantized weights
+ram, elementwise, wudi           the loops of methods; `threefry`: random draws
 spectral, curvature, work        singular vectors, polar factors, and WUDI's objective by its spectrum
 lowrank                          products of thin matrices, and norms: LoRA and DoRA
-anatomy, rounding                the loops of analyses, and what rounding erases
+rounding, effect, stochastic     what rounding erases, and stochastic rounding
+task_vector_statistics, precision_loss   the loops of analyses
 sums, fixed                      sums of products over segments; sums of floats that no order of adding changes
-native, compiler                 machine code, compiled once and kept
+patches                          what differs between two arrays of words
+native, compiler, template       machine code, compiled once and cached, from templates
 """

@@ -2,24 +2,23 @@
 
 A kernel becomes a C function (`numba.cfunc`), which this process can call at once. numba also gives its LLVM code
 (`inspect_llvm`), and from that `object_code` makes an object file, which a later process loads without numba. Both are
-public. One thing is not: how an array is made of an address and a size without numba's reference counting. If numba
-changes that, its public `carray` is used instead; it calls numba's own functions, so such a kernel has no object code
-and is compiled again by every process.
+public. How an array is made of an address and a size without numba's reference counting is not: its `carray` calls
+functions of numba's, which an object file cannot.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
 from ramerge.kernels.intrinsics import INTRINSICS
+from ramerge.kernels.native import KernelSource
 
 _SCALARS = {"f32": types.float32, "f64": types.float64, "u32": types.uint32, "u64": types.uint64, "i64": types.int64}
 _ELEMENTS = {**_SCALARS, "u8": types.uint8, "u16": types.uint16}
@@ -52,7 +51,7 @@ def _in_widest(_typing: Any) -> Any:
     """Lets LLVM use the processor's widest vectors in the function that calls this.
 
     For most processors with vectors of 512 bits LLVM uses 256, because the first of them (Skylake) ran at a lower clock
-    with more. llvmlite knows no attributes of this kind, but writes out what is in the set.
+    with more. llvmlite has no attributes of this kind, but writes out what is in the set.
     """
 
     def generate(context: Any, builder: Any, _signature: Any, _values: Any) -> Any:
@@ -65,17 +64,11 @@ def _in_widest(_typing: Any) -> Any:
 _widest: Any = intrinsic(_in_widest)
 
 
-def compile_kernel(
-    name: str,
-    source: str,
-    arguments: tuple[str, ...],
-    returns: str,
-    scope: Mapping[str, Callable[..., Any]],
-    features: str,
-) -> Any:
+def compile_kernel(source: KernelSource, features: str) -> Any:
     """Compile; see `native.load`.
 
     Args:
+        source: what to compile.
         features: of the processor, as LLVM calls them.
 
     Returns:
@@ -85,25 +78,17 @@ def compile_kernel(
     Raises:
         numba.core.errors.NumbaError: the source cannot be compiled.
     """
-    known = {
-        "np": np,
-        "in_widest": _widest,
-        "__name__": __name__,
-        **INTRINSICS,
-        **{key: _callee(function) for key, function in scope.items()},
-    }
-    code = ast.parse(source)
+    called = {name: _callee(function) for name, function in source.scope.items()}
+    names = {"np": np, "in_widest": _widest, "__name__": __name__, **INTRINSICS, **called}
+    code = ast.parse(source.text)
     function = code.body[0]
     assert isinstance(function, ast.FunctionDef)
     if "+avx512vbmi2" in features:  # came after the processors that slow down
         function.body[:0] = ast.parse("in_widest()").body
-    exec(compile(code, f"<kernel {name}>", "exec"), known)  # noqa: S102 - source of our own
-    kernel = njit(**_INSIDE)(known[name])
-    signature = _SCALARS[returns](*[part for code in arguments for part in _native(code)])
-    try:
-        return cfunc(signature, **_OPTIONS)(_entry(kernel, arguments, _array))
-    except Exception:  # whatever numba raises where its parts are not what they were
-        return cfunc(signature, **_OPTIONS)(_entry(kernel, arguments, carray))
+    exec(compile(code, f"<kernel {source.name}>", "exec"), names)  # noqa: S102 - source of our own
+    kernel = njit(**_INSIDE)(names[source.name])
+    signature = _SCALARS[source.returns](*[part for code in source.arguments for part in _native(code)])
+    return cfunc(signature, **_OPTIONS)(_entry(kernel, source.arguments))
 
 
 def object_code(compiled: Any, processor: str, features: str) -> bytes | None:
@@ -128,7 +113,7 @@ def object_code(compiled: Any, processor: str, features: str) -> bytes | None:
 def _callee(function: Any) -> Any:
     """A plain function as one that compiled code can call, and so those of its module that it calls.
 
-    They see the intrinsics beside their module's names.
+    They see the intrinsics and their module's names.
     """
     names = function.__globals__
     called = {
@@ -145,14 +130,14 @@ def _native(code: str) -> tuple[Any, ...]:
     return (_SCALARS[code],)
 
 
-def _entry(kernel: Any, arguments: tuple[str, ...], array: Any) -> Any:
+def _entry(kernel: Any, arguments: tuple[str, ...]) -> Any:
     """A function of addresses, sizes and numbers that calls `kernel` with arrays and numbers."""
     parameters, values = [], []
     for index, code in enumerate(arguments):
         is_array = code.endswith("[]")
         parameters.append(f"p{index}, n{index}" if is_array else f"x{index}")
         values.append(f"array(p{index}, n{index})" if is_array else f"x{index}")
-    known = {"kernel": kernel, "array": array, "__name__": __name__}
+    names = {"kernel": kernel, "array": _array, "__name__": __name__}
     text = f"def entry({', '.join(parameters)}):\n    return kernel({', '.join(values)})\n"
-    exec(compile(text, "<entry>", "exec"), known)  # noqa: S102 - source of our own
-    return known["entry"]
+    exec(compile(text, "<entry>", "exec"), names)  # noqa: S102 - source of our own
+    return names["entry"]

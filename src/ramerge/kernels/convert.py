@@ -25,17 +25,9 @@ def {name}(words, out):
 
 
 def convert(source: str, words: Words, target: str, out: Words, elements: int) -> bool:
-    """Write numbers of one format in another one: exactly where that is wider, otherwise rounded to nearest even.
+    """Write `elements` numbers of one format in another one: exactly where it is wider, else rounded to nearest even.
 
-    Args:
-        source: a key of `FORMATS`.
-        words: 1-D, of any type of integers: `elements` numbers, or more.
-        target: a key of `FORMATS`.
-        out: likewise.
-        elements: how many to write.
-
-    Returns:
-        True if a result is not finite.
+    Formats are keys of `FORMATS`, arrays 1-D of any type of integers. True if a result is not finite.
     """
     before, after = ELEMENTS[source], ELEMENTS[target]
     peak = _kernel(before, after)(before.array(words, elements), after.array(out, elements))

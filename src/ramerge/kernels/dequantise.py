@@ -1,4 +1,4 @@
-"""Quantised weights to float32: every code widened exactly, times its scale, with one rounding.
+"""Quantized weights to float32: every code widened exactly, times its scale, with one rounding.
 
 Scales form a grid: each belongs to a rectangle of `block_rows` by `block_columns` elements of a matrix, and those at
 the lower and right edge may be smaller. So one loop serves scales of a tensor, a channel, a group and a block. Any run
@@ -24,11 +24,8 @@ from ramerge.kernels import native
 class Grid:
     """Where the scales of a tensor belong.
 
-    Attributes:
-        rows: of one matrix; a tensor of more than two dimensions is a stack of matrices, each with its own scales.
-        columns: elements of a row.
-        block_rows: rows that share a scale; the last block of a matrix may have fewer.
-        block_columns: columns that share a scale, likewise.
+    Of a tensor of more than two dimensions, `rows` are those of one matrix: it is a stack of matrices, each with its
+    own scales. Blocks at the lower and right edges may be smaller than `block_rows` by `block_columns`.
     """
 
     rows: int
@@ -38,12 +35,10 @@ class Grid:
 
     @property
     def down(self) -> int:
-        """Scales of a matrix in a column."""
         return -(-self.rows // self.block_rows)
 
     @property
     def across(self) -> int:
-        """Scales of a matrix in a row."""
         return -(-self.columns // self.block_columns)
 
     def scales_of(self, start: int, stop: int) -> tuple[int, int]:
@@ -89,7 +84,7 @@ SCALES = {
     # a group whose weights are tiny has a scale of 0
     "F8_E4M3": Scales(1, "e4m3(scales[at])", "value >= np.float32(0)"),
 }
-# The usual length of a run under one scale, for which the loop is compiled with a known number of elements.
+# The usual length of a run under one scale, for which the loop is compiled with a fixed number of elements.
 _USUAL = {("E2M1", "F8_E8M0"): 32, ("E2M1", "F8_E4M3"): 16}
 
 _TEXT = """
@@ -98,7 +93,7 @@ def {name}(codes, scales, words, out, first, first_scale, divisor, rows, columns
     size = np.uint64(out.size)
     down = (rows + block_rows - ONE) // block_rows
     across = (columns + block_columns - ONE) // block_columns
-    behind = first % TWO  # the first of two codes in a byte that is not wanted
+    behind = first % TWO  # the first of two codes in a byte that is not needed
     row, column = first // columns, first % columns
     i = np.uint64(0)
     while i < size:
@@ -119,8 +114,8 @@ def {name}(codes, scales, words, out, first, first_scale, divisor, rows, columns
 """
 
 _ONE_A_BYTE = """
-            if length == np.uint64({known}):
-                for j in range(np.uint64({known})):
+            if length == np.uint64({usual}):
+                for j in range(np.uint64({usual})):
                     out[i + j] = {lane}(codes[i + j]) * scale
             else:
                 for j in range(length):
@@ -131,8 +126,8 @@ _TWO_A_BYTE = """
             if odd == ONE:
                 out[i] = {high}(codes[(i + behind) // TWO]) * scale
             pairs, at_pair = (length - odd) // TWO, (i + behind + odd) // TWO
-            if pairs == np.uint64({known} // 2):
-                for j in range(np.uint64({known} // 2)):
+            if pairs == np.uint64({usual} // 2):
+                for j in range(np.uint64({usual} // 2)):
                     pair = codes[at_pair + j]
                     out[i + odd + TWO * j] = {low}(pair) * scale
                     out[i + odd + TWO * j + ONE] = {high}(pair) * scale
@@ -149,11 +144,11 @@ _TWO_A_BYTE = """
 @cache
 def _kernel(codes: str, scales: str) -> Any:
     name = f"dequantise_{codes.lower()}_{scales.lower()}"
-    lanes, scale, known = CODES[codes].lanes, SCALES[scales], _USUAL.get((codes, scales), 128)
+    lanes, scale, usual = CODES[codes].lanes, SCALES[scales], _USUAL.get((codes, scales), 128)
     if len(lanes) == 1:
-        run = _ONE_A_BYTE.format(known=known, lane=lanes[0])
+        run = _ONE_A_BYTE.format(usual=usual, lane=lanes[0])
     else:
-        run = _TWO_A_BYTE.format(known=known, low=lanes[0], high=lanes[1])
+        run = _TWO_A_BYTE.format(usual=usual, low=lanes[0], high=lanes[1])
     text = _TEXT.format(name=name, value=scale.value, least=scale.least, run=run.strip())
     return native.load(name, text, ("u8[]", "u8[]", "u32[]", "f32[]", "u64", "u64", "f32", *["u64"] * 4), "i64")
 
@@ -172,12 +167,12 @@ def dequantise(
 
     Args:
         codes: format of the codes, a key of `CODES`.
-        code_bytes: uint8, the codes of these elements; where two lie in a byte, it begins with the byte of the first.
+        code_bytes: the codes of these elements; where two lie in a byte, it begins with the byte of the first.
         scales: format of the scales, a key of `SCALES`.
-        scale_bytes: uint8, aligned for the format: the scales `grid.scales_of(first, first + out.size)`.
+        scale_bytes: aligned for the format: the scales `grid.scales_of(first, first + out.size)`.
         grid: where scales belong.
         first: index of the first element.
-        out: float32, 1-D, contiguous.
+        out: 1-D, contiguous.
         divisor: every scale is divided by it first, in float32 (the global scale of NVFP4).
     """
     if not out.size:

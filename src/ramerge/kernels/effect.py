@@ -36,7 +36,7 @@ CHUNK = 1 << 12
 COUNTS = ("sampled", "grown", "alone")
 # What is summed over elements that only the agent moved: |tau|, its shares of the result and of what is stored, and the
 # square of their difference.
-SUMS = ("size", "wanted", "got", "missed")
+SUMS = ("size", "nominal", "effective", "missed")
 # A sum has two integers, of which each is added up in two halves of 32 bits.
 _PARTS, _COARSE, _FINE = 4, 17, 65
 ROWS = len(COUNTS) + len(SUMS) * _PARTS
@@ -59,43 +59,35 @@ def measure(
     beyond: Sequence[float],
     counts: NDArray[np.int64],
 ) -> None:
-    """Measure a stretch of the sample.
+    """Add a stretch of the sample, of at most `CHUNK` elements, to counts of shape (ROWS, N).
 
-    Args:
-        format: F32 or F64, for float32 or float64 in all arrays; they are 1-D, of one length, at most `CHUNK`.
-        base: the base.
-        base_stored: the base as it would be stored.
-        agents: the N agents.
-        result: of the merge, before it is rounded.
-        stored: the result as it is stored.
-        beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond.
-        counts: int64, shape (ROWS, N), added to.
+    All arrays are 1-D of one length, float32 or float64 as `format` (F32 or F64) says. `base_stored` is the base as it
+    would be stored, `result` the merge before it is rounded, and `stored` after that. `beyond` has one number for each
+    agent, or only one: it has moved an element where |agent - base| > beyond.
     """
     limits = np.resize(np.array(beyond, base.dtype), len(agents))
     _kernel(format)(base, base_stored, np.concatenate(agents), result, stored, limits, counts.reshape(-1))
 
 
 def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
-    """For each agent what the sample says.
+    """For each agent what the sample says, from counts of shape (ROWS, N).
 
-    Args:
-        counts: int64, shape (ROWS, N).
-
-    Returns:
-        `sampled`: updates in the sample; `grown_share`: the share of them that grew; `alone`: elements that only the
-        agent moved; `nominal_lambda`, `effective_lambda` and `effective_error`: None if there are none of these.
+    `sampled`: updates in the sample; `grown_share`: the share of them that grew; `alone`: elements that only the agent
+    moved; `nominal_lambda`, `effective_lambda` and `effective_error`: None if there are none of these.
     """
     found: list[dict[str, int | float | None]] = []
     for column in counts.T.tolist():
         updates, grown, alone = column[: len(COUNTS)]
-        size, wanted, got, missed = (_sum(column[first : first + _PARTS]) for first in range(len(COUNTS), ROWS, _PARTS))
+        size, nominal, effective, missed = (
+            _sum(column[first : first + _PARTS]) for first in range(len(COUNTS), ROWS, _PARTS)
+        )
         found.append(
             {
                 "sampled": updates,
                 "grown_share": grown / updates if updates else 0.0,
                 "alone": alone,
-                "nominal_lambda": wanted / size if size else None,
-                "effective_lambda": got / size if size else None,
+                "nominal_lambda": nominal / size if size else None,
+                "effective_lambda": effective / size if size else None,
                 "effective_error": math.sqrt(math.ldexp(missed, _FINE)) / size if size else None,
             }
         )
@@ -120,20 +112,20 @@ def measure(base, base_stored, agents, result, stored, beyond, counts):
             if abs(moved) > beyond[t]:
                 tau, movers, mover = tau + moved, movers + np.uint64(1), t
         length = abs(np.float64(tau))
-        wanted, got = np.float64(r) - np.float64(b), np.float64(stored[i]) - np.float64(base_stored[i])
-        missed = (got - wanted) * (got - wanted)
-        if not (length <= LIMIT and abs(wanted) <= LIMIT and abs(got) <= LIMIT and missed <= LIMIT):
+        nominal, effective = np.float64(r) - np.float64(b), np.float64(stored[i]) - np.float64(base_stored[i])
+        missed = (effective - nominal) * (effective - nominal)
+        if not (length <= LIMIT and abs(nominal) <= LIMIT and abs(effective) <= LIMIT and missed <= LIMIT):
             continue
         if r != b:
             for t in range(n):
                 if abs(agents[t * size + i] - b) > beyond[t]:
                     counts[t] += 1
-                    counts[n + t] += 1 if abs(got) > abs(wanted) else 0
+                    counts[n + t] += 1 if abs(effective) > abs(nominal) else 0
         if movers == np.uint64(1):
             place = np.uint64(2) * n + mover
             counts[place] += 1
             for k in range(np.uint64(4)):
-                share = wanted if k == np.uint64(1) else got
+                share = nominal if k == np.uint64(1) else effective
                 share = share if tau > 0 else -share
                 share = length if k == np.uint64(0) else missed if k == np.uint64(3) else share
                 coarse = np.int64(share * COARSE)

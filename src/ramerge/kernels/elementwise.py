@@ -30,12 +30,13 @@ from ramerge.kernels import native
 from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import ElementFormat, Loop
 from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
+from ramerge.kernels.template import filled
 from ramerge.kernels.threefry import threefry
 
 Words = NDArray[Any]
 Element = Callable[..., Any]
 Given: TypeAlias = float | bool | tuple[float, ...]
-"""What a formula takes beside its inputs: a number, a flag, or one number for each agent."""
+"""What a formula takes besides its inputs: a number, a flag, or one number for each agent."""
 
 # In formulas. Wider numbers promote them exactly, so one formula serves float32 and float64.
 ZERO, ONE, INFINITY = np.float32(0), np.float32(1), np.float32(np.inf)
@@ -46,13 +47,10 @@ COARSE_BINS, FINE_BINS = 1 << 15, 1 << 16
 
 @dataclass(frozen=True)
 class Drop:
-    """Coins that drop elements of task vectors before anything else is done with them.
+    """Random draws that drop elements of task vectors before anything else is done with them.
 
-    Attributes:
-        keys: the two words of each agent's key.
-        below: for each agent, an element whose coin lies below is dropped: drop rate times 2^32.
-        scales: for each agent, the factor of the elements that stay.
-        start: index in its tensor of the first element.
+    For each agent there are the two words of a key, a number (drop rate times 2^32) below which a draw drops its
+    element, and the factor of the elements that stay. `start` is the index in its tensor of the first element.
     """
 
     keys: tuple[tuple[int, int], ...]
@@ -63,7 +61,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Which inputs there are, in this order: the base, where task vectors are wanted; agents; their importances."""
+    """Which inputs there are, in this order: the base, where there are task vectors; agents; their importances."""
 
     agents: int
     base: bool = True
@@ -80,53 +78,79 @@ class Inputs:
         ]
 
 
+@dataclass(frozen=True)
+class Formula:
+    """A formula of one element with its numbers.
+
+    Attributes:
+        element: `element(b, taus, [importances,] *given)`, a plain function; `b` is the base, 0 without one, and `taus`
+            are then the agents themselves.
+        given: what it takes besides: numbers, and tuples of one number for each agent, rounded to the loop's real type;
+            and flags, for whose values the loop is compiled.
+        agents: how many there are.
+        base: whether the first input is the base.
+        importances: whether agents' importances follow the agents.
+        bounds: which of `given` magnitudes are compared with, as float32, where they are counted.
+        beyond: one for each agent, or only one: it has moved an element where |tau| > beyond; for what is counted of
+            rounding.
+    """
+
+    element: Element
+    given: tuple[Given, ...]
+    agents: int
+    base: bool = True
+    importances: bool = False
+    bounds: int = 0
+    beyond: tuple[float, ...] = (0.0,)
+
+    @property
+    def inputs(self) -> Inputs:
+        """Which inputs it takes."""
+        return Inputs(self.agents, self.base, self.importances)
+
+
 def merge(
-    element: Element,
+    formula: Formula,
     loop: Loop,
     inputs: Sequence[Words],
     out: Words,
-    which: Inputs,
-    given: Sequence[Given] = (),
     drop: Drop | None = None,
     rounding: NDArray[np.int64] | None = None,
-    beyond: Sequence[float] = (0.0,),
     ranks: NDArray[np.int64] | None = None,
-    bounds: int = 0,
 ) -> bool:
-    """Write `element(b, taus, [importances,] *given)` of every element to `out`.
+    """Write what a formula gives for every element to `out`.
 
     Args:
-        element: a plain function; `b` is the base, 0 without one, and `taus` are then the agents themselves.
+        formula: see there.
         loop: formats of the inputs and of `out`.
-        inputs: 1-D arrays of these formats' words, of equal length, as `which` says.
+        inputs: 1-D arrays of these formats' words, of equal length, as `formula.inputs` says.
         out: words, of the inputs' length.
-        which: what the inputs are.
-        given: what the formula takes besides: numbers, and tuples of one number an agent, rounded here to the loop's
-            real type; and flags, of which the loop is compiled for their values.
-        drop: coins; `start` must be even where words hold two elements.
+        drop: random draws; `start` must be even where words hold two elements.
         rounding: int64, shape (2, N), for a result of 16 bits and with the base: where to count what storing it
             erases, as `kernels.rounding` has it.
-        beyond: one for each agent, or only one; for that an agent has moved an element where |tau| > beyond.
         ranks: int64, shape (2, N): where to count each agent's magnitudes that lie above its bound, and that reach it.
-        bounds: which of `given` these are; float32.
 
     Returns:
         True if an input is not finite, an importance is negative, or a result overflows the format.
     """
-    limits = len(beyond) if rounding is not None else 0
-    ranked = bounds if ranks is not None else None
-    kernel = _merge(element, loop, which, tuple(map(_kind, given)), drop is not None, limits, ranked)
-    numbers = [number for value in given for number in _flat(value)]
-    numbers += [*(drop.scales if drop else ()), *beyond[:limits]]
+    limits = formula.beyond if rounding is not None else ()
+    ranked = formula.bounds if ranks is not None else None
+    kinds = tuple(map(_kind, formula.given))
+    kernel = _merge(formula.element, loop, formula.inputs, kinds, drop is not None, len(limits), ranked)
+    numbers = [number for value in formula.given for number in _flat(value)]
+    numbers += [*(drop.scales if drop else ()), *limits]
     counts = [array.reshape(-1) if array is not None else _NOTHING for array in (rounding, ranks)]
     with np.errstate(over="ignore"):  # a number that overflows float32 makes the result overflow, which is reported
         rounded = np.array(numbers, loop.out.real)
-    found = kernel(*inputs, out, rounded, *counts, *_coins(drop))
+    found = kernel(*inputs, out, rounded, *counts, *_draws(drop))
     # a task vector is infinite where an input is, and where a difference of finite ones overflows
     return bool(found & _WRONG) or (found == _DOUBTFUL and not all(map(_finite, loop.inputs, inputs)))
 
 
+# Bits of what a loop finds: a result overflows, or an importance is wrong; a task vector is not finite.
+_WRONG, _DOUBTFUL = 1, 2
 _EACH, _COMMON = "each", "common"
+_NOTHING = np.empty(0, np.int64)
 
 
 def _kind(value: Given) -> str | bool:
@@ -135,19 +159,11 @@ def _kind(value: Given) -> str | bool:
 
 
 def _flat(value: Given) -> tuple[float, ...]:
-    """The numbers of a value; none of a flag."""
     return () if isinstance(value, bool) else value if isinstance(value, tuple) else (value,)
-
-
-# Bits of what a loop finds: a result overflows, or an importance is wrong; a task vector is not finite.
-_WRONG, _DOUBTFUL = 1, 2
 
 
 def _finite(form: ElementFormat, words: Words) -> bool:
     return not count_non_finite(form.name, words, words.size * len(form.lanes))
-
-
-_NOTHING = np.empty(0, np.int64)
 
 
 def histogram(
@@ -161,19 +177,21 @@ def histogram(
     drop: Drop | None = None,
     rows: int | None = None,
 ) -> bool:
-    """Count magnitudes of `value(t, taus, *common)` of each agent.
+    """Count magnitudes of `value(t, taus, *common)` of each agent, or of the first `rows`; 1 for a value that all
+    share.
 
     Args:
         value: a plain function of an agent's number, and of all task vectors.
         loop: formats of the inputs.
         inputs: as for `merge`.
         which: what the inputs are.
-        counts: uint32, shape (agents, COARSE_BINS), by the upper 15 bits of the magnitude as float32; with `bins`,
-            of shape (agents, FINE_BINS), by the lower 16 bits of those magnitudes that lie in the agent's bin.
-        bins: for each agent a bin of the first count.
+        counts: shape (agents, COARSE_BINS), by the upper 15 bits of the magnitude as float32; with `bins`, of shape
+            (agents, FINE_BINS), by the lower 16 bits of those magnitudes that lie in the agent's bin of the first
+            count.
+        bins: see `counts`.
         common: numbers, rounded to the loop's real type.
         drop: as for `merge`.
-        rows: for how many agents to count, of the first ones; 1 for a value that all agents share. By default for all.
+        rows: for how many agents to count.
 
     Returns:
         True if an input or a task vector is not finite.
@@ -181,12 +199,12 @@ def histogram(
     counted = which.agents if rows is None else rows
     kernel = _histogram(value, loop, which, len(common), bins is not None, drop is not None, counted)
     numbers = np.array([*common, *(drop.scales if drop else ())], loop.out.real)
-    wanted = np.array(bins if bins is not None else (0,) * counted, np.uint32)
+    chosen = np.array(bins if bins is not None else (0,) * counted, np.uint32)
     magnitudes = np.empty(_CHUNK_WORDS * counted * len(loop.parts), np.uint32)
-    return bool(kernel(*inputs, numbers, wanted, counts.reshape(-1), magnitudes, *_coins(drop)))
+    return bool(kernel(*inputs, numbers, chosen, counts.reshape(-1), magnitudes, *_draws(drop)))
 
 
-def _coins(drop: Drop | None) -> tuple[Any, int]:
+def _draws(drop: Drop | None) -> tuple[Any, int]:
     if drop is None:
         return np.zeros(0, np.uint32), 0
     rows = [(*key, below) for key, below in zip(drop.keys, drop.below, strict=True)]
@@ -216,7 +234,7 @@ def _merge(
     arguments = ["b", _tuple("tau{t}", agents)]
     arguments += [_tuple("f{t}_i", agents)] if which.importances else []
     arguments += [_argument(index, kind, agents) for index, kind in enumerate(kinds)]
-    body = _coin_words(loop, agents) if drops else []
+    body = _draw_words(loop, agents) if drops else []
     for part in loop.parts:
         body += task_vectors(loop, which, part)
         if rounds:
@@ -230,19 +248,22 @@ def _merge(
         body += [f"r{part} = element({', '.join(arguments)})", f"peak = {form.peak}(peak, r{part})"]
         body += counters.survey(loop, form.name, f"r{part}") if rounds else []
     body.append(f"out[i] = {form.pack}({', '.join(f'r{part}' for part in loop.parts)})")
-    source = _loop(
-        form,
-        [*which.names, "out", "numbers", "counts", "ranks", "coins", "start"],
-        [
-            *_numbers(agents, kinds, drops, limits[:rounds]),
-            *(_keys(agents) if drops else []),
-        ],
-        [*(counters.clear(ROWS) if rounds else []), *(counters.clear(_RANKS) if ranks is not None else [])],
-        body,
-        [
-            *(counters.flush("counts", ROWS) if rounds else []),
-            *(counters.flush("ranks", _RANKS) if ranks is not None else []),
-        ],
+    counted = {"counts": ROWS if rounds else (), "ranks": _RANKS if ranks is not None else ()}
+    source = filled(
+        _LOOP,
+        arguments=", ".join([*which.names, "out", "numbers", "counts", "ranks", "draws", "start"]),
+        real=_real(form),
+        bits=form.bits,
+        before=_numbers(agents, kinds, drops, limits[:rounds]),
+        first=which.names[0],
+        chunk=CHUNK_WORDS,
+        reset=[line for names in counted.values() for line in counters.clear(names)],
+        body=body,
+        flush=[line for array, names in counted.items() for line in counters.flush(array, names)],
+        wrong=_WRONG,
+        doubtful=_DOUBTFUL,
+        infinity=form.infinity,
+        overflow=form.overflow,
     )
     types = [*map(_words, (*loop.inputs, form)), _reals(form), "i64[]", "i64[]", "u32[]", "u64"]
     scope = {"element": element, **({"threefry": threefry} if drops else {})}
@@ -252,7 +273,7 @@ def _merge(
 @cache
 def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: bool, drops: bool, counted: int) -> Any:
     form, agents, rows, parts = loop.out, range(which.agents), range(counted), loop.parts
-    body = _coin_words(loop, agents) if drops else []
+    body = _draw_words(loop, agents) if drops else []
     for part in parts:
         body += task_vectors(loop, which, part)
         body += _dropped(loop, agents, part) if drops else []
@@ -273,17 +294,16 @@ def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: boo
             else:
                 counting.append(f"counts[np.uint64({t * COARSE_BINS}) + (m >> SIXTEEN)] += ONE32")
     bins = [f"bin{t} = np.uint64(bins[{t}])" for t in rows]
-    source = _COUNTING.format(
-        arguments=", ".join([*which.names, "numbers", "bins", "counts", "magnitudes", "coins", "start"]),
+    source = filled(
+        _COUNTING,
+        arguments=", ".join([*which.names, "numbers", "bins", "counts", "magnitudes", "draws", "start"]),
         real=_real(form),
         bits=form.bits,
-        before="\n    ".join(
-            [*_numbers(agents, (_COMMON,) * common, drops), *(_keys(agents) if drops else []), *(bins if fine else [])]
-        ),
+        before=[*_numbers(agents, (_COMMON,) * common, drops), *(bins if fine else [])],
         first=which.names[0],
         chunk=_CHUNK_WORDS,
-        body="\n            ".join(body),
-        counting="\n            ".join(counting),
+        body=body,
+        counting=counting,
         infinity=form.infinity,
     )
     types = [*map(_words, loop.inputs), _reals(form), *["u32[]"] * 4, "u64"]
@@ -291,7 +311,7 @@ def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: boo
     return native.load("loop", source, tuple(types), "u32", scope)
 
 
-# Counting cannot be vectorised, but what is counted can: magnitudes of a chunk go through a small array.
+# Counting cannot be vectorized, but what is counted can: magnitudes of a chunk go through a small array.
 _CHUNK_WORDS = 512
 _COUNTING = """
 def loop({arguments}):
@@ -329,32 +349,6 @@ def loop({arguments}):
 """
 
 
-def _loop(
-    form: ElementFormat,
-    arguments: Sequence[str],
-    before: Sequence[str],
-    reset: Sequence[str],
-    body: Sequence[str],
-    flush: Sequence[str],
-) -> str:
-    """Source of a loop over chunks of words: before all, before each chunk, for each word, after each chunk."""
-    return _LOOP.format(
-        arguments=", ".join(arguments),
-        real=_real(form),
-        bits=form.bits,
-        before="\n    ".join(before) or "pass",
-        first=arguments[0],
-        chunk=CHUNK_WORDS,
-        reset="\n        ".join(reset),
-        body="\n            ".join(body),
-        flush="\n        ".join(flush),
-        wrong=_WRONG,
-        doubtful=_DOUBTFUL,
-        infinity=form.infinity,
-        overflow=form.overflow,
-    )
-
-
 def _element(loop: Loop, which: Inputs, name: str, part: int) -> str:
     """Element number `part` of an input's word."""
     return loop.element(which.names.index(name), part, f"{name}[i]")
@@ -373,9 +367,9 @@ def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
 
 
 def _dropped(loop: Loop, agents: range, part: int) -> list[str]:
-    """Task vectors of element number `part` of the word, after the coins."""
-    coins = f"word{part}_{{t}}" if len(loop.parts) == 2 else "(word1_{t} if odd else word0_{t})"
-    return [f"tau{t} = tau{t} * stay{t} if {coins.format(t=t)} >= below{t} else ZERO" for t in agents]
+    """Task vectors of element number `part` of the word, after dropping."""
+    draw = f"word{part}_{{t}}" if len(loop.parts) == 2 else "(word1_{t} if odd else word0_{t})"
+    return [f"tau{t} = tau{t} * stay{t} if {draw.format(t=t)} >= below{t} else ZERO" for t in agents]
 
 
 _RANKS = ("above", "least")
@@ -391,28 +385,24 @@ def _ranked(counters: Counters, row: int) -> list[str]:
 
 
 def _argument(index: int, kind: str | bool, agents: range) -> str:
-    """What a formula gets of what is given."""
     if isinstance(kind, bool):
         return str(kind)
     return _tuple(f"e{index}_{{t}}", agents) if kind == _EACH else f"c{index}"
 
 
 def _numbers(agents: range, kinds: Sequence[str | bool], drops: bool, more: Sequence[str] = ()) -> list[str]:
-    """Names for what the array of numbers holds."""
+    """Names for what the arrays of numbers and of draws hold."""
     named = {_EACH: [f"e{{}}_{t}" for t in agents], _COMMON: ["c{}"]}
     names = [name.format(index) for index, kind in enumerate(kinds) for name in named.get(str(kind), [])]
     names += [*([f"stay{t}" for t in agents] if drops else []), *more]
-    return [f"{name} = numbers[{index}]" for index, name in enumerate(names)]
+    return [*[f"{name} = numbers[{index}]" for index, name in enumerate(names)], *(_keys(agents) if drops else [])]
 
 
 def _keys(agents: range) -> list[str]:
-    lines = []
-    for t in agents:
-        lines += [f"k{t}_0 = coins[{3 * t}]", f"k{t}_1 = coins[{3 * t + 1}]", f"below{t} = coins[{3 * t + 2}]"]
-    return lines
+    return [f"k{t}_0, k{t}_1, below{t} = draws[{3 * t}], draws[{3 * t + 1}], draws[{3 * t + 2}]" for t in agents]
 
 
-def _coin_words(loop: Loop, agents: range) -> list[str]:
+def _draw_words(loop: Loop, agents: range) -> list[str]:
     """The two words of the block for this position, for every agent."""
     if len(loop.parts) == 2:
         lines = ["counter = (start >> ONE64) + i"]

@@ -48,27 +48,24 @@ class ElementFormat:
 
     @property
     def word_code(self) -> str:
-        """`word` as `native.load` names it."""
         return f"u{8 * np.dtype(self.word).itemsize}"
 
     @property
     def real_code(self) -> str:
-        """`real` as `native.load` names it."""
         return f"f{8 * np.dtype(self.real).itemsize}"
 
     @property
     def root(self) -> str:
-        """Function that gives the square root of a number of `real`, rounded once."""
+        """Name of the square root of `real`, rounded once."""
         return f"root_{self.real_code}"
 
     @property
     def bits(self) -> str:
-        """The integer type that holds the bits of `real`, by name."""
+        """Name of the integer type that holds the bits of `real`."""
         return f"uint{8 * np.dtype(self.real).itemsize}"
 
     @property
     def bits_code(self) -> str:
-        """`bits` as `native.load` names it."""
         return f"u{8 * np.dtype(self.real).itemsize}"
 
     def array(self, words: Words, elements: int) -> Words:
@@ -118,9 +115,7 @@ def before_packing(source: ElementFormat, target: ElementFormat, value: str) -> 
 class Loop:
     """The formats that a loop reads and writes. All have as many lanes, and are computed with in the same real type.
 
-    Attributes:
-        inputs: of the inputs.
-        out: of the result. A loop that has none takes from it the type to compute in.
+    A loop without a result takes from `out` the type to compute in.
     """
 
     inputs: tuple[ElementFormat, ...]

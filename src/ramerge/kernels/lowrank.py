@@ -7,16 +7,13 @@ depend neither on the blocks in which a matrix is computed, nor on threads, nor 
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
+from ramerge.kernels.template import filled
 
 Reals = NDArray[np.float32]
-Sums = NDArray[np.float64]
 
 TILE = 512
 """Columns that are computed at a time: four rows of sums stay in the L1 cache, and rank 64 of `right` in the L2."""
@@ -76,12 +73,7 @@ def add_product(target, start, width, left, right, first, rows, columns, begin, 
 """
 
 
-def _lines(*lines: str, indent: int) -> str:
-    return ("\n" + " " * indent).join(lines)
-
-
-@cache
-def _add_product() -> Any:
+def _add_product_source() -> str:
     four = range(4)
     factors = [f"f{r}{k} = left[(row + np.uint64({r})) * rank + k + np.uint64({k})]" for r in four for k in four]
     origins = [f"at{k} = (k + np.uint64({k})) * columns + low" for k in four]
@@ -92,15 +84,14 @@ def _add_product() -> Any:
         quad.append(f"s{r} = {place}")
         quad += [f"s{r} = fused(f{r}{k}, x{k}, s{r})" for k in four]
     quad += [f"sums[np.uint64({r * TILE}) + j] = s{r}" for r in four]
-    text = _SOURCE.format(
-        tile=TILE,
-        factors=_lines(*factors, indent=20),
-        origins=_lines(*origins, indent=20),
-        terms=_lines(*terms, indent=24),
-        quad=_lines(*quad, indent=24),
-    )
-    arguments = ("f32[]", "u64", "u64", "f32[]", "f32[]", "u64", "u64", "u64", "u64", "u64", "f32", "f32[]")
-    return native.load("add_product", text, arguments, "i64")
+    return filled(_SOURCE, tile=TILE, factors=factors, origins=origins, terms=terms, quad=quad)
+
+
+_add_product = native.deferred(
+    "add_product",
+    _add_product_source(),
+    ("f32[]", "u64", "u64", "f32[]", "f32[]", "u64", "u64", "u64", "u64", "u64", "f32", "f32[]"),
+)
 
 
 def add_product(
@@ -130,7 +121,7 @@ def add_product(
         sums: float32, 4 * `TILE` elements of memory.
     """
     (first, high), (begin, wide) = rows, columns
-    _add_product()(values, start, width, left, right, first, high, wide, begin, rank, scaling, sums)
+    _add_product(values, start, width, left, right, first, high, wide, begin, rank, scaling, sums)
 
 
 # Eight sums side by side: one would wait for each addition.
@@ -152,6 +143,20 @@ def scale_rows(values, width, magnitudes):
     return 0
 """
 
+
+def _scale_rows_source() -> str:
+    lanes = range(8)
+    add = [f"x{lane} = np.float64(values[at + j + np.uint64({lane})])" for lane in lanes]
+    add += [f"s{lane} = s{lane} + x{lane} * x{lane}" for lane in lanes]
+    return filled(_SCALE_ROWS, zero=[f"s{lane} = np.float64(0)" for lane in lanes], add=add)
+
+
+scale_rows = native.deferred("scale_rows", _scale_rows_source(), ("f32[]", "u64", "f32[]"))
+"""`scale_rows(values, width, magnitudes)`: give each row of `width` elements its magnitude, in place.
+
+A row is multiplied by magnitude / norm, all float32. The norm is summed in float64, and rounded to float32.
+"""
+
 _ADD_SQUARES = """
 def add_squares(values, sums):
     width = np.uint64(sums.size)
@@ -161,70 +166,21 @@ def add_squares(values, sums):
             sums[j] += x * x
     return 0
 """
-
-_SCALE_COLUMNS = """
-def scale_columns(values, start, factors):
-    width = np.uint64(factors.size)
-    place = np.uint64(0)
-    column = start % width
-    size = np.uint64(values.size)
-    while place < size:
-        count = min(width - column, size - place)
-        for j in range(count):
-            values[place + j] = factors[column + j] * values[place + j]
-        place += count
-        column = np.uint64(0)
-    return 0
-"""
-
-
-@cache
-def _scale_rows() -> Any:
-    lanes = range(8)
-    zero = "; ".join(f"s{lane} = np.float64(0)" for lane in lanes)
-    add = [f"x{lane} = np.float64(values[at + j + np.uint64({lane})])" for lane in lanes]
-    add += [f"s{lane} = s{lane} + x{lane} * x{lane}" for lane in lanes]
-    text = _SCALE_ROWS.format(zero=zero, add=_lines(*add, indent=12))
-    return native.load("scale_rows", text, ("f32[]", "u64", "f32[]"), "i64")
-
-
-@cache
-def _add_squares() -> Any:
-    return native.load("add_squares", _ADD_SQUARES, ("f32[]", "f64[]"), "i64")
-
-
-@cache
-def _scale_columns() -> Any:
-    return native.load("scale_columns", _SCALE_COLUMNS, ("f32[]", "u64", "f32[]"), "i64")
-
-
-def scale_rows(values: Reals, width: int, magnitudes: Reals) -> None:
-    """Give each row its magnitude: multiply it by magnitude / norm. In place.
-
-    Args:
-        values: float32, rows of `width` elements.
-        width: elements of a row.
-        magnitudes: float32, one for each row. The norm is summed in float64, and rounded to float32.
-    """
-    _scale_rows()(values, width, magnitudes)
-
-
-def add_squares(values: Reals, sums: Sums) -> None:
-    """Add the squares of each column, from the first row to the last, to its sum.
-
-    Args:
-        values: float32, whole rows of `sums.size` elements.
-        sums: float64, one for each column; changed in place.
-    """
-    _add_squares()(values, sums)
+add_squares = native.deferred("add_squares", _ADD_SQUARES, ("f32[]", "f64[]"))
+"""`add_squares(values, sums)`: add the squares of each column of whole float32 rows, in order, to its float64 sum."""
 
 
 def scale_columns(values: Reals, start: int, factors: Reals) -> None:
-    """Multiply elements by the factor of their column. In place.
+    """Multiply elements by the factor of their column, in place.
 
     Args:
         values: float32, elements `start:start + values.size` of a matrix, row by row.
         start: number of the first element.
         factors: float32, one for each column.
     """
-    _scale_columns()(values, start, factors)
+    head = min(-start % factors.size, values.size)
+    rows = (values.size - head) // factors.size
+    tail = head + rows * factors.size
+    values[:head] *= factors[start % factors.size :][:head]
+    values[head:tail].reshape(rows, factors.size)[:] *= factors
+    values[tail:] *= factors[: values.size - tail]

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from dis import get_instructions
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -50,6 +51,24 @@ _loaded: dict[bytes, Kernel] = {}
 _owners: list[Any] = []
 
 
+@dataclass(frozen=True)
+class KernelSource:
+    """What `load` compiles."""
+
+    name: str
+    text: str
+    arguments: tuple[str, ...]
+    returns: str
+    scope: Mapping[str, Callable[..., Any]]
+
+    @property
+    def key(self) -> bytes:
+        """SHA-256 of everything that decides what the machine code does."""
+        called = sorted((name, _meaning(function)) for name, function in self.scope.items())
+        parts = (_machinery(), self.name, self.text, self.arguments, self.returns, called)
+        return hashlib.sha256(repr(parts).encode()).digest()
+
+
 def load(
     name: str,
     source: str,
@@ -81,55 +100,56 @@ def load(
     Warns:
         RuntimeWarning: the machine code cannot be kept, so that every process compiles it again.
     """
+    made = KernelSource(name, source, arguments, returns, scope)
     try:
-        key = _key(name, source, arguments, returns, scope)
+        key = made.key
         with _lock:
             if key not in _loaded:
                 code = store.read("kernels", key)
-                address = _compile(key, name, source, arguments, returns, scope) if code is None else _link(code)
-                _loaded[key] = _callable(name, address, arguments, returns)
+                _loaded[key] = _callable(made, _compile(key, made) if code is None else _link(code))
             return _loaded[key]
     except OSError as error:  # a caller that writes files would take it for an error of those
         what = f"kernel {name} cannot be compiled or loaded: {reason(error)}"
         raise RamergeError(f"{what}: {error.filename}" if error.filename else what) from error
 
 
+def deferred(
+    name: str, source: str, arguments: tuple[str, ...], scope: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+) -> Kernel:
+    """What `load` gives for a function that returns an int64, loaded when it is called first."""
+
+    @cache
+    def loaded() -> Kernel:
+        return load(name, source, arguments, "i64", scope)
+
+    return lambda *values: loaded()(*values)
+
+
 @contextmanager
-def notifying_compilation(tell: Callable[[bool], None]) -> Iterator[None]:
-    """While the block lasts, `tell` hears of each kernel that this thread compiles: False first, True once it is done.
+def notifying_compilation(notify: Callable[[bool], None]) -> Iterator[None]:
+    """In the block, `notify` gets False before and True after each kernel that this thread compiles.
 
     Compiling takes seconds, and other threads may wait for it.
     """
-    _listeners.tell = tell
+    _listeners.notify = notify
     try:
         yield
     finally:
-        del _listeners.tell
+        del _listeners.notify
 
 
-def _nobody(_done: bool) -> None:
-    """Nobody listens."""
-
-
-def _compile(
-    key: bytes,
-    name: str,
-    source: str,
-    arguments: tuple[str, ...],
-    returns: str,
-    scope: Mapping[str, Callable[..., Any]],
-) -> int:
+def _compile(key: bytes, source: KernelSource) -> int:
     """Compile with numba, keep the machine code for the next process; the address of the function."""
     from ramerge.kernels.compiler import compile_kernel, object_code
 
-    tell = getattr(_listeners, "tell", _nobody)
-    tell(False)
+    notify = getattr(_listeners, "notify", lambda _done: None)
+    notify(False)
     processor, features = _processor()
-    compiled = compile_kernel(name, source, arguments, returns, scope, features)
+    compiled = compile_kernel(source, features)
     code = object_code(compiled, processor, features)
-    tell(True)
+    notify(True)
     if code is None:
-        text = f"numba {_numba_version()} makes code of kernel {name} that cannot be kept for later processes"
+        text = f"numba {_numba_version()} makes code of kernel {source.name} that cannot be kept for later processes"
         warn(text, RuntimeWarning, stacklevel=3)
     else:
         store.write("kernels", key, compiled.native_name.encode("ascii") + b"\0" + code)
@@ -150,14 +170,14 @@ def _link(payload: bytes) -> int:
     return int(engine.get_function_address(symbol.decode("ascii")))
 
 
-def _callable(name: str, address: int, arguments: tuple[str, ...], returns: str) -> Kernel:
+def _callable(source: KernelSource, address: int) -> Kernel:
     """The function at an address, for Python. It takes an address and a size for each array, and numbers."""
     native: list[Any] = []
-    for code in arguments:
+    for code in source.arguments:
         native += [ctypes.c_void_p, ctypes.c_int64] if code in _DTYPES else [_SCALARS[code]]
-    function = ctypes.CFUNCTYPE(_SCALARS[returns], *native)(address)
-    dtypes = [_DTYPES.get(code) for code in arguments]
-    converters = [float if code[0] == "f" else int for code in arguments]
+    function = ctypes.CFUNCTYPE(_SCALARS[source.returns], *native)(address)
+    dtypes = [_DTYPES.get(code) for code in source.arguments]
+    converters = [float if code[0] == "f" else int for code in source.arguments]
 
     def kernel(*values: Any) -> Any:
         passed: list[Any] = []
@@ -167,7 +187,7 @@ def _callable(name: str, address: int, arguments: tuple[str, ...], returns: str)
             elif value.dtype == dtype:
                 passed += (_address(value), value.size)
             else:
-                raise TypeError(f"{name} takes an array of {dtype}, not of {value.dtype}")
+                raise TypeError(f"{source.name} takes an array of {dtype}, not of {value.dtype}")
         return function(*passed)
 
     return kernel
@@ -185,14 +205,6 @@ def _address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.
 
 
 # --- what a kernel depends on ----------------------------------------------------------------------------------------
-
-
-def _key(
-    name: str, source: str, arguments: tuple[str, ...], returns: str, scope: Mapping[str, Callable[..., Any]]
-) -> bytes:
-    """SHA-256 of everything that decides what the machine code does."""
-    called = sorted((key, _meaning(function)) for key, function in scope.items())
-    return hashlib.sha256(repr((_machinery(), name, source, arguments, returns, called)).encode()).digest()
 
 
 @cache
@@ -214,7 +226,7 @@ def _processor() -> tuple[str, str]:
     """Name and features of the processor to compile for, as LLVM calls them; numba's settings come first."""
     try:
         features = str(llvm.get_host_cpu_features().flatten())
-    except RuntimeError:  # LLVM does not know them for every processor
+    except RuntimeError:  # LLVM does not have them for every processor
         features = ""
     return os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name(), os.environ.get("NUMBA_CPU_FEATURES", features)
 

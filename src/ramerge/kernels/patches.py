@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
+from ramerge.kernels.template import filled
 
 Words = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -152,31 +153,17 @@ def {name}(xors, values):
 
 
 def compare(base: Words, other: Words, bitmap: Bitmap, values: Words) -> int:
-    """Find the words that differ.
+    """Find the words that differ between two 1-D arrays of unsigned integers, of one type and length.
 
-    Args:
-        base: 1-D, unsigned integers of any width.
-        other: of the same type and length.
-        bitmap: filled; `bitmap_words(base.size)` long.
-        values: filled with base ^ other of the words that differ, in order; as long as `base`, of its type.
-
-    Returns:
-        How many differ.
+    Fills `bitmap`, of `bitmap_words(base.size)` words, and `values`, as long as `base` and of its type, with base ^
+    other of the words that differ, in order. Returns how many differ.
     """
     return int(_comparing(base.itemsize)(base, other, bitmap, values))
 
 
 def to_gaps(bitmap: Bitmap, gaps: Bytes) -> int:
-    """Write the positions of a bitmap as gaps.
-
-    Args:
-        bitmap: uint64.
-        gaps: filled; uint8, as long as `most_gaps` says.
-
-    Returns:
-        How many values were written.
-    """
-    return int(_kernel("to_gaps", _TO_GAPS, 1, "bp")(bitmap, gaps))
+    """Write the positions of a bitmap as gaps, at most `most_gaps` of them; how many were written."""
+    return int(_writing_gaps()(bitmap, gaps))
 
 
 def patch_bitmaps(base: Words, spans: Spans, block: int, data: Bytes, planes: int, out: Words) -> int:
@@ -187,10 +174,10 @@ def patch_bitmaps(base: Words, spans: Spans, block: int, data: Bytes, planes: in
 
     Args:
         base: 1-D, unsigned integers: the words of all blocks.
-        spans: uint64, shape (blocks, 4): where in `data` a block's positions begin, where its values begin, as `split`
-            writes them, where these end, and how many words are changed.
+        spans: shape (blocks, 4): where in `data` a block's positions begin, where its values begin, as `split` writes
+            them, where these end, and how many words are changed.
         block: words of each block but the last.
-        data: uint8: positions and values of all blocks.
+        data: positions and values of all blocks.
         planes: as for `split`.
         out: as `base`; may be the same array.
 
@@ -216,12 +203,8 @@ def beyond(xors: Words, planes: int) -> int:
 def split(xors: Words, planes: int, values: Bytes) -> None:
     """Write the lowest bytes of all xors, then the next ones, in as many planes; then xors that do not fit.
 
-    Of an xor that has more bits, all bytes in the planes are 0, and its word follows behind the planes.
-
-    Args:
-        xors: 1-D, unsigned integers, none of them 0.
-        planes: from 1 up to the bytes of a word.
-        values: filled; uint8, `values_size(...)` bytes.
+    Of an xor that has more bits, all bytes in the planes are 0, and its word follows behind the planes. No xor is 0,
+    planes are from 1 up to the bytes of a word, and `values` has `values_size(...)` bytes.
     """
     _split_kernel(xors.itemsize, planes)(xors, values)
 
@@ -242,7 +225,6 @@ def most_gaps(size: int, moved: int) -> int:
 
 
 def _most(planes: int, width: int) -> int:
-    """The largest xor that the planes hold."""
     return int((1 << 8 * min(planes, width)) - 1)
 
 
@@ -250,13 +232,16 @@ def _most(planes: int, width: int) -> int:
 def _comparing(width: int) -> Any:
     found = ["mask = compared(base, other, values, (start, count))", "bitmap[word] = mask", "count += ones(mask)"]
     at_once = [*found, "continue"] if native.expands() else []
-    return _kernel("compare", _filled(_COMPARE, 1, at_once=at_once), width, "wwbw")
+    return _kernel("compare", _COMPARE, width, "wwbw", at_once=at_once)
 
 
 @cache
-def _patching(name: str, source: str, width: int, planes: int) -> Any:
-    """A loop that changes words of `width` bytes by values in so many planes."""
+def _writing_gaps() -> Any:
+    return _kernel("to_gaps", _TO_GAPS, 1, "bp")
 
+
+@cache
+def _patching(name: str, template: str, width: int, planes: int) -> Any:
     def joined(count: int, place: str) -> str:
         parts = (f"(np.uint64(data[{place.format(k=f'np.uint64({k})')}]) << {8 * k})" for k in range(count))
         return "value = " + " | ".join(parts)
@@ -280,9 +265,8 @@ def _patching(name: str, source: str, width: int, planes: int) -> Any:
             "count += ones(mask)",
         ]
         at_once = [*found, *escapes, "continue"]
-    span = _SPAN.strip().replace("{planes}", f"np.uint64({planes})").splitlines()
-    source = _filled(source, planes, span=span, value=value, at_once=at_once)
-    return _kernel(f"{name}_{planes}", source, width, "wbnpw")
+    span = filled(_SPAN, planes=f"np.uint64({planes})").splitlines()
+    return _kernel(f"{name}_{planes}", template, width, "wbnpw", span=span, value=value, at_once=at_once)
 
 
 def _indented(lines: list[str]) -> list[str]:
@@ -293,23 +277,13 @@ def _indented(lines: list[str]) -> list[str]:
 def _split_kernel(width: int, planes: int) -> Any:
     escaped = [f"values[escape + np.uint64({k})] = value >> {8 * k}" for k in range(width)]
     stored = [f"values[np.uint64({k}) * size + i] = value >> {8 * k}" for k in range(planes)]
-    source = _filled(_SPLIT, planes, escaped=escaped, split=stored)
-    source = source.replace("{most}", f"np.uint64({_most(planes, width)})").replace("{width}", f"np.uint64({width})")
-    return _kernel(f"split_{planes}", source, width, "wp")
+    numbers = {"planes": planes, "most": _most(planes, width), "width": width}
+    constants = {name: f"np.uint64({number})" for name, number in numbers.items()}
+    return _kernel(f"split_{planes}", _SPLIT, width, "wp", escaped=escaped, split=stored, **constants)
 
 
-def _filled(source: str, planes: int, **parts: list[str]) -> str:
-    """Source with lines put in, each at the indent of its place."""
-    lines = []
-    for line in source.replace("{planes}", f"np.uint64({planes})").splitlines():
-        indent, name = line[: len(line) - len(line.lstrip())], line.strip().strip("{}")
-        lines += [indent + part for part in parts[name]] if name in parts else [line]
-    return "\n".join(lines)
-
-
-@cache
-def _kernel(name: str, source: str, width: int, takes: str) -> Any:
+def _kernel(name: str, template: str, width: int, takes: str, **parts: str | list[str]) -> Any:
     """A loop for words of `width` bytes; `takes` has a letter for each argument: words, bitmap, plain bytes, number."""
     kinds = {"w": f"u{8 * width}[]", "b": "u64[]", "p": "u8[]", "n": "u64"}
     name = f"{name}_{8 * width}"
-    return native.load(name, source.replace("{name}", name), tuple(kinds[letter] for letter in takes), "i64")
+    return native.load(name, filled(template, name=name, **parts), tuple(kinds[letter] for letter in takes), "i64")

@@ -22,7 +22,6 @@ Kernel = Callable[[Loop, list[Words], Words, Counts | None], bool]
 
 
 def words_of(format: str, elements: int) -> int:
-    """How many words hold a number of elements."""
     return -(-elements // len(FORMATS[format].lanes))
 
 
@@ -31,10 +30,10 @@ def arithmetic(formats: Collection[str]) -> str:
     return "F64" if "F64" in formats else "F32"
 
 
-def computed(formats: Collection[str], out_format: str, *, tossed: bool) -> str:
-    """The format in which a kernel writes a result: that of the output, or of the arithmetic if coins round it."""
+def computed(formats: Collection[str], out_format: str, *, stochastic: bool) -> str:
+    """The format in which a kernel writes a result: the output's, or the arithmetic's before random draws."""
     wide = arithmetic(formats)
-    return wide if tossed and loses(FORMATS[wide].real, out_format) else out_format
+    return wide if stochastic and loses(FORMATS[wide].real, out_format) else out_format
 
 
 def no_counts(agents: int) -> Counts:
@@ -67,12 +66,12 @@ class Piece:
         out_format: format of the result.
         out: words of the result.
         scratch: uint8, rows with room for the elements in `arithmetic`: one for each input and one for the result where
-            there is no loop for the formats, and for whole tensors; one for the result where only coins need it.
-            Otherwise it may be empty.
-        seed: of the coins that round the result (`kernels.stochastic`); None to round to nearest.
+            there is no loop for the formats, and for whole tensors; one for the result where only stochastic rounding
+            needs it. Otherwise it may be empty.
+        seed: of the random draws that round the result (`kernels.stochastic`); None to round to nearest.
         has_base: whether the first input is the base.
         counts: as `no_counts`, for N agents behind the base: where to count what rounding does to the result; None if
-            nobody asks, or if there is no base to compare with.
+            it is not needed, or if there is no base to compare with.
     """
 
     tensor: str
@@ -94,17 +93,12 @@ class Piece:
     def compute(self, kernel: Kernel, beyond: tuple[float, ...] = (0.0,)) -> bool:
         """Call `kernel(loop, inputs, out, counts)`, and round what it gives if it could not.
 
-        A kernel that rounds by itself, to a 16-bit format, is given `counts`.
-
-        Args:
-            kernel: as above.
-            beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond.
-
-        Returns:
-            True if it or the last rounding met a result that is not finite.
+        A kernel that rounds by itself, to a 16-bit format, is given `counts`. An agent, or all if `beyond` has one
+        number, has moved an element where |agent - base| > beyond. True if the kernel or the last rounding met a result
+        that is not finite.
         """
         self._beyond = beyond
-        loop, inputs = self._taken(computed(self.formats, self.out_format, tossed=self.seed is not None))
+        loop, inputs = self._taken(computed(self.formats, self.out_format, stochastic=self.seed is not None))
         form = loop.out
         self._rounded_by_kernel = form.name == self.out_format and loses(form.real, form.name)
         if form.name == self.out_format:
@@ -133,23 +127,15 @@ class Piece:
         return convert(self.formats[0], self.inputs[0], self.out_format, self.out, self.elements)
 
     def count_stored(self, stored: NDArray[np.float32]) -> None:
-        """Count what became of a float32 result that is stored as other numbers; float64 inputs are not counted.
-
-        Args:
-            stored: float32, 1-D: the numbers that are read back.
-        """
+        """Count what became of a float32 result of which `stored` is read back; float64 inputs are not counted."""
         if self.counts is not None and "F64" not in self.formats:
             self._count(*self._taken("F32"), self.out[: self.elements], "F32", stored.view(np.uint32), self.counts)
 
     def numbers(self, shape: tuple[int, ...] | None = None) -> list[NDArray[Any]]:
-        """The inputs in float32 or float64; needs `scratch`.
-
-        Args:
-            shape: of the arrays; by default the tensor's, for a piece that is all of it.
-        """
+        """The inputs in float32 or float64, by default in the tensor's shape, for a piece that is all of it."""
         real = FORMATS[arithmetic(self.formats)].real
-        wanted = self.shape if shape is None else shape
-        return [words.view(real)[: self.elements].reshape(wanted) for words in self._widened(arithmetic(self.formats))]
+        shape = self.shape if shape is None else shape
+        return [words.view(real)[: self.elements].reshape(shape) for words in self._widened(arithmetic(self.formats))]
 
     def compute_numbers(self, function: Callable[..., NDArray[Any]], shape: tuple[int, ...] | None = None) -> bool:
         """Store `function(*numbers)` of the inputs as `numbers` gives them.
@@ -187,7 +173,7 @@ class Piece:
         return uniform(format, len(self.inputs)), self._widened(format)
 
     def _widened(self, format: str) -> list[Words]:
-        """The inputs in one format, which several merges of one piece share."""
+        """The inputs in one format; widened once for several merges of one piece."""
         if set(self.formats) == {format}:
             return self.inputs
         rows = [self._row(index, format) for index in range(len(self.inputs))]
@@ -198,7 +184,6 @@ class Piece:
         return rows
 
     def _row(self, index: int, format: str) -> Words:
-        """A row of scratch."""
         form = FORMATS[format]
         return self.scratch[index, : self.elements * form.itemsize].view(form.word)
 
@@ -228,13 +213,7 @@ class Piece:
     ) -> None:
         """Count what storing a result did to the agents' updates: exactly, and more in a sample.
 
-        Args:
-            loop: formats of the inputs and the result.
-            inputs: their words.
-            result: its words.
-            target: the format of `stored`.
-            stored: what is read back, one element a word.
-            counts: as `no_counts`.
+        `stored` is what is read back, one element a word of the format `target`.
         """
         behind = 1 + counts.shape[1]
         compared = Loop(loop.inputs[:behind], loop.out)
@@ -243,7 +222,6 @@ class Piece:
             self._measure(self._sample(begin, end, result), self._numbers(target, stored, begin, end))
 
     def _sampled(self) -> list[tuple[int, int]]:
-        """The stretches of this piece that are in the sample."""
         found = effect.sampled(self.start, self.start + self.elements)
         return [(begin - self.start, end - self.start) for begin, end in found]
 
@@ -262,7 +240,6 @@ class Piece:
         )
 
     def _measure(self, sample: Piece, stored: NDArray[Any]) -> None:
-        """Count what rounding did to a sample."""
         assert self.counts is not None
         numbers = [words.view(stored.dtype) for words in sample.inputs]
         base, agents = numbers[0], numbers[1 : 1 + self.counts.shape[1]]
@@ -270,7 +247,6 @@ class Piece:
         effect.measure(sample.out_format, base, self._as_stored(base), agents, result, stored, self._beyond, counts)
 
     def _as_stored(self, base: NDArray[Any]) -> NDArray[Any]:
-        """What would be stored of numbers of the base."""
         if self.formats[0] == self.out_format:
             return base
         words = np.empty(words_of(self.out_format, base.size), FORMATS[self.out_format].word)

@@ -18,7 +18,7 @@ COUNTS = ("moved", "moved_lost", "changed", "changed_lost")
 SUMS = ("update", "update_lost")
 
 _SOURCE = """
-def narrowing(base, agent, epsilon, counts, sums):
+def count_lost(base, agent, epsilon, counts, sums):
     start, size = np.int64(0), np.int64(base.size)
     while start < size:
         stop = min(start + np.int64(1 << 15), size)
@@ -48,25 +48,21 @@ def narrowing(base, agent, epsilon, counts, sums):
 """
 
 
-def narrowing(
+def count_lost(
     loop: Loop, base: Words, agent: Words, epsilon: float, counts: NDArray[np.int64], sums: NDArray[np.float64]
 ) -> None:
     """Count the elements of a task vector that rounding agent and base to bfloat16 would put to 0.
 
-    Args:
-        loop: formats of base and agent, one element a word.
-        base, agent: 1-D arrays of these formats' words, of equal length.
-        epsilon: an element has moved where |agent - base| > epsilon.
-        counts: int64, as `COUNTS`, added to: elements that moved, and those of them that are lost; elements that
-            changed at all, and those of them that are lost.
-        sums: float64, as `SUMS`, added to: squares of the task vector, and of its part that is lost; in an order of the
-            processor's choice.
+    Formats of base and agent have one element a word. An element has moved where |agent - base| > epsilon. Added to are
+    `counts`: elements that moved, and those of them that are lost; elements that changed at all, and those of them that
+    are lost; and `sums`: squares of the task vector, and of its part that is lost, in an order of the processor's
+    choice.
     """
-    _narrowing(loop)(base, agent, epsilon, counts, sums)
+    _count_lost(loop)(base, agent, epsilon, counts, sums)
 
 
 @cache
-def _narrowing(loop: Loop) -> Any:
+def _count_lost(loop: Loop) -> Any:
     form = loop.out
     source = _SOURCE.format(
         base=loop.element(0, 0, "base[i]"),
@@ -76,4 +72,4 @@ def _narrowing(loop: Loop) -> Any:
         round_b=rounded(form, "BF16", "b"),
     )
     words = [f"{each.word_code}[]" for each in loop.inputs]
-    return native.load("narrowing", source, (*words, form.real_code, "i64[]", "f64[]"), "u32")
+    return native.load("count_lost", source, (*words, form.real_code, "i64[]", "f64[]"), "u32")

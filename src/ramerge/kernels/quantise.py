@@ -5,7 +5,7 @@ the range of codes and rounded to nearest even. So do it the tools that make suc
 `tools/convert_hf_to_fp8.py` of THUDM/slime), in float32. A scale that is stored shorter is rounded first: to bfloat16,
 or up to a power of two, as also where the model says that its scales are powers of two (`scale_fmt: ue8m0`).
 
-A block that is, bit for bit, what the old codes and scale say keeps both: quantising numbers once more would change
+A block that is, bit for bit, what the old codes and scale say keeps both: quantizing numbers once more would change
 scales in their last place.
 """
 
@@ -110,19 +110,19 @@ def quantise(
     *,
     powers: bool = False,
 ) -> None:
-    """Quantise whole rows of blocks of a tensor.
+    """Quantize whole rows of blocks of a tensor.
 
     Args:
         codes: format of the codes, a key of `CODES`.
         scales: format of the scales: F32, BF16 or F8_E8M0.
-        values: float32, 1-D: rows of a stack of matrices, which begin and end between two rows of blocks.
-        old: float32, of the same size: the numbers that the old codes and scales say.
-        old_codes: uint8, one for each number.
-        old_scales: uint8, the bytes of the blocks' scales.
+        values: 1-D: rows of a stack of matrices, which begin and end between two rows of blocks.
+        old: of the same size: the numbers that `old_codes` and `old_scales` say.
+        old_codes: one for each number.
+        old_scales: the bytes of the blocks' scales.
         grid: where scales belong.
         first: index of the first element; it begins a row of blocks.
-        new_codes: uint8, as `old_codes`: where to write.
-        new_scales: uint8, as `old_scales`, aligned for the format: where to write.
+        new_codes: written; as `old_codes`.
+        new_scales: written; as `old_scales`, aligned for the format.
         powers: whether every new scale is rounded up to a power of two.
     """
     if values.size:

@@ -11,6 +11,7 @@ Sums run over the agents in order, nothing is contracted or reassociated: the re
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from ramerge.kernels import native
 from ramerge.kernels.formats import Loop
 from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
+from ramerge.kernels.template import filled
 
 Words = NDArray[Any]
 Counts = NDArray[np.int64]
@@ -38,30 +40,6 @@ def {name}(base, {agents}, {lambdas}, {epsilons}, out, counts, rounding):
     return peak
 """
 
-# What happens to one element. `b` is the base, `tau` a task vector, `c` the number of agents that moved the element.
-# `active` holds one bit for each agent that moved it, in that agent's field.
-_ELEMENT = """
-            b = {base}
-            total, scale, c = zero, one, zero
-            {clear_extremes}
-            {clear_active}
-            {each_agent}
-            {count}
-            {merge}
-            {survey}
-"""
-
-_AGENT = """
-            tau = {agent} - b
-            {peak_of_tau}
-            moved = {moved}
-            total = total + tau if moved else total
-            c = c + one if moved else c
-            {extremes}
-            {scale}
-            {mark_active}
-"""
-
 # What several agents moved becomes, from the sum of their task vectors and their number. One that a single agent moved
 # stays as it is in all of them. `high` and `low` are the extremes of the movers and 0, so where all agree in sign, one
 # of them is 0. A NaN is in `total`, but not in the extremes.
@@ -72,91 +50,108 @@ SHARED = {
     "rms": "total / {root}(c)",
 }
 
-_MERGE = """
-            tau = {shared}
-            {rescale}
-            result = b if c == zero else b + tau
-            peak = {peak}(peak, result)
-            value{part} = result
-"""
 
-_EXTREMES = ("high = tau if moved and tau > high else high", "low = tau if moved and tau < low else low")
+@dataclass(frozen=True)
+class _Task:
+    """What a loop over a base and agents does.
+
+    Attributes:
+        loop: formats.
+        epsilons: their number, 1 if all agents have the same.
+        merges: a key of `SHARED`, to store the merged elements; if empty, only count.
+        rescales: unique elements times lambda.
+        counts: count active and unique elements.
+        rounds: count what storing them in the format erases.
+        allow_nonfinite: NaN counts as not moved, as IEEE comparison has it; otherwise a NaN counts as moved, so that it
+            reaches `peak`, which is how non-finite values are noticed at no cost. Where a NaN does not reach the
+            result, `peak` is of task vectors too.
+    """
+
+    loop: Loop
+    epsilons: int
+    merges: str = ""
+    rescales: bool = False
+    counts: bool = False
+    rounds: bool = False
+    allow_nonfinite: bool = False
+
+    @property
+    def agents(self) -> range:
+        return range(len(self.loop.inputs) - 1)
+
+    @property
+    def name(self) -> str:
+        rule = f"merge_{self.merges}".removesuffix("_mean")
+        tasks = ((rule, self.merges), ("rescale", self.rescales), ("count", self.counts), ("survey", self.rounds))
+        task = "_".join(word for word, does in tasks if does)
+        return f"{task}_{self.loop.name}_{len(self.agents)}" + ("_nonfinite" if self.allow_nonfinite else "")
+
+    def source(self) -> str:
+        """One line an agent: a loop over agents inside the loop over elements is slow."""
+        form, counters = self.loop.out, Counters(len(self.agents))
+        counted = {"counts": ("moved", "unique") if self.counts else (), "rounding": ROWS if self.rounds else ()}
+        values = ", ".join(f"value{part}" for part in self.loop.parts)
+        return filled(
+            _TEMPLATE,
+            name=self.name,
+            real=form.real.__name__,
+            bits=form.bits,
+            chunk=CHUNK_WORDS,
+            agents=", ".join(f"a{t}" for t in self.agents),
+            lambdas=", ".join(f"lambda{t}" for t in self.agents),
+            epsilons=", ".join(names_of("epsilon", self.epsilons, len(self.agents))[: self.epsilons]),
+            reset=[line for totals in counted.values() for line in counters.clear(totals)],
+            elements=[line for part in self.loop.parts for line in self._element(part, counters)],
+            store=[f"out[i] = {form.pack}({values})"] if self.merges else [],
+            flush=[line for array, totals in counted.items() for line in counters.flush(array, totals)],
+        )
+
+    def _element(self, part: int, counters: Counters) -> list[str]:
+        """One element: `b` is the base, `tau` a task vector, `c` the number of agents that moved it.
+
+        `active` holds one bit for each agent that moved it, in that agent's field.
+        """
+        lines = [f"b = {self.loop.element(0, part, 'base[i]')}", "total, scale, c = zero, one, zero"]
+        lines += ["high, low = zero, zero"] if self.merges == "agree_max" else []
+        lines += counters.clear(["active"]) if self.counts or self.rounds else []
+        for t in self.agents:
+            lines += self._agent(t, part, counters)
+        if self.counts:
+            # an element is unique if exactly one bit is set in all fields together
+            alone = "c == one" if self.merges else f"without_lowest_bit({counters.combined}) == nothing"
+            lines += [f"alone = {alone}", *counters.count("moved"), *counters.count("unique", "alone")]
+        if self.merges:
+            form = self.loop.out
+            lines.append(f"tau = {SHARED[self.merges].format(root=form.root)}")
+            lines += ["tau = scale * total if c == one else tau"] if self.rescales else []
+            lines += ["result = b if c == zero else b + tau", f"peak = {form.peak}(peak, result)"]
+            lines.append(f"value{part} = result")
+        return lines + (counters.survey(self.loop, self.loop.out.name, "result") if self.rounds else [])
+
+    def _agent(self, t: int, part: int, counters: Counters) -> list[str]:
+        epsilon = names_of("epsilon", self.epsilons, len(self.agents))[t]
+        lines = [f"tau = {self.loop.element(1 + t, part, f'a{t}[i]')} - b"]
+        if self.allow_nonfinite or not self.merges:
+            lines += [f"peak = {self.loop.out.peak}(peak, tau)", f"moved = abs(tau) > {epsilon}"]
+        else:
+            lines.append(f"moved = not (abs(tau) <= {epsilon})")
+        lines += ["total = total + tau if moved else total", "c = c + one if moved else c"]
+        if self.merges == "agree_max":
+            lines += [
+                "high = tau if moved and tau > high else high",
+                "low = tau if moved and tau < low else low",
+            ]
+        lines += [f"scale = lambda{t} if moved else scale"] if self.rescales else []
+        return lines + ([counters.mark(t, "moved")] if self.counts or self.rounds else [])
 
 
 @cache
-def _kernel(
-    loop: Loop, epsilons: int, *, merges: str, rescales: bool, counts: bool, rounds: bool, allow_nonfinite: bool
-) -> Any:
-    """Write out and compile the loop for a base and agents.
-
-    epsilons: their number, 1 if all agents have the same. merges: a key of `SHARED`, to store the merged elements (if
-    empty, only count). rescales: unique elements times lambda. counts: count active and unique elements. rounds: count
-    what storing them in the format erases. lenient: NaN counts as not moved, as IEEE comparison has it; otherwise a NaN
-    counts as moved, so that it reaches `peak`, which is how non-finite values are noticed at no cost. Where a NaN does
-    not reach the result, `peak` is of task vectors too.
-    """
-    n, form = len(loop.inputs) - 1, loop.out
-    counters = Counters(n)
-    marks = counts or rounds
-    thresholds = names_of("epsilon", epsilons, n)
-    shared = SHARED[merges].format(root=form.root) if merges else ""
-    combined = "active0"
-    for p in counters.pairs[1:]:
-        combined = f"or32(double32({combined}), active{p})"
-
-    def join(parts: Sequence[str], indent: int) -> str:
-        return ("\n" + " " * indent).join(parts)
-
-    def element(part: int) -> str:
-        agents = [
-            _AGENT.format(
-                agent=loop.element(1 + t, part, f"a{t}[i]"),
-                peak_of_tau="" if merges and not allow_nonfinite else f"peak = {form.peak}(peak, tau)",
-                moved=f"abs(tau) > {thresholds[t]}"
-                if allow_nonfinite or not merges
-                else f"not (abs(tau) <= {thresholds[t]})",
-                extremes=join(_EXTREMES, 12) if merges == "agree_max" else "",
-                scale=f"scale = lambda{t} if moved else scale" if rescales else "",
-                mark_active=counters.mark(t, "moved") if marks else "",
-            )
-            for t in range(n)
-        ]
-        # an element is unique if exactly one bit is set in all fields together
-        alone = "alone = c == one" if merges else f"alone = without_lowest_bit({combined}) == nothing"
-        count = [alone, *counters.count("moved"), *counters.count("unique", "alone")]
-        rescale = "tau = scale * total if c == one else tau" if rescales else ""
-        return _ELEMENT.format(
-            base=loop.element(0, part, "base[i]"),
-            clear_extremes="high, low = zero, zero" if merges == "agree_max" else "",
-            clear_active=join(counters.clear(["active"]), 12) if marks else "",
-            each_agent="".join(agents),
-            count=join(count, 12) if counts else "",
-            merge=_MERGE.format(part=part, shared=shared, rescale=rescale, peak=form.peak) if merges else "",
-            survey=join(counters.survey(loop, form.name, "result"), 12) if rounds else "",
-        )
-
-    values = ", ".join(f"value{part}" for part in loop.parts)
-    counted = {"counts": ("moved", "unique") if counts else (), "rounding": ROWS if rounds else ()}
-    rule = f"merge_{merges}".removesuffix("_mean")
-    tasks = ((rule, merges), ("rescale", rescales), ("count", counts), ("survey", rounds))
-    task = "_".join(word for word, wanted in tasks if wanted)
-    name = f"{task}_{loop.name}_{n}" + ("_lenient" if allow_nonfinite else "")
-    source = _TEMPLATE.format(
-        name=name,
-        real=form.real.__name__,
-        bits=form.bits,
-        chunk=CHUNK_WORDS,
-        agents=", ".join(f"a{t}" for t in range(n)),
-        lambdas=", ".join(f"lambda{t}" for t in range(n)),
-        epsilons=", ".join(thresholds[:epsilons]),
-        reset=join([line for totals in counted.values() for line in counters.clear(totals)], 8),
-        elements="".join(map(element, loop.parts)),
-        store=f"out[i] = {form.pack}({values})" if merges else "",
-        flush=join([line for array, totals in counted.items() for line in counters.flush(array, totals)], 8),
-    )
+def _kernel(task: _Task) -> Any:
+    loop, form = task.loop, task.loop.out
     inputs = [f"{each.word_code}[]" for each in loop.inputs]
-    arguments = (*inputs, *[form.real_code] * (n + epsilons), f"{form.word_code}[]", "i64[]", "i64[]")
-    return native.load(name, "\n".join(line for line in source.splitlines() if line.strip()), arguments, form.bits_code)
+    numbers = [form.real_code] * (len(task.agents) + task.epsilons)
+    arguments = (*inputs, *numbers, f"{form.word_code}[]", "i64[]", "i64[]")
+    return native.load(task.name, task.source(), arguments, form.bits_code)
 
 
 def count(loop: Loop, inputs: Sequence[Words], epsilons: Sequence[float], counts: Counts) -> bool:
@@ -173,7 +168,7 @@ def count(loop: Loop, inputs: Sequence[Words], epsilons: Sequence[float], counts
         True if a task vector holds NaN or Inf: an input is not finite, or the difference overflows.
     """
     n, loop = len(inputs) - 1, Loop(loop.inputs, loop.inputs[0])
-    kernel = _kernel(loop, len(epsilons), merges="", rescales=False, counts=True, rounds=False, allow_nonfinite=False)
+    kernel = _kernel(_Task(loop, len(epsilons), counts=True))
     peak = kernel(*inputs, *[1.0] * n, *epsilons, np.empty(0, loop.out.word), counts, counts)
     return bool(peak >= loop.out.infinity)
 
@@ -204,19 +199,12 @@ def merge(
         shared: what becomes of elements that several agents moved, a key of `SHARED`.
 
     Returns:
-        True if a result is not finite: an input is not, or a finite result overflows the format; if lenient,
+        True if a result is not finite: an input is not, or a finite result overflows the format; if `allow_nonfinite`,
         also if a difference overflows.
     """
     n = len(inputs) - 1
-    kernel = _kernel(
-        loop,
-        len(epsilons),
-        merges=shared,
-        rescales=lambdas is not None,
-        counts=counts is not None,
-        rounds=rounding is not None,
-        allow_nonfinite=allow_nonfinite,
-    )
+    does = (shared, lambdas is not None, counts is not None, rounding is not None, allow_nonfinite)
+    kernel = _kernel(_Task(loop, len(epsilons), *does))
     scales = lambdas if lambdas is not None else [1.0] * n
     nowhere = np.empty(2 * n, np.int64)
     peak = kernel(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.formats import ELEMENTS, FORMATS, ElementFormat, Loop
+from ramerge.kernels.template import filled
 
 Words = NDArray[Any]
 
@@ -71,19 +72,25 @@ class Counters:
         self.agents = range(agents)
         self.pairs = range((agents + 1) // 2)
 
+    @property
+    def combined(self) -> str:
+        """`active` of all agents, each with a bit of its own."""
+        bits = "active0"
+        for pair in self.pairs[1:]:
+            bits = f"or32(double32({bits}), active{pair})"
+        return bits
+
     def clear(self, names: Sequence[str]) -> list[str]:
-        """Set registers to zero."""
         return [f"{name}{pair} = nothing" for name in names for pair in self.pairs]
 
     def mark(self, agent: int, moved: str) -> str:
-        """Enter in `active` that an agent moved the element."""
         flag = f"active{agent // 2}"
         return f"{flag} = or32({flag}, field{agent % 2}) if {moved} else {flag}"
 
     def add(self, name: str, agent: int, where: str) -> str:
         """Add 1 to an agent's counter where a condition holds.
 
-        What is added is chosen, and not which sum is taken: LLVM vectorises several sums of one register only so.
+        What is added is chosen, and not which sum is taken: LLVM vectorizes several sums of one register only so.
         """
         pair = f"{name}{agent // 2}"
         return f"{pair} = add32({pair}, field{agent % 2} if {where} else nothing)"
@@ -139,12 +146,12 @@ def survey(
 
     Args:
         loop: formats of the inputs, and of the result: F32 or F64.
-        inputs: base and N agents, 1-D arrays of these formats' words.
-        result: words of the merge; the inputs are as long, or longer.
+        inputs: words of the base and the agents; as long as the result, or longer.
+        result: words of the merge.
         target: the format that the result was rounded to. F32 for a float32 result that is stored as other numbers.
         stored: words of `target`, one element a word: what is read back of the result.
         beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond.
-        counts: int64, shape (2, N) or more rows, added to: updates, and those of them that rounding erased.
+        counts: shape (2, N) or more rows, added to: updates, and those of them that rounding erased.
     """
     _survey(loop, target, len(beyond))(*inputs, result, stored, *beyond, counts.reshape(-1))
 
@@ -156,16 +163,17 @@ def _survey(loop: Loop, target: str, limits: int) -> Any:
     counters = Counters(n)
     beyond = names_of("beyond", limits, n)
     moved = [counters.mark(t, f"abs({loop.element(1 + t, 0, f'a{t}[i]')} - b) > {beyond[t]}") for t in range(n)]
-    source = _SURVEY.format(
+    source = filled(
+        _SURVEY,
         arrays=", ".join(["base", *[f"a{t}" for t in range(n)]]),
         beyond=", ".join(beyond[:limits]),
         chunk=CHUNK_WORDS,
         base=loop.element(0, 0, "base[i]"),
         result=f"{form.lanes[0]}(result[i])",
         stored=f"{wide}({after.lanes[0]}(stored[i]))",
-        clear="\n        ".join(counters.clear(ROWS)),
-        body="\n            ".join([*counters.clear(["active"]), *moved, *counters.survey(loop, target, "r", "s")]),
-        flush="\n        ".join(counters.flush("counts", ROWS)),
+        clear=counters.clear(ROWS),
+        body=[*counters.clear(["active"]), *moved, *counters.survey(loop, target, "r", "s")],
+        flush=counters.flush("counts", ROWS),
     )
     words = [f"{each.word_code}[]" for each in (*loop.inputs, form)]
     return native.load("survey", source, (*words, f"{after.word_code}[]", *[form.real_code] * limits, "i64[]"), "u32")

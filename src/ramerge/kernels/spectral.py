@@ -4,7 +4,7 @@ A singular value decomposition of x of shape (m, n) is the eigendecomposition of
 float64. Its vectors have no signs of their own, and where singular values are equal, any rotation of them is as good.
 So only products are used in which signs and rotations cancel.
 
-What is lost in the noise is dropped: an eigenvalue of a Gram matrix is known to about `noise` times the largest one.
+What is lost in the noise is dropped: an eigenvalue of a Gram matrix is accurate to about `noise` times the largest one.
 A smaller one counts as 0 and its direction as null, and two that differ by less are equal: a cut between them moves on
 past all that are equal. Both are relative, so that the result of small task vectors is the same, only smaller.
 """
@@ -38,7 +38,7 @@ class Triples:
 
 
 def noise(shape: tuple[int, ...]) -> float:
-    """The share of the largest eigenvalue of a Gram matrix to which its eigenvalues are known."""
+    """The share of the largest eigenvalue of a Gram matrix to which its eigenvalues are accurate."""
     return (64 + max(shape)) * 2.0**-52
 
 
@@ -49,7 +49,6 @@ def blocks(x: Array) -> Iterator[slice]:
 
 
 def wide(x: Array) -> Array:
-    """`x` in float64."""
     return np.asarray(x, np.float64)
 
 
@@ -91,10 +90,7 @@ def spectrum(symmetric: Array) -> tuple[Array, Array]:
 def rank(values: Array, noise: float, least: float = 0.0) -> int:
     """How many of the descending eigenvalues of a Gram matrix are not null.
 
-    Args:
-        values: descending.
-        noise: see the function of that name.
-        least: the size of a matrix from which the present one was computed with cancellation, if that is larger.
+    `least` is the size of a matrix from which the present one was computed with cancellation, if that is larger.
     """
     return int(np.count_nonzero(values > noise * max(values.max(initial=0.0), least)))
 
@@ -108,12 +104,9 @@ def cut(values: Array, k: int, noise: float, least: float = 0.0) -> int:
 
 
 def leading(x: Array, choose: Callable[[Array], int], least: float = 0.0) -> Triples:
-    """The leading singular triples of a matrix.
+    """The leading singular triples of a matrix of shape (m, n).
 
-    Args:
-        x: shape (m, n).
-        choose: how many, given the squares of its singular values.
-        least: see `rank`; in squares.
+    `choose` says how many, given the squares of its singular values; `least` is in squares, as for `rank`.
     """
     if len(x) > x.shape[1]:
         found = leading(x.T, choose, least)

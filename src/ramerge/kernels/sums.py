@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from ramerge.kernels import native
 from ramerge.kernels.elementwise import Element, Inputs, task_vectors
 from ramerge.kernels.formats import ELEMENTS, Loop
+from ramerge.kernels.template import filled
 
 Words = NDArray[Any]
 
 LANES = 1024
 _ROOM = LANES + 8  # for the lanes of a term, so that those of several do not meet in the same lines of the cache
-_TERMS = 36  # at a time; a loop over more is not vectorised
+_TERMS = 36  # at a time; a loop over more is not vectorized
 
 
 def products(agents: int) -> tuple[tuple[int, int], ...]:
@@ -142,13 +143,14 @@ def _sums(value: Element, loop: Loop, which: Inputs, terms: tuple[tuple[int, int
         product = f"v{x} * v{y}" if y < which.agents else f"v{x}"
         add.append(f"lanes[np.uint64({place * _ROOM}) + k] += {product}")
     names = [*[f"e{index}_{t}" for index in range(each) for t in agents], *[f"c{index}" for index in range(common)]]
-    source = _SOURCE.format(
+    source = filled(
+        _SOURCE,
         arguments=", ".join([*which.names, "numbers", "lanes", "found", "segment", "most"]),
         real=f"np.{np.dtype(form.real).name}",
         bits=form.bits,
-        numbers="\n    ".join(f"{name} = numbers[{index}]" for index, name in enumerate(names)) or "pass",
+        numbers=[f"{name} = numbers[{index}]" for index, name in enumerate(names)],
         first=which.names[0],
-        add="\n                ".join(add),
+        add=add,
         room=_ROOM,
         terms=len(terms),
         eight=_folded(8),

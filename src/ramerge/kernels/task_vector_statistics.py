@@ -3,7 +3,7 @@
 Elements that no agent changed, which are most of them after RL, add nothing to any figure. So those that an agent
 changed are gathered first, from a segment of the inputs. Of these a chunk is widened into small arrays that stay in the
 nearest cache; then one short loop after another takes a figure of it. Loops over integers and over sums of floats are
-vectorised; only the histograms are not.
+vectorized; only the histograms are not.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ramerge.kernels import native
 from ramerge.kernels.formats import ELEMENTS, Loop
 from ramerge.kernels.rounding import Counters, kept_base, names_of, rounded
+from ramerge.kernels.template import filled
 
 Words = NDArray[Any]
 
@@ -61,7 +62,6 @@ class TallyLayout:
 
     @property
     def counts(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the integers."""
         n = self.agents
         return {
             "masks": (1 << n,),
@@ -73,13 +73,11 @@ class TallyLayout:
 
     @property
     def sums(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the float64."""
         n = self.agents
         return {"dots": (n, n), "moved": (n, n), "total": (n,), "left": (len(MERGES), n), "active": (n,)}
 
 
 def size_of(shapes: dict[str, tuple[int, ...]]) -> int:
-    """Elements of all arrays together."""
     return sum(map(math.prod, shapes.values()))
 
 
@@ -101,10 +99,10 @@ def survey(
     counts: NDArray[np.int64],
     sums: NDArray[np.float64],
 ) -> bool:
-    """Add to `counts` and `sums` what a stretch of elements holds.
+    """Add to the tallies what a stretch of elements holds; True if an input or a task vector is not finite.
 
     Elements that are the base's in all agents may be missing in the set of no agents and in the bins of 0: what is
-    missing there is known from the number of elements. So what follows the last element in its word, which is zero in
+    missing there follows from the number of elements. So what follows the last element in its word, which is zero in
     all inputs, does no harm.
 
     Args:
@@ -113,17 +111,14 @@ def survey(
         merged: the merge that was asked for, rounded to `target`; as long as the inputs.
         epsilons: one for each agent, or only one: it has moved an element where |agent - base| > epsilon, compared in
             the loop's real type.
-        target: the format to which merges are rounded, whose last place is the unit of `ulps`.
         others: further thresholds, the same for all agents.
+        target: the format to which merges are rounded, whose last place is the unit of `ulps`.
         found: of `tables`, for fewer than 2^32 elements; `fold` adds it to `counts`.
-        by_epsilon: int64, contiguous, shape (others, 2, N): elements that each agent moved by more than each of
-            `others`, and those that only it did.
-        counts: int64, as `Layout.counts` lays it out.
-        sums: float64, as `Layout.sums` lays it out. Chunks of 1,024 changed elements are added in float32 (of float64
+        by_epsilon: contiguous, shape (others, 2, N): elements that each agent moved by more than each of `others`, and
+            those that only it did.
+        counts: as `TallyLayout.counts` lays it out.
+        sums: as `TallyLayout.sums` lays it out. Chunks of 1,024 changed elements are added in float32 (of float64
             inputs in float64), in an order of the processor's choice. What is not finite adds nothing.
-
-    Returns:
-        True if an input or a task vector is not finite.
     """
     n = len(inputs) - 1
     single = Loop(tuple(ELEMENTS[form.name] for form in loop.inputs), ELEMENTS[loop.out.name])
@@ -154,7 +149,7 @@ def tables(agents: int) -> NDArray[np.uint32]:
 
 
 def fold(found: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
-    """Add tables to `masks` and the two histograms of `counts`, as `Layout.counts` lays them out."""
+    """Add tables to `masks` and the two histograms of `counts`, as `TallyLayout.counts` lays them out."""
     both = found.reshape(2, -1).sum(0, np.int64)
     agents = next(n for n in range(1, 65) if _table_size(n) == both.size)
     at = slices(TallyLayout(agents).counts)
@@ -205,7 +200,6 @@ def survey({inputs}, merged, {gathered}, {epsilons}, others, numbers, marks, joi
             beyond = others[e]
             {clear}
             for k in range(CHUNK):
-                {clear_active}
                 {mark}
                 alone = without_lowest_bit({combined}) == nothing
                 {count}
@@ -264,59 +258,56 @@ def survey({inputs}, merged, {gathered}, {epsilons}, others, numbers, marks, joi
 
 # The elements of a segment that an agent changed, one after the other.
 _GATHER = """
-            while begin < end:
-                width = min(end - begin, np.uint64(64))
-                if width == np.uint64(64):
-                    mask = {differing}
-                    {at_once}
-                    if mask == ALL:
-                        for i in range(np.uint64(64)):
-                            {all}
-                        count += width
-                        mask = np.uint64(0)
-                else:
-                    mask = np.uint64(0)
-                    for i in range(width):
-                        differs = {differs}
-                        mask |= (np.uint64(1) if differs else np.uint64(0)) << i
-                while mask != np.uint64(0):
-                    i = trailing_zeros(mask)
-                    {one}
-                    mask &= mask - np.uint64(1)
-                    count += np.uint64(1)
-                begin += width
+while begin < end:
+    width = min(end - begin, np.uint64(64))
+    if width == np.uint64(64):
+        mask = {differing}
+        {at_once}
+        if mask == ALL:
+            for i in range(np.uint64(64)):
+                {all}
+            count += width
+            mask = np.uint64(0)
+    else:
+        mask = np.uint64(0)
+        for i in range(width):
+            differs = {differs}
+            mask |= (np.uint64(1) if differs else np.uint64(0)) << i
+    while mask != np.uint64(0):
+        i = trailing_zeros(mask)
+        {one}
+        mask &= mask - np.uint64(1)
+        count += np.uint64(1)
+    begin += width
 """
 
 # What merge number {r} leaves of an element, in the agent's direction: y. What is neither lost, flipped nor kept is
 # diluted.
 _FATE = """
-                y = numbers[(N + N + np.uint64({r})) * CHUNK + k]
-                y = y if up else -y
-                lost{r} = add32(lost{r}, one if moved and y == ZERO else nothing)
-                flipped{r} = add32(flipped{r}, one if moved and y < ZERO else nothing)
-                kept{r} = add32(kept{r}, one if moved and y >= enough else nothing)
+y = numbers[(N + N + np.uint64({r})) * CHUNK + k]
+y = y if up else -y
+lost{r} = add32(lost{r}, one if moved and y == ZERO else nothing)
+flipped{r} = add32(flipped{r}, one if moved and y < ZERO else nothing)
+kept{r} = add32(kept{r}, one if moved and y >= enough else nothing)
 """
 _FLUSH = """
-            first = np.uint64({fates} + {r} * {n} * 4) + s * np.uint64(4)
-            counts[first] += kept{r}
-            counts[first + np.uint64(1)] += np.int64(own) - np.int64(kept{r}) - np.int64(flipped{r}) - np.int64(lost{r})
-            counts[first + np.uint64(2)] += flipped{r}
-            counts[first + np.uint64(3)] += lost{r}
+first = np.uint64({fates} + {r} * {n} * 4) + s * np.uint64(4)
+counts[first] += kept{r}
+counts[first + np.uint64(1)] += np.int64(own) - np.int64(kept{r}) - np.int64(flipped{r}) - np.int64(lost{r})
+counts[first + np.uint64(2)] += flipped{r}
+counts[first + np.uint64(3)] += lost{r}
 """
-
-_LEFT = "left{r} = {plus}(left{r}, y * numbers[(N + N + np.uint64({r})) * CHUNK + k])"
-_FLUSH_LEFT = "sums[np.uint64({left} + {r} * {n}) + s] += np.float64(left{r}) * unit * unit"
 
 # Sums run in float32 over a chunk. Where a chunk's largest task vector is so large or small that squares leave the
 # range of float32, the chunk is brought near 1 first, by a power of two.
 _SCALE = """
-        exponent = top >> np.uint32(23)
-        if top != nothing and (exponent > np.uint32(167) or exponent < np.uint32(97)):
-            exponent = min(max(exponent, np.uint32(1)), np.uint32(253))
-            factor = f32_whole(np.uint32(np.uint32(254) - exponent) << np.uint32(23))
-            for k in range(np.uint64(numbers.size)):
-                numbers[k] = numbers[k] * factor
-            unit = 1.0 / np.float64(factor)
+exponent = top >> np.uint32(23)
+if top != nothing and (exponent > np.uint32(167) or exponent < np.uint32(97)):
+    exponent = min(max(exponent, np.uint32(1)), np.uint32(253))
+    factor = f32_whole(np.uint32(np.uint32(254) - exponent) << np.uint32(23))
+    for k in range(np.uint64(numbers.size)):
+        numbers[k] = numbers[k] * factor
+    unit = 1.0 / np.float64(factor)
 """
 
 
@@ -324,21 +315,17 @@ _SCALE = """
 def _survey(loop: Loop, target: str, epsilons: int) -> Any:
     """Write out and compile the loops for a base and agents."""
     form, n = loop.out, len(loop.inputs) - 1
-    layout = TallyLayout(n)
+    layout, counters = TallyLayout(n), Counters(n)
     at = {name: part.start for name, part in (slices(layout.counts) | slices(layout.sums)).items()}
-    names = ["base", *[f"a{t}" for t in range(n)]]
-    thresholds = names_of("epsilon", epsilons, n)
-    counters = Counters(n)
-    combined = "active0"
-    for pair in counters.pairs[1:]:
-        combined = f"or32(double32({combined}), active{pair})"
-    real = f"np.{np.dtype(form.real).name}"
-    merges, plus = range(len(MERGES)), "plus_f32" if form.real is np.float32 else "plus"
-    source = _SOURCE.format(
+    names, thresholds = ["base", *[f"a{t}" for t in range(n)]], names_of("epsilon", epsilons, n)
+    plus = "plus_f32" if form.real is np.float32 else "plus"
+    beyond = [counters.mark(t, f"abs(numbers[np.uint64({t * _CHUNK}) + k]) > beyond") for t in range(n)]
+    source = filled(
+        _SOURCE,
         inputs=", ".join(names),
         gathered=", ".join(f"of_{name}" for name in (*names, "merged")),
         epsilons=", ".join(thresholds[:epsilons]),
-        real=real,
+        real=f"np.{np.dtype(form.real).name}",
         bits=form.bits,
         n=n,
         chunk=_CHUNK,
@@ -346,59 +333,55 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
         base=loop.element(0, 0, "base[i]"),
         peak=form.peak,
         gather=_gather(loop, names),
-        widen="\n            ".join(_widen(loop, target, thresholds)),
-        dense="\n                    ".join([*_histograms(n, 0, "k"), *_histograms(n, 1, "k + np.uint64(32)")]),
-        sparse="\n                    ".join(_histograms(n, 0, "k")),
-        clear="\n            ".join(counters.clear(("moved", "unique"))),
-        clear_active="; ".join(counters.clear(("active",))),
-        mark="\n                ".join(
-            counters.mark(t, f"abs(numbers[np.uint64({t * _CHUNK}) + k]) > beyond") for t in range(n)
-        ),
-        combined=combined,
-        count="\n                ".join([*counters.count("moved"), *counters.count("unique", "alone")]),
-        flush_epsilon="\n            ".join(counters.flush("by_epsilon", ("moved", "unique"), "row")),
-        lefts=" = ".join(f"left{r}" for r in merges),
-        fated=" = ".join(f"{fate}{r}" for r in merges for fate in ("kept", "flipped", "lost")),
-        fates="".join(_FATE.format(r=r) for r in merges).strip(),
-        flush="".join(_FLUSH.format(r=r, n=n, fates=at["fates"]) for r in merges).strip(),
-        left="\n                ".join(_LEFT.format(r=r, plus=plus) for r in merges),
-        flush_left="\n            ".join(_FLUSH_LEFT.format(r=r, n=n, left=at["left"]) for r in merges),
+        widen=_widen(loop, target, thresholds),
+        dense=[*_histograms(n, 0, "k"), *_histograms(n, 1, "k + np.uint64(32)")],
+        sparse=_histograms(n, 0, "k"),
+        clear=counters.clear(("moved", "unique")),
+        mark=[*counters.clear(("active",)), *beyond],
+        combined=counters.combined,
+        count=[*counters.count("moved"), *counters.count("unique", "alone")],
+        flush_epsilon=counters.flush("by_epsilon", ("moved", "unique"), "row"),
+        **_of_merges(n, at["fates"], at["left"], plus),
         plus=plus,
-        scale=_SCALE.strip() if form.real is np.float32 else "",
+        scale=_SCALE.strip().splitlines() if form.real is np.float32 else [],
         kept=KEPT,
         infinity=form.infinity,
         **{name: at[name] for name in ("total", "dots", "moved", "agree", "active")},
     )
     words = [f"{each.word_code}[]" for each in (*loop.inputs, form)]
-    arguments = (
-        *words,
-        *words,
-        *[form.real_code] * epsilons,
-        *[f"{form.real_code}[]"] * 2,
-        "u32[]",
-        "u32[]",
-        "i64[]",
-        "i64[]",
-        "f64[]",
-    )
-    return native.load("survey", source, arguments, "u32")
+    reals = [*[form.real_code] * epsilons, *[f"{form.real_code}[]"] * 2]
+    return native.load("survey", source, (*words, *words, *reals, *["u32[]"] * 2, *["i64[]"] * 2, "f64[]"), "u32")
 
 
-def _gather(loop: Loop, names: Sequence[str]) -> str:
+def _of_merges(n: int, fates: int, left: int, plus: str) -> dict[str, str | list[str]]:
+    """What is counted and summed for each of `MERGES`."""
+    merges = range(len(MERGES))
+    return {
+        "fated": " = ".join(f"{fate}{r}" for r in merges for fate in ("kept", "flipped", "lost")),
+        "fates": [line for r in merges for line in _FATE.strip().format(r=r).splitlines()],
+        "flush": [line for r in merges for line in _FLUSH.strip().format(r=r, n=n, fates=fates).splitlines()],
+        "lefts": " = ".join(f"left{r}" for r in merges),
+        "left": [f"left{r} = {plus}(left{r}, y * numbers[(N + N + np.uint64({r})) * CHUNK + k])" for r in merges],
+        "flush_left": [f"sums[np.uint64({left + r * n}) + s] += np.float64(left{r}) * unit * unit" for r in merges],
+    }
+
+
+def _gather(loop: Loop, names: Sequence[str]) -> list[str]:
     """What brings the changed elements of a segment together."""
     base, *agents = names
     same = len(set(loop.inputs)) == 1  # else words cannot be compared, and every element is taken
     arrays = [*names, "merged"]
     compress = [f"compressed({name}, of_{name}, (begin, count, mask))" for name in arrays]
     at_once = [*compress, "count += ones(mask)", "begin += width", "continue"] if same and native.expands() else []
-    source = _GATHER.format(
+    source = filled(
+        _GATHER,
         differing=" | ".join(f"differing({base}, {name}, begin)" for name in agents) if same else "ALL",
-        at_once=f"\n{' ' * 20}".join(at_once) or "pass",
-        all=f"\n{' ' * 28}".join(f"of_{name}[count + i] = {name}[begin + i]" for name in arrays),
+        at_once=at_once,
+        all=[f"of_{name}[count + i] = {name}[begin + i]" for name in arrays],
         differs=" or ".join(f"{base}[begin + i] != {name}[begin + i]" for name in agents) if same else "True",
-        one=f"\n{' ' * 20}".join(f"of_{name}[count] = {name}[begin + i]" for name in arrays),
+        one=[f"of_{name}[count] = {name}[begin + i]" for name in arrays],
     )
-    return source.strip()
+    return source.splitlines()
 
 
 def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:

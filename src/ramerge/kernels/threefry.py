@@ -9,7 +9,6 @@ number of such additions so far to y.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +16,10 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 
-if TYPE_CHECKING:
-    from ramerge.kernels.intrinsics import add32, rotl32, xor32
+if TYPE_CHECKING:  # intrinsics, which compiled code sees
+    add32: Any = None
+    rotl32: Any = None
+    xor32: Any = None
 
 _PARITY = np.uint32(0x1BD11BDA)
 
@@ -42,28 +43,21 @@ def key_words(digest: bytes) -> tuple[int, int]:
 
 
 def words(key: tuple[int, int], start: int, count: int) -> NDArray[np.uint32]:
-    """Words `start` to `start + count` under a key: word i is word i % 2 of the block of the 64-bit counter i // 2.
-
-    Args:
-        key: two words.
-        start: even.
-        count: how many words.
-    """
-    made = np.empty(count + count % 2, np.uint32)
-    _words()(made, start // 2, *key)
-    return made[:count]
+    """Words `start` to `start + count` under a key: word i is word i % 2 of the block of the 64-bit counter i // 2."""
+    skipped = start % 2
+    made = np.empty(-(-(count + skipped) // 2) * 2, np.uint32)
+    _blocks(made, start // 2, *key)
+    return made[skipped : skipped + count]
 
 
-_SOURCE = """
-def words(made, first, key0, key1):
-    for i in range(np.uint64(made.size // 2)):
-        counter = first + i
-        low, high = threefry(np.uint32(counter), np.uint32(counter >> np.uint64(32)), key0, key1)
-        made[2 * i], made[2 * i + np.uint64(1)] = low, high
-    return np.uint32(0)
+_BLOCKS = """
+def blocks(out, first, key0, key1):
+    for j in range(np.uint64(out.size) >> np.uint64(1)):
+        counter = first + j
+        low, high = np.uint32(counter), np.uint32(counter >> np.uint64(32))
+        x, y = threefry(low, high, key0, key1)
+        out[j + j] = x
+        out[j + j + np.uint64(1)] = y
+    return 0
 """
-
-
-@cache
-def _words() -> Any:
-    return native.load("words", _SOURCE, ("u32[]", "u64", "u32", "u32"), "u32", {"threefry": threefry})
+_blocks = native.deferred("blocks", _BLOCKS, ("u32[]", "u64", "u32", "u32"), {"threefry": threefry})

@@ -1,4 +1,4 @@
-"""How much of a long computation on matrices is done, told to whoever shows progress.
+"""How much of a long computation on matrices is done, for progress.
 
 Work is counted in floating-point operations of products of matrices in float64; in float32 they count half.
 """
@@ -16,17 +16,17 @@ _listeners = threading.local()
 
 
 @contextmanager
-def notifying_work(tell: Callable[[float], None]) -> Iterator[None]:
-    """While the block lasts, `tell` gets the operations of each stage that this thread finishes."""
-    _listeners.tell = tell
+def notifying_work(notify: Callable[[float], None]) -> Iterator[None]:
+    """In the block, `notify` gets the operations of each stage that this thread finishes."""
+    _listeners.notify = notify
     try:
         yield
     finally:
-        del _listeners.tell
+        del _listeners.notify
 
 
 def worked(operations: float) -> None:
     """So many operations are done."""
-    tell = getattr(_listeners, "tell", None)
-    if tell is not None:
-        tell(operations)
+    notify = getattr(_listeners, "notify", None)
+    if notify is not None:
+        notify(operations)

@@ -1,7 +1,7 @@
 """WUDI-Merging of one linear weight.
 
 Cheng et al. 2025, "Whoever Started the Interference Should End It", arXiv 2503.08099. The merged task vector tau of N
-agents with task vectors tau_t, arrays of shape (out, in), minimises the authors' loss
+agents with task vectors tau_t, arrays of shape (out, in), minimizes the authors' loss
 
     L(tau) = sum_t w_t ||(tau - tau_t) tau_t^T||_F^2,    w_t = 1 / ||tau_t||_F^2, or 0 where tau_t is 0.
 
@@ -82,7 +82,7 @@ def _torch(torch: Any, where: str) -> _Library:
 
 @cache
 def _gpu() -> Any:
-    """The torch module if it has a GPU that knows float64, else None; torch is imported only if it may have one."""
+    """The torch module if it has a GPU with float64, else None; torch is imported only if it may have one."""
     try:
         if sys.platform == "darwin" or metadata.version("torch").endswith("+cpu"):  # Apple's GPUs have no float64
             return None
@@ -104,7 +104,7 @@ def _library() -> _Library:
 
 
 def closed_form(taus: Sequence[Array], proximity: float = PROXIMITY) -> Array:
-    """The minimiser R S^+ of L with the smallest norm, as far as `proximity` lets it go from the sum.
+    """The minimizer R S^+ of L with the smallest norm, as far as `proximity` lets it go from the sum.
 
     Takes N arrays of shape (out, in), all float32 or all float64; returns a new one of that shape and dtype, computed
     in float64. The pseudo-inverse is reached by two proximal steps, X <- argmin L(tau_0 + X) + mu ||X - previous X||^2,
@@ -317,7 +317,7 @@ def _adam(lib: _Library, taus: Sequence[Any], norms: Sequence[float], steps: int
     product, result = (_curvature if _dense(out, width, len(taus)) else _factors)(taus, norms)
     side = min(width, len(taus) * out)
 
-    def told(x: Any) -> Any:
+    def counted(x: Any) -> Any:
         worked((side + 10) * math.prod(x.shape))
         return product(x)
 
@@ -325,7 +325,7 @@ def _adam(lib: _Library, taus: Sequence[Any], norms: Sequence[float], steps: int
     for rows in _blocks(out, out) if lib.whole else _row_blocks(result):
         excess = result[rows]
         moving = (excess != 0).any(1)  # the other rows have no gradient, and never will
-        excess[moving] = _descend(lib, excess[moving], told, steps, rate)
+        excess[moving] = _descend(lib, excess[moving], counted, steps, rate)
         for tau in taus:
             excess += tau[rows]
     return result

@@ -2,7 +2,7 @@
 
 I = |tau| * sum over the row of p ln(p / q)        p, q: softmax of the agent's and of the base's row, plus 1e-8
 merged = a    where I >= median + 1.5 * (upper quartile - lower quartile), over the tensor
-       = b    elsewhere
+       = b    otherwise
 
 Where at least three quarters of the elements have I = 0, the threshold is 0 and the result is the agent. Quartiles are
 the elements of rank floor(q (n - 1)), found by counting.
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from ramerge.kernels.elementwise import Inputs, histogram
 from ramerge.kernels.formats import uniform
 from ramerge.kernels.piece import Piece
-from ramerge.methods.base import Agents, Counts, Layer, Method, Parameters, Results
-from ramerge.methods.gram import row_of
+from ramerge.methods.base import Agents, Counts, Method, Parameters, Results
+from ramerge.methods.gram import row_of, row_unit
 from ramerge.methods.ranks import Values, ranked
 from ramerge.methods.trim import every
 
@@ -38,24 +38,16 @@ class ArceeFusionParameters(Parameters):
 class Quartiles(Values):
     """Importances, and the ranks of their quartiles."""
 
-    @property
-    def rows(self) -> int:
-        """See `Values`."""
-        return 1
-
     def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None) -> bool:
-        """See `Values`."""
         base, agent = piece.numbers((-1, row_of(piece.shape)))
         words = importances(base, agent).reshape(-1).view(np.uint32)
         return histogram(every, uniform("F32", 1), [words], Inputs(1, base=False), counts, bins)
 
     def ranks(self, row: int, counted: int) -> tuple[int, ...]:
-        """See `Values`."""
         return tuple(counted - int(part * (counted - 1)) for part in (0.25, 0.5, 0.75)) if counted else (1, 1, 1)
 
 
 def importances(base: NDArray[Any], agent: NDArray[Any]) -> NDArray[np.float32]:
-    """Importances of rows, of shape (rows, length)."""
     made = np.empty(base.shape, np.float32)
     step = max(_GROUP // base.shape[1], 1)
     for first in range(0, len(base), step):
@@ -76,25 +68,18 @@ def _chances(rows: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def prepare(_parameters: ArceeFusionParameters, _agents: Agents, results: Results) -> np.float32:
-    """The threshold."""
     lower, median, upper = results[ranked(Quartiles())][0]
     with np.errstate(over="ignore"):
         return np.float32(median + 1.5 * (upper - lower))
 
 
 def merge(piece: Piece, least: np.float32, _counts: Counts | None, _allow_nonfinite: bool) -> bool:
-    """Merge a piece: whole rows."""
 
     def fused(base: NDArray[Any], agent: NDArray[Any]) -> NDArray[Any]:
         # a row that is not finite has no importance, and must not pass for the base's
         return np.where(importances(base, agent) < least, base, agent)
 
     return piece.compute_numbers(fused, (-1, row_of(piece.shape)))
-
-
-def unit(layer: Layer, _parameters: ArceeFusionParameters) -> int:
-    """Whole rows; more than one element, for which there is room to widen them."""
-    return max(row_of(layer.shape), 2)
 
 
 ARCEE_FUSION = Method(
@@ -109,7 +94,7 @@ ARCEE_FUSION = Method(
     parameters=ArceeFusionParameters,
     most=1,
     statistics=lambda _parameters, _agents: (ranked(Quartiles()),),
-    unit=unit,
+    unit=row_unit,
     prepare=prepare,
     merge=merge,
 )

@@ -37,13 +37,11 @@ def only(**conditions: str) -> dict[str, Any]:
 
 
 def conditions(parameters: type[BaseModel], name: str) -> Mapping[str, str]:
-    """What `only` says of a field."""
     found = _extra(parameters, name).get("only", {})
     return {key: str(value) for key, value in found.items()}
 
 
 def _extra(parameters: type[BaseModel], name: str) -> Mapping[str, Any]:
-    """A field's metadata of our own."""
     extra = parameters.model_fields[name].json_schema_extra
     return extra if isinstance(extra, Mapping) else {}
 
@@ -51,10 +49,7 @@ def _extra(parameters: type[BaseModel], name: str) -> Mapping[str, Any]:
 def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = False) -> Any:
     """The type of a parameter that is one number for all agents, or a mapping of agents to numbers.
 
-    Args:
-        low: the least value.
-        high: the largest value.
-        below: whether values must lie below `high`.
+    Numbers are from `low` to `high`, without `high` itself if `below`.
     """
     span = _span(low, high, below)
 
@@ -92,21 +87,34 @@ def _span(low: float, high: float, below: bool) -> str:
 
 
 def for_each(value: float | Mapping[str, float], agents: Agents) -> tuple[float, ...]:
-    """One number for each agent, in order."""
     return tuple(value[name] for name in agents) if isinstance(value, Mapping) else (value,) * len(agents)
 
 
 WEIGHTS: Any = per_agent()
 
 
+FRACTIONS: Any = per_agent(0.0, 1.0)
+
+
 def weights_field() -> Any:
-    """The parameter `weights`."""
     return Field(1.0, description="factor of each agent, before anything is summed")
 
 
-def scale_field() -> Any:
-    """The parameter `scale`."""
-    return Field(1.0, allow_inf_nan=False, description="factor of the merged task vector")
+def total_weight(weights: float | Mapping[str, float]) -> float:
+    """The sum of weights that are given by agent, or the one that all agents share."""
+    return sum(weights.values()) if isinstance(weights, Mapping) else weights
+
+
+class ScaledParameters(Parameters):
+    """Parameters of a method whose merged task vector has a factor."""
+
+    scale: float = Field(1.0, allow_inf_nan=False, description="factor of the merged task vector")
+
+
+class WeightedParameters(ScaledParameters):
+    """Parameters of a method in which agents have weights, too."""
+
+    weights: WEIGHTS = weights_field()
 
 
 SEED = 2**63 - 1
@@ -114,9 +122,8 @@ SEED = 2**63 - 1
 
 
 def seed_field() -> Any:
-    """The parameter `seed`."""
     extra: dict[str, Any] = {"range": "whole number of at most 63 bits"}
-    return Field(0, ge=-SEED, le=SEED, json_schema_extra=extra, description="seed of the coins")
+    return Field(0, ge=-SEED, le=SEED, json_schema_extra=extra, description="seed of the random draws")
 
 
 def agent_field(description: str) -> Any:
@@ -126,7 +133,6 @@ def agent_field(description: str) -> Any:
 
 
 def names_agent(parameters: type[BaseModel], name: str) -> bool:
-    """Whether a field is an `agent_field`."""
     return bool(_extra(parameters, name).get("agent"))
 
 
@@ -138,14 +144,14 @@ class Counted(ABC):
 
     Attributes:
         scope: what one result is counted over: the whole `model`, each `layer`, or each `tensor`.
-        after: the statistic whose result must be known first, which takes a read of the inputs more.
+        after: the statistic whose result is required first, which takes a read of the inputs more.
     """
 
     scope: str
     after: Statistic | None = None
     # sums of floats run over so many elements that follow one another, and blocks begin at multiples of it
     chunk: ClassVar[int] = 1
-    # whether one number that is not finite makes the result useless for all that it is counted over
+    # whether one number that is not finite makes the result unusable for all that it is counted over
     spoiled: ClassVar[bool] = False
 
     @abstractmethod
@@ -153,7 +159,7 @@ class Counted(ABC):
         """An array of zeros to count in; small, because every block of the inputs gets one."""
 
     @abstractmethod
-    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Any:
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Any:
         """The result, small again: from the sums of all counts, over so many elements, and the result of `after`."""
 
     @property
@@ -170,7 +176,7 @@ class Statistic(Counted):
     """Something to count before the inputs can be merged."""
 
     @abstractmethod
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+    def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
         """Add to `counts` what a piece holds, given the result of `after`; True if a task vector is not finite."""
 
     def predict(self, sampled: Any) -> Counted | None:
@@ -188,7 +194,7 @@ class Statistic(Counted):
 
     @property
     def reads(self) -> int:
-        """Reads of the inputs until its result is known."""
+        """Reads of the inputs until its result is complete."""
         return 1 + (self.after.reads if self.after is not None else 0)
 
 
@@ -213,7 +219,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Layer:
-    """What a method may know of a tensor when it says what it needs.
+    """What a method sees of a tensor when it states what it needs.
 
     Attributes:
         name: the tensor's name.
@@ -244,48 +250,8 @@ class Work:
         return self.products + DECOMPOSITION * self.decompositions
 
 
-def _no_statistics(_parameters: Any, _agents: Agents) -> tuple[Statistic, ...]:
-    return ()
-
-
-def _nothing_reported(_parameters: Any, _agents: Agents) -> Statistic | None:
-    return None
-
-
-def _no_report(_parameters: Any, _results: Sequence[Any], agents: Agents) -> list[dict[str, Any]]:
-    return [{} for _ in agents]
-
-
-def _no_remarks(_figures: Mapping[str, Any]) -> str:
-    return ""
-
-
-def _harmless(_parameters: Any) -> str:
-    return ""
-
-
-def _no_warning(_figures: Sequence[Mapping[str, Any]]) -> str:
-    return ""
-
-
-def _not_noted(_parameters: Any) -> bool:
-    return False
-
-
 def _elementwise(_layer: Layer, _parameters: Any) -> int:
     return 1
-
-
-def _no_scratch(_layer: Layer, _parameters: Any, _agents: int) -> int:
-    return 0
-
-
-def _no_work(_layer: Layer, _parameters: Any, _agents: int) -> Work:
-    return Work()
-
-
-def _processors(_parameters: Any) -> str:
-    return "cpu"
 
 
 @dataclass(frozen=True)
@@ -294,14 +260,14 @@ class Method:
 
     Attributes:
         name: as in recipes.
-        title: in words.
+        title: human-readable name.
         source: paper and equations.
         formula: in one line.
         parameters: the model that states and checks its parameters.
         prepare: from parameters, agents and results of statistics to what `merge` takes; called once for each part.
-        merge: `merge(piece, prepared, counts, lenient)` writes a piece's result; True if an input or the result is not
-            finite; if `allow_nonfinite`, such numbers are computed with. Where `counts` is given, it counts what
-            `reported` would, or what tells whether a statistic was guessed well.
+        merge: `merge(piece, prepared, counts, allow_nonfinite)` writes a piece's result; True if an input or the result
+            is not finite; if `allow_nonfinite`, such numbers are computed with. Where `counts` is given, it counts what
+            `reported` would, or what tells whether a statistic was predicted well.
         alone: what a merge of one agent is.
         differs: how it differs from mergekit's method of that name; empty where there is none.
         noted: whether with these parameters that makes results so different that plans say so.
@@ -314,7 +280,7 @@ class Method:
         symmetric: whether the order of agents changes nothing but rounding.
         needs_base: whether task vectors are needed; without them the base gives no more than the layout.
         takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
-        needs_importance: whether every agent needs importances, tensors beside its own.
+        needs_importance: whether every agent needs importances, tensors besides its own.
         statistics: what must be counted first.
         reported: the statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way.
         report: from results of `reported`, one for each part of the model, to each agent's figures.
@@ -323,7 +289,7 @@ class Method:
         columns: the figures of `report`.
         unit: how many elements that follow one another it needs at once: blocks begin at multiples of that. 1: it works
             on elements by themselves; all of a tensor's: on the tensor as a whole.
-        scratch: bytes that it takes for a tensor beside inputs and result; not 0 where it solves for a whole matrix.
+        scratch: bytes that it takes for a tensor besides inputs and result; not 0 where it solves for a whole matrix.
         work: what solving for a tensor takes, so that a plan can tell how long.
         runs_on: what it computes with.
         family: what it is listed with.
@@ -341,9 +307,9 @@ class Method:
     merge: Callable[[Piece, Any, Counts | None, bool], bool]
     alone: str = "there is nothing to merge it with"
     differs: str = ""
-    noted: Callable[[Any], bool] = _not_noted
+    noted: Callable[[Any], bool] = lambda _parameters: False
     for_adapters: Mapping[str, object] = field(default_factory=dict)
-    harms_adapters: Callable[[Any], str] = _harmless
+    harms_adapters: Callable[[Any], str] = lambda _parameters: ""
     presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     combines: bool = True
     fewest: int = 1
@@ -352,16 +318,18 @@ class Method:
     needs_base: bool = True
     takes_base: bool = False
     needs_importance: bool = False
-    statistics: Callable[[Any, Agents], tuple[Statistic, ...]] = _no_statistics
-    reported: Callable[[Any, Agents], Statistic | None] = _nothing_reported
-    report: Callable[[Any, Sequence[Any], Agents], list[dict[str, Any]]] = _no_report
-    remarks: Callable[[Mapping[str, Any]], str] = _no_remarks
-    warning: Callable[[Sequence[Mapping[str, Any]]], str] = _no_warning
+    statistics: Callable[[Any, Agents], tuple[Statistic, ...]] = lambda _parameters, _agents: ()
+    reported: Callable[[Any, Agents], Statistic | None] = lambda _parameters, _agents: None
+    report: Callable[[Any, Sequence[Any], Agents], list[dict[str, Any]]] = lambda _parameters, _results, agents: [
+        {} for _ in agents
+    ]
+    remarks: Callable[[Mapping[str, Any]], str] = lambda _figures: ""
+    warning: Callable[[Sequence[Mapping[str, Any]]], str] = lambda _figures: ""
     columns: tuple[Column, ...] = ()
     unit: Callable[[Layer, Any], int] = _elementwise
-    scratch: Callable[[Layer, Any, int], int] = _no_scratch
-    work: Callable[[Layer, Any, int], Work] = _no_work
-    runs_on: Callable[[Any], str] = _processors
+    scratch: Callable[[Layer, Any, int], int] = lambda _layer, _parameters, _agents: 0
+    work: Callable[[Layer, Any, int], Work] = lambda _layer, _parameters, _agents: Work()
+    runs_on: Callable[[Any], str] = lambda _parameters: "cpu"
     family: str = "plug-in"
     compared: bool = False
     for_sparse: bool = False
@@ -369,7 +337,7 @@ class Method:
 
     @property
     def takes(self) -> str:
-        """How many agents it takes, in words; empty for any number."""
+        """How many agents it takes, human-readable; empty for any number."""
         if self.most is None:
             return f"at least {self.fewest} agents" if self.fewest > 1 else ""
         return f"exactly {self.most} agents" if self.most > 1 else "exactly one agent"
@@ -380,5 +348,5 @@ class Method:
         return self.unit is _elementwise
 
     def together(self, layer: Layer, parameters: Any, agents: Agents) -> bool:
-        """Whether each element of a tensor depends on others of it, so that one NaN or Inf would spoil them all."""
+        """Whether each element of a tensor depends on others of it, so that one NaN or Inf would make them all NaN."""
         return self.unit(layer, parameters) > 1 or any(each.spoiled for each in self.statistics(parameters, agents))

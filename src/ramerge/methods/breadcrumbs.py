@@ -10,48 +10,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.kernels.elementwise import ONE, ZERO, Given, Inputs, histogram
-from ramerge.kernels.fixed import CHUNK
-from ramerge.kernels.formats import Loop, Words
+from ramerge.kernels.elementwise import ONE, ZERO, Inputs, histogram
 from ramerge.kernels.piece import Piece
-from ramerge.kernels.sums import sums, totals
-from ramerge.methods.base import (
-    WEIGHTS,
-    Agents,
-    Counts,
-    Method,
-    Parameters,
-    Results,
-    Statistic,
-    for_each,
-    per_agent,
-    scale_field,
-    weights_field,
-)
+from ramerge.kernels.sums import totals
+from ramerge.methods.base import FRACTIONS, Agents, Counts, Method, Results, Statistic, WeightedParameters, for_each
 from ramerge.methods.formula import Formula, merge
 from ramerge.methods.ranks import Ranked, Values, ranked
-from ramerge.methods.sums import Floats, Sums
+from ramerge.methods.sums import Floats, Summand, Sums
 from ramerge.methods.task_arithmetic import divisor_of
 from ramerge.methods.trim import every
 
-FRACTION: Any = per_agent(0.0, 1.0)
 
-
-class BreadcrumbsParameters(Parameters):
+class BreadcrumbsParameters(WeightedParameters):
     """Parameters of `breadcrumbs`, and of `breadcrumbs_ties`."""
 
-    scale: float = scale_field()
-    weights: WEIGHTS = weights_field()
     normalize: bool = Field(False, description="divide by the sum of the weights (with election: of those that agree)")
-    density: FRACTION = Field(0.1, description="share of each tensor's entries that is kept")
-    gamma: FRACTION = Field(0.01, description="share of the largest entries that is removed")
+    density: FRACTIONS = Field(0.1, description="share of each tensor's entries that is kept")
+    gamma: FRACTIONS = Field(0.01, description="share of the largest entries that is removed")
     rescale: bool = Field(False, description="multiply what is kept, so that each tensor keeps its sum of magnitudes")
 
 
@@ -64,75 +46,54 @@ class KeptRange(Values):
 
     @property
     def rows(self) -> int:
-        """See `Values`."""
         return len(self.densities)
 
     def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None) -> bool:
-        """See `Values`."""
         which = Inputs(self.rows)
         return piece.observe(lambda loop, inputs: histogram(every, loop, inputs, which, counts, bins))
 
     def ranks(self, row: int, counted: int) -> tuple[int, ...]:
-        """See `Values`."""
         if self.densities[row] >= 1:
             return counted + 1, 0  # all of it: from 0 to infinity
-        wanted = int(self.densities[row] * counted)
-        removed = min(int(self.gammas[row] * counted), counted - wanted)
-        return (removed + wanted, removed + 1) if wanted else (0, counted + 1)
+        kept = int(self.densities[row] * counted)
+        removed = min(int(self.gammas[row] * counted), counted - kept)
+        return (removed + kept, removed + 1) if kept else (0, counted + 1)
 
 
 @dataclass(frozen=True)
 class KeptMagnitudes(Sums):
     """The sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
 
-    spoiled = True
     after: Ranked = field(kw_only=True)
-    agents: int = field(kw_only=True)
+    spoiled = True
+    terms = staticmethod(totals)
+    kinds = 2
 
-    def terms(self, agents: int) -> Sequence[tuple[int, int]]:
-        """Of all, and of what is kept."""
-        return totals(agents) * 2
+    def summands(self, required: Any) -> list[Summand]:
+        return [Summand(magnitude), Summand(kept_magnitude, tuple(zip(*required, strict=True)))]
 
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
-        """See `Statistic.count`."""
-        which, terms = Inputs(self.agents), totals(self.agents)
-        low, high = zip(*known, strict=True)
-
-        def kernel(loop: Loop, inputs: list[Words]) -> bool:
-            whole, flagged = sums(magnitude, loop, inputs, which, terms, CHUNK, piece.elements)
-            kept, _ = sums(kept_magnitude, loop, inputs, which, terms, CHUNK, piece.elements, (low, high))
-            self.enter(np.concatenate([whole, kept], 1), counts)
-            return flagged
-
-        return piece.observe(kernel)
-
-    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Floats:
-        """See `Statistic.finish`."""
-        return self.read(total).reshape(2, self.agents)
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Floats:
+        return self.read(total).reshape(2, -1)
 
 
 def magnitude(t: Any, taus: Any) -> Any:
-    """What is summed of all."""
     return abs(taus[t])
 
 
 def kept_magnitude(t: Any, taus: Any, low: Any, high: Any) -> Any:
-    """What is summed of what is kept."""
     size = np.float32(abs(taus[t]))
     return abs(taus[t]) if low <= size and size <= high else ZERO
 
 
 def statistics(parameters: BreadcrumbsParameters, agents: Agents) -> tuple[Statistic, ...]:
-    """Bounds, and norms if what is kept is rescaled; nothing if everybody keeps everything."""
     densities = for_each(parameters.density, agents)
     if min(densities) >= 1:
         return ()
     bounds = ranked(KeptRange(densities, for_each(parameters.gamma, agents)))
-    return (bounds, KeptMagnitudes("tensor", agents=len(agents), after=bounds)) if parameters.rescale else (bounds,)
+    return (bounds, KeptMagnitudes("tensor", after=bounds)) if parameters.rescale else (bounds,)
 
 
 def _each(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[tuple[float, ...], ...]:
-    """Weights, factors and bounds."""
     found = [results[statistic] for statistic in statistics(parameters, agents)]
     low, high = zip(*found[0], strict=True) if found else ((0.0,) * len(agents), (math.inf,) * len(agents))
     factors = ratios(*found[1]) if parameters.rescale and found else (1.0,) * len(agents)
@@ -146,20 +107,14 @@ def ratios(whole: Floats, kept: Floats) -> tuple[float, ...]:
 
 
 def prepare(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> Formula:
-    """The sum of what is kept."""
     each = _each(parameters, agents, results)
     below = divisor_of(each[0]) if parameters.normalize else 1.0
     return Formula(sum_element, (*each, parameters.scale, below), len(agents))
 
 
 def prepare_ties(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> Formula:
-    """TIES's election of what is kept."""
-    given: tuple[Given, ...] = (
-        *_each(parameters, agents, results),
-        parameters.scale,
-        float(parameters.normalize),
-    )
-    return Formula(elected_element, given, len(agents))
+    each = _each(parameters, agents, results)
+    return Formula(elected_element, (*each, parameters.scale, float(parameters.normalize)), len(agents))
 
 
 def sum_element(b: Any, taus: Any, weights: Any, factors: Any, low: Any, high: Any, scale: Any, divisor: Any) -> Any:
@@ -208,15 +163,12 @@ BREADCRUMBS = Method(
     prepare=prepare,
     merge=merge,
 )
-BREADCRUMBS_TIES = Method(
+BREADCRUMBS_TIES = replace(
+    BREADCRUMBS,
     name="breadcrumbs_ties",
-    family="sparse",
     title="Model Breadcrumbs with TIES's election",
     source=f"{_SOURCE}; arXiv 2306.01708",
     formula="drop the `gamma` largest and the smallest entries, keep `density`; then the sum of what agrees in sign",
     differs=f"{_DIFFERS}; elects + where the sum is 0",
-    parameters=BreadcrumbsParameters,
-    statistics=statistics,
     prepare=prepare_ties,
-    merge=merge,
 )

@@ -25,8 +25,8 @@ from ramerge.kernels.core import coefficients, movers
 from ramerge.kernels.piece import Piece
 from ramerge.kernels.spectral import Array
 from ramerge.kernels.threefry import key_words
-from ramerge.methods.base import Agents, Counts, Layer, Method, Results, Work, seed_field
-from ramerge.methods.matrices import ScaledParameters, is_matrix, scaled
+from ramerge.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Work, seed_field
+from ramerge.methods.matrices import is_matrix, scaled
 
 _ROWS = 8192
 """Rows of an embedding that share their coefficients."""

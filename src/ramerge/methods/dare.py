@@ -1,7 +1,7 @@
 """DARE: drop elements of task vectors at random, rescale the others (Yu et al. 2024, arXiv 2311.03099).
 
 Every element of tau_t is dropped with probability p, and multiplied by 1 / (1 - p) otherwise. Task Arithmetic (`dare`)
-or TIES (`dare_ties`) then merges what is left. `coins` says which elements are dropped.
+or TIES (`dare_ties`) then merges what is left. `drop_mask` says which elements are dropped.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from pydantic import Field
 
 from ramerge.methods import ties
 from ramerge.methods.base import (
-    WEIGHTS,
     Agents,
     Method,
     Parameters,
     Results,
     Statistic,
+    WeightedParameters,
     for_each,
     per_agent,
-    scale_field,
     seed_field,
-    weights_field,
 )
 from ramerge.methods.drop_mask import DropMask
 from ramerge.methods.formula import Formula, merge
@@ -34,18 +32,16 @@ RATE: Any = per_agent(0.0, 1.0, below=True)
 
 
 class DroppingParameters(Parameters):
-    """What both have in common."""
+    """Parameters of both methods."""
 
     p: RATE = Field(0.5, description="drop rate")
     seed: int = seed_field()
     rescale: bool = Field(True, description="multiply what is not dropped by 1 / (1 - p)")
 
 
-class DareParameters(DroppingParameters):
-    """Parameters of `dare`: those of Task Arithmetic behind those of the drop."""
+class DareParameters(WeightedParameters, DroppingParameters):
+    """Parameters of `dare`: those of Task Arithmetic after those of the drop."""
 
-    scale: float = scale_field()
-    weights: WEIGHTS = weights_field()
     normalize: bool = Field(False, description="divide by the sum of the weights, unless that is 0")
 
 
@@ -53,34 +49,30 @@ class DareTiesParameters(DroppingParameters, ties.TiesParameters):
     """Parameters of `dare_ties`."""
 
 
-def coins(parameters: DroppingParameters, agents: Agents) -> DropMask:
-    """The coins that the parameters ask for."""
+def drop_mask(parameters: DroppingParameters, agents: Agents) -> DropMask:
     return DropMask(parameters.seed, agents, for_each(parameters.p, agents), parameters.rescale)
 
 
 def prepare(parameters: DareParameters, agents: Agents, results: Results) -> Formula:
-    """Task Arithmetic behind coins."""
     formula: Formula = task_arithmetic.prepare(parameters, agents, results)
-    return replace(formula, coins=coins(parameters, agents))
+    return replace(formula, drop_mask=drop_mask(parameters, agents))
 
 
 def thresholds(parameters: DareTiesParameters, agents: Agents) -> Any:
-    """Thresholds of what the coins leave."""
-    return ties.thresholds(parameters, agents, coins(parameters, agents))
+    """Of what is not dropped."""
+    return ties.thresholds(parameters, agents, drop_mask(parameters, agents))
 
 
 def statistics(parameters: DareTiesParameters, agents: Agents) -> tuple[Statistic, ...]:
-    """Thresholds, if anything is trimmed."""
     found = thresholds(parameters, agents)
     return (found,) if found else ()
 
 
 def prepare_ties(parameters: DareTiesParameters, agents: Agents, results: Results) -> Formula:
-    """TIES behind coins."""
-    return ties.formula(parameters, agents, results, coins(parameters, agents))
+    return ties.formula(parameters, agents, results, drop_mask(parameters, agents))
 
 
-def throws(parameters: DroppingParameters) -> bool:
+def drops(parameters: DroppingParameters) -> bool:
     """Whether anything is dropped."""
     rates = parameters.p.values() if isinstance(parameters.p, Mapping) else (parameters.p,)
     return any(rates)
@@ -97,25 +89,21 @@ DARE = Method(
     formula="drop elements of tau_t with probability p, others times 1 / (1 - p); then scale * sum_t w_t tau_t",
     differs=_DIFFERS.format("linear"),
     parameters=DareParameters,
-    symmetric=True,
-    noted=throws,
+    noted=drops,
     prepare=prepare,
     merge=merge,
 )
-DARE_TIES = Method(
+DARE_TIES = replace(
+    ties.TIES,
     name="dare_ties",
-    family="sparse",
+    compared=False,
     title="DARE with TIES",
     source=f"{_SOURCE}; arXiv 2306.01708",
     formula="drop elements of tau_t with probability p, others times 1 / (1 - p); then TIES",
     differs=f"{_DIFFERS.format('ties')}; does not trim (here `density: 1`)",
+    noted=drops,
     parameters=DareTiesParameters,
     statistics=statistics,
     reported=thresholds,
-    report=ties.report,
-    remarks=ties.remarks,
-    noted=throws,
-    columns=ties.COLUMNS,
     prepare=prepare_ties,
-    merge=merge,
 )

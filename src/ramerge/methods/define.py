@@ -76,7 +76,6 @@ class _FormulaParameter:
 
     @property
     def field(self) -> tuple[Any, Any]:
-        """Type and metadata for pydantic."""
         if self.kind is _ChosenAgent:
             return str | None, agent_field(self.description)
         if self.kind is _PerAgent:
@@ -91,7 +90,6 @@ class _FormulaParameter:
         return self.kind, Field(self.default, description=self.description, **limits)
 
     def value(self, parameters: Any, agents: Agents) -> Given:
-        """What the formula gets."""
         given = getattr(parameters, self.name)
         if self.kind is _ChosenAgent:
             return tuple(float(name == (given or agents[0])) for name in agents)
@@ -163,8 +161,6 @@ def merge_method(
 
 @dataclass(frozen=True)
 class _Prepare:
-    """From parameters to a formula with its numbers; see `Method.prepare`."""
-
     element: Callable[..., Any]
     keywords: tuple[str, ...]
     stated: tuple[_FormulaParameter, ...]
@@ -204,8 +200,6 @@ def _parameter(function: Callable[..., Any], name: str, hint: Any, default: Any)
 
 
 def _model(name: str, stated: Sequence[_FormulaParameter], check: Callable[[Any], None] | None) -> type[Parameters]:
-    """The model that checks the parameters."""
-
     def checked(self: Any) -> Any:
         if check is not None:
             check(self)

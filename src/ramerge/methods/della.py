@@ -5,15 +5,15 @@ is kept with the probability
 
 p = density - epsilon + 2 epsilon (rank - 1) / (n - 1)        p = density in a row of one entry
 
-by the coins of `coins`: it is kept if its word is at least floor((1 - p) 2^32). What is kept is multiplied so that each
-tensor keeps its sum of magnitudes (`rescale: l1`, mergekit's), or by 1 / p (the paper's). Task Arithmetic
+by the random draws of `drop_mask`: it is kept if its word is at least floor((1 - p) 2^32). What is kept is multiplied
+so that each tensor keeps its sum of magnitudes (`rescale: l1`, mergekit's), or by 1 / p (the paper's). Task Arithmetic
 (`della_linear`) or TIES's election (`della`) then merges what is left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -24,23 +24,20 @@ from ramerge.kernels.piece import Piece
 from ramerge.kernels.sums import totals
 from ramerge.kernels.threefry import words
 from ramerge.methods.base import (
-    WEIGHTS,
+    FRACTIONS,
     Agents,
     Counts,
-    Layer,
     Method,
-    Parameters,
     Results,
     Statistic,
+    WeightedParameters,
     for_each,
-    scale_field,
     seed_field,
-    weights_field,
 )
-from ramerge.methods.breadcrumbs import FRACTION, ratios
+from ramerge.methods.breadcrumbs import ratios
 from ramerge.methods.drop_mask import key
-from ramerge.methods.gram import row_of
-from ramerge.methods.sums import Floats, Sums
+from ramerge.methods.gram import row_of, row_unit
+from ramerge.methods.sums import Floats, Summand, Sums
 from ramerge.methods.task_arithmetic import divisor_of
 
 # Rows are taken in groups of so many elements, so that what is made of them is small.
@@ -49,14 +46,12 @@ _GROUP = 1 << 16
 Rescale = Literal["l1", "probability", "none"]
 
 
-class DellaLinearParameters(Parameters):
+class DellaLinearParameters(WeightedParameters):
     """Parameters of `della_linear`."""
 
-    scale: float = scale_field()
-    weights: WEIGHTS = weights_field()
     normalize: bool = Field(False, description="divide by the sum of the weights (with election: of those that agree)")
-    density: FRACTION = Field(0.5, description="mean probability that an entry is kept; 1 keeps all, 0 nothing")
-    epsilon: FRACTION = Field(0.15, description="how far the probabilities of a row lie from density, up and down")
+    density: FRACTIONS = Field(0.5, description="mean probability that an entry is kept; 1 keeps all, 0 nothing")
+    epsilon: FRACTIONS = Field(0.15, description="how far the probabilities of a row lie from density, up and down")
     rescale: Rescale = Field(
         "l1", description="what is kept keeps each tensor's sum of magnitudes, is divided by its probability, or stays"
     )
@@ -93,15 +88,7 @@ def _of(value: Any, agent: str) -> float | None:
 
 @dataclass(frozen=True)
 class Dropping:
-    """What is kept of each agent.
-
-    Attributes:
-        seed: of the coins.
-        agents: names.
-        densities: for each agent.
-        epsilons: likewise.
-        by_chance: whether what is kept is divided by its probability.
-    """
+    """What is kept of each agent, and whether that is divided by its probability (`by_chance`)."""
 
     seed: int
     agents: Agents
@@ -129,9 +116,8 @@ class Dropping:
             return np.where(np.isfinite(tau), tau.dtype.type(0), tau)
         chances = probabilities(tau.shape[-1], self.densities[t], self.epsilons[t])
         order = ascending(tau)
-        odd = start % 2
-        coins = words(key(self.seed, self.agents[t], piece.tensor), start - odd, tau.size + odd)[odd:]
-        stays = coins.reshape(tau.shape) >= _placed(np.floor((1 - chances) * 2.0**32).astype(np.uint32), order)
+        draws = words(key(self.seed, self.agents[t], piece.tensor), start, tau.size)
+        stays = draws.reshape(tau.shape) >= _placed(np.floor((1 - chances) * 2.0**32).astype(np.uint32), order)
         grown = tau * _placed((1 / chances).astype(tau.dtype), order) if self.by_chance else tau
         # a number that is not finite is not dropped, so that it is found
         return np.where(stays | ~np.isfinite(tau), grown, tau.dtype.type(0))
@@ -168,18 +154,16 @@ def _placed(by_rank: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
 class RowMagnitudes(Sums):
     """Sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
 
-    agents: int = field(kw_only=True)
-    dropping: Dropping | None = None
+    dropping: Dropping = field(kw_only=True)
     chunk = 1  # rows are summed, of which blocks hold whole ones
     spoiled = True
+    terms = staticmethod(totals)
+    kinds = 2
 
-    def terms(self, agents: int) -> Sequence[tuple[int, int]]:
-        """Of all, and of what is kept."""
-        return totals(agents) * 2
+    def summands(self, required: Any) -> list[Summand]:
+        return []
 
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
-        """See `Statistic.count`."""
-        assert self.dropping is not None
+    def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
         flagged = False
         for _, _, taus, kept in self.dropping.groups(piece):
             # row by row: NumPy adds a row's entries in an order that depends on nothing but its length
@@ -188,9 +172,8 @@ class RowMagnitudes(Sums):
             flagged |= not bool(np.isfinite(found).all())
         return flagged
 
-    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Floats:
-        """See `Statistic.finish`."""
-        return self.read(total).reshape(2, self.agents)
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Floats:
+        return self.read(total).reshape(2, -1)
 
 
 @dataclass(frozen=True)
@@ -206,7 +189,6 @@ class PreparedDella:
 
 
 def dropping(parameters: DellaLinearParameters, agents: Agents) -> Dropping:
-    """What the parameters keep."""
     densities, epsilons = for_each(parameters.density, agents), for_each(parameters.epsilon, agents)
     return Dropping(parameters.seed, agents, densities, epsilons, parameters.rescale == "probability")
 
@@ -215,29 +197,24 @@ def statistics(parameters: DellaLinearParameters, agents: Agents) -> tuple[Stati
     """Norms, if they are restored."""
     if parameters.rescale != "l1":
         return ()
-    return (RowMagnitudes("tensor", agents=len(agents), dropping=dropping(parameters, agents)),)
-
-
-def _prepare(parameters: DellaLinearParameters, agents: Agents, results: Results, *, elects: bool) -> PreparedDella:
-    factors = (1.0,) * len(agents)
-    for statistic in statistics(parameters, agents):
-        factors = ratios(*results[statistic])
-    weights = for_each(parameters.weights, agents)
-    return PreparedDella(dropping(parameters, agents), weights, factors, parameters.scale, parameters.normalize, elects)
+    return (RowMagnitudes("tensor", dropping=dropping(parameters, agents)),)
 
 
 def prepare(parameters: DellaLinearParameters, agents: Agents, results: Results) -> PreparedDella:
-    """For `della_linear`."""
-    return _prepare(parameters, agents, results, elects=False)
-
-
-def prepare_ties(parameters: DellaParameters, agents: Agents, results: Results) -> PreparedDella:
-    """For `della`."""
-    return _prepare(parameters, agents, results, elects=True)
+    factors = (1.0,) * len(agents)
+    for statistic in statistics(parameters, agents):
+        factors = ratios(*results[statistic])
+    return PreparedDella(
+        dropping(parameters, agents),
+        for_each(parameters.weights, agents),
+        factors,
+        parameters.scale,
+        parameters.normalize,
+        elects=isinstance(parameters, DellaParameters),
+    )
 
 
 def merge(piece: Piece, prepared: PreparedDella, _counts: Counts | None, _allow_nonfinite: bool) -> bool:
-    """Merge a piece: whole rows."""
 
     def merged(base: NDArray[Any], *_agents: NDArray[Any]) -> NDArray[Any]:
         result = np.empty_like(base)
@@ -250,7 +227,6 @@ def merge(piece: Piece, prepared: PreparedDella, _counts: Counts | None, _allow_
 
 
 def _sum(b: NDArray[Any], kept: Sequence[NDArray[Any]], prepared: PreparedDella) -> NDArray[Any]:
-    """Rows of the result."""
     real = b.dtype.type
     pairs = zip(prepared.weights, prepared.factors, kept, strict=True)
     terms = [real(weight) * (real(factor) * tau) for weight, factor, tau in pairs]
@@ -271,11 +247,6 @@ def _added(terms: Sequence[NDArray[Any]]) -> Any:
     return total
 
 
-def unit(layer: Layer, _parameters: DellaLinearParameters) -> int:
-    """Whole rows; more than one element, for which there is room to widen them."""
-    return max(row_of(layer.shape), 2)
-
-
 _SOURCE = "DELLA-Merging: Reducing Interference by Magnitude-Based Sampling, arXiv 2406.11617"
 _DIFFERS = "`{}` drops other elements in each run, and ranks tensors of three axes along the middle one"
 
@@ -288,20 +259,15 @@ DELLA = Method(
     differs=_DIFFERS.format("della"),
     parameters=DellaParameters,
     statistics=statistics,
-    unit=unit,
-    prepare=prepare_ties,
+    unit=row_unit,
+    prepare=prepare,
     merge=merge,
 )
-DELLA_LINEAR = Method(
+DELLA_LINEAR = replace(
+    DELLA,
     name="della_linear",
-    family="sparse",
     title="DELLA with Task Arithmetic",
-    source=_SOURCE,
     formula="drop elements with probabilities by rank in their row; then scale * sum_t w_t tau_t",
     differs=_DIFFERS.format("della_linear"),
     parameters=DellaLinearParameters,
-    statistics=statistics,
-    unit=unit,
-    prepare=prepare,
-    merge=merge,
 )

@@ -1,9 +1,10 @@
-"""DARE's coins: which elements of a task vector are dropped (Yu et al. 2024, arXiv 2311.03099).
+"""DARE's drop mask: which elements of a task vector are dropped (Yu et al. 2024, arXiv 2311.03099).
 
-A coin depends only on the seed, the agent's name, the tensor's name and the element's index. The key of an agent's
-tensor is the first 8 bytes of SHA-256 over the UTF-8 text "ramerge dare\\n{seed}\\n{agent}\\n{tensor}" (\\n is a line
-feed), as two little-endian 32-bit words. `kernels.elementwise` says which word of Threefry-2x32-20 under that key
-belongs to which element. An element is dropped if its word is below floor(p * 2^32).
+Whether an element is dropped depends only on the seed, the agent's name, the tensor's name and the element's index. The
+key of an agent's tensor is the first 8 bytes of SHA-256 over the UTF-8 text
+"ramerge dare\\n{seed}\\n{agent}\\n{tensor}" (\\n is a line feed), as two little-endian 32-bit words.
+`kernels.elementwise` says which word of Threefry-2x32-20 under that key belongs to which element. An element is dropped
+if its word is below floor(p * 2^32).
 """
 
 from __future__ import annotations
@@ -18,14 +19,7 @@ from ramerge.kernels.threefry import key_words
 
 @dataclass(frozen=True)
 class DropMask:
-    """Coins for all agents.
-
-    Attributes:
-        seed: any integer.
-        agents: names.
-        rates: for each agent, the probability that an element is dropped.
-        rescale: whether what stays is multiplied by 1 / (1 - rate).
-    """
+    """What drops elements of each agent with its rate; what stays may be multiplied by 1 / (1 - rate)."""
 
     seed: int
     agents: tuple[str, ...]
@@ -33,7 +27,6 @@ class DropMask:
     rescale: bool
 
     def drop(self, piece: Piece) -> Drop:
-        """The coins of a piece."""
         return Drop(
             keys=tuple(key(self.seed, agent, piece.tensor) for agent in self.agents),
             below=tuple(int(rate * 2**32) for rate in self.rates),
@@ -43,5 +36,4 @@ class DropMask:
 
 
 def key(seed: int, agent: str, tensor: str) -> tuple[int, int]:
-    """The Threefry key of an agent's tensor."""
     return key_words(hashlib.sha256(f"ramerge dare\n{seed}\n{agent}\n{tensor}".encode()).digest())

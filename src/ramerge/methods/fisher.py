@@ -35,6 +35,6 @@ def fisher(
         importance = weights[t] * importances[t]
         total = total + importance * taus[t]
         mass = mass + importance
-    overflow = mass - mass  # NaN where the importances are too large to be added up, and 0 elsewhere
+    overflow = mass - mass  # NaN where the importances are too large to be added up, and 0 otherwise
     merged = b + scale * (total / mass) if overflow == ZERO else overflow
     return merged if mass > ZERO else b

@@ -13,15 +13,11 @@ import numpy as np
 
 from ramerge.kernels import spectral
 from ramerge.kernels.spectral import Array
-from ramerge.methods.matrices import Cost, Shape, WeightedParameters, spectral_method
+from ramerge.methods.base import WeightedParameters
+from ramerge.methods.matrices import Cost, Shape, spectral_method
 
 
-class IsoCParameters(WeightedParameters):
-    """Parameters of `iso_c`."""
-
-
-def solve(_tensor: str, taus: Sequence[Array], _parameters: IsoCParameters) -> Array:
-    """The merged task vector of a matrix."""
+def solve(_tensor: str, taus: Sequence[Array], _parameters: WeightedParameters) -> Array:
     return isotropic(spectral.total(taus))
 
 
@@ -38,12 +34,10 @@ def isotropic(delta: Array) -> Array:
 
 
 def shortens_adapters(_parameters: WeightedParameters) -> str:
-    """What the mean does to LoRA adapters, most of whose singular values are 0."""
     return "makes their update shorter, because its mean counts singular values that are 0; raise scale, or take knots"
 
 
-def cost(shape: Shape, _agents: int, _parameters: IsoCParameters) -> Cost:
-    """One eigendecomposition."""
+def cost(shape: Shape, _agents: int, _parameters: WeightedParameters) -> Cost:
     r, long = sorted(shape)
     return Cost(
         products=r * r * long + 2 * r**3 + 2 * r * r * long,
@@ -58,7 +52,7 @@ ISO_C = spectral_method(
     source="No Task Left Behind: Isotropic Model Merging with Common and Task-Specific Subspaces, arXiv 2502.04959",
     formula="matrices: the singular values of sum_t w_t tau_t all become scale * their mean; "
     "others: scale * mean of tau_t",
-    parameters=IsoCParameters,
+    parameters=WeightedParameters,
     solve=solve,
     cost=cost,
     harms_adapters=shortens_adapters,

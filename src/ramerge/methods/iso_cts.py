@@ -17,8 +17,9 @@ from pydantic import Field
 
 from ramerge.kernels import spectral
 from ramerge.kernels.spectral import Array, Triples
+from ramerge.methods.base import WeightedParameters
 from ramerge.methods.iso_c import shortens_adapters
-from ramerge.methods.matrices import Cost, Shape, WeightedParameters, spectral_method
+from ramerge.methods.matrices import Cost, Shape, spectral_method
 
 
 class IsoCtsParameters(WeightedParameters):
@@ -30,7 +31,6 @@ class IsoCtsParameters(WeightedParameters):
 
 
 def solve(_tensor: str, taus: Sequence[Array], parameters: IsoCtsParameters) -> Array:
-    """The merged task vector of a matrix."""
     r = min(taus[0].shape)
     own = own_directions(r, len(taus), parameters.common_space_fraction)
     common = spectral.leading(spectral.total(taus), lambda _squares: r - own * len(taus))

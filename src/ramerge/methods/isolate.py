@@ -1,7 +1,7 @@
 """One agent's region by itself: the paper's experiment on what unique regions carry (section 3.2, figure 3).
 
 merged = base + scale * tau_a    where the element lies in agent a's region
-       = base                    elsewhere
+       = base                    otherwise
 
 The regions are those of RAM: unique elements are those that only the agent moved, shared ones those that others
 moved too. A scale of 1/N shows what averaging N agents does to them.
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ramerge.kernels.elementwise import ONE, ZERO
-from ramerge.methods.base import Agents, Method, Parameters, Results, Statistic, agent_field, scale_field
+from ramerge.methods.base import Agents, Method, Results, ScaledParameters, Statistic, agent_field
 from ramerge.methods.formula import Formula, merge
 from ramerge.methods.moved import (
     COLUMN,
@@ -32,24 +32,21 @@ from ramerge.methods.ram import SOURCE
 _REGIONS = {"active": 0.0, "unique": 1.0, "shared": 2.0}
 
 
-class IsolateParameters(Parameters):
+class IsolateParameters(ScaledParameters):
     """Parameters of `isolate`."""
 
     agent: str | None = agent_field("whose region; by default the first agent's")
     region: Literal["unique", "shared", "active"] = Field(
         "unique", description="elements that only it moved, that others moved too, or both"
     )
-    scale: float = scale_field()
     epsilon: EPSILON = epsilon_field()
 
 
 def size(parameters: IsolateParameters, _agents: Agents) -> RootMeanSquare | None:
-    """What thresholds need."""
     return measured(parameters.epsilon)
 
 
 def statistics(parameters: IsolateParameters, agents: Agents) -> tuple[Statistic, ...]:
-    """What thresholds need, as a tuple."""
     found = size(parameters, agents)
     return (found,) if found else ()
 
@@ -62,7 +59,6 @@ def report(parameters: IsolateParameters, parts: Sequence[tuple[float, ...]], ag
 
 
 def prepare(parameters: IsolateParameters, agents: Agents, results: Results) -> Formula:
-    """Whose region, which one, scale and threshold."""
     chosen = parameters.agent or agents[0]
     mine = tuple(float(name == chosen) for name in agents)
     beyond = thresholds_of(parameters.epsilon, results)
@@ -71,7 +67,6 @@ def prepare(parameters: IsolateParameters, agents: Agents, results: Results) -> 
 
 
 def element(b: Any, taus: Any, mine: Any, epsilons: Any, region: Any, scale: Any) -> Any:
-    """One element."""
     tau, own, movers = ZERO, ZERO, ZERO
     for t in range(len(taus)):
         moved = abs(taus[t]) > epsilons[t]

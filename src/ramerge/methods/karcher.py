@@ -1,6 +1,6 @@
 """The Karcher mean: the point of a sphere whose squared distances to all models are least (Karcher 1977).
 
-Every tensor's models are points v_t / |v_t| of the unit sphere. From the normalised sum of them, steps go along the
+Every tensor's models are points v_t / |v_t| of the unit sphere. From the normalized sum of them, steps go along the
 mean of the directions to all points, until a step is shorter than `tol`. The result has the models' mean length. All
 points and directions are combinations of the models, so the steps are taken with coefficients and the Gram matrix.
 """
@@ -26,7 +26,6 @@ class KarcherParameters(Parameters):
 
 
 def mean(products: Floats, max_iter: int, tol: float) -> Floats:
-    """Coefficients of N vectors of which no number of the Gram matrix is NaN."""
     lengths = gram.norms(products)
     points = [t for t in range(len(lengths)) if lengths[t] > 0]
     coefficients = np.zeros(len(lengths))
@@ -63,7 +62,6 @@ def _length(coordinates: Floats, cosines: Floats) -> float:
 
 
 def prepare(parameters: KarcherParameters, agents: Agents, results: Results) -> Combination:
-    """Coefficients of all models."""
 
     def solve(products: Floats) -> Floats:
         if not np.isfinite(products).all():
@@ -84,7 +82,7 @@ KARCHER = Method(
     differs="measures small angles as arccos of float32 cosines, and leaves out tensors that are shorter than `tol`",
     parameters=KarcherParameters,
     needs_base=False,
-    statistics=lambda _parameters, agents: gram.statistics(len(agents)),
+    statistics=lambda _parameters, _agents: gram.statistics(),
     prepare=prepare,
     merge=gram.merge,
 )

@@ -14,7 +14,8 @@ from pydantic import Field
 
 from ramerge.kernels import spectral
 from ramerge.kernels.spectral import Array
-from ramerge.methods.matrices import Cost, Shape, WeightedParameters, spectral_method
+from ramerge.methods.base import WeightedParameters
+from ramerge.methods.matrices import Cost, Shape, spectral_method
 
 
 class KnotsParameters(WeightedParameters):
@@ -27,7 +28,6 @@ class KnotsParameters(WeightedParameters):
 
 
 def solve(_tensor: str, taus: Sequence[Array], parameters: KnotsParameters) -> Array:
-    """The merged task vector of a matrix."""
     basis = shared_basis(taus)
     return basis @ elected([_trimmed(basis.T @ tau, parameters.density) for tau in taus])
 

@@ -5,17 +5,15 @@ merged = sum_t w_t a_t / sum_t w_t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from ramerge.kernels.elementwise import ZERO
-from ramerge.methods.base import Agents, for_each
+from ramerge.methods.base import Agents, for_each, total_weight
 from ramerge.methods.define import PerAgent, merge_method
 
 
 def _is_a_mean(parameters: Any) -> None:
-    weights = parameters.weights.values() if isinstance(parameters.weights, Mapping) else [parameters.weights]
-    if parameters.normalize and abs(sum(weights)) < 1e-8:
+    if parameters.normalize and abs(total_weight(parameters.weights)) < 1e-8:
         raise ValueError("weights sum to 0, so there is no mean; to combine differences use task_arithmetic")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,19 +15,7 @@ import numpy as np
 
 from ramerge.kernels.piece import Piece
 from ramerge.kernels.spectral import Array
-from ramerge.methods.base import (
-    WEIGHTS,
-    Agents,
-    Counts,
-    Layer,
-    Method,
-    Parameters,
-    Results,
-    Work,
-    for_each,
-    scale_field,
-    weights_field,
-)
+from ramerge.methods.base import Agents, Counts, Layer, Method, Results, Work, for_each
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
 from ramerge.methods.task_arithmetic import weighted_sum
@@ -43,29 +31,11 @@ Solve = Callable[[str, list[Array]], Array]
 
 @dataclass(frozen=True)
 class Cost:
-    """What a matrix takes.
-
-    Attributes:
-        products: see `Work`.
-        decompositions: see `Work`.
-        numbers: float64 numbers that are held beside the task vectors and the result.
-    """
+    """What a matrix takes: `Work`, and float64 numbers that are held besides the task vectors and the result."""
 
     products: float
     decompositions: float
     numbers: float
-
-
-class ScaledParameters(Parameters):
-    """What all spectral methods have in common."""
-
-    scale: float = scale_field()
-
-
-class WeightedParameters(ScaledParameters):
-    """Parameters of a method in which agents have weights."""
-
-    weights: WEIGHTS = weights_field()
 
 
 @dataclass(frozen=True)
@@ -91,60 +61,32 @@ def merge(piece: Piece, prepared: PreparedMatrices, counts: Counts | None, allow
     if not is_matrix(Layer(piece.tensor, piece.shape)):
         return merge_formula(piece, prepared.formula, counts, allow_nonfinite)
 
-    def function(base: Array, *agents: Array) -> Array:
-        return _merged(piece.tensor, base, agents, prepared.solve)
+    def merged(base: Array, *agents: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+            tau = prepared.solve(piece.tensor, [agent - base for agent in agents])
+            tau += base
+        return tau
 
-    return piece.compute_numbers(function)
-
-
-def _merged(tensor: str, base: Array, agents: Sequence[Array], solve: Solve) -> Array:
-    """The merged linear weight; not finite if an input is not."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        tau = solve(tensor, [agent - base for agent in agents])
-        tau += base
-    return tau
-
-
-def mean(parameters: Any, agents: Agents) -> Formula:
-    """The mean of the weighted task vectors, times the scale."""
-    weights = for_each(getattr(parameters, "weights", 1.0), agents)
-    return weighted_sum(weights, parameters.scale, float(len(agents)))
+    return piece.compute_numbers(merged)
 
 
 def spectral_method(
-    *,
-    name: str,
-    title: str,
-    source: str,
-    formula: str,
-    parameters: type[Any],
-    solve: Callable[[str, Sequence[Array], Any], Array],
-    cost: Callable[[Shape, int, Any], Cost],
-    differs: str = "has no such method",
-    for_adapters: Mapping[str, object] | None = None,
-    harms_adapters: Callable[[Any], str] = lambda _parameters: "",
+    *, solve: Callable[[str, Sequence[Array], Any], Array], cost: Callable[[Shape, int, Any], Cost], **fields: Any
 ) -> Method:
-    """A method that takes matrices apart.
+    """A method that takes matrices apart, and takes the mean of the weighted task vectors of other tensors.
 
     Args:
-        name: see `Method`, also of what is not said here.
-        title: see there.
-        source: see there.
-        formula: see there.
-        parameters: see there.
         solve: `solve(tensor, taus, parameters)` merges task vectors of shape (out, in), of which at least one is not
             0, and the largest element lies between 1/2 and 1; the result is not scaled yet.
         cost: `cost(shape, agents, parameters)`.
-        differs: see `Method`.
-        for_adapters: see `Method`.
-        harms_adapters: see `Method`.
+        **fields: further fields of `Method`.
     """
 
     def prepare(given: Any, agents: Agents, _results: Results) -> PreparedMatrices:
         weights = for_each(getattr(given, "weights", 1.0), agents)
         return PreparedMatrices(
             lambda tensor, taus: scaled(taus, weights, given.scale, lambda ones: solve(tensor, ones, given)),
-            mean(given, agents),
+            weighted_sum(weights, given.scale, float(len(agents))),
         )
 
     def scratch(layer: Layer, given: Any, agents: int) -> int:
@@ -159,22 +101,13 @@ def spectral_method(
         taken = cost(layer.shape, agents, given)
         return Work(taken.products + _PASSES * (agents + 2) * math.prod(layer.shape), taken.decompositions)
 
-    return Method(
-        name=name,
-        family="spectral",
-        title=title,
-        source=source,
-        formula=formula,
-        differs=differs,
-        for_adapters=for_adapters or {},
-        harms_adapters=harms_adapters,
-        parameters=parameters,
-        unit=unit,
-        scratch=scratch,
-        work=work,
-        prepare=prepare,
-        merge=merge,
-    )
+    made: dict[str, Any] = {
+        "family": "spectral",
+        "differs": "has no such method",
+        "unit": unit,
+        "merge": merge,
+    } | fields
+    return Method(prepare=prepare, scratch=scratch, work=work, **made)
 
 
 def scaled(taus: list[Array], weights: Sequence[float], scale: float, solve: Callable[[list[Array]], Array]) -> Array:

@@ -25,7 +25,6 @@ class ModelStockParameters(Parameters):
 
 
 def ratio(products: Floats) -> Floats:
-    """Coefficients of N task vectors; all are 0 where t has no value."""
     n = products.shape[-1]
     cosine = gram.cosines(products)[(..., *np.tril_indices(n, -1))].mean(-1)
     below = 1 + (n - 1) * cosine
@@ -38,7 +37,6 @@ _NOTHING = 1e-12
 
 
 def prepare(parameters: ModelStockParameters, agents: Agents, results: Results) -> Combination:
-    """The coefficient of all task vectors, or how to find that of a row."""
     return gram.prepare(len(agents), ratio, results, parameters.per)
 
 
@@ -48,7 +46,7 @@ _LITTLE = 0.2
 
 def reported(parameters: ModelStockParameters, agents: Agents) -> Statistic | None:
     """The Gram matrices of tensors; nothing of rows."""
-    return next(iter(gram.statistics(len(agents), parameters.per)), None)
+    return next(iter(gram.statistics(parameters.per)), None)
 
 
 def report(_parameters: Any, parts: Sequence[Floats], agents: Agents) -> list[dict[str, Any]]:
@@ -63,7 +61,6 @@ def report(_parameters: Any, parts: Sequence[Floats], agents: Agents) -> list[di
 
 
 def warning(figures: Sequence[Mapping[str, Any]]) -> str:
-    """A warning if hardly anything of the agents is left."""
     kept = figures[0].get("ratio")
     if kept is None or kept >= _LITTLE:
         return ""
@@ -82,7 +79,7 @@ MODEL_STOCK = Method(
     differs="takes products of lengths for 1e-6 at least, so small task vectors shrink; `filter_wise` is `per: row`",
     parameters=ModelStockParameters,
     fewest=2,
-    statistics=lambda parameters, agents: gram.statistics(len(agents), parameters.per),
+    statistics=lambda parameters, _agents: gram.statistics(parameters.per),
     unit=lambda layer, parameters: gram.unit(layer, parameters.per),
     prepare=prepare,
     merge=gram.merge,
@@ -95,7 +92,7 @@ MODEL_STOCK = Method(
             "ratio",
             ".3f",
             "length of the merged task vector over that of the agents' mean",
-            optional=True,  # it is not known of rows
+            optional=True,  # rows have none
             none="-",
         ),
     ),

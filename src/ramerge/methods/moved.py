@@ -1,13 +1,14 @@
 """When an agent has moved an element: |agent - base| > epsilon, a number or in units of the agent's own length.
 
 Absolute thresholds fit agents that are stored in bfloat16, in which what training did not change stays equal to the
-base. In float32 every step of an optimizer leaves a trace, so what counts is how far an element moved beside others.
+base. In float32 every step of an optimizer leaves a trace, so what counts is how far an element moved compared to
+others.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -15,13 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from ramerge.kernels.elementwise import INFINITY, ZERO, Inputs
-from ramerge.kernels.fixed import CHUNK
-from ramerge.kernels.formats import Loop, Words
-from ramerge.kernels.piece import Piece
-from ramerge.kernels.sums import squares, sums
-from ramerge.methods.base import Column, Counts, Results
-from ramerge.methods.sums import Sums
+from ramerge.kernels.elementwise import INFINITY, ZERO
+from ramerge.kernels.sums import squares
+from ramerge.methods.base import Column, Results
+from ramerge.methods.sums import Summand, Sums
 
 
 class Relative(BaseModel):
@@ -62,7 +60,6 @@ EPSILON: Any = Annotated[
 
 
 def epsilon_field() -> Any:
-    """The parameter `epsilon`."""
     return Field(
         1e-5,
         description="an element moved if |agent - base| > epsilon; {relative: x}: if it is more than x times the root "
@@ -80,37 +77,24 @@ class RootMeanSquare(Sums):
     What is not finite counts as 0. The result has a float64 for each agent.
     """
 
-    def terms(self, agents: int) -> Sequence[tuple[int, int]]:
-        """Every agent's square."""
-        return squares(agents)
+    terms = staticmethod(squares)
 
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
-        """See `Statistic.count`."""
-        agents = len(counts) - 1
-
-        def kernel(loop: Loop, inputs: list[Words]) -> bool:
-            found, flagged = sums(finite, loop, inputs, Inputs(agents), squares(agents), CHUNK, piece.elements)
-            self.enter(found, counts)
-            return flagged
-
-        return piece.observe(kernel)
+    def summands(self, required: Any) -> list[Summand]:
+        return [Summand(finite)]
 
     @property
     def kept(self) -> str | None:
-        """See `Statistic.kept`."""
         return "squares of task vectors"
 
-    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[float, ...]:
-        """See `Statistic.finish`."""
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[float, ...]:
         return tuple(math.sqrt(value / elements) if elements else 0.0 for value in self.read(total).tolist())
 
 
 def finite(t: Any, taus: Any) -> Any:
-    """What is squared."""
     return taus[t] if abs(taus[t]) < INFINITY else ZERO
 
 
-# What is advised where an absolute threshold does not tell what moved from what did not.
+# What is advised where an absolute threshold does not separate moved parameters from unmoved ones.
 ADVICE = (
     "`epsilon: {relative: 1}` under `parameters` in the recipe, or `--set parameters.epsilon.relative=1`, counts what "
     "an agent moved by more than the root mean square of its task vector; compare a few values with "
@@ -129,17 +113,14 @@ def absolute(parameters: Any) -> float | None:
 
 
 def measured(epsilon: Epsilon) -> RootMeanSquare | None:
-    """What must be known of the agents before a threshold is."""
     return RootMeanSquare("model") if isinstance(epsilon, Relative) else None
 
 
 def factor(epsilon: Epsilon) -> float:
-    """The number of a threshold, whatever its unit."""
     return epsilon.relative if isinstance(epsilon, Relative) else epsilon
 
 
-def in_words(epsilon: Epsilon) -> str:
-    """A threshold as reports show it."""
+def shown(epsilon: Epsilon) -> str:
     return f"{epsilon.relative:g} x rms" if isinstance(epsilon, Relative) else f"{epsilon:g}"
 
 
@@ -149,6 +130,5 @@ def thresholds(factor: float, sizes: tuple[float, ...] | None) -> tuple[float, .
 
 
 def thresholds_of(epsilon: Epsilon, results: Results) -> tuple[float, ...]:
-    """`thresholds` from what was counted."""
     size = measured(epsilon)
     return thresholds(factor(epsilon), results[size] if size is not None else None)

@@ -9,7 +9,6 @@ at u, where the weighted vectors sum to 0, so that this is what is left.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -17,11 +16,21 @@ from pydantic import Field, model_validator
 from ramerge.foundation.errors import WeightsError
 from ramerge.kernels.piece import Piece
 from ramerge.methods import gram
-from ramerge.methods.base import WEIGHTS, Agents, Counts, Method, Parameters, Results, for_each, weights_field
+from ramerge.methods.base import (
+    WEIGHTS,
+    Agents,
+    Counts,
+    Method,
+    Parameters,
+    Results,
+    for_each,
+    total_weight,
+    weights_field,
+)
 from ramerge.methods.gram import Combination
 from ramerge.methods.sums import Floats
 
-# Shorter sums of unit vectors cannot be told from 0 by dot products in float64.
+# Shorter sums of unit vectors cannot be distinguished from 0 by dot products in float64.
 _RESOLVED = 1e-7
 
 
@@ -34,8 +43,7 @@ class MultislerpParameters(Parameters):
 
     @model_validator(mode="after")
     def _has_a_sum(self) -> MultislerpParameters:
-        weights = self.weights.values() if isinstance(self.weights, Mapping) else [self.weights]
-        total = sum(weights)
+        total = total_weight(self.weights)
         if self.normalize and (abs(total) < 1e-8 or not math.isfinite(total)):
             amount = "0" if math.isfinite(total) else "more than float64 holds"
             raise ValueError(f"weights sum to {amount}, so they cannot be normalized; give other weights")
@@ -43,7 +51,6 @@ class MultislerpParameters(Parameters):
 
 
 def mean_direction(products: Floats, weights: tuple[float, ...], eps: float) -> Floats:
-    """Coefficients of N vectors; NaN if more than two that are not 0 cancel out."""
     lengths = gram.norms(products)
     if len(weights) == 1 or not lengths.any():
         return np.ones(len(weights)) / len(weights)
@@ -59,7 +66,6 @@ def mean_direction(products: Floats, weights: tuple[float, ...], eps: float) -> 
 
 
 def prepare(parameters: MultislerpParameters, agents: Agents, results: Results) -> Combination:
-    """Coefficients of all vectors."""
     weights = for_each(parameters.weights, agents)
     if parameters.normalize:
         weights = tuple(weight / sum(weights) for weight in weights)
@@ -91,7 +97,7 @@ MULTISLERP = Method(
     parameters=MultislerpParameters,
     needs_base=False,
     takes_base=True,
-    statistics=lambda _parameters, agents: gram.statistics(len(agents)),
+    statistics=lambda _parameters, _agents: gram.statistics(),
     prepare=prepare,
     merge=merge,
 )

@@ -17,7 +17,8 @@ from pydantic import Field
 
 from ramerge.kernels import spectral
 from ramerge.kernels.spectral import Array
-from ramerge.methods.matrices import Cost, Shape, WeightedParameters, spectral_method
+from ramerge.methods.base import WeightedParameters
+from ramerge.methods.matrices import Cost, Shape, spectral_method
 
 
 class PsaParameters(WeightedParameters):
@@ -29,7 +30,6 @@ class PsaParameters(WeightedParameters):
 
 
 def solve(_tensor: str, taus: Sequence[Array], parameters: PsaParameters) -> Array:
-    """The merged task vector of a matrix."""
     found = [spectral.leading(tau, lambda squares: holding(squares, parameters.energy)) for tau in taus]
     lefts, rights = (
         spectral.polar(np.concatenate(vectors, axis=1))

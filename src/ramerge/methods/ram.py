@@ -1,6 +1,6 @@
 """Reinforced Agent Merging: RAM, RAM+ and RAM+s (arXiv 2601.13572, section 4, appendix E).
 
-tau = 0                              nobody moved the element
+tau = 0                              no agent moved the element
     = lambda_t * tau_t               only agent t moved it
     = mean of tau_t over the movers  several did                                            (equation 7)
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -25,20 +25,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ramerge.kernels import ram as kernel
-from ramerge.kernels.elementwise import ONE, ZERO, Inputs
-from ramerge.kernels.elementwise import merge as merge_elements
+from ramerge.kernels.elementwise import ONE, ZERO
 from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic, only
-from ramerge.methods.moved import (
-    COLUMN,
-    EPSILON,
-    Relative,
-    epsilon_field,
-    factor,
-    measured,
-    thresholds,
-    thresholds_of,
-)
+from ramerge.methods.formula import Formula
+from ramerge.methods.formula import merge as merge_formula
+from ramerge.methods.moved import COLUMN, EPSILON, Relative, epsilon_field, factor, measured, thresholds, thresholds_of
 from ramerge.methods.trim import Fine, trimming
 
 SOURCE = "Behavior Knowledge Merge in Reinforced Agentic Models, arXiv 2601.13572"
@@ -48,14 +40,7 @@ Scope = Literal["model", "layer", "tensor"]
 
 @dataclass(frozen=True)
 class AgentCounts:
-    """What one agent moved, in elements.
-
-    Attributes:
-        total: elements that were compared.
-        active: elements it moved.
-        unique: elements that only it moved.
-        epsilon: it moved an element if |agent - base| > epsilon; None if that differs.
-    """
+    """Of `total` elements, how many one agent moved by more than `epsilon` (None if that differs), and only it."""
 
     total: int
     active: int
@@ -64,7 +49,6 @@ class AgentCounts:
 
     @property
     def shared(self) -> int:
-        """Elements that it and others moved."""
         return self.active - self.unique
 
     @property
@@ -108,11 +92,9 @@ class RamParameters(Parameters):
 
     @property
     def counted_over(self) -> str:
-        """What each agent's counts are taken over."""
         return "model"
 
     def rescaling(self, counts: AgentCounts) -> float:
-        """lambda, the factor of an agent's unique elements."""
         return 1.0
 
 
@@ -128,7 +110,6 @@ class RescaledParameters(RamParameters):
 
     @property
     def counted_over(self) -> str:
-        """See `RamParameters`."""
         return self.scope
 
     def rescaling(self, counts: AgentCounts) -> float:
@@ -151,27 +132,25 @@ class Moved(Statistic):
     """What each agent moved, and what only it moved (equations 1 and 2). The result has `AgentCounts` by agent.
 
     Attributes:
-        epsilon: the threshold, in units of what `after` measures of each agent, if that must be known first.
+        epsilon: the threshold, in units of what `after` measures of each agent, if that is required first.
     """
 
     epsilon: float = 1e-5
 
     def blank(self, agents: int) -> Counts:
-        """int64, shape (2, agents): active and unique elements."""
         return np.zeros((2, agents), np.int64)
 
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
-        """See `Statistic.count`."""
-        return piece.observe(lambda loop, inputs: kernel.count(loop, inputs, thresholds(self.epsilon, known), counts))
+    def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
+        return piece.observe(
+            lambda loop, inputs: kernel.count(loop, inputs, thresholds(self.epsilon, required), counts)
+        )
 
     @property
     def kept(self) -> str | None:
-        """See `Statistic.kept`."""
         return f"moved and unique, epsilon {self.epsilon!r}" if self.after is None else None
 
-    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[AgentCounts, ...]:
-        """See `Statistic.finish`."""
-        found = thresholds(self.epsilon, known)
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[AgentCounts, ...]:
+        found = thresholds(self.epsilon, required)
         epsilons = found * (total.shape[1] // len(found))
         return tuple(
             AgentCounts(elements, active, unique, epsilon)
@@ -181,18 +160,16 @@ class Moved(Statistic):
 
 @dataclass(frozen=True)
 class PreparedRam:
-    """What merging takes.
+    """What merging takes, unless TIES merges the shared elements.
 
     Attributes:
         epsilons: one for each agent, or only one: it moved an element if |agent - base| > epsilon.
         lambdas: factors of unique elements, one for each agent; None for plain RAM.
-        thresholds: the least magnitude that each agent keeps of shared elements; None unless TIES merges them.
-        shared: what becomes of shared elements, a key of `kernels.ram.SHARED`; of no meaning if TIES merges them.
+        shared: what becomes of shared elements, a key of `kernels.ram.SHARED`.
     """
 
     epsilons: tuple[float, ...]
     lambdas: tuple[float, ...] | None
-    thresholds: tuple[float, ...] | None
     shared: str
 
 
@@ -215,50 +192,28 @@ def statistics(parameters: RamParameters, agents: Agents) -> tuple[Statistic, ..
     return tuple(statistic for statistic in needed if statistic is not None)
 
 
-def prepare(parameters: RamParameters, agents: Agents, results: Results) -> PreparedRam:
-    """Lambdas and thresholds from what was counted."""
-    lambdas = None
+def prepare(parameters: RamParameters, agents: Agents, results: Results) -> PreparedRam | Formula:
+    epsilons, lambdas = thresholds_of(parameters.epsilon, results), None
     if parameters.rescales:
         lambdas = tuple(parameters.rescaling(counts) for counts in results[moved(parameters, agents)])
-    least: tuple[float, ...] | None = None
-    if parameters.shared == "ties":
-        fine = trimmed(parameters, agents)
-        least = results[fine].thresholds if fine else (0.0,) * len(agents)
-    return PreparedRam(thresholds_of(parameters.epsilon, results), lambdas, least, parameters.shared)
+    if parameters.shared != "ties":
+        return PreparedRam(epsilons, lambdas, parameters.shared)
+    n, fine = len(agents), trimmed(parameters, agents)
+    least = results[fine].thresholds if fine else (0.0,) * n
+    given = (lambdas or (1.0,) * n, least, epsilons * (n // len(epsilons)))
+    return Formula(element, given, n, beyond=epsilons)
 
 
-def merge(piece: Piece, prepared: PreparedRam, counts: Counts | None, allow_nonfinite: bool) -> bool:
+def merge(piece: Piece, prepared: PreparedRam | Formula, counts: Counts | None, allow_nonfinite: bool) -> bool:
     """Merge a piece (equation 7)."""
-    if prepared.thresholds is None:
-        return piece.compute(
-            lambda loop, inputs, out, rounding: kernel.merge(
-                loop,
-                inputs,
-                prepared.epsilons,
-                prepared.lambdas,
-                out,
-                counts,
-                allow_nonfinite,
-                rounding,
-                prepared.shared,
-            ),
-            beyond=prepared.epsilons,
-        )
-    n = len(prepared.thresholds)
-    epsilons = prepared.epsilons * (n // len(prepared.epsilons))
-    given = (prepared.lambdas or (1.0,) * n, prepared.thresholds, epsilons)
+    if isinstance(prepared, Formula):
+        return merge_formula(piece, prepared, None, allow_nonfinite)
+    epsilons, lambdas, shared = prepared.epsilons, prepared.lambdas, prepared.shared
     return piece.compute(
-        lambda loop, inputs, out, rounding: merge_elements(
-            element,
-            loop,
-            inputs,
-            out,
-            Inputs(n),
-            given=given,
-            rounding=rounding,
-            beyond=prepared.epsilons,
+        lambda loop, inputs, out, rounding: kernel.merge(
+            loop, inputs, epsilons, lambdas, out, counts, allow_nonfinite, rounding, shared
         ),
-        beyond=prepared.epsilons,
+        beyond=epsilons,
     )
 
 
@@ -320,68 +275,48 @@ _ALONE = (
 _MEAN: dict[str, object] = {"epsilon": 1e-5, "shared": "mean"}
 
 
-def _ram(
-    name: str,
-    title: str,
-    equations: str,
-    formula: str,
-    differs: str,
-    parameters: type[RamParameters],
-    presets: dict[str, dict[str, object]],
-    compared: bool = False,
-) -> Method:
-    return Method(
-        name=name,
-        family="RAM",
-        compared=compared,
-        for_sparse=True,
-        title=title,
-        source=f"{SOURCE}, {equations}",
-        formula=formula,
-        alone=_ALONE,
-        differs=differs,
-        parameters=parameters,
-        presets=presets,
-        statistics=statistics,
-        reported=moved,
-        report=report,
-        columns=_COLUMNS,
-        prepare=prepare,
-        merge=merge,
-    )
-
-
-RAM = _ram(
-    "ram",
-    "Reinforced Agent Merging",
-    "equation 7",
-    "unique elements kept, shared elements averaged",
-    "`ram` subtracts in the files' dtype, and ramerge in float32",
-    RamParameters,
-    {"paper": _MEAN},
+RAM = Method(
+    name="ram",
+    family="RAM",
+    for_sparse=True,
+    title="Reinforced Agent Merging",
+    source=f"{SOURCE}, equation 7",
+    formula="unique elements kept, shared elements averaged",
+    alone=_ALONE,
+    differs="`ram` subtracts in the files' dtype, and ramerge in float32",
+    parameters=RamParameters,
+    presets={"paper": _MEAN},
+    statistics=statistics,
+    reported=moved,
+    report=report,
+    columns=_COLUMNS,
+    prepare=prepare,
+    merge=merge,
 )
-RAM_PLUS = _ram(
-    "ram+",
-    "Reinforced Agent Merging with clipped rescaling",
-    "equations 6 and 7",
-    "unique elements times lambda = 1 + r * clip(rho, 0, alpha), shared elements averaged",
-    "`ramplus_tl` counts tensor by tensor, clips rho at 0.2, takes shared / epsilon without unique elements",
-    ClippedParameters,
-    {
+RAM_PLUS = replace(
+    RAM,
+    name="ram+",
+    compared=True,
+    title="Reinforced Agent Merging with clipped rescaling",
+    source=f"{SOURCE}, equations 6 and 7",
+    formula="unique elements times lambda = 1 + r * clip(rho, 0, alpha), shared elements averaged",
+    differs="`ramplus_tl` counts tensor by tensor, clips rho at 0.2, takes shared / epsilon without unique elements",
+    parameters=ClippedParameters,
+    presets={
         "paper": {**_MEAN, "r": 0.1, "alpha": 2.0, "scope": "model"},
         # the authors' script clips rho at 1 and multiplies by a factor of 1.2, which is r = 0.2
         "official": {**_MEAN, "r": 0.2, "alpha": 1.0, "scope": "model"},
     },
-    compared=True,
 )
-RAM_PLUS_S = _ram(
-    "ram+s",
-    "Reinforced Agent Merging with saturated rescaling",
-    "equations 7 and 8",
-    "unique elements times lambda = 1 + r * rho / (1 + rho), shared elements averaged",
-    "",
-    RescaledParameters,
-    {"paper": {**_MEAN, "r": 0.1, "scope": "model"}},
+RAM_PLUS_S = replace(
+    RAM,
+    name="ram+s",
+    title="Reinforced Agent Merging with saturated rescaling",
+    source=f"{SOURCE}, equations 7 and 8",
+    formula="unique elements times lambda = 1 + r * rho / (1 + rho), shared elements averaged",
+    differs="",
+    parameters=RescaledParameters,
+    presets={"paper": {**_MEAN, "r": 0.1, "scope": "model"}},
 )
 
 RESCALINGS: Mapping[str, RescaledParameters] = {

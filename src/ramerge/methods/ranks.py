@@ -1,7 +1,7 @@
 """Values of given ranks in each tensor, such as quantiles, found exactly by counting, as in `trim`.
 
-A value is the magnitude of a float32. A first read counts the upper 15 bits of all values, which tells in which bins
-the wanted ranks lie; a second one counts the lower 16 bits of the values in these bins. Infinite values are left out.
+A value is the magnitude of a float32. A first read counts the upper 15 bits of all values, which tells the bins of the
+ranks; a second one counts the lower 16 bits of the values in these bins. Infinite values are left out.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _INFINITE_BIN = 0x7F80
 
 @dataclass(frozen=True)
 class Values(ABC):
-    """Values of elements in one or several rows, and the ranks that are wanted. Subclasses are frozen dataclasses."""
+    """Values of elements in one or several rows, and the ranks to find. Subclasses are frozen dataclasses."""
 
     @property
-    @abstractmethod
     def rows(self) -> int:
         """How many values an element has."""
+        return 1
 
     @abstractmethod
     def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None) -> bool:
@@ -37,7 +37,7 @@ class Values(ABC):
 
     @abstractmethod
     def ranks(self, row: int, counted: int) -> tuple[int, ...]:
-        """The wanted ranks among so many values, counted from the largest, which is 1; as many for each row.
+        """The ranks to find among so many values, counted from the largest, which is 1; as many for each row.
 
         0 stands for infinity, and ranks beyond the last one for 0.
         """
@@ -45,20 +45,17 @@ class Values(ABC):
 
 @dataclass(frozen=True)
 class CoarseRanks(Statistic):
-    """In which bin every wanted value lies: for each row a bin for each rank."""
+    """In which bin every value lies: for each row a bin for each rank."""
 
     values: Values = field(kw_only=True)
 
     def blank(self, agents: int) -> Counts:
-        """uint32, shape (rows, bins)."""
         return np.zeros((self.values.rows, COARSE_BINS), np.uint32)
 
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
-        """See `Statistic.count`."""
+    def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
         return self.values.tally(piece, counts, None)
 
-    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[tuple[Bin, ...], ...]:
-        """See `Statistic.finish`."""
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[tuple[Bin, ...], ...]:
         total = total.copy()
         total[:, _INFINITE_BIN] = 0
         return tuple(
@@ -69,27 +66,25 @@ class CoarseRanks(Statistic):
 
 @dataclass(frozen=True)
 class Ranked(Statistic):
-    """The values of the wanted ranks: for each row a float for each rank."""
+    """The values of the ranks: for each row a float for each rank."""
 
     after: CoarseRanks
 
     def blank(self, agents: int) -> Counts:
-        """uint32, shape (ranks, rows, bins)."""
         values = self.after.values
         return np.zeros((len(values.ranks(0, 0)), values.rows, FINE_BINS), np.uint32)
 
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
-        """See `Statistic.count`."""
+    def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
         flags = [
             self.after.values.tally(piece, of_rank, [found.index for found in bins])
-            for of_rank, bins in zip(counts, zip(*known, strict=True), strict=True)
+            for of_rank, bins in zip(counts, zip(*required, strict=True), strict=True)
         ]
         return any(flags)
 
-    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[tuple[float, ...], ...]:
-        """See `Statistic.finish`."""
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[tuple[float, ...], ...]:
         return tuple(
-            tuple(_value(upper, total[rank, row]) for rank, upper in enumerate(bins)) for row, bins in enumerate(known)
+            tuple(_value(upper, total[rank, row]) for rank, upper in enumerate(bins))
+            for row, bins in enumerate(required)
         )
 
 

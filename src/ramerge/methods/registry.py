@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ramerge.methods.base import Method, Parameters, Statistic, conditions
+from ramerge.methods.base import Method, Statistic, conditions
 from ramerge.registry import Registry
 
 METHODS: Registry[Method] = Registry("ramerge.methods", Method)
@@ -30,7 +30,6 @@ def all_parameters() -> frozenset[str]:
 
 
 def complete(method: Method, preset: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that were given on top of the preset's; nothing is checked."""
     return {**(method.presets[preset] if preset else {}), **given}
 
 
@@ -46,7 +45,7 @@ def describe(method: Method) -> dict[str, Any]:
         "formula": method.formula,
         "source": method.source,
         "reads": 1 + max((statistic.reads for statistic in _counted(method)), default=0),
-        "guessed": any(statistic.predictable for statistic in _counted(method)),
+        "predicted": any(statistic.predictable for statistic in _counted(method)),
         "differs": method.differs,
         "parameters": {
             name: {
@@ -61,9 +60,9 @@ def describe(method: Method) -> dict[str, Any]:
     }
 
 
-def reads_in_words(described: Mapping[str, Any]) -> str:
+def reads_of(described: Mapping[str, Any]) -> str:
     """How often a method reads the inputs, from what `describe` says."""
-    return f"1 or {described['reads']}" if described["guessed"] else str(described["reads"])
+    return f"1 or {described['reads']}" if described["predicted"] else str(described["reads"])
 
 
 def _counted(method: Method) -> tuple[Statistic, ...]:
@@ -84,16 +83,3 @@ def _range(field: Mapping[str, Any]) -> str:
         return f"above {field['exclusiveMinimum']:g}, to {field['maximum']:g}"
     upper = f" to {field['maximum']:g}" if "maximum" in field else " or more"
     return f"{field.get('minimum', 0):g}{upper}"
-
-
-__all__ = [
-    "FAMILIES",
-    "METHODS",
-    "Method",
-    "Parameters",
-    "all_parameters",
-    "complete",
-    "describe",
-    "listed",
-    "reads_in_words",
-]

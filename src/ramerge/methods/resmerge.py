@@ -24,7 +24,8 @@ from pydantic import Field
 
 from ramerge.kernels import spectral
 from ramerge.kernels.spectral import Array
-from ramerge.methods.matrices import Cost, ScaledParameters, Shape, spectral_method
+from ramerge.methods.base import ScaledParameters
+from ramerge.methods.matrices import Cost, Shape, spectral_method
 
 _FAMILIES = re.compile(
     r"self_attn|\.attn\.|attention|q_proj|k_proj|v_proj|o_proj|mlp|ffn|feed_forward|gate_proj|up_proj|down_proj",
@@ -59,7 +60,6 @@ class _Split:
 
 
 def solve(tensor: str, taus: Sequence[Array], parameters: ResmergeParameters) -> Array:
-    """The merged task vector of a matrix."""
     parts = [_split(tau, parameters.rank_topk) for tau in taus]
     merged = _residual(parts, parameters, bool(_FAMILIES.search(tensor)))
     heads = [one for one in parts if one.head_norm]
@@ -81,7 +81,6 @@ def _split(tau: Array, k: int) -> _Split:
 
 
 def _residual(parts: Sequence[_Split], parameters: ResmergeParameters, in_family: bool) -> Array:
-    """A."""
     mean = spectral.total(one.residual for one in parts) / len(parts)
     units = [one for one in parts if one.residual_norm]
     if not units:
@@ -104,7 +103,6 @@ def _residual(parts: Sequence[_Split], parameters: ResmergeParameters, in_family
 
 
 def _agreement(heads: Sequence[_Split]) -> float:
-    """S."""
     if len(heads) < 2:
         return float(len(heads))
     cosines = [

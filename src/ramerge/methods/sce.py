@@ -8,7 +8,7 @@ the sum. tau is the weighted mean of what is left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ramerge.kernels.elementwise import INFINITY, ZERO, Inputs, histogram
-from ramerge.kernels.fixed import CHUNK
-from ramerge.kernels.formats import Loop, Words
 from ramerge.kernels.piece import Piece
-from ramerge.kernels.sums import squares, sums
+from ramerge.kernels.sums import squares
 from ramerge.methods.base import Agents, Counts, Method, Parameters, Results
 from ramerge.methods.formula import Formula, merge
 from ramerge.methods.ranks import Values, ranked
-from ramerge.methods.sums import Floats, Sums
+from ramerge.methods.sums import Floats, Summand, Sums
 
 LEAST_WEIGHT = np.float32(1e-6)
 
@@ -43,20 +41,13 @@ class Variances(Values):
     agents: int
     topk: float
 
-    @property
-    def rows(self) -> int:
-        """See `Values`."""
-        return 1
-
     def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None) -> bool:
-        """See `Values`."""
         which = Inputs(self.agents)
         return piece.observe(
             lambda loop, inputs: histogram(counted_variance, loop, inputs, which, counts, bins, rows=1)
         )
 
     def ranks(self, row: int, counted: int) -> tuple[int, ...]:
-        """See `Values`."""
         return (int(self.topk * counted),)
 
 
@@ -64,31 +55,18 @@ class Variances(Values):
 class SquareMeans(Sums):
     """The sum of squares of each agent over what is selected, `after` its bound or of all: float64, shape (agents,)."""
 
-    agents: int = field(kw_only=True)
+    terms = staticmethod(squares)
 
-    def terms(self, agents: int) -> Sequence[tuple[int, int]]:
-        """Every agent's square."""
-        return squares(agents)
+    def summands(self, required: Any) -> list[Summand]:
+        return [Summand(selected, common=(_bound(required),))]
 
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
-        """See `Statistic.count`."""
-        which, terms, least = Inputs(self.agents), squares(self.agents), (_bound(known),)
-
-        def kernel(loop: Loop, inputs: list[Words]) -> bool:
-            found, flagged = sums(selected, loop, inputs, which, terms, CHUNK, piece.elements, common=least)
-            self.enter(found, counts)
-            return flagged
-
-        return piece.observe(kernel)
-
-    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> tuple[Floats, float]:
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[Floats, float]:
         """The sums, and the bound of what is selected."""
-        return self.read(total), _bound(known)
+        return self.read(total), _bound(required)
 
 
-def _bound(known: Any) -> float:
-    """The least variance that is selected; 0 for all."""
-    return known[0][0] if known is not None else 0.0
+def _bound(required: Any) -> float:
+    return required[0][0] if required is not None else 0.0
 
 
 def variance(taus: Any) -> Any:
@@ -106,26 +84,22 @@ def variance(taus: Any) -> Any:
 
 
 def counted_variance(_t: Any, taus: Any) -> Any:
-    """The variance of an element; infinite where that is 0, which is not counted."""
     found = variance(taus)
     return found if found > ZERO else INFINITY
 
 
 def selected(own: Any, taus: Any, least: Any) -> Any:
-    """An agent's element if it is selected, else 0."""
     return taus[own] if variance(taus) >= least else ZERO
 
 
 def sizes(parameters: SceParameters, agents: Agents) -> SquareMeans:
-    """The statistic that gives weights, after that which selects."""
     before = None
     if parameters.select_topk < 1:
         before = ranked(Variances(len(agents), parameters.select_topk))
-    return SquareMeans("tensor", before, agents=len(agents))
+    return SquareMeans("tensor", before)
 
 
 def prepare(parameters: SceParameters, agents: Agents, results: Results) -> Formula:
-    """Weights, and the least variance that is selected."""
     found, least = results[sizes(parameters, agents)]
     total = found.sum()
     weights = found / total if total != 0 else np.full(len(agents), 1 / len(agents))
@@ -133,7 +107,6 @@ def prepare(parameters: SceParameters, agents: Agents, results: Results) -> Form
 
 
 def element(b: Any, taus: Any, weights: Any, least: Any) -> Any:
-    """One element."""
     mass = ZERO
     for t in range(len(taus)):
         mass = mass + taus[t]

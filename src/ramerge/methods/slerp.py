@@ -9,19 +9,18 @@ parallel, so it nearly always does. `nuslerp` is between task vectors if the rec
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from ramerge.methods import gram
-from ramerge.methods.base import WEIGHTS, Agents, Method, Parameters, Results, for_each, weights_field
+from ramerge.methods.base import WEIGHTS, Agents, Method, Parameters, Results, for_each, total_weight, weights_field
 from ramerge.methods.gram import Combination, Per
 from ramerge.methods.sums import Floats
 
 _PARALLEL = 0.9995
-# Below this, an angle cannot be told from 0 or 180 degrees by dot products in float64.
+# Below this, an angle cannot be distinguished from 0 or 180 degrees by dot products in float64.
 _SINE_OF_PARALLEL = 1e-7
 _NO_WEIGHT = 1e-6
 
@@ -40,14 +39,12 @@ class NuslerpParameters(Parameters):
 
     @model_validator(mode="after")
     def _has_a_sum(self) -> NuslerpParameters:
-        weights = self.weights.values() if isinstance(self.weights, Mapping) else [self.weights]
-        if not math.isfinite(sum(weights)):
+        if not math.isfinite(total_weight(self.weights)):
             raise ValueError("weights sum to more than float64 holds; give smaller ones")
         return self
 
 
 def arc(products: Floats, t: float, parallel: Any) -> Floats:
-    """Coefficients of two vectors on the arc between them; on the chord where `parallel(cosine)`."""
     cosine = gram.cosines(products)[..., 0, 1]
     theta = np.arccos(cosine)
     with np.errstate(all="ignore"):
@@ -56,30 +53,20 @@ def arc(products: Floats, t: float, parallel: Any) -> Floats:
     return np.where(parallel(cosine)[..., None], np.array([1 - t, t]), round_)
 
 
-def nearly(cosine: Floats) -> Any:
-    """Whether `slerp` takes vectors for parallel."""
-    return np.abs(cosine) > _PARALLEL
-
-
-def exactly(cosine: Floats) -> Any:
-    """Whether `nuslerp` does."""
-    return np.sin(np.arccos(cosine)) < _SINE_OF_PARALLEL
-
-
-def share(weights: tuple[float, ...]) -> float:
-    """How far weights go from the first vector to the second one."""
-    return 0.5 if abs(sum(weights)) < _NO_WEIGHT else weights[1] / sum(weights)
-
-
 def prepare_slerp(parameters: SlerpParameters, agents: Agents, results: Results) -> Combination:
-    """Coefficients of both models."""
-    return gram.prepare(len(agents), lambda products: arc(products, parameters.t, nearly), results)
+    def nearly_parallel(cosine: Floats) -> Any:
+        return np.abs(cosine) > _PARALLEL
+
+    return gram.prepare(len(agents), lambda products: arc(products, parameters.t, nearly_parallel), results)
 
 
 def prepare_nuslerp(parameters: NuslerpParameters, agents: Agents, results: Results) -> Combination:
-    """Coefficients of both task vectors, or how to find those of a row."""
-    t = share(for_each(parameters.weights, agents))
-    return gram.prepare(len(agents), lambda products: arc(products, t, exactly), results, parameters.per)
+    def parallel(cosine: Floats) -> Any:
+        return np.sin(np.arccos(cosine)) < _SINE_OF_PARALLEL
+
+    weights = for_each(parameters.weights, agents)
+    t = 0.5 if abs(sum(weights)) < _NO_WEIGHT else weights[1] / sum(weights)
+    return gram.prepare(len(agents), lambda products: arc(products, t, parallel), results, parameters.per)
 
 
 SLERP = Method(
@@ -94,7 +81,7 @@ SLERP = Method(
     most=2,
     symmetric=False,
     needs_base=False,
-    statistics=lambda _parameters, agents: gram.statistics(len(agents)),
+    statistics=lambda _parameters, _agents: gram.statistics(),
     prepare=prepare_slerp,
     merge=gram.merge,
 )
@@ -111,7 +98,7 @@ NUSLERP = Method(
     most=2,
     needs_base=False,
     takes_base=True,
-    statistics=lambda parameters, agents: gram.statistics(len(agents), parameters.per),
+    statistics=lambda parameters, _agents: gram.statistics(parameters.per),
     unit=lambda layer, parameters: gram.unit(layer, parameters.per),
     scratch=lambda layer, parameters, agents: gram.scratch(layer, parameters.per, agents),
     prepare=prepare_nuslerp,

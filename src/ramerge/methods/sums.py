@@ -5,11 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.kernels.elementwise import Element, Inputs
 from ramerge.kernels.fixed import CHUNK, WIDE_LIMBS, decode, encode
+from ramerge.kernels.formats import Loop, Words
+from ramerge.kernels.piece import Piece
+from ramerge.kernels.sums import sums
 from ramerge.methods.base import Counts, Statistic
 
 Floats = NDArray[np.float64]
@@ -18,21 +24,52 @@ _LARGEST = 2.0**300
 
 
 @dataclass(frozen=True)
+class Summand:
+    """A formula of one element, and its numbers, as `kernels.sums` takes them."""
+
+    value: Element
+    each: Sequence[Sequence[float]] = ()
+    common: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
 class Sums(Statistic):
     """Sums over a part of the model: of `kernels.sums` over chunks, which are added as fixed-point integers.
 
     Their last row counts chunks whose sums are out of range.
+
+    Attributes:
+        kinds: how many summands there are.
     """
 
     chunk = CHUNK
+    kinds: ClassVar[int] = 1
+
+    @staticmethod
+    @abstractmethod
+    def terms(agents: int) -> Sequence[tuple[int, int]]:
+        """What is multiplied and summed of each summand, as `kernels.sums` takes it."""
 
     @abstractmethod
-    def terms(self, agents: int) -> Sequence[tuple[int, int]]:
-        """What is summed, as `kernels.sums` takes it."""
+    def summands(self, required: Any) -> list[Summand]:
+        """What is summed, given the result of `after`."""
 
     def blank(self, agents: int) -> Counts:
-        """int64, shape (terms + 1, limbs)."""
-        return np.zeros((len(self.terms(agents)) + 1, WIDE_LIMBS), np.int64)
+        return np.zeros((self.kinds * len(self.terms(agents)) + 1, WIDE_LIMBS), np.int64)
+
+    def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
+        agents = next(n for n in count(1) if self.kinds * len(self.terms(n)) == len(counts) - 1)
+        which, terms = Inputs(agents, base=len(piece.inputs) > agents), self.terms(agents)
+
+        def kernel(loop: Loop, inputs: list[Words]) -> bool:
+            found = [
+                sums(each.value, loop, inputs, which, terms, CHUNK, piece.elements, each.each, each.common)
+                for each in self.summands(required)
+            ]
+            self.enter(np.concatenate([terms_of for terms_of, _ in found], 1), counts)
+            return found[0][1]
+
+        return piece.observe(kernel)
 
     def enter(self, found: Floats, counts: Counts) -> None:
         """Add sums of shape (chunks, terms)."""

@@ -21,9 +21,9 @@ from pydantic import Field
 
 from ramerge.kernels import curvature
 from ramerge.kernels.spectral import Array
-from ramerge.methods.base import only
+from ramerge.methods.base import ScaledParameters, only
 from ramerge.methods.core import CoreParameters, core_coefficients
-from ramerge.methods.matrices import Cost, ScaledParameters, Shape, spectral_method
+from ramerge.methods.matrices import Cost, Shape, spectral_method
 
 _TIME = 1.0
 """A safe time for LoRA adapters; see docs/methods/spectral.md for what longer ones do."""
@@ -33,7 +33,7 @@ _AMPLIFIES = "amplifies directions that adapters have almost in common"
 
 
 class FilteredParameters(ScaledParameters):
-    """What both have in common."""
+    """Parameters of both methods."""
 
     init_mode: Literal["sum", "mean", "zero", "core"] = Field(
         "sum", description="theta_0: the sum or the mean of the task vectors, zero, or the sum that core takes"
@@ -77,14 +77,12 @@ class AswudiParameters(FilteredParameters):
 
 
 def _harm(parameters: SwudiParameters) -> str:
-    """What a long time does to adapters."""
     if parameters.filter_type == "exponential" and parameters.exp_time <= _LONG:
         return ""
     return f"{_AMPLIFIES} if it solves for so long; set exp_time to {_TIME:g}, its default for adapters"
 
 
 def _harm_adaptively(parameters: AswudiParameters) -> str:
-    """What many directions do to adapters."""
     if parameters.auto_rank_method == _RULE and parameters.rank_scale <= 1:
         return ""
     return f"{_AMPLIFIES} if it solves in so many; set auto_rank_method to {_RULE}, its default for adapters"
@@ -98,7 +96,6 @@ def _start(tensor: str, taus: Sequence[Array], parameters: FilteredParameters) -
 
 
 def solve(tensor: str, taus: Sequence[Array], parameters: SwudiParameters) -> Array:
-    """The merged task vector of a matrix."""
     filter, _ = _filter(taus[0].shape, len(taus), parameters)
     return curvature.solve(taus, _start(tensor, taus, parameters), filter)
 
@@ -112,7 +109,6 @@ def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[cur
 
 
 def solve_adaptively(tensor: str, taus: Sequence[Array], parameters: AswudiParameters) -> Array:
-    """The merged task vector of a matrix."""
     shape: Shape = taus[0].shape
 
     def choose(values: Array) -> int:
@@ -172,12 +168,10 @@ _RULES: dict[str, Callable[[Array, Shape], int]] = {
 
 
 def cost(shape: Shape, agents: int, parameters: SwudiParameters) -> Cost:
-    """See `curvature.cost`."""
     return Cost(*curvature.cost(shape, agents, *_filter(shape, agents, parameters)))
 
 
 def cost_adaptively(shape: Shape, agents: int, _parameters: AswudiParameters) -> Cost:
-    """See `curvature.cost`; of most rules."""
     return Cost(*curvature.cost(shape, agents, curvature.Filter(math.inf, len), shape[1]))
 
 

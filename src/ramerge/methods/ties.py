@@ -15,66 +15,43 @@ import numpy as np
 from pydantic import Field
 
 from ramerge.kernels.elementwise import ONE, ZERO
-from ramerge.methods.base import (
-    WEIGHTS,
-    Agents,
-    Column,
-    Method,
-    Parameters,
-    Results,
-    Statistic,
-    for_each,
-    per_agent,
-    scale_field,
-    weights_field,
-)
+from ramerge.methods.base import FRACTIONS, Agents, Column, Method, Results, Statistic, WeightedParameters, for_each
 from ramerge.methods.drop_mask import DropMask
 from ramerge.methods.formula import Formula, merge
 from ramerge.methods.trim import Fine, Trimmed, trimming
 
-FRACTION: Any = per_agent(0.0, 1.0)
 # What is kept beyond what was asked for is worth a word from here on.
 _MUCH_MORE = 1.05
 
 
-class TrimmingParameters(Parameters):
-    """What methods that trim have in common."""
+class TiesParameters(WeightedParameters):
+    """Parameters of `ties`."""
 
-    scale: float = scale_field()
-    weights: WEIGHTS = weights_field()
     normalize: bool = Field(True, description="divide by the sum of the weights of the agents that agree")
     trim: Literal["model", "tensor"] = Field(
         "model", description="what the largest entries are chosen from: the whole model (the paper), or each tensor"
     )
+    density: FRACTIONS = Field(0.2, description="share of each task vector that is kept")
 
 
-class TiesParameters(TrimmingParameters):
-    """Parameters of `ties`."""
-
-    density: FRACTION = Field(0.2, description="share of each task vector that is kept")
-
-
-def thresholds(parameters: Any, agents: Agents, coins: DropMask | None = None) -> Fine | None:
+def thresholds(parameters: Any, agents: Agents, drop_mask: DropMask | None = None) -> Fine | None:
     """The statistic that finds thresholds, if anything is trimmed."""
-    return trimming(parameters.trim, for_each(parameters.density, agents), coins)
+    return trimming(parameters.trim, for_each(parameters.density, agents), drop_mask)
 
 
 def statistics(parameters: TiesParameters, agents: Agents) -> tuple[Statistic, ...]:
-    """Thresholds."""
     found = thresholds(parameters, agents)
     return (found,) if found else ()
 
 
-def formula(parameters: Any, agents: Agents, results: Results, coins: DropMask | None = None) -> Formula:
-    """Weights, thresholds, scale and whether to normalise."""
-    found = thresholds(parameters, agents, coins)
+def formula(parameters: Any, agents: Agents, results: Results, drop_mask: DropMask | None = None) -> Formula:
+    found = thresholds(parameters, agents, drop_mask)
     least = results[found].thresholds if found else (0.0,) * len(agents)
     given = (for_each(parameters.weights, agents), least, parameters.scale, float(parameters.normalize))
-    return Formula(element, given, len(agents), coins=coins, bounds=1)
+    return Formula(element, given, len(agents), drop_mask=drop_mask, bounds=1)
 
 
 def element(b: Any, taus: Any, weights: Any, thresholds: Any, scale: Any, normalize: Any) -> Any:
-    """One element."""
     mass = ZERO
     for t in range(len(taus)):
         kept = taus[t] if np.float32(abs(taus[t])) >= thresholds[t] else ZERO

@@ -76,44 +76,40 @@ class CoarseMagnitudes(Statistic):
 
     Attributes:
         densities: the part that each agent keeps.
-        coins: drops elements first (DARE); what is dropped has magnitude 0.
+        drop_mask: drops elements first (DARE); what is dropped has magnitude 0.
         shared_beyond: count only elements that several agents moved by more than this, and d is the number of these;
-            in units of what `after` measures of each agent, if that must be known first.
+            in units of what `after` measures of each agent, if that is required first.
     """
 
     densities: tuple[float, ...] = ()
-    coins: DropMask | None = None
+    drop_mask: DropMask | None = None
     shared_beyond: float | None = None
 
     def blank(self, agents: int) -> Counts:
-        """uint32, shape (agents, bins)."""
         return np.zeros((agents, COARSE_BINS), np.uint32)
 
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
-        """See `Statistic.count`."""
-        return self.tally(piece, counts, None, self._beyond(known))
+    def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
+        return self.tally(piece, counts, None, self._beyond(required))
 
-    def _beyond(self, known: Any) -> tuple[float, ...]:
+    def _beyond(self, required: Any) -> tuple[float, ...]:
         if self.shared_beyond is None:
             return ()
-        found = thresholds(self.shared_beyond, known)
+        found = thresholds(self.shared_beyond, required)
         return found * (len(self.densities) // len(found))
 
     def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, beyond: tuple[float, ...]) -> bool:
-        """Count the upper bits of magnitudes, or the lower bits of those in `bins`."""
-        drop = self.coins.drop(piece) if self.coins else None
+        drop = self.drop_mask.drop(piece) if self.drop_mask else None
         value = every if self.shared_beyond is None else shared
         which = Inputs(len(self.densities))
         return piece.observe(lambda loop, inputs: histogram(value, loop, inputs, which, counts, bins, beyond, drop))
 
-    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> _Upper:
-        """See `Statistic.finish`."""
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> _Upper:
         if self.shared_beyond is not None:
             total = total.copy()
             total[:, _OUTSIDE] = 0
             elements = int(total[0].sum())
         bins = tuple(find(row, rank) for row, rank in zip(total, self.asked(elements), strict=True))
-        return _Upper(bins, self._beyond(known))
+        return _Upper(bins, self._beyond(required))
 
     def asked(self, elements: int) -> tuple[int, ...]:
         """The rank of each agent's threshold among so many elements; 0 to keep nothing."""
@@ -127,28 +123,25 @@ class Fine(Statistic):
     after: CoarseMagnitudes
 
     def blank(self, agents: int) -> Counts:
-        """uint32, shape (agents, bins)."""
         return np.zeros((agents, FINE_BINS), np.uint32)
 
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
-        """See `Statistic.count`."""
-        return self.after.tally(piece, counts, [found.index for found in known.bins], known.beyond)
+    def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
+        return self.after.tally(piece, counts, [found.index for found in required.bins], required.beyond)
 
-    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Trimmed:
-        """See `Statistic.finish`."""
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Trimmed:
         thresholds, kept, above = [], [], []
-        for row, upper in zip(total, known.bins, strict=True):
+        for row, upper in zip(total, required.bins, strict=True):
             lower = find(row, upper.rank)
             bits = upper.index << 16 | lower.index if upper.rank else _INFINITE
             thresholds.append(float(np.uint32(bits).view(np.float32)))
             above.append(upper.above + lower.above if upper.rank else 0)
             kept.append(upper.above + int(row[lower.index if bits else 1 :].sum()) if upper.rank else 0)
-        asked = tuple(upper.above + upper.rank for upper in known.bins)
+        asked = tuple(upper.above + upper.rank for upper in required.bins)
         return Trimmed(elements, tuple(thresholds), asked, tuple(kept), tuple(above))
 
     @property
     def predictable(self) -> bool:
-        """Thresholds of the whole model; those of a layer or tensor are too many for all guesses to be right."""
+        """Thresholds of the whole model; those of layers or tensors are too many for all predictions to be right."""
         return self.scope == "model" and self.after.shared_beyond is None
 
     def predict(self, sampled: Trimmed) -> Proof | None:
@@ -168,10 +161,10 @@ class Fine(Statistic):
 
 @dataclass(frozen=True)
 class Proof(Counted):
-    """Whether guessed thresholds are those of trimming: `Trimmed` if they are, None otherwise.
+    """Whether predicted thresholds are those of trimming: `Trimmed` if they are, None otherwise.
 
     Attributes:
-        thresholds: the guess, one for each agent.
+        thresholds: the prediction, one for each agent.
         trimming: what is trimmed.
     """
 
@@ -179,11 +172,9 @@ class Proof(Counted):
     trimming: CoarseMagnitudes = field(default_factory=lambda: CoarseMagnitudes("model"))
 
     def blank(self, agents: int) -> Counts:
-        """int64, shape (2, agents): magnitudes above the threshold, and those that reach it."""
         return np.zeros((2, agents), np.int64)
 
-    def finish(self, total: NDArray[np.int64], elements: int, known: Any) -> Trimmed | None:
-        """See `Statistic.finish`."""
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Trimmed | None:
         asked = self.trimming.asked(elements)
         above, least = (tuple(map(int, row)) for row in total)
         for threshold, rank, more, reaching in zip(self.thresholds, asked, above, least, strict=True):
@@ -205,23 +196,18 @@ def find(row: NDArray[np.int64], rank: int) -> Bin:
 
 
 def trimming(
-    scope: str, densities: tuple[float, ...], coins: DropMask | None = None, shared_beyond: Epsilon | None = None
+    scope: str, densities: tuple[float, ...], drop_mask: DropMask | None = None, shared_beyond: Epsilon | None = None
 ) -> Fine | None:
-    """The statistic that finds thresholds; None if everybody keeps everything."""
+    """The statistic that finds thresholds; None if all agents keep everything."""
     if min(densities) >= 1:
         return None
     if shared_beyond is None:
-        return Fine(scope, CoarseMagnitudes(scope, densities=densities, coins=coins))
-    return Fine(
-        scope,
-        CoarseMagnitudes(
-            scope, measured(shared_beyond), densities=densities, coins=coins, shared_beyond=factor(shared_beyond)
-        ),
-    )
+        return Fine(scope, CoarseMagnitudes(scope, densities=densities, drop_mask=drop_mask))
+    sizes, beyond = measured(shared_beyond), factor(shared_beyond)
+    return Fine(scope, CoarseMagnitudes(scope, sizes, densities=densities, shared_beyond=beyond))
 
 
 def every(t: Any, taus: Any) -> Any:
-    """Count every element."""
     return taus[t]
 
 

@@ -12,22 +12,19 @@ from collections.abc import Sequence
 
 from ramerge.kernels import spectral
 from ramerge.kernels.spectral import Array
-from ramerge.methods.matrices import Cost, Shape, WeightedParameters, spectral_method
+from ramerge.methods.base import WeightedParameters
+from ramerge.methods.matrices import Cost, Shape, spectral_method
 
 
-class TsvmParameters(WeightedParameters):
-    """Parameters of `tsvm`."""
-
-
-def solve(_tensor: str, taus: Sequence[Array], _parameters: TsvmParameters) -> Array:
-    """The merged task vector of a matrix; the mean where there are more agents than singular values."""
+def solve(_tensor: str, taus: Sequence[Array], _parameters: WeightedParameters) -> Array:
+    """The mean where there are more agents than singular values."""
     k = min(taus[0].shape) // len(taus)
     if not k:
         return spectral.total(taus) / len(taus)
     return spectral.aligned([spectral.leading(tau, lambda _squares: k) for tau in taus])
 
 
-def cost(shape: Shape, agents: int, _parameters: TsvmParameters) -> Cost:
+def cost(shape: Shape, agents: int, _parameters: WeightedParameters) -> Cost:
     """An eigendecomposition for each agent and one for each polar factor."""
     r, long = sorted(shape)
     taken = r // agents * agents
@@ -44,7 +41,7 @@ TSVM = spectral_method(
     source="Task Singular Vectors: Reducing Task Interference in Model Merging, arXiv 2412.00081",
     formula="matrices: scale * polar(U) S polar(V)^T of the leading r / N singular triples of each tau_t; "
     "others: scale * mean of tau_t",
-    parameters=TsvmParameters,
+    parameters=WeightedParameters,
     solve=solve,
     cost=cost,
 )

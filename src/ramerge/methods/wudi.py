@@ -1,6 +1,6 @@
 """WUDI-Merging: the task vector that interferes least (Cheng et al. 2025, arXiv 2503.08099).
 
-For each linear weight tau minimises sum_t ||(tau - tau_t) tau_t^T||_F^2 / ||tau_t||_F^2; all other tensors are merged
+For each linear weight tau minimizes sum_t ||(tau - tau_t) tau_t^T||_F^2 / ||tau_t||_F^2; all other tensors are merged
 by Task Arithmetic. Linear weights are the matrices named `....weight` inside the numbered layers of a model. The
 objective is quadratic: `kernels.wudi` goes to its minimum at once, or the 300 steps of Adam that the authors take
 towards it.
@@ -77,7 +77,6 @@ def prepare(parameters: WudiParameters, agents: Agents, _results: Results) -> Pr
 
 
 def harms_adapters(parameters: WudiParameters) -> str:
-    """What the minimum does to LoRA adapters."""
     if parameters.solver == "adam":
         return ""
     return (

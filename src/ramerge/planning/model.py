@@ -13,9 +13,8 @@ from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.foundation.text import enumerated, without_secrets
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
-from ramerge.methods.base import Counted, Layer, Statistic
+from ramerge.methods.base import Counted, Layer, Method, Statistic
 from ramerge.methods.moved import ORDERED, absolute
-from ramerge.methods.registry import Method
 from ramerge.output.targets import OutputTarget
 from ramerge.output.write import Shard
 from ramerge.recipe.layers import layer_of
@@ -208,7 +207,10 @@ class TensorPlan:
         if not self.merged:
             return ()
         formats = [source.tensor.dtype for source in self.sources]
-        written, element = computed(formats, self.dtype, tossed=self.seed is not None), itemsize(arithmetic(formats))
+        written, element = (
+            computed(formats, self.dtype, stochastic=self.seed is not None),
+            itemsize(arithmetic(formats)),
+        )
         if self.unit == 1 and loop_of(formats, written) is not None:
             return () if written == self.dtype else (element,)
         return (element,) * (len(formats) + 1)
