@@ -7,20 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ramerge.evaluation.benchmark import Benchmark, Item, Reply
-from ramerge.evaluation.tasks.coding import problems, protocol
+from ramerge.evaluation.tasks.coding.problems import Case
 from ramerge.evaluation.tasks.math import _boxed
 from tests.evaluation import bfcl_calls
-
-_GSM8K = {
-    "gsm8k": "{answer}",
-    "gsm8k_cot": "The answer is {number}.",
-    "gsm8k_cot_llama": "The final answer is {number}",
-}
-_MATH500 = {
-    "math_verify": "\\boxed{%s}",
-    "exact_match": "Final Answer: The final answer is $%s$. I hope it is correct.",
-    "hendrycks": "$%s$",
-}
 
 
 def gold_of(benchmark: Benchmark[Any], subset: str, item: Item) -> Sequence[Reply]:
@@ -30,20 +19,28 @@ def gold_of(benchmark: Benchmark[Any], subset: str, item: Item) -> Sequence[Repl
 
 def _coding(benchmark: Any, subset: str, item: Item) -> Sequence[Reply]:
     problem = item.value
-    program = Reply(protocol.show_program(problem.solution or problems.answering_program(problem.cases)))
-    tests = [protocol.show_test(case) for case in problem.cases]
+    program = Reply(f"```python\n{problem.solution or _answering_program(problem.cases)}\n```")
+    tests = [_shown(case) for case in problem.cases]
     asked = benchmark._tests(problem)
     return [program] * benchmark.settings.programs + [Reply(tests[number % len(tests)]) for number in range(asked)]
 
 
+def _answering_program(cases: Sequence[Case]) -> str:
+    """A program that looks up the output of each test: what passes where the data has no solution."""
+    answers = {case.stdin: case.expected for case in cases}
+    return f"import sys\n\nanswers = {answers!r}\nprint(answers[sys.stdin.read()])"
+
+
+def _shown(case: Case) -> str:
+    """An answer that holds this test."""
+    stdin, expected = (text if text.endswith("\n") else f"{text}\n" for text in (case.stdin, case.expected))
+    return f"**Test Input:**\n```\n{stdin}```\n\n**Test Output:**\n```\n{expected}```\n\n**Explanation:**\n\nOne."
+
+
 def _memory(benchmark: Any, subset: str, item: Item) -> Sequence[Reply]:
     answer = item.value.question.answer
-    boxed = benchmark.settings.answer_format == "boxed"
-    final = Reply(f"\\boxed{{{answer}}}" if boxed else f"Therefore, the answer is {answer}.")
-    if benchmark.settings.workflow == "single":
-        return [final]
-    chunks = benchmark._tokens.chunks(item.value.pieces(), benchmark.settings.chunk_tokens)
-    return [*(Reply(f"Found so far: {answer}") for _ in chunks), final]
+    chunks = benchmark._tokens.chunks(item.value.text(), benchmark.settings.chunk_tokens)
+    return [*(Reply(f"Found so far: {answer}") for _ in chunks), Reply(f"Therefore, the answer is {answer}.")]
 
 
 def _tool(benchmark: Any, subset: str, item: Item) -> Sequence[Reply]:
@@ -73,9 +70,11 @@ def _rewards(benchmark: Any, subset: str, item: Item) -> Sequence[Reply]:
 def _math(benchmark: Any, subset: str, item: Item) -> Sequence[Reply]:
     document = item.value.document
     if subset == "math500":
-        return (Reply(_MATH500[benchmark.settings.math500_scorer] % _boxed(document["solution"])),)
-    answer = document["answer"]
-    return (Reply(_GSM8K[benchmark._gsm8k_task].format(answer=answer, number=answer.split("####")[-1].strip())),)
+        return (Reply(f"\\boxed{{{_boxed(document['solution'])}}}"),)
+    number = document["answer"].split("####")[-1].strip()
+    # the first is how gsm8k's examples end, the second how gsm8k_cot's do
+    drawn = "gsm8k_train" in benchmark.context.data or "gsm8k" not in benchmark.context.data
+    return (Reply(document["answer"] if drawn or benchmark.settings.fewshot == 0 else f"The answer is {number}."),)
 
 
 def _ifeval(benchmark: Any, subset: str, item: Item) -> Sequence[Reply]:

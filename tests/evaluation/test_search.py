@@ -399,16 +399,6 @@ class TestBM25:
         assert [each.title for each in asyncio.run(index.search("the Moon?", 5))] == ["Moon", "Sun"]
         assert [each.title for each in asyncio.run(index.search("the Moon?", 1))] == ["Moon"]
 
-    def test_compiled_scores_order_documents_alike(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        documents = [
-            RetrievedDocument(f"{number}", "moon " * number + "sun " * (number % 7)) for number in range(1, 40)
-        ]
-        plain = BM25(documents)
-        monkeypatch.setattr("ramerge.evaluation.tasks.retrievers._COMPILED_FROM", 1)
-        compiled = BM25(documents)
-        for query in ("moon", "sun", "a sun, a moon"):
-            assert asyncio.run(compiled.search(query, 5)) == asyncio.run(plain.search(query, 5))
-
     def test_documents_may_hold_no_words(self) -> None:
         assert asyncio.run(BM25([RetrievedDocument("", "!"), RetrievedDocument("", "the")]).search("moon", 2)) == []
 

@@ -132,12 +132,11 @@ S = TypeVar("S", bound=BenchmarkSettings)
 
 
 class Benchmark(ABC, Generic[S]):
-    """Subsets of one kind."""
+    """Subsets of one kind. `data` has the files that a user may give, by name, with what they hold."""
 
     name: ClassVar[str]
     settings_type: ClassVar[type[BenchmarkSettings]] = BenchmarkSettings
     data: ClassVar[Mapping[str, str]] = {}
-    """Files that a user may give, by name, with what they hold."""
 
     def __init__(self, settings: S, context: Context) -> None:
         self.settings = settings

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ramerge.evaluation.logs import Model
     from ramerge.evaluation.models import ModelAccess
     from ramerge.evaluation.run import EvaluationRequest
+    from ramerge.evaluation.tables.scores import Table
 
 _OURS = ("coding", "tool", "memory", "search", "ifeval", "math", "rewards")
 _FORMATS = ("text", "markdown", "html", "csv")
@@ -202,7 +203,7 @@ def _failures(models: list[Model]) -> list[str]:
     "--table",
     "layout",
     default="main",
-    help="main (default), all, merging (retention, worst task, composite), or table1 to table9 of the paper.",
+    help="main (default), all, merging (retention, worst task, composite), or the paper's table1, table3 to table10.",
 )
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
 @click.option(
@@ -212,51 +213,42 @@ def _failures(models: list[Model]) -> list[str]:
 @click.option("--specialist", "specialists", metavar="TASK=NAME", multiple=True, help="The agent trained for a task.")
 @click.option("--merged", metavar="NAME", multiple=True, help="A model that is a merge, though it has no merge record.")
 @click.option("--reference", type=click.Choice(["paper"]), help="Add the rows of the paper's table, marked as quoted.")
-@click.option("--rank-reference", is_flag=True, help="Rank quoted rows too.")
-@click.option("--differences/--no-differences", default=None, help="Differences to the base; default: in table3.")
 @click.option("--intervals", is_flag=True, help="Show 95 % bootstrap intervals of the scores.")
-@click.option(
-    "--ut",
-    type=click.Choice(["accumulated", "ut", "ut_accumulated"]),
-    default="accumulated",
-    show_default=True,
-    help="The metric that the columns UT of coding show.",
-)
 @click.option("--compare", metavar="NAME,NAME", help="Paired bootstrap tests between two models instead.")
 @click.option("--out", type=PATH, help="Write to a file.")
 @DEBUG
-def table_command(logs: Path, form: str, out: Path | None, **options: Any) -> None:
+def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, **options: Any) -> None:
     """Put the models of LOGS side by side, in the columns of the paper's tables.
 
-    LOGS is what `ramerge eval` or `inspect eval` wrote. On a terminal a wide table is broken into blocks, domain by
-    domain; a file or a pipe gets all columns in one.
+    LOGS is what `ramerge eval` or `inspect eval` wrote. On a terminal a wide table is broken into blocks; a file or a
+    pipe gets all columns in one.
     """
     from ramerge.evaluation.logs import read
-    from ramerge.evaluation.tables import merging
-    from ramerge.evaluation.tables.build import build, selected
-    from ramerge.evaluation.tables.compare import compare
     from ramerge.evaluation.tables.render import render
     from ramerge.foundation.files import STANDARD_OUTPUT, check_file, write_file
 
     out = None if out == STANDARD_OUTPUT else out
     if out is not None:
         check_file(out)
-    models, pair = read(logs), options.pop("compare")
-    intervals = options.pop("intervals")
-    specialists = pairs("--specialist", options.pop("specialists"))
-    if pair is None and options["layout"] == merging.NAME:
-        chosen = selected(models, options["models"])
-        made = merging.of_models(chosen, options["base"], specialists, options["merged"])
-    elif pair is None:
-        made = build(models, options.pop("layout"), specialists=specialists, **options)
-    else:
-        first, _, second = pair.partition(",")
-        if not first or not second:
-            raise EvaluationError(f"--compare {pair}: must be two names, such as --compare ram+,ram")
-        made = compare(models, first, second, options["layout"], ut=options["ut"])
     width = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else None
-    text = render(made, form, intervals=intervals, width=width)
+    text = render(_table(read(logs), **options), form, intervals=intervals, width=width)
     if out is None:
         say(text.splitlines())
     else:
         write_file(out, text)
+
+
+def _table(results: list[Model], *, layout: str, compare: str | None, models: tuple[str, ...], **roles: Any) -> Table:
+    from ramerge.evaluation.tables import build, merging
+    from ramerge.evaluation.tables.compare import compare as compared
+    from ramerge.evaluation.tables.roles import GivenRoles
+
+    if compare is not None:
+        first, _, second = compare.partition(",")
+        if not first or not second:
+            raise EvaluationError(f"--compare {compare}: must be two names, such as --compare ram+,ram")
+        return compared(results, first, second, layout)
+    given = GivenRoles(roles["base"], pairs("--specialist", roles["specialists"]), roles["merged"])
+    if layout == merging.NAME:
+        return merging.retention(build.selected(results, models), given)
+    return build.build(results, layout, models=models, given=given, reference=roles["reference"] is not None)

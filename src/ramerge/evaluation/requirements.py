@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 
@@ -12,21 +11,10 @@ def missing(modules: Iterable[str], *, who: str, install: str) -> list[str]:
 
     Args:
         modules: top-level names, none of which is imported here.
-        who: what needs them, such as `the suite search`.
+        who: what needs them, such as `ramerge/search`.
         install: the command that brings them.
     """
     absent = [name for name in modules if find_spec(name) is None]
     if not absent:
         return []
     return [f"{who}: needs {', '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not installed: {install}"]
-
-
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of those packages that are installed."""
-    found = {}
-    for name in packages:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -1,16 +1,17 @@
-"""From results to a table."""
+"""From results to a table: rows, ranks, differences to the base, and the notes below."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
-from ramerge.evaluation.logs import Model
-from ramerge.evaluation.tables import layouts, marks, notes, paper, roles, scores
-from ramerge.evaluation.tables.layouts import Layout
-from ramerge.evaluation.tables.marks import Entry
-from ramerge.evaluation.tables.model import Cell, Row, Table, TableColumn
-from ramerge.evaluation.tables.roles import Roles
+from ramerge.evaluation.logs import Model, TaskName
+from ramerge.evaluation.tables import layouts, paper, roles, scores
+from ramerge.evaluation.tables.layouts import Layout, TableColumn
+from ramerge.evaluation.tables.roles import GivenRoles, Roles
+from ramerge.evaluation.tables.scores import Cell, Row, Table
 from ramerge.foundation.errors import EvaluationError
 
 
@@ -19,14 +20,8 @@ def build(
     layout: str = layouts.MAIN,
     *,
     models: Sequence[str] = (),
-    base: str | None = None,
-    specialists: Mapping[str, str] | None = None,
-    merged: Sequence[str] = (),
-    ut: str = "accumulated",
-    differences: bool | None = None,
-    domain_averages: bool = True,
-    reference: str | None = None,
-    rank_reference: bool = False,
+    given: GivenRoles | None = None,
+    reference: bool = False,
     seed: int = 0,
 ) -> Table:
     """A table of models and benchmarks.
@@ -36,48 +31,31 @@ def build(
 
     Args:
         results: the models. The table has base models first, then agents, then merges.
-        layout: `table1` to `table9` have the columns of the paper's tables; `main` has the main metric of every task
-            that was run, `all` every metric.
+        layout: `table1` and `table3` to `table10` have the columns of the paper's tables; `main` has the main metric of
+            every task that was run, `all` every metric.
         models: those to show, in this order; all if empty.
-        base: the base of all models, instead of what merge records say.
-        specialists: an agent for each suite, instead of what names say.
-        merged: merges without a merge record.
-        ut: the metric of coding's columns UT: accumulated, ut or ut_accumulated.
-        differences: whether scores come with the difference to their base model; as in the paper if None.
-        domain_averages: whether there is an average for each domain, if there are several.
-        reference: `paper` adds the rows of the paper's table.
-        rank_reference: whether quoted rows are ranked too, together with all others.
+        given: who is base, agent and merge, where merge records and names do not say it.
+        reference: whether the rows of the paper's table are added.
         seed: of the intervals.
 
     Raises:
-        EvaluationError: no results, an unknown table, model or reference, or none of the table's columns was run.
+        EvaluationError: no results, an unknown table or model, or none of the table's columns was run.
     """
     if not results:
         raise EvaluationError("there are no results to show")
-    shown = selected(results, models)
-    plan = layouts.find(layout, shown, ut)
-    require_columns(plan, shown)
-    who = roles.find(shown, base, specialists or {}, merged, list(dict.fromkeys(c.suite for c in plan.columns)))
-    columns = scores.with_averages(plan, domain_averages)
-
-    ordered = _ordered(plan, shown, who)
-    entries = [_measured(model, columns, who, seed) for model in ordered]
-    if reference is not None:
-        entries += [_quoted(row, plan, columns, rank_reference) for row in paper.rows(reference, plan.name)]
-    entries = marks.marked(entries, columns, who.specialists, together=rank_reference)
-    wanted = plan.differences if differences is None else differences
-    if wanted:
-        entries = marks.with_differences(entries)
-
-    several = len({entry.family for entry in entries if not entry.quoted}) > 1
-    labels = {model.name: _label(model, plan) for model in ordered}
-    rows = [_row(entry, labels, several, plan.name) for entry in entries]
-    remarks = [
-        *notes.measured(ordered, columns, rows, who, ut),
-        *(notes.without_base(entries) if wanted else ()),
-        *(notes.quoted(plan.name) if reference else ()),
-    ]
-    return Table(plan.title, "Model", columns, tuple(rows), tuple(remarks))
+    chosen = selected(results, models)
+    plan = layouts.find(layout, chosen)
+    require_columns(plan, chosen)
+    who = roles.find(chosen, given or GivenRoles(), list(dict.fromkeys(column.suite for column in plan.columns)))
+    families = list(dict.fromkeys(who.families[model.name] for model in chosen))
+    ordered = sorted(chosen, key=lambda model: (families.index(who.families[model.name]), who.order(model.name)))
+    rows = [_measured(model, plan, who, seed, several=len(families) > 1) for model in ordered]
+    rows = _ranked(rows, plan.columns, who)
+    if reference:
+        rows += [_quoted(row, plan) for row in paper.rows(plan.name)]
+    rows = _with_differences(rows) if plan.differences else rows
+    notes = [*_notes(ordered, plan, rows, who), *(_about_paper(plan.name) if reference else ())]
+    return Table(plan.title, "Model", plan.columns, tuple(rows), tuple(notes))
 
 
 def selected(results: Sequence[Model], names: Sequence[str]) -> list[Model]:
@@ -94,70 +72,167 @@ def selected(results: Sequence[Model], names: Sequence[str]) -> list[Model]:
 
 def require_columns(layout: Layout, results: Sequence[Model]) -> None:
     """Raises `EvaluationError` where no model was run on any of a layout's columns."""
-    wanted = [((column.suite, column.task), column.metric) for column in layout.columns]
-    there = {task: set[str]() for model in results for task in model.tasks}
-    for model in results:
-        for task, samples in model.tasks.items():
-            there[task] |= set(samples.metrics)
-    if not any(metric in there.get(task, ()) for task, metric in wanted):
-        found = ", ".join(f"{suite}/{task}" for suite, task in sorted(there)) or "nothing"
+    run = {(*task, metric) for model in results for task, samples in model.tasks.items() for metric in samples.metrics}
+    if not any((column.suite, column.task, column.metric) in run for column in layout.columns):
+        found = ", ".join(sorted({f"{suite}/{task}" for suite, task, _ in run})) or "nothing"
         raise EvaluationError(f"none of the columns of {layout.name} was run; the results have {found}")
 
 
-def _ordered(layout: Layout, models: Sequence[Model], who: Roles) -> list[Model]:
-    if not layout.ablation:
-        families = list(dict.fromkeys(who.families[model.name] for model in models))
-        return sorted(models, key=lambda model: (families.index(who.families[model.name]), who.order(model.name)))
-    merges = [model for model in models if model.name in who.merged]
-    if not merges:
-        raise EvaluationError(
-            f"{layout.name} shows only merges, and no model is known to be one; name those that have no merge record "
-            "with --merged"
-        )
-    return sorted(merges, key=lambda model: (_strength(model) is None, _strength(model) or 0.0))
-
-
-def _strength(model: Model) -> float | None:
-    """RAM's `r` that a merge was made with: 0 for plain RAM, None for other methods."""
-    record = model.record or {}
-    value = record.get("parameters", {}).get("r", 0.0 if record.get("method") == "ram" else None)
-    return float(value) if isinstance(value, int | float) and abs(value) < 1e6 else None
-
-
-def _label(model: Model, layout: Layout) -> str:
-    strength = _strength(model) if layout.ablation else None
-    return model.name if strength is None else f"{model.name} (r = {strength:.2f})"
-
-
-def _measured(model: Model, columns: Sequence[TableColumn], who: Roles, seed: int) -> Entry:
-    return Entry(
+def _measured(model: Model, plan: Layout, who: Roles, seed: int, *, several: bool) -> Row:
+    merged, family = model.name in who.merged, who.families[model.name]
+    return Row(
         model.name,
-        model.name in who.merged,
-        who.bases.get(model.name) == model.name,
-        who.families[model.name],
-        tuple(scores.cells(model, columns, seed)),
+        _section(merged, family if several else None),
+        scores.cells(model, plan.columns, seed),
+        merged=merged,
+        is_base=who.bases.get(model.name) == model.name,
+        family=family,
     )
 
 
-def _quoted(row: paper.Quoted, layout: Layout, columns: Sequence[TableColumn], ranked: bool) -> Entry:
-    values = dict(zip(layout.columns, row.values, strict=True))
+def _quoted(row: paper.Quoted, plan: Layout) -> Row:
+    values = dict(zip((column for column in plan.columns if column.task), row.values, strict=True))
     cells = [
-        Cell(
-            values[column]
-            if column.task
-            else row.average
-            if not column.suite and not column.without
-            else fmean(values[member] for member in scores.members(column, columns))
-        )
-        for column in columns
+        Cell(values[column] if column.task else row.average)
+        if column.task or not column.suite
+        else Cell(fmean(values[each] for each in column.over))
+        for column in plan.columns
     ]
-    is_base = row.role == "base"
-    return Entry(row.name, row.role == "merged", is_base, row.family, tuple(cells), quoted=True, ranked=ranked)
+    merged = row.role == "merged"
+    section = f"{_section(merged, row.family)} ({paper.source(plan.name)})"
+    return Row(f"{row.name} (paper)", section, tuple(cells), True, merged, row.role == "base", row.family)
 
 
-def _row(entry: Entry, labels: Mapping[str, str], several: bool, layout: str) -> Row:
-    kind = "Merged models" if entry.merged else "Base and task models"
-    family = entry.family if entry.quoted or several else None
-    where = f", quoted from {paper.source(layout)}" if entry.quoted else ""
-    name = f"{entry.name} (paper)" if entry.quoted else labels[entry.name]
-    return Row(name, f"{f'{family}: ' if family else ''}{kind}{where}", entry.cells, entry.quoted)
+def _section(merged: bool, family: str | None) -> str:
+    return f"{f'{family}: ' if family else ''}{'Merged models' if merged else 'Base and task models'}"
+
+
+def _ranked(rows: Sequence[Row], columns: Sequence[TableColumn], who: Roles) -> list[Row]:
+    """Rows whose cells know their rank among the merges of their base, and whether they beat the specialist.
+
+    Values count as they are shown, so that equal figures share a rank.
+    """
+    measured = {row.name: row for row in rows}
+
+    def ranked(row: Row, place: int, column: TableColumn) -> Cell:
+        cell, value = row.cells[place], _shown(row, place, column)
+        if not row.merged or value is None:
+            return cell
+        others = {_shown(each, place, column) for each in rows if each.merged and each.family == row.family} - {None}
+        best = sorted((each for each in others if each is not None), reverse=True)[:2]
+        specialist = measured.get(who.specialists.get((row.family, column.suite), ""))
+        to_beat = _shown(specialist, place, column) if specialist else None
+        rank = best.index(value) + 1 if value in best and len(best) > 1 else 0  # where all are equal, none is best
+        return replace(cell, rank=rank, beats=to_beat is not None and value > to_beat)
+
+    return [
+        replace(row, cells=tuple(ranked(row, place, column) for place, column in enumerate(columns))) for row in rows
+    ]
+
+
+def _shown(row: Row, place: int, column: TableColumn) -> float | None:
+    value = row.cells[place].value
+    return None if value is None else round(value, column.decimals)
+
+
+def _with_differences(rows: Sequence[Row]) -> list[Row]:
+    bases = {(row.family, row.quoted): row for row in rows if row.is_base}
+    return [
+        row
+        if row.is_base or (row.family, row.quoted) not in bases
+        else replace(row, cells=tuple(map(_difference, row.cells, bases[row.family, row.quoted].cells)))
+        for row in rows
+    ]
+
+
+def _difference(cell: Cell, base: Cell) -> Cell:
+    return cell if cell.value is None or base.value is None else replace(cell, difference=cell.value - base.value)
+
+
+# --- sentences below a table ------------------------------------------------------------------------------------------
+
+
+def _notes(models: Sequence[Model], plan: Layout, rows: Sequence[Row], who: Roles) -> Iterator[str]:
+    averages = any(column.over for column in plan.columns)
+    yield "Scores in per cent." + (" Avg is the mean over the columns." if averages else "")
+    yield from refusals(plan)
+    if any(column.titles[-1] == "UT" for column in plan.columns):
+        yield "UT is the metric accumulated; the paper does not say which figure its UT is."
+    if 0 < sum(model.name in who.merged for model in models) < len(models):
+        yield from _specialists(plan.columns, who)
+    if plan.differences:
+        yield from _without_base(rows)
+    yield from run_notes(models, plan.columns)
+    if any(cell.value is None for row in rows for cell in row.cells):
+        yield "– is what was not run or has nothing to count; averages over rows with gaps are left out."
+
+
+def refusals(plan: Layout) -> Iterator[str]:
+    """Why averages leave out tasks in which rubbish is right, or what they count where they do not."""
+    tasks = [column.task for column in plan.columns if column.task in layouts.REFUSALS]
+    if tasks:
+        how = "has them" if plan.name not in (layouts.MAIN, layouts.ALL) else "leaves them out"
+        yield (
+            f"BFCL counts every answer that is no call as right in {' and '.join(tasks)}, so that a model which "
+            f"answers rubbish scores 100 there; Avg {how}."
+        )
+
+
+def _without_base(rows: Sequence[Row]) -> Iterator[str]:
+    with_base = {row.family for row in rows if row.is_base and not row.quoted}
+    if names := [row.name for row in rows if not row.quoted and row.family not in with_base]:
+        yield f"No base model to compare with in this table: {', '.join(names)}."
+
+
+def _about_paper(table: str) -> Iterator[str]:
+    yield "The paper's models are of 3B and 7B parameters and ran on whole benchmarks; see its sections 5 and B."
+    yield f"Rows marked (paper) are quoted from {paper.source(table)}; averages by domain are made from their cells."
+    yield from (f"On the paper's table: {text}" for text in paper.inconsistencies(table))
+
+
+def _specialists(columns: Sequence[TableColumn], who: Roles) -> Iterator[str]:
+    suites = list(dict.fromkeys(column.suite for column in columns if column.suite not in ("", layouts.GENERAL)))
+    named = [(suite, name) for (_, suite), name in who.specialists.items() if suite in suites]
+    if named:
+        yield f"Specialists: {', '.join(f'{name} ({suite})' for suite, name in named)}."
+    if absent := [suite for suite in suites if suite not in {suite for suite, _ in named}]:
+        yield f"No specialist is known for {', '.join(absent)}."
+
+
+def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterator[str]:
+    """What differs between runs: samples, failures, settings."""
+    tasks = list(dict.fromkeys((column.suite, column.task) for column in columns if column.task))
+    counts = {
+        task: max(found) for task in tasks if (found := [len(m.tasks[task].keys) for m in models if task in m.tasks])
+    }
+    listed = [f"{'/'.join(task)} {count:,}" for task, count in counts.items()]
+    yield f"Samples: {', '.join(listed)}."
+    figures: dict[str, Callable[[Model, TaskName], int]] = {
+        "Fewer samples than others": lambda model, task: counts[task] - len(model.tasks[task].keys),
+        "Failed samples": lambda model, task: len(model.tasks[task].failures),
+        "Not finished": lambda model, task: model.tasks[task].asked - len(model.tasks[task].keys),
+        "Cut off at the limit of tokens": lambda model, task: len(model.tasks[task].cut),
+    }
+    for what, figure in figures.items():
+        noted = [
+            f"{model.name} {number:,} in {'/'.join(task)}"
+            for model in models
+            for task in tasks
+            if task in model.tasks and (number := figure(model, task)) > 0
+        ]
+        if noted:
+            yield f"{what}: {', '.join(noted)}."
+    for task in tasks:
+        ran = {model.name: model.settings.get(task, {}) for model in models if task in model.tasks}
+        yield from _unequal("/".join(task), ran)
+
+
+def _unequal(task: str, settings: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Settings of a task that are not the same for all models."""
+    for key in dict.fromkeys(key for recorded in settings.values() for key in recorded):
+        models: dict[str, list[str]] = {}
+        for name, recorded in settings.items():
+            models.setdefault(repr(recorded[key]) if key in recorded else "not recorded", []).append(name)
+        if len(models) > 1:
+            which = "; ".join(f"{value} for {', '.join(names)}" for value, names in models.items())
+            yield f"Different settings of {task}: {key} is {which}."

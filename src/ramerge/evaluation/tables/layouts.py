@@ -1,18 +1,24 @@
-"""Which columns a table has: those of the paper's tables 1 to 9, or all that was run.
+"""Which columns a table has: those of the paper's tables (arXiv 2601.13572), or all that was run.
 
-Source: arXiv 2601.13572, tables 1 to 9. Its HotpotQA lengths are numbers of documents (50 are about 7K tokens, each
-doubling twice as many).
+Its HotpotQA lengths are numbers of documents (50 are about 7K tokens, each doubling twice as many).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ramerge.evaluation.logs import Model
-from ramerge.evaluation.tables.model import TableColumn
 from ramerge.foundation.errors import EvaluationError
+
+MAIN, ALL = "main", "all"
+AVERAGE = "Avg"
+GENERAL = "ifeval"
+"""What no agent is trained for, so that it has no specialist."""
+
+REFUSALS = frozenset({"irrelevance", "live_irrelevance"})
+"""Tasks in which BFCL counts every answer that is no call as right, so that rubbish scores 100 %."""
 
 DOMAINS = {
     "coding": "Coding",
@@ -25,16 +31,6 @@ DOMAINS = {
 }
 """Suites in the order of the tables, with their titles."""
 
-GENERAL = "ifeval"
-"""What no agent is trained for, so that it has no specialist."""
-
-REFUSALS = frozenset({"irrelevance", "live_irrelevance"})
-"""Tasks in which BFCL counts every answer that is no call as right, so that rubbish scores 100 %."""
-
-MAIN, ALL = "main", "all"
-UNIT_TESTS = ("accumulated", "ut", "ut_accumulated")
-"""What the columns UT can show. The paper does not say which it means."""
-
 _MAIN_METRICS = {
     "coding": "acc",
     "tool": "accuracy",
@@ -46,150 +42,166 @@ _MAIN_METRICS = {
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What a table shows.
+class TableColumn:
+    """A column: what it shows, its titles from the widest group down, and for an average the columns it is over."""
 
-    Attributes:
-        average: whether there are averages; the columns of a layout without them have no common scale.
-        all_count: whether averages are over all columns, as the paper's are; then there is one without `REFUSALS` too.
-        differences: whether scores come with their difference to the base model.
-        ablation: whether it shows only merges, in the order of RAM's `r`.
-    """
+    titles: tuple[str, ...]
+    suite: str = ""
+    task: str = ""
+    metric: str = ""
+    decimals: int = 2
+    over: tuple[TableColumn, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """All titles in one line."""
+        return " ".join(filter(None, self.titles))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a table shows; `differences` is whether scores come with their difference to the base model."""
 
     name: str
     title: str
     columns: tuple[TableColumn, ...]
-    average: bool = True
-    all_count: bool = True
     differences: bool = False
-    ablation: bool = False
 
 
-def names() -> list[str]:
-    """The layouts, the default one first."""
-    return [MAIN, ALL, *_paper("accumulated")]
-
-
-def find(name: str, results: Sequence[Model], ut: str) -> Layout:
-    """A layout by its name. `main` has the main metric of every task that was run, `all` every metric.
-
-    Raises:
-        EvaluationError: there is none of that name, or `ut` is no metric of unit tests.
-    """
-    if ut not in UNIT_TESTS:
-        raise EvaluationError(f"the columns UT can show {', '.join(UNIT_TESTS)}, not {ut!r}")
-    if name in (MAIN, ALL):
-        return _whole(name, results)
-    layouts = _paper(ut)
-    if name not in layouts:
-        raise EvaluationError(f"there is no table {name!r}; there are {', '.join(names())}")
-    return layouts[name]
-
-
-def _paper(ut: str) -> dict[str, Layout]:
-    coding = _coding(_BENCHMARKS[:2], (("ACC", "acc"), ("UT", ut)))
-    best_of = (("ACC", "acc"), ("UT", ut), ("BoN ACC", "bon_acc"), ("BoN UT", "bon_accumulated"))
-    tool = _grouped("tool", {"Live": _LIVE_PARALLEL, "Non-Live": _PARALLEL})
-    memory = _grouped("memory", {"HotpotQA": _HOTPOT[:2], "SQuAD": _SQUAD[2:4]})
-    layouts = (
-        Layout("table1", "Coding, tool use and memory", coding + tool + memory),
-        Layout("table2", "Merges by the strength r of RAM's rescaling", coding + tool + memory, ablation=True),
-        Layout("table3", "Instruction following (IFEval)", _IFEVAL, average=False, differences=True),
-        Layout("table4", "Coding and tool use", coding + tool),
-        Layout("table5", "Tool use and memory", tool + memory),
-        Layout("table6", "Coding and memory", coding + memory),
-        Layout("table7", "Coding", _coding(_BENCHMARKS, best_of)),
-        Layout("table8", "Tool use (BFCL)", _grouped("tool", {"Live": _LIVE, "Non-Live": _NON_LIVE})),
-        Layout(
-            "table9", "Memory for long contexts (RULER)", _grouped("memory", {"SQuAD": _SQUAD, "HotpotQA": _HOTPOT})
-        ),
+def _columns(suite: str, groups: dict[str, dict[str, str]]) -> tuple[TableColumn, ...]:
+    """The main metric of tasks, by group and title."""
+    return tuple(
+        TableColumn((DOMAINS[suite], group, title), suite, task, _MAIN_METRICS[suite])
+        for group, tasks in groups.items()
+        for title, task in tasks.items()
     )
-    return {layout.name: layout for layout in layouts}
 
 
-Titled = tuple[tuple[str, str], ...]
-"""Titles of columns with the tasks, or the metrics, they stand for."""
+def _coding(benchmarks: Sequence[str], metrics: dict[str, str]) -> tuple[TableColumn, ...]:
+    """LiveBench and others; the paper does not say what its UT counts, and `accumulated` fits it."""
+    return tuple(
+        TableColumn((DOMAINS["coding"], benchmark, title), "coding", benchmark.lower(), metric)
+        for benchmark in benchmarks
+        for title, metric in metrics.items()
+    )
 
-_BENCHMARKS = (
-    ("LiveBench", "livebench"),
-    ("LiveCodeBench", "livecodebench"),
-    ("MBPP", "mbpp"),
-    ("CodeContests", "codecontests"),
+
+_PASSES = {"ACC": "acc", "UT": "accumulated"}
+_BEST_OF = {"BoN ACC": "bon_acc", "BoN UT": "bon_accumulated"}
+_LIVE = ("Multiple", "Parallel", "Relevance", "Simple", "Parallel_multiple", "Irrelevance")
+_NON_LIVE = {
+    "Multiple": "multiple",
+    "Irrelevance": "irrelevance",
+    "S_java": "simple_java",
+    "S_javascript": "simple_javascript",
+    "Parallel_multiple": "parallel_multiple",
+    "Parallel": "parallel",
+    "S_python": "simple_python",
+}
+_PARALLEL = {
+    "Live": {"Para": "live_parallel", "P_Mul": "live_parallel_multiple"},
+    "Non-Live": {"Para": "parallel", "P_Mul": "parallel_multiple"},
+}
+_HOTPOTQA = {f"{7 << step}K": f"hotpotqa_{50 << step}" for step in range(8)}
+_SQUAD = {f"{8 << step}K": f"squad_{8 << step}k" for step in range(5)}
+
+_CODING = _coding(("LiveBench", "LiveCodeBench"), _PASSES)
+_TOOL = _columns("tool", _PARALLEL)
+_MEMORY = _columns(
+    "memory",
+    {
+        "HotpotQA": {title: _HOTPOTQA[title] for title in ("7K", "14K")},
+        "SQuAD": {title: _SQUAD[title] for title in ("32K", "64K")},
+    },
 )
-_LIVE_PARALLEL = (("Para", "live_parallel"), ("P_Mul", "live_parallel_multiple"))
-_PARALLEL = (("Para", "parallel"), ("P_Mul", "parallel_multiple"))
-_LIVE = (
-    ("Multiple", "live_multiple"),
-    ("Parallel", "live_parallel"),
-    ("Relevance", "live_relevance"),
-    ("Simple", "live_simple"),
-    ("Parallel_multiple", "live_parallel_multiple"),
-    ("Irrelevance", "live_irrelevance"),
-)
-_NON_LIVE = (
-    ("Multiple", "multiple"),
-    ("Irrelevance", "irrelevance"),
-    ("S_java", "simple_java"),
-    ("S_javascript", "simple_javascript"),
-    ("Parallel_multiple", "parallel_multiple"),
-    ("Parallel", "parallel"),
-    ("S_python", "simple_python"),
-)
-_HOTPOT = tuple((f"{7 << step}K", f"hotpotqa_{50 << step}") for step in range(8))
-_SQUAD = tuple((f"{8 << step}K", f"squad_{8 << step}k") for step in range(5))
 _IFEVAL = tuple(
     TableColumn((DOMAINS["ifeval"], level, strictness), "ifeval", "ifeval", f"{level}_{strictness}".lower())
     for level in ("Instruction", "Prompt")
     for strictness in ("Loose", "Strict")
 )
+_BENCHMARKS = ("LiveBench", "LiveCodeBench", "MBPP", "CodeContests")
+_PAPER = {
+    "table1": ("Coding, tool use and memory", _CODING + _TOOL + _MEMORY),
+    "table3": ("Instruction following (IFEval)", _IFEVAL),
+    "table4": ("Coding and tool use", _CODING + _TOOL),
+    "table5": ("Tool use and memory", _TOOL + _MEMORY),
+    "table6": ("Coding and memory", _CODING + _MEMORY),
+    "table7": ("Coding", _coding(_BENCHMARKS, _PASSES | _BEST_OF)),
+    "table8": (
+        "Tool use (BFCL)",
+        _columns("tool", {"Live": {title: f"live_{title.lower()}" for title in _LIVE}, "Non-Live": _NON_LIVE}),
+    ),
+    "table9": ("Memory for long contexts (RULER)", _columns("memory", {"SQuAD": _SQUAD, "HotpotQA": _HOTPOTQA})),
+    "table10": ("Coding, tool use and memory, with WUDI", _CODING + _TOOL + _MEMORY),
+}
 
 
-def _coding(benchmarks: Titled, metrics: Titled) -> tuple[TableColumn, ...]:
-    return tuple(
-        TableColumn((DOMAINS["coding"], benchmark, title), "coding", task, metric)
-        for benchmark, task in benchmarks
-        for title, metric in metrics
-    )
+def names() -> list[str]:
+    """The layouts, the default one first."""
+    return [MAIN, ALL, *_PAPER]
 
 
-def _grouped(suite: str, groups: dict[str, Titled]) -> tuple[TableColumn, ...]:
-    return tuple(
-        TableColumn((DOMAINS[suite], group, title), suite, task, _MAIN_METRICS[suite])
-        for group, tasks in groups.items()
-        for title, task in tasks
-    )
+def find(name: str, results: Sequence[Model]) -> Layout:
+    """A layout by its name. `main` has the main metric of every task that was run, `all` every metric.
+
+    Raises:
+        EvaluationError: there is none of that name, or nothing was scored.
+    """
+    if name in (MAIN, ALL):
+        return _everything(name, results)
+    if name not in _PAPER:
+        raise EvaluationError(f"there is no table {name!r}; there are {', '.join(names())}")
+    title, columns = _PAPER[name]
+    if name == "table3":  # its columns have no common scale
+        return Layout(name, title, columns, differences=True)
+    return Layout(name, title, _with_averages(columns))
 
 
-def _whole(name: str, results: Sequence[Model]) -> Layout:
-    """All that was run, by suite and task."""
+def _with_averages(columns: Sequence[TableColumn], leave_out: frozenset[str] = frozenset()) -> tuple[TableColumn, ...]:
+    """An average behind each domain, if there are several, and one over all columns at the end."""
+    suites = list(dict.fromkeys(column.suite for column in columns))
+    found: list[TableColumn] = []
+    for suite in suites:
+        own = [column for column in columns if column.suite == suite]
+        found += own
+        if len(suites) > 1:
+            found += _average((own[0].titles[0], AVERAGE), suite, own, leave_out)
+    return (*found, *_average((AVERAGE,), "", columns, leave_out))
+
+
+def _average(
+    titles: tuple[str, ...], suite: str, columns: Sequence[TableColumn], leave_out: frozenset[str]
+) -> list[TableColumn]:
+    over = tuple(column for column in columns if column.task not in leave_out)
+    return [TableColumn(titles, suite, over=over)] if len(over) > 1 else []
+
+
+def _everything(name: str, results: Sequence[Model]) -> Layout:
     run: dict[tuple[str, str], list[str]] = {}
     for model in results:
         for task, samples in model.tasks.items():
             run.setdefault(task, list(samples.metrics))
-    columns = [
-        TableColumn((DOMAINS.get(suite, suite), task, metric if name == ALL else ""), suite, task, metric)
-        for suite, task in sorted(run, key=_order)
-        for metric in (run[suite, task] if name == ALL else [_main(suite, run[suite, task])])
-    ]
-    if not columns:
+    if not run:
         raise EvaluationError("the results hold no scored sample")
-    title = "All tasks, every metric" if name == ALL else "All tasks, main metrics"
-    return Layout(name, title, tuple(columns), average=name == MAIN, all_count=False)
+    every = name == ALL
+    columns = [
+        TableColumn((DOMAINS.get(suite, suite), task, metric if every else ""), suite, task, metric)
+        for suite, task in sorted(run, key=_order)
+        for metric in (run[suite, task] if every else [_main(suite, run[suite, task])])
+    ]
+    if every:
+        return Layout(name, "All tasks, every metric", tuple(columns))
+    return Layout(name, "All tasks, main metrics", _with_averages(columns, REFUSALS))
 
 
 def _main(suite: str, metrics: Sequence[str]) -> str:
-    """A task's main metric: the suite's, or the first that its samples name."""
     known = _MAIN_METRICS.get(suite, metrics[0])
     return known if known in metrics else metrics[0]
 
 
 def _order(name: tuple[str, str]) -> tuple[int, str, list[tuple[int, str]]]:
+    """Domains in their order, and numbers in the names of tasks by their size."""
     suite, task = name
     known = list(DOMAINS)
-    return known.index(suite) if suite in known else len(known), suite, natural(task)
-
-
-def natural(text: str) -> list[tuple[int, str]]:
-    """A key that sorts numbers in a text by their size."""
-    parts: Iterable[str] = re.findall(r"\d+|\D+", text)
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+    parts = [(int(part), "") if part.isdecimal() else (-1, part) for part in re.findall(r"\d+|\D+", task)]
+    return known.index(suite) if suite in known else len(known), suite, parts

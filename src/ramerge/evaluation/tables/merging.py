@@ -15,115 +15,21 @@ Intervals are percentile bootstraps: items are drawn for merge and specialist to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ramerge.evaluation import intervals
 from ramerge.evaluation.intervals import Floats
-from ramerge.evaluation.logs import Model, TaskName
+from ramerge.evaluation.logs import Model, Samples, TaskName
 from ramerge.evaluation.tables import roles, scores
-from ramerge.evaluation.tables.model import Cell, Row, Table, TableColumn
-from ramerge.evaluation.tables.roles import Roles
+from ramerge.evaluation.tables.layouts import TableColumn
+from ramerge.evaluation.tables.roles import GivenRoles, Roles
+from ramerge.evaluation.tables.scores import Cell, Row, Table
 from ramerge.foundation.errors import EvaluationError
 
 NAME = "merging"
-
-
-@dataclass(frozen=True)
-class RetainedScore:
-    """What a merge has kept in one task: its retention, and bootstrap replicates of it."""
-
-    task: TaskName
-    value: float
-    drawn: Floats | None
-    tokens: float | None
-
-
-def build(results: Sequence[Model], who: Roles, seed: int = 0) -> Table:
-    """A row for each merge.
-
-    Raises:
-        EvaluationError: no model is known to be a merge, or no task has a specialist.
-    """
-    models = {model.name: model for model in results}
-    merges = [model for model in results if model.name in who.merged]
-    if not merges:
-        raise EvaluationError("no model is known to be a merge; name those that have no merge record with --merged")
-    found = {merge.name: _kept(merge, models, who, seed) for merge in merges}
-    tasks = list(dict.fromkeys(kept.task for each in found.values() for kept in each))
-    if not tasks:
-        raise EvaluationError(
-            "no task has a specialist that was scored too; say which agent was trained for which, such as "
-            "--specialist tool=NAME"
-        )
-    columns = (
-        *(TableColumn(("Retention", "/".join(task)), decimals=1) for task in tasks),
-        *(TableColumn(("Over all", title), decimals=1) for title in ("Mean", "Composite", "Worst", "Imbalance")),
-        TableColumn(("Untrained", "Points")),
-        TableColumn(("Tokens", "Ratio")),
-    )
-    rows = [_row(merge, found[merge.name], tasks, models, who) for merge in merges]
-    return Table("What merges have kept", "Model", columns, tuple(rows), tuple(_notes(found, who)))
-
-
-def _kept(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) -> list[RetainedScore]:
-    found = []
-    for task, samples in merge.tasks.items():
-        name = who.specialists.get((who.families.get(merge.name), task[0]))
-        if name is None or task not in models[name].tasks:
-            continue
-        pair = scores.common(merge, models[name])
-        column = TableColumn((), task[0], task[1], samples.main)
-        values = [model.tasks[task].value(samples.main) if task in model.tasks else None for model in pair]
-        if values[0] is None or not values[1]:
-            continue
-        drawn = scores.drawn(pair, [column], seed).get(column)
-        ratios = (
-            None
-            if drawn is None
-            else np.divide(drawn[:, 0], drawn[:, 1], out=np.full(len(drawn), np.nan), where=drawn[:, 1] > 0)
-        )
-        found.append(RetainedScore(task, values[0] / values[1], ratios, _tokens(samples, models[name].tasks[task])))
-    return found
-
-
-def _tokens(merge: object, specialist: object) -> float | None:
-    rates = [each.tokens / len(each.keys) for each in (merge, specialist) if each.keys]  # type: ignore[attr-defined]
-    return rates[0] / rates[1] if len(rates) == 2 and rates[1] else None
-
-
-def _row(
-    merge: Model, kept: Sequence[RetainedScore], tasks: Sequence[TaskName], models: Mapping[str, Model], who: Roles
-) -> Row:
-    by_task = {each.task: each for each in kept}
-    cells = [_cell(by_task[task].value, by_task[task].drawn) if task in by_task else Cell() for task in tasks]
-    values = np.array([each.value for each in kept])
-    draws = [each.drawn for each in kept if each.drawn is not None]
-    drawn = np.stack(draws, axis=1) if kept and len(draws) == len(kept) else None
-    over = [_over(values, drawn, figure) for figure in (_mean, _composite, _worst, _imbalance)]
-    ratios = [each.tokens for each in kept if each.tokens is not None]
-    tokens = Cell(float(np.mean(ratios))) if ratios else Cell()
-    return Row(merge.name, "", (*cells, *over, _untrained(merge, models, who), tokens))
-
-
-def _over(values: Floats, drawn: Floats | None, figure: object) -> Cell:
-    if not len(values):
-        return Cell()
-    replicates = None if drawn is None else figure(drawn)  # type: ignore[operator]
-    return _cell(float(figure(values[None])[0]), replicates)  # type: ignore[operator]
-
-
-def _cell(value: float, drawn: Floats | None) -> Cell:
-    if drawn is None or np.isnan(drawn).all():
-        return Cell(100 * value)
-    low, high = intervals.percentiles(100 * drawn)
-    return Cell(100 * value, (low, high))
-
-
-def _mean(values: Floats) -> Floats:
-    return np.asarray(values.mean(axis=1))
 
 
 def _composite(values: Floats) -> Floats:
@@ -131,31 +37,124 @@ def _composite(values: Floats) -> Floats:
         return np.asarray(np.exp(np.log(values).mean(axis=1)))
 
 
-def _worst(values: Floats) -> Floats:
-    return np.asarray(values.min(axis=1))
+_FIGURES: dict[str, Callable[[Floats], Floats]] = {
+    "Mean": lambda values: np.asarray(values.mean(axis=1)),
+    "Composite": _composite,
+    "Worst": lambda values: np.asarray(values.min(axis=1)),
+    "Imbalance": lambda values: np.asarray(values.std(axis=1)),
+}
+"""Of retentions, of shape (draws, tasks)."""
 
 
-def _imbalance(values: Floats) -> Floats:
-    return np.asarray(values.std(axis=1))
+@dataclass(frozen=True)
+class RetainedScore:
+    """What a merge has kept in one task: its retention, bootstrap replicates of it, and its tokens."""
+
+    value: float
+    drawn: Floats | None
+    tokens: float | None
+
+
+Retained = Mapping[TaskName, RetainedScore]
+
+
+def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed: int = 0) -> Table:
+    """A row for each merge, with roles from merge records and names, or as `given` says.
+
+    Raises:
+        EvaluationError: no model is known to be a merge, or no task has a specialist.
+    """
+    suites = list(dict.fromkeys(task[0] for model in results for task in model.tasks))
+    who = roles.find(results, given or GivenRoles(), suites)
+    models = {model.name: model for model in results}
+    merges = [model for model in results if model.name in who.merged]
+    if not merges:
+        raise EvaluationError("no model is known to be a merge; name those that have no merge record with --merged")
+    found = {merge.name: _retained(merge, models, who, seed) for merge in merges}
+    tasks = list(dict.fromkeys(task for each in found.values() for task in each))
+    if not tasks:
+        raise EvaluationError(
+            "no task has a specialist that was scored too; say which agent was trained for which, such as "
+            "--specialist tool=NAME"
+        )
+    columns = (
+        *(TableColumn(("Retention", "/".join(task)), decimals=1) for task in tasks),
+        *(TableColumn(("Over all", title), decimals=1) for title in _FIGURES),
+        TableColumn(("Untrained", "Points")),
+        TableColumn(("Tokens", "Ratio")),
+    )
+    rows = [
+        Row(merge.name, "", (*_cells(found[merge.name], tasks), _untrained(merge, models, who), _tokens(kept)))
+        for merge in merges
+        for kept in [found[merge.name]]
+    ]
+    return Table("What merges have kept", "Model", columns, tuple(rows), tuple(_notes(found, who)))
+
+
+def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) -> Retained:
+    found = {}
+    for task, samples in merge.tasks.items():
+        name = who.specialists.get((who.families[merge.name], task[0]))
+        if name is None or task not in models[name].tasks:
+            continue
+        pair = scores.common(merge, models[name])
+        column = TableColumn((), task[0], task[1], samples.main)
+        values = [scores.mean(model, [column]) for model in pair]
+        if values[0] is None or not values[1]:
+            continue
+        drawn = scores.replicates(pair, [column], seed).get(column)
+        ratios = None
+        if drawn is not None:
+            ratios = np.divide(drawn[:, 0], drawn[:, 1], out=np.full(len(drawn), np.nan), where=drawn[:, 1] > 0)
+        found[task] = RetainedScore(values[0] / values[1], ratios, _token_ratio(samples, models[name].tasks[task]))
+    return found
+
+
+def _token_ratio(merge: Samples, specialist: Samples) -> float | None:
+    if not specialist.tokens:
+        return None
+    return (merge.tokens / len(merge.keys)) / (specialist.tokens / len(specialist.keys))
+
+
+def _cells(kept: Retained, tasks: Sequence[TaskName]) -> list[Cell]:
+    """Each task's retention, and the figures over all."""
+    if not kept:
+        return [Cell()] * (len(tasks) + len(_FIGURES))
+    by_task = [_cell(kept[task].value, kept[task].drawn) if task in kept else Cell() for task in tasks]
+    values = np.array([[each.value for each in kept.values()]])
+    draws = [each.drawn for each in kept.values() if each.drawn is not None]
+    drawn = np.stack(draws, axis=1) if len(draws) == len(kept) else None
+    return by_task + [
+        _cell(float(figure(values)[0]), None if drawn is None else figure(drawn)) for figure in _FIGURES.values()
+    ]
+
+
+def _cell(value: float, drawn: Floats | None) -> Cell:
+    if drawn is None or np.isnan(drawn).all():
+        return Cell(100 * value)
+    return Cell(100 * value, intervals.percentiles(100 * drawn))
 
 
 def _untrained(merge: Model, models: Mapping[str, Model], who: Roles) -> Cell:
-    """Points above the base in tasks that nobody was trained for."""
-    base = models.get(who.bases.get(merge.name) or "")
-    if base is None:
-        return Cell()
-    trained = {suite for family, suite in who.specialists if family == who.families.get(merge.name)}
+    """Points above the base in tasks that no agent was trained for."""
+    base = models.get(who.bases.get(merge.name, ""))
+    trained = {suite for family, suite in who.specialists if family == who.families[merge.name]}
     gains = []
-    for task, samples in merge.tasks.items():
-        if task[0] not in trained and task in base.tasks:
-            pair = samples.value(samples.main), base.tasks[task].value(samples.main)
-            if pair[0] is not None and pair[1] is not None:
-                gains.append(pair[0] - pair[1])
+    for task, samples in merge.tasks.items() if base else ():
+        column = TableColumn((), *task, samples.main)
+        if base and task[0] not in trained:
+            values = [scores.mean(model, [column]) for model in (merge, base)]
+            gains += [values[0] - values[1]] if values[0] is not None and values[1] is not None else []
     return Cell(float(np.mean(gains))) if gains else Cell()
 
 
-def _notes(found: Mapping[str, Sequence[RetainedScore]], who: Roles) -> list[str]:
-    worst = {name: min(kept, key=lambda each: each.value) for name, kept in found.items() if kept}
+def _tokens(kept: Retained) -> Cell:
+    ratios = [each.tokens for each in kept.values() if each.tokens is not None]
+    return Cell(float(np.mean(ratios))) if ratios else Cell()
+
+
+def _notes(found: Mapping[str, Retained], who: Roles) -> list[str]:
+    worst = {name: min(kept, key=lambda task: kept[task].value) for name, kept in found.items() if kept}
     specialists = ", ".join(f"{name} ({suite})" for (_, suite), name in who.specialists.items())
     return [
         "Retention: the merge's score over that of the task's specialist, in per cent, over the items that both have. "
@@ -163,17 +162,8 @@ def _notes(found: Mapping[str, Sequence[RetainedScore]], who: Roles) -> list[str
         "Untrained: mean difference to the base in tasks without a specialist. Tokens: written a sample, over the "
         "specialist's.",
         f"Specialists: {specialists}.",
-        *(f"Worst task of {name}: {'/'.join(kept.task)} ({100 * kept.value:.1f} %)." for name, kept in worst.items()),
+        *(
+            f"Worst task of {name}: {'/'.join(task)} ({100 * found[name][task].value:.1f} %)."
+            for name, task in worst.items()
+        ),
     ]
-
-
-def of_models(
-    results: Sequence[Model],
-    base: str | None = None,
-    specialists: Mapping[str, str] | None = None,
-    merged: Sequence[str] = (),
-    seed: int = 0,
-) -> Table:
-    """`build`, with roles from merge records and names, or as the user says."""
-    suites = list(dict.fromkeys(task[0] for model in results for task in model.tasks))
-    return build(results, roles.find(results, base, specialists or {}, merged, suites), seed)

@@ -10,14 +10,12 @@ from typing import Any
 
 from ramerge.foundation.errors import EvaluationError
 
-NAMES = ("paper",)
-
 
 @dataclass(frozen=True)
 class Quoted:
-    """A row as it was printed, in per cent; `average` is None where the table has none.
+    """A row as it was printed, in per cent.
 
-    `role` is base, agent or merged; `family` the base model where a table has several.
+    `role` is base, agent or merged; `average` and `family` (the base model) are None where the table has none.
     """
 
     name: str
@@ -27,14 +25,12 @@ class Quoted:
     family: str | None = None
 
 
-def rows(reference: str, table: str) -> list[Quoted]:
+def rows(table: str) -> list[Quoted]:
     """A table's rows.
 
     Raises:
-        EvaluationError: there is no such reference, or it has no such table.
+        EvaluationError: the paper has no such table.
     """
-    if reference not in NAMES:
-        raise EvaluationError(f"there is no reference {reference!r}; there is {', '.join(NAMES)}")
     tables = _paper()["tables"]
     if table not in tables:
         raise EvaluationError(f"the paper has no rows for the table {table!r}; it has {', '.join(tables)}")

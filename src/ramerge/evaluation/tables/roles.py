@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ramerge.evaluation.logs import Model
 from ramerge.foundation.errors import EvaluationError
 
 _WORDS = {"coding": {"coding", "code", "coder"}, "tool": {"tool", "tools"}, "math": {"math", "mathematics"}}
 """Words in a name that tell an agent's domain, where they are more than the suite's own name."""
+
+
+@dataclass(frozen=True)
+class GivenRoles:
+    """What the user says of roles.
+
+    Attributes:
+        base: the base of all models, instead of what merge records say.
+        specialists: an agent for each suite, instead of what names say.
+        merged: merges without a merge record.
+    """
+
+    base: str | None = None
+    specialists: Mapping[str, str] = field(default_factory=dict)
+    merged: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -37,57 +51,41 @@ class Roles:
         return 2 if name in self.merged else 0 if self.bases.get(name) == name else 1
 
 
-def find(
-    models: Sequence[Model],
-    base: str | None,
-    specialists: Mapping[str, str],
-    merged: Sequence[str],
-    suites: Sequence[str],
-) -> Roles:
-    """Roles of models.
+def find(models: Sequence[Model], given: GivenRoles, suites: Sequence[str]) -> Roles:
+    """Roles of models; `suites` are those for which specialists are looked for.
 
     A model with a merge record is a merge. Its base and its agents are those among the others that have the path or hub
     id in the record, or its last part or the agent's name in the recipe as their name. An agent is a suite's specialist
     where its name says so, as in `tool-agent`.
 
-    Args:
-        base: the base of all models, instead of what records say.
-        specialists: by suite, instead of what names say.
-        merged: merges that have no record.
-        suites: for which specialists are looked for.
-
     Raises:
         EvaluationError: a name that no model has.
     """
     known = [model.name for model in models]
-    given = [*([base] if base else []), *specialists.values(), *merged]
-    if unknown := [name for name in dict.fromkeys(given) if name not in known]:
+    named = [*([given.base] if given.base else []), *given.specialists.values(), *given.merged]
+    if unknown := [name for name in dict.fromkeys(named) if name not in known]:
         raise EvaluationError(f"no results of {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
     records = {model.name: model.record for model in models if model.record is not None}
     families: dict[str, str | None] = {}
     agents: dict[str, str] = {}
+    others = [model for model in models if model.name not in records]
     for merge, record in records.items():
-        others = [model for model in models if model.name not in records]
-        family = base or _match(others, record.get("base")) or record.get("base")
+        family = given.base or _match(others, record.get("base")) or record.get("base")
         families[merge] = family
-        for name, path in _agents(record):
-            if agent := _match(others, path, name):
+        for listed in record["statistics"]["agents"]:
+            if agent := _match(others, listed["model"], listed["name"]):
                 families.setdefault(agent, family)
-                agents.setdefault(agent, name)
-    sole = base or (next(iter(set(families.values()))) if len(set(families.values())) == 1 else None)
+                agents.setdefault(agent, listed["name"])
+    sole = given.base or (next(iter(set(families.values()))) if len(set(families.values())) == 1 else None)
     for name in known:
         families.setdefault(name, name if name in families.values() else sole)
-    bases = {name: family for name, family in families.items() if family in known}
-    merges = frozenset({*records, *merged})
-    named = _by_name(suites, {name: f"{name} {agent}" for name, agent in agents.items()}, families)
-    chosen = {(families[name], suite): name for suite, name in specialists.items()}
-    return Roles(merges, bases, families, named | chosen)
-
-
-def _agents(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Names and paths of a merge's agents."""
-    for agent in record["statistics"]["agents"]:
-        yield agent["name"], agent["model"]
+    return Roles(
+        merged=frozenset({*records, *given.merged}),
+        bases={name: family for name, family in families.items() if family in known},
+        families=families,
+        specialists=_by_name(suites, {name: f"{name} {agent}" for name, agent in agents.items()}, families)
+        | {(families[name], suite): name for suite, name in given.specialists.items()},
+    )
 
 
 def _match(models: Sequence[Model], path: str | None, name: str | None = None) -> str | None:

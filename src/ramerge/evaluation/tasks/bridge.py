@@ -139,7 +139,6 @@ class InspectChat:
         stop: Sequence[str] = (),
         extra_body: Mapping[str, Any] = MappingProxyType({}),
     ) -> Reply:
-        """See `Chat`."""
         config = GenerateConfig(
             seed=self._next_seed(), stop_seqs=list(stop) or None, extra_body=dict(extra_body) or None
         )

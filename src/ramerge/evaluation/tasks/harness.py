@@ -13,14 +13,12 @@ import os
 import random
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
-
-from pydantic import Field
 
 from ramerge.evaluation.benchmark import Benchmark, BenchmarkSettings, Chat, Context, Item, Message, Verdict
 from ramerge.evaluation.data import all_of
@@ -29,19 +27,9 @@ from ramerge.evaluation.requirements import missing
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.extras import install
 
+_SEED = 1234  # of lm-eval, for the examples in front of a question
 NO_FILTER = "none"
 """lm-eval's name for the answer as it is, where a task has no filters."""
-
-_PACKAGES = (
-    *("lm_eval", "datasets", "jinja2"),
-    *("math-verify", "sympy", "latex2sympy2_extended", "antlr4-python3-runtime", "langdetect", "nltk"),
-)
-
-
-class HarnessSettings(BenchmarkSettings):
-    """How tasks of lm-eval are generated."""
-
-    stop: tuple[str, ...] | None = Field(None, description="texts that end an answer; null: those of lm-eval's task")
 
 
 @dataclass(frozen=True)
@@ -63,28 +51,21 @@ class Judged:
 class HarnessTask:
     """A task of lm-eval that has its data."""
 
-    def __init__(self, task: Any, seed: int) -> None:
-        """With a `ConfigurableTask`, and the seed that examples are drawn with."""
+    def __init__(self, task: Any) -> None:
+        """With a `ConfigurableTask`."""
         self._task = task
-        self._seed = seed
 
     @property
     def stop(self) -> tuple[str, ...]:
         """The texts that end an answer."""
         return tuple(self._task.config.generation_kwargs["until"])
 
-    @property
-    def description(self) -> str:
-        """The task as lm-eval names it, its version, and the number of examples in front of a question."""
-        config = self._task.config
-        return f"{config.task}, version {config.metadata['version']}, examples: {config.num_fewshot or 0}"
-
     def questions(self) -> Iterator[PromptedDocument]:
         """All documents in their order, each with its messages.
 
         Examples are drawn as `simple_evaluate` draws them: by one generator, document after document.
         """
-        self._task.set_fewshot_seed(self._seed)
+        self._task.set_fewshot_seed(_SEED)
         for document in self._task.task_docs:
             messages = self._task.fewshot_context(
                 document,
@@ -117,7 +98,6 @@ def load(
     *,
     documents: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     changes: Mapping[str, Any] | None = None,
-    seed: int = 1234,
     failure: str,
 ) -> HarnessTask:
     """One of lm-eval's tasks.
@@ -126,7 +106,6 @@ def load(
         folder: the task's folder among `lm_eval.tasks`.
         documents: by split, kept in memory; None takes the task's own from the hub.
         changes: entries of the task's configuration to replace.
-        seed: the examples are drawn with; lm-eval's default is 1234.
         failure: begins the error's sentence.
 
     Raises:
@@ -135,11 +114,11 @@ def load(
     local = {} if documents is None else {"custom_dataset": functools.partial(_dataset, documents)}
     entry = {"task": name, **(changes or {}), **local}
     try:
-        with _contained(), _no_downloads_of_nltk(), _silent():
+        with _contained(), _no_downloads_of_nltk(), _without_logs():
             tasks = _tasks()
             manager = tasks.TaskManager(include_path=str(Path(tasks.__file__).parent / folder), include_defaults=False)
             # a group is lm-eval's way to load a task with changes
-            task = HarnessTask(manager.load({"group": "ramerge", "task": [entry]})["tasks"][name], seed)
+            task = HarnessTask(manager.load({"group": "ramerge", "task": [entry]})["tasks"][name])
             next(task.questions())
     except Exception as error:  # of lm-eval, datasets, pyarrow and the hub, which share no base
         raise EvaluationError(f"{failure}: {f'{type(error).__name__}: {error}'[:500]}") from error
@@ -152,18 +131,16 @@ def imported(module: str) -> Any:
         return import_module(module)
 
 
-H = TypeVar("H", bound=HarnessSettings)
+S = TypeVar("S", bound=BenchmarkSettings)
 
 
-class HarnessBenchmark(Benchmark[H]):
-    """A suite whose items ask one question each, and are made and judged by lm-eval."""
+class HarnessBenchmark(Benchmark[S]):
+    """A benchmark whose items ask one question each, and are made and judged by lm-eval."""
 
     needs: ClassVar[tuple[str, ...]]
     """Modules that must be there."""
-    extra: ClassVar[str]
-    """The extra of this package that brings them."""
 
-    def __init__(self, settings: H, context: Context) -> None:
+    def __init__(self, settings: S, context: Context) -> None:
         super().__init__(settings, context)
         self._loaded: dict[str, HarnessTask] = {}
 
@@ -191,8 +168,7 @@ class HarnessBenchmark(Benchmark[H]):
             yield Item(self.key(number, prompted.document), prompted)
 
     async def ask(self, subset: str, item: Item, chat: Chat) -> str:
-        stop = self._task(subset).stop if self.settings.stop is None else self.settings.stop
-        return (await chat(item.value.messages, stop=stop)).text
+        return (await chat(item.value.messages, stop=self._task(subset).stop)).text
 
     async def score(self, subset: str, item: Item, answers: str) -> Verdict:
         judged, problem = self._task(subset).judge(item.value.document, answers)
@@ -202,7 +178,7 @@ class HarnessBenchmark(Benchmark[H]):
 
     def _task(self, subset: str) -> HarnessTask:
         if subset not in self._loaded:
-            if absent := missing(self.needs, who=f"ramerge/{self.name}", install=install(self.extra)):
+            if absent := missing(self.needs, who=f"ramerge/{self.name}", install=install("eval")):
                 raise EvaluationError(absent)
             self._loaded[subset] = self.load(subset)
         return self._loaded[subset]
@@ -216,6 +192,8 @@ def _as_messages(messages: Sequence[Message], *, add_generation_prompt: bool) ->
 @functools.cache
 def _tasks() -> Any:
     tasks, templates = imported("lm_eval.tasks"), imported("lm_eval.utils").env
+    for module in ("datasets.utils", "huggingface_hub.utils"):
+        import_module(module).disable_progress_bars()
     for noisy in ("lm_eval", "math_verify"):  # a line for each answer that they cannot read
         logging.getLogger(noisy).setLevel(logging.CRITICAL + 1)
     # lm-eval compiles a template whenever it fills one in, which is nearly all of the time that a prompt takes
@@ -246,13 +224,11 @@ def _contained() -> Iterator[None]:
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
-    """No logs and no progress bars of the hub and its data sets."""
+def _without_logs() -> Iterator[None]:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with _no_progress_bars():
-            yield
+        yield
     finally:
         logging.disable(disabled)
 
@@ -269,19 +245,3 @@ def _no_downloads_of_nltk() -> Iterator[None]:
             del os.environ["LOCAL_RANK"]
         else:
             os.environ["LOCAL_RANK"] = before
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    switches: list[tuple[Callable[[], bool], Callable[[], None], Callable[[], None]]] = [
-        (module.are_progress_bars_disabled, module.disable_progress_bars, module.enable_progress_bars)
-        for module in (import_module("datasets.utils"), import_module("huggingface_hub.utils"))
-    ]
-    shown = [enable for are_disabled, _, enable in switches if not are_disabled()]
-    for _, disable, _ in switches:
-        disable()
-    try:
-        yield
-    finally:
-        for enable in shown:
-            enable()

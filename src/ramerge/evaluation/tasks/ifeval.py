@@ -19,7 +19,6 @@ from ramerge.evaluation.data import read_records, refuse, refuse_duplicates
 from ramerge.evaluation.tasks.harness import (
     NO_FILTER,
     HarnessBenchmark,
-    HarnessSettings,
     HarnessTask,
     Judged,
     PromptedDocument,
@@ -37,7 +36,7 @@ _PUNKT = "punkt_tab"
 _NEEDS_PUNKT = {"length_constraints:number_sentences", "change_case:capital_word_frequency"}
 
 
-class IfevalSettings(HarnessSettings):
+class IfevalSettings(BenchmarkSettings):
     """How IFEval is generated, with the task's own defaults."""
 
     max_tokens: int = Field(1280, ge=1, description="new tokens a request; as in lm-eval's ifeval")
@@ -50,7 +49,6 @@ class IfevalBenchmark(HarnessBenchmark[IfevalSettings]):
     data: ClassVar[Mapping[str, str]] = {"ifeval": "IFEval: key, prompt, instruction_id_list, kwargs"}
     settings_type: ClassVar[type[BenchmarkSettings]] = IfevalSettings
     needs = ("lm_eval", "langdetect", "immutabledict", "nltk")
-    extra = "eval"
 
     def subsets(self) -> Sequence[Subset]:
         return (

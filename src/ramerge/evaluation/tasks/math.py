@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -24,7 +24,6 @@ from ramerge.evaluation.data import read_records, refuse, refuse_duplicates
 from ramerge.evaluation.tasks.harness import (
     NO_FILTER,
     HarnessBenchmark,
-    HarnessSettings,
     HarnessTask,
     Judged,
     PromptedDocument,
@@ -39,7 +38,7 @@ _MOST_SHOWN = 200
 _FLEXIBLE, _STRICT = "flexible-extract", "strict-match"
 
 
-class MathSettings(HarnessSettings):
+class MathSettings(BenchmarkSettings):
     """How GSM8K and MATH500 are asked and scored, with lm-eval's defaults."""
 
     max_tokens: int = Field(
@@ -50,14 +49,6 @@ class MathSettings(HarnessSettings):
         ge=0,
         description="examples before a question, each a turn of the chat; null: the task's own number, "
         "none where the data has whole prompts",
-    )
-    fewshot_seed: int = Field(1234, description="seed that gsm8k's examples are drawn with")
-    gsm8k_task: Literal["gsm8k", "gsm8k_cot", "gsm8k_cot_llama"] | None = Field(
-        None, description="which of lm-eval's; null: gsm8k, or gsm8k_cot for a local file without gsm8k_train"
-    )
-    math500_scorer: Literal["math_verify", "exact_match", "hendrycks"] = Field(
-        "math_verify",
-        description="a metric of minerva_math500, or hendrycks_math500, whose answers stand between dollar signs",
     )
 
 
@@ -72,7 +63,6 @@ class MathBenchmark(HarnessBenchmark[MathSettings]):
     }
     settings_type: ClassVar[type[BenchmarkSettings]] = MathSettings
     needs = ("lm_eval", "math_verify", "sympy", "antlr4")
-    extra = "eval"
 
     def subsets(self) -> Sequence[Subset]:
         return Subset("gsm8k", "GSM8K", ("flexible", "strict")), Subset("math500", "MATH500", ("accuracy",))
@@ -84,58 +74,37 @@ class MathBenchmark(HarnessBenchmark[MathSettings]):
         if subset == "gsm8k":
             return _gsm8k_score(judged)
         found = judged[NO_FILTER].metrics
-        metric = "exact_match" if self.settings.math500_scorer == "hendrycks" else self.settings.math500_scorer
-        return Verdict({"accuracy": (float(found[metric]), 1.0)}, found.get("parsed"), found.get("problem"))
-
-    @property
-    def _gsm8k_task(self) -> str:
-        data = self.context.data
-        without_examples = "gsm8k" in data and "gsm8k_train" not in data and self.settings.fewshot != 0
-        return self.settings.gsm8k_task or ("gsm8k_cot" if without_examples else "gsm8k")
+        return Verdict({"accuracy": (float(found["math_verify"]), 1.0)}, found["parsed"], found["problem"])
 
     def _load_gsm8k(self) -> HarnessTask:
-        name, paths = self._gsm8k_task, self.context.data
-        if "gsm8k_train" in paths and "gsm8k" not in paths:
+        """`gsm8k`, or `gsm8k_cot` where its examples cannot be drawn from a train split."""
+        test, train = (self.context.data.get(name) for name in ("gsm8k", "gsm8k_train"))
+        if train and not test:
             raise EvaluationError("ramerge/math: --data gsm8k_train=FILE needs --data gsm8k=FILE too")
         documents, changes = None, self._examples()
-        if "gsm8k" in paths:
-            documents = {"test": _gsm8k_documents(paths["gsm8k"])}
-            if name == "gsm8k" and "gsm8k_train" in paths:
-                documents["train"] = _gsm8k_documents(paths["gsm8k_train"])
-            elif name == "gsm8k" and self.settings.fewshot != 0:
-                raise EvaluationError(
-                    "ramerge/math: gsm8k draws its examples from the train split: give --data gsm8k_train=FILE, "
-                    "or --set math.gsm8k_task=gsm8k_cot, or --set math.fewshot=0"
-                )
-            elif name == "gsm8k":
-                changes |= {"training_split": None, "fewshot_split": None}
+        if test:
+            documents = {"test": _gsm8k_documents(test)} | ({"train": _gsm8k_documents(train)} if train else {})
+            changes |= {} if train or self.settings.fewshot != 0 else {"training_split": None, "fewshot_split": None}
         return load(
             "gsm8k",
-            name,
+            "gsm8k_cot" if test and not train and self.settings.fewshot != 0 else "gsm8k",
             documents=documents,
             changes=changes,
-            seed=self.settings.fewshot_seed,
-            failure=_failure(paths.get("gsm8k"), "gsm8k", "openai/gsm8k", "question and answer"),
+            failure=_failure(test, "gsm8k", "openai/gsm8k", "question and answer"),
         )
 
     def _load_math500(self) -> HarnessTask:
-        path, scorer = self.context.data.get("math500"), self.settings.math500_scorer
-        if scorer == "hendrycks" and self.settings.fewshot:
-            raise EvaluationError("ramerge/math: hendrycks_math500 has no examples; use --set math.fewshot=0")
-        documents, changes = None, self._examples()
+        path, documents, changes = self.context.data.get("math500"), None, self._examples()
         if path is not None:
             whole_prompts = "prompt" in read_records(path, {})[0]
             documents = {"test": _math500_documents(path, "prompt" if whole_prompts else "problem")}
             if whole_prompts:
                 changes = {"doc_to_text": "problem", "num_fewshot": 0} | changes
-        if scorer == "math_verify":
-            changes |= {"process_results": _math_verify}
         return load(
-            "hendrycks_math" if scorer == "hendrycks" else "minerva_math",
-            "hendrycks_math500" if scorer == "hendrycks" else "minerva_math500",
+            "minerva_math",
+            "minerva_math500",
             documents=documents,
-            changes=changes,
-            seed=self.settings.fewshot_seed,
+            changes=changes | {"process_results": _math_verify},
             failure=_failure(path, "math500", "HuggingFaceH4/MATH-500", "problem (or prompt) and answer"),
         )
 

@@ -55,12 +55,9 @@ def coding(subsets: str | None = None, data: Data = None, sandbox: str = "bubble
 
 @task
 def tool(subsets: str | None = None, data: Data = None, **parameters: Any) -> Task:
-    """Function calls (BFCL), judged by bfcl-eval's own checker.
+    """Function calls (BFCL), judged by bfcl-eval's own checker; by default the four parallel subsets of 13.
 
-    Args:
-        subsets: of the 13 single-turn ones; by default the four parallel ones.
-        data: `bfcl`, a folder like bfcl_eval/data.
-        **parameters: of `ToolSettings`, such as `mode`.
+    `data` may have `bfcl`, a folder like bfcl_eval/data; parameters are those of `ToolSettings`, such as `mode`.
     """
     return benchmark_task(benchmark("tool"), subsets, data, parameters)
 
@@ -73,42 +70,31 @@ def memory(subsets: str | None = None, data: Data = None, tokenizer: str | None 
         subsets: hotpotqa_50 to hotpotqa_6400 (documents), squad_8k to squad_128k (tokens).
         data: `hotpotqa`, `hotpotqa_questions`, `squad`.
         tokenizer: the model's tokenizer.json or its folder; `ramerge eval` takes it from the model.
-        **parameters: of `MemorySettings`, such as `samples` and `workflow`.
+        **parameters: of `MemorySettings`, such as `samples` and `chunk_tokens`.
     """
     return benchmark_task(benchmark("memory"), subsets, data, parameters, tokenizer=tokenizer)
 
 
 @task
 def search(subsets: str | None = None, data: Data = None, **parameters: Any) -> Task:
-    """Questions with a search tool, turn by turn (ZeroSearch).
+    """Questions with a search tool, turn by turn (ZeroSearch): nq and 2wiki.
 
-    Args:
-        subsets: nq, 2wiki.
-        data: `nq`, `2wiki`, and `documents`, which are searched.
-        **parameters: of `SearchSettings`, such as `engine` and `max_turns`.
+    `data` may have `nq`, `2wiki`, and `documents`, which are searched; parameters are those of `SearchSettings`.
     """
     return benchmark_task(benchmark("search"), subsets, data, parameters)
 
 
 @task
 def ifeval(data: Data = None, **parameters: Any) -> Task:
-    """Instructions that a program can check (IFEval, with lm-eval's prompts and checkers).
-
-    Args:
-        data: `ifeval`, records with key, prompt, instruction_id_list and kwargs.
-        **parameters: of `IfevalSettings`.
-    """
+    """Instructions that a program can check (IFEval, with lm-eval's checkers), of `data`'s `ifeval` or the hub."""
     return benchmark_task(benchmark("ifeval"), None, data, parameters)
 
 
 @task
 def math(subsets: str | None = None, data: Data = None, **parameters: Any) -> Task:
-    """GSM8K and MATH500, with lm-eval's prompts and checkers.
+    """GSM8K and MATH500 (gsm8k, math500), with lm-eval's prompts and checkers.
 
-    Args:
-        subsets: gsm8k, math500.
-        data: `gsm8k`, `gsm8k_train`, `math500`.
-        **parameters: of `MathSettings`, such as `fewshot`.
+    `data` may have `gsm8k`, `gsm8k_train` and `math500`; parameters are those of `MathSettings`, such as `fewshot`.
     """
     return benchmark_task(benchmark("math"), subsets, data, parameters)
 

@@ -1,8 +1,7 @@
 """Retrievers for the suite `search`: a BM25 index over the user's documents, and any server that is asked by HTTP.
 
-BM25 is `bm25s` (Lù 2024, arXiv:2407.03618): it needs only numpy, keeps the index in sparse arrays, and scores large
-collections in numba without holding the interpreter's lock. `rank_bm25` visits every document in Python for each
-query, and Pyserini needs Java.
+BM25 is `bm25s` (Lù 2024, arXiv:2407.03618): it needs only numpy and keeps the index in sparse arrays. `rank_bm25`
+visits every document in Python for each query, and Pyserini needs Java.
 """
 
 from __future__ import annotations
@@ -18,11 +17,9 @@ from ramerge.evaluation.data import read_records, refuse
 from ramerge.foundation.errors import EndpointError, EvaluationError, reason
 from ramerge.foundation.text import shown
 
-_COMPILED_FROM = 50_000  # documents; fewer do not win back the seconds that compiling takes
 _SECONDS = 60.0
 _TRIES = 4
 _FIRST_WAIT = 1.0  # seconds, which double
-_SERVER_ERROR = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +55,11 @@ class BM25:
         self._tokenizer = Tokenizer(stopwords="english")
         texts = [f"{document.title} {document.text}" for document in documents]
         tokens = self._tokenizer.tokenize(texts, return_as="tuple", show_progress=False)
-        backend = "numba" if len(documents) >= _COMPILED_FROM else "numpy"
-        self._index = bm25s.BM25(method="lucene", k1=1.5, b=0.75, backend=backend)
+        self._index = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
         self._index.index(tokens, show_progress=False)
-        self._index.retrieve([[0]], k=1, show_progress=False)  # compiles now, not while samples wait
 
     async def search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
-        """See `Retriever`. Runs in a thread, so that other samples go on."""
+        """Runs in a thread, so that other samples are not held up."""
         return await asyncio.to_thread(self._search, query, k)
 
     def _search(self, query: str, k: int) -> list[RetrievedDocument]:
@@ -125,14 +120,11 @@ def _document(record: Mapping[str, Any]) -> RetrievedDocument:
 
 
 class RetrievalServer:
-    """A retrieval server in Search-R1's format (github.com/PeterGriffinJin/Search-R1).
+    """A retrieval server in Search-R1's format (github.com/PeterGriffinJin/Search-R1) at a whole address.
 
     It is sent `{"queries": [query], "topk": k, "return_scores": true}` and answers
     `{"result": [[{"document": {"contents": ...}, "score": ...}, ...]]}`, with documents in the layouts of
     `read_documents`.
-
-    Args:
-        url: the whole address, such as `http://127.0.0.1:8000/retrieve`.
     """
 
     def __init__(self, url: str) -> None:
@@ -150,13 +142,13 @@ class RetrievalServer:
             raise EvaluationError(error.problems) from error
 
     async def search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
-        """See `Retriever`. Tries again where the server cannot be reached, takes too long or fails."""
-        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
+        """Tries again where the server cannot be reached, takes too long or fails."""
+        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
         again = AsyncRetrying(
             retry=retry_if_exception_type(_PassingError),
             stop=stop_after_attempt(_TRIES),
-            wait=wait_exponential(_FIRST_WAIT) + wait_random(0, _FIRST_WAIT),
+            wait=wait_exponential_jitter(_FIRST_WAIT),
             reraise=True,
         )
         return await again(self._search, query, k)
@@ -172,7 +164,7 @@ class RetrievalServer:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _PassingError(f"{self._url}: the search failed: {shown(error) or type(error).__name__}") from error
         if answer.status_code != 200:
-            kind = _PassingError if answer.status_code >= _SERVER_ERROR else EndpointError
+            kind = _PassingError if answer.is_server_error else EndpointError
             raise kind(f"{self._url}: answered a search with status {answer.status_code}")
         try:
             return [_document(found["document"]) for found in answer.json()["result"][0]][:k]

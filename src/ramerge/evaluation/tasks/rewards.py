@@ -58,7 +58,6 @@ class RewardsBenchmark(Benchmark[RewardsSettings]):
         return (Subset(PROMPTS, "Reward", ("reward",)),)
 
     def check(self, subsets: Sequence[str]) -> None:
-        """See `Benchmark`. Loads the function, and reads all records."""
         if PROMPTS not in self.context.data:
             raise EvaluationError("ramerge/rewards: needs --data prompts=FILE, JSON lines or verl's parquet")
         if not self.settings.function:
@@ -66,7 +65,6 @@ class RewardsBenchmark(Benchmark[RewardsSettings]):
         assert self._function and self._prompts
 
     def items(self, subset: str) -> Iterator[Item]:
-        """See `Benchmark`. A record's key is its place in the file, from 1."""
         for number, prompt in enumerate(self._prompts, 1):
             yield Item(str(number), prompt)
 

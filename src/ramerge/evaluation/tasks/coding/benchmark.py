@@ -134,10 +134,7 @@ class CodingBenchmark(Benchmark[CodingSettings]):
         problem: Problem = item.value
         asked = self.settings.programs
         programs = [None if answer is None else protocol.read_program(answer) for answer in answers[:asked]]
-        tests = [
-            None if answer is None else protocol.read_test(answer, exact=problem.result is not None)
-            for answer in answers[asked:]
-        ]
+        tests = [None if answer is None else protocol.read_test(answer) for answer in answers[asked:]]
         limits = Limits(seconds=problem.seconds or self.settings.time_limit)
         judge = Judge(places.programs(), problem, limits)
         passed = await judge.table(programs, [*problem.cases, *tests])

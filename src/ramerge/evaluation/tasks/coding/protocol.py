@@ -86,29 +86,16 @@ def read_program(answer: str) -> str | None:
     return program if program and is_unicode(program) else None
 
 
-def read_test(answer: str, *, exact: bool = False) -> Case | None:
+def read_test(answer: str) -> Case | None:
     r"""The test in an answer, or None where there is no input or no output.
 
-    Args:
-        exact: keep empty first lines and backslashes, which mean something in converted problems. Otherwise, like CURE,
-            drop the former and take a written-out `\n` for a line break.
+    Like CURE, it drops empty first lines and takes a written-out `\n` for a line break.
     """
     stdin, expected = _after_last_input(answer), _after_last_output(answer)
     if stdin is None or expected is None:
         return None
-    case = Case(_tidied(stdin, exact), _tidied(expected, exact))
+    case = Case(_tidied(stdin), _tidied(expected))
     return case if is_unicode(case.stdin + case.expected) else None
-
-
-def show_program(program: str) -> str:
-    """An answer that holds this program."""
-    return f"```python\n{program}\n```"
-
-
-def show_test(case: Case) -> str:
-    """An answer that holds this test."""
-    stdin, expected = (text if text.endswith("\n") else f"{text}\n" for text in (case.stdin, case.expected))
-    return f"{_INPUT}\n```\n{stdin}```\n\n{_OUTPUT}\n```\n{expected}```\n\n{_EXPLANATION}\n\nIt is one of the tests."
 
 
 def _chat(system: str, user: str) -> list[Message]:
@@ -141,6 +128,6 @@ def _unfenced(block: str) -> str:
     return _LANGUAGE.sub("", block).removeprefix("\n")
 
 
-def _tidied(text: str, exact: bool) -> str:
-    text = text if exact else text.lstrip("\n").replace("\\n", "\n")
+def _tidied(text: str) -> str:
+    text = text.lstrip("\n").replace("\\n", "\n")
     return text if text.endswith("\n") else f"{text}\n"

@@ -1,24 +1,23 @@
-"""Questions on contexts of 7K to 896K tokens, asked in one pass or chunk by chunk."""
+"""Questions on contexts of 7K to 896K tokens, asked chunk by chunk."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, chain, cycle, islice, takewhile
-from typing import Any, ClassVar, Literal
+from itertools import accumulate, cycle, islice, takewhile
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from ramerge.evaluation import requirements
-from ramerge.evaluation.benchmark import Benchmark, BenchmarkSettings, Chat, Context, Item, Ratio, Subset, Verdict
+from ramerge.evaluation.benchmark import Benchmark, BenchmarkSettings, Chat, Context, Item, Subset, Verdict
 from ramerge.evaluation.data import all_of
-from ramerge.evaluation.tasks.memory import prompts, scoring
+from ramerge.evaluation.tasks.memory import protocol
 from ramerge.evaluation.tasks.memory.corpus import Corpus, ReadingQuestion, load
-from ramerge.evaluation.tasks.memory.tokens import START, Tokens
+from ramerge.evaluation.tasks.memory.tokens import Tokens
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.extras import install
 
@@ -27,7 +26,7 @@ KIBITOKENS = (8, 16, 32, 64, 128)
 
 _HEADLINE = ("hotpotqa_50", "hotpotqa_100", "squad_32k", "squad_64k")
 _ANSWER_TOKENS = 32
-_MOST_TOKENS_A_BYTE = 2  # far more than tokenizers make of any text
+_START = "Document"
 
 
 class MemorySettings(BenchmarkSettings):
@@ -35,35 +34,25 @@ class MemorySettings(BenchmarkSettings):
 
     temperature: float = Field(0.7, ge=0, le=2, description="sampling temperature; 0 is greedy")
     top_p: float = Field(0.95, gt=0, le=1, description="nucleus of sampling")
-    max_tokens: int = Field(1024, ge=1, description="new tokens a request; the original's single pass allows 10000")
-    workflow: Literal["memagent", "single"] = Field("memagent", description="by chunks with a memory, or all at once")
+    max_tokens: int = Field(1024, ge=1, description="new tokens a request")
     samples: int = Field(128, ge=1, description="questions a length, or as many as there are")
-    chunk_tokens: int = Field(5000, ge=1, description="memagent: tokens of the context in a request")
-    longest_prompt: int | None = Field(
-        120_000, ge=2, description="single: tokens of a prompt; a longer one keeps its two ends; null: all"
-    )
-    answer_format: Literal["sentence", "boxed"] = Field(
-        "sentence", description='"Therefore, the answer is …", or \\boxed{}'
-    )
-    original_quirks: bool = Field(False, description="score failed requests and empty answers as the original does")
+    chunk_tokens: int = Field(5000, ge=1, description="tokens of the context in a request")
     repeat_documents: bool = Field(False, description="repeat documents where a length needs more than there are")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A question and its context, which is made anew each time it is read."""
+    """A question and its context, which is made anew each time it is read: `order` has the indices of documents."""
 
     corpus: Corpus
     question: ReadingQuestion
     problem: str
     order: Sequence[int]
 
-    def pieces(self, head: str = "", tail: str = "") -> Iterator[str]:
-        """The context between two texts, a document at a time, as `Tokens` takes them."""
-        last = len(self.order)
-        for number, index in enumerate(self.order, 1):
-            document = f"{head if number == 1 else ''}{START} {number}:\n{self.corpus.documents[index]}"
-            yield f"{document}\n\n" if number < last else document.rstrip() + tail
+    def text(self) -> str:
+        """The context."""
+        documents = (f"{_START} {n}:\n{self.corpus.documents[index]}" for n, index in enumerate(self.order, 1))
+        return "\n\n".join(documents).rstrip()
 
 
 class MemoryBenchmark(Benchmark[MemorySettings]):
@@ -84,16 +73,14 @@ class MemoryBenchmark(Benchmark[MemorySettings]):
     def subsets(self) -> Sequence[Subset]:
         by_documents = [(f"hotpotqa_{number}", f"RULER-HotpotQA, {number:,} documents") for number in DOCUMENTS]
         by_tokens = [(f"squad_{number}k", f"RULER-SQuAD, {number}K tokens") for number in KIBITOKENS]
-        return [Subset(name, title, scoring.METRICS, name in _HEADLINE) for name, title in by_documents + by_tokens]
+        return [Subset(name, title, protocol.METRICS, name in _HEADLINE) for name, title in by_documents + by_tokens]
 
     def check(self, subsets: Sequence[str]) -> None:
         names = list(dict.fromkeys(_name_and_length(subset)[0] for subset in subsets))
         if absent := requirements.missing(self._modules(names), who="ramerge/memory", install=install("eval")):
             raise EvaluationError(absent)
         first: list[Callable[[], object]] = [partial(self._corpus, name) for name in names]
-        if any(self._needs_tokenizer(name) for name in names):
-            first.append(lambda: self._tokens)
-        all_of(first)
+        all_of([*first, lambda: self._tokens])
         all_of(partial(self._refuse_short, subset) for subset in subsets)
 
     def items(self, subset: str) -> Iterator[Item]:
@@ -102,72 +89,35 @@ class MemoryBenchmark(Benchmark[MemorySettings]):
             yield Item(question.key, self._sample(subset, question))
 
     async def ask(self, subset: str, item: Item, chat: Chat) -> dict[str, Any]:
-        """Asks chunk by chunk or all at once: the last reply, and how the context was cut."""
-        reply, asked = await (self._by_chunks if self.settings.workflow == "memagent" else self._at_once)(
-            item.value, chat
-        )
-        return {"reply": reply, **asked}
+        """Asks chunk by chunk: the last reply, and how the context was cut."""
+        sample: Sample = item.value
+        memory, tokens, number = protocol.NO_MEMORY, 0, 0
+        chunks = self._tokens.chunks(sample.text(), self.settings.chunk_tokens)
+        while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            reply = await chat(protocol.section(sample.problem, memory, chunk.text))
+            memory = protocol.after_thinking(reply.text)
+            tokens, number = chunk.end, number + 1
+        reply = await chat(protocol.final(sample.problem, memory))
+        return {"reply": reply.text, "tokens": tokens, "chunks": number}
 
     async def score(self, subset: str, item: Item, answers: Mapping[str, Any]) -> Verdict:
         sample: Sample = item.value
-        reply, asked = answers["reply"], {key: value for key, value in answers.items() if key != "reply"}
-        details = {"documents": len(sample.order), "distinct_documents": len(set(sample.order)), **asked}
-        if not reply and self.settings.original_quirks:
-            return Verdict(_LEFT_OUT, None, "the reply is empty: left out, as in the original", details)
-        prediction = scoring.answer(reply, self.settings.answer_format)
+        details = {"documents": len(sample.order), "distinct_documents": len(set(sample.order))}
+        details |= {key: value for key, value in answers.items() if key != "reply"}
+        prediction = protocol.answer(answers["reply"])
         if not prediction:
-            problem = f"the reply gives no answer in the form {self.settings.answer_format}"
-            return Verdict(dict.fromkeys(scoring.METRICS, (0.0, 1.0)), prediction, problem, details)
-        quirks = self.settings.original_quirks
-        scores = scoring.score(prediction, sample.question.answer, original_quirks=quirks)
+            problem = 'the reply does not say "the answer is"'
+            return Verdict(dict.fromkeys(protocol.METRICS, (0.0, 1.0)), prediction, problem, details)
+        scores = protocol.score(prediction, sample.question.answer)
         return Verdict({name: (value, 1.0) for name, value in scores.items()}, prediction, None, details)
 
     def target(self, subset: str, item: Item) -> str:
         answer: str = item.value.question.answer
         return answer
 
-    def failed(self, subset: str, item: Item) -> Mapping[str, Ratio]:
-        return _LEFT_OUT if self.settings.original_quirks else super().failed(subset, item)
-
-    # --- asking ---
-
-    async def _by_chunks(self, sample: Sample, chat: Chat) -> tuple[str, dict[str, Any]]:
-        memory, tokens, number = prompts.NO_MEMORY, 0, 0
-        chunks = self._tokens.chunks(sample.pieces(), self.settings.chunk_tokens)
-        while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
-            reply = await chat(prompts.section(sample.problem, memory, chunk.text))
-            memory = scoring.after_thinking(reply.text)
-            tokens, number = chunk.end, number + 1
-        reply = await chat(prompts.final(sample.problem, memory, self.settings.answer_format))
-        return reply.text, {"tokens": tokens, "chunks": number}
-
-    async def _at_once(self, sample: Sample, chat: Chat) -> tuple[str, dict[str, Any]]:
-        head, tail = prompts.WHOLE_HEAD, prompts.whole_tail(sample.problem, self.settings.answer_format)
-        text, details = await asyncio.to_thread(self._shortened, sample, head, tail)
-        reply = await chat(prompts.whole(text))
-        return reply.text, details
-
-    def _shortened(self, sample: Sample, head: str, tail: str) -> tuple[str, dict[str, Any]]:
-        """The prompt, without its middle where it is too long, and how many tokens it had and kept."""
-        longest = self.settings.longest_prompt
-        text = "".join(sample.pieces(head, tail))
-        if longest is None or len(text.encode()) <= longest // _MOST_TOKENS_A_BYTE:
-            return text, {}
-        ids = array("I", chain.from_iterable(self._tokens.ids(sample.pieces(head, tail))))
-        details = {"tokens": len(ids), "kept_tokens": min(len(ids), longest)}
-        if len(ids) <= longest:
-            return text, details
-        kept = ids[: longest // 2] + ids[longest // 2 - longest :]
-        return self._tokens.decode(kept, special=False), details
-
-    # --- data ---
-
     def _modules(self, names: Sequence[str]) -> list[str]:
         from_hub = any(name not in self.context.data for name in names)
         return ["tokenizers", *(["datasets"] if from_hub else [])]
-
-    def _needs_tokenizer(self, name: str) -> bool:
-        return name == "squad" or self.settings.workflow == "memagent" or self.settings.longest_prompt is not None
 
     @cached_property
     def _tokens(self) -> Tokens:
@@ -186,7 +136,7 @@ class MemoryBenchmark(Benchmark[MemorySettings]):
     @cached_property
     def _costs(self) -> list[int]:
         """Tokens that each of SQuAD's documents takes in a context, with its heading."""
-        return self._tokens.count([f"{START} 1000:\n{text}\n\n" for text in self._corpus("squad").documents])
+        return self._tokens.count([f"{_START} 1000:\n{text}\n\n" for text in self._corpus("squad").documents])
 
     def _refuse_short(self, subset: str) -> None:
         name, length = _name_and_length(subset)
@@ -206,19 +156,16 @@ class MemoryBenchmark(Benchmark[MemorySettings]):
         order = _order(corpus, question, generator, length)
         problem = question.text.strip()
         if name == "squad":
-            problem = prompts.SQUAD_PROBLEM.format(question=problem)
+            problem = protocol.SQUAD_PROBLEM.format(question=problem)
             length = self._fitting(order, length - _ANSWER_TOKENS - self._tokens.count([problem])[0])
         indices = list(islice(cycle(order), max(length, len(question.own))))
         generator.shuffle(indices)
-        return Sample(corpus, question, problem, array("L", indices))
+        return Sample(corpus, question, problem, indices)
 
     def _fitting(self, order: Sequence[int], room: int) -> int:
         """How many documents have no more tokens than there is room for."""
         used = accumulate(self._costs[index] for index in cycle(order))
         return sum(1 for _ in takewhile(lambda tokens: tokens <= room, used))
-
-
-_LEFT_OUT: Mapping[str, Ratio] = dict.fromkeys(scoring.METRICS, (0.0, 0.0))
 
 
 def _name_and_length(subset: str) -> tuple[str, int]:
