@@ -45,13 +45,6 @@ _CASES = {
     "search": Case(
         "search", "nq", "<search> word17 word4 </search>", "<answer> word4 </answer>", data=["nq", "documents"]
     ),
-    "memory, one pass": Case(
-        "memory",
-        "hotpotqa_50",
-        "Therefore, the answer is unknown.",
-        words=["--set", "memory.workflow=single", "--set", "memory.samples=1000"],
-        data=["hotpotqa"],
-    ),
     "memory, MemAgent": Case(
         "memory",
         "hotpotqa_50",

@@ -143,12 +143,12 @@ class RetrievalServer:
 
     async def search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
         """Tries again where the server cannot be reached, takes too long or fails."""
-        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
         again = AsyncRetrying(
             retry=retry_if_exception_type(_PassingError),
             stop=stop_after_attempt(_TRIES),
-            wait=wait_exponential_jitter(_FIRST_WAIT),
+            wait=wait_exponential(_FIRST_WAIT) + wait_random(0, _FIRST_WAIT),
             reraise=True,
         )
         return await again(self._search, query, k)

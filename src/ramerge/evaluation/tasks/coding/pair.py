@@ -7,6 +7,7 @@ are gone before either begins. Where it runs as root, the second one becomes a u
 import os
 import subprocess
 import sys
+from typing import Any
 
 _NOBODY = 65534
 
@@ -34,9 +35,9 @@ def taken(path: str) -> int:
     return held
 
 
-def started(program: int, **options: object) -> subprocess.Popen[bytes]:
+def started(program: int, **options: Any) -> subprocess.Popen[bytes]:
     """A process that runs a program."""
-    return subprocess.Popen([sys.executable, f"/proc/self/fd/{program}"], pass_fds=[program], **options)  # type: ignore[call-overload, no-any-return]
+    return subprocess.Popen([sys.executable, f"/proc/self/fd/{program}"], pass_fds=[program], **options)
 
 
 main()

@@ -84,7 +84,7 @@ def load() -> Bfcl:
             f"ramerge/tool: bfcl-eval cannot be imported ({type(error).__name__}: {error}); "
             f"install it and what it needs again: {_install()}"
         ) from error
-    modules.handler.eval = compute  # type: ignore[attr-defined]
+    vars(modules.handler)["eval"] = compute
     return modules
 
 
@@ -114,7 +114,7 @@ def _out_of_sight() -> dict[str, ModuleType]:
 
 def _stub() -> ModuleType:
     module = ModuleType(_STUBBED)
-    module.MODEL_CONFIG_MAPPING = {  # type: ignore[attr-defined]
+    vars(module)["MODEL_CONFIG_MAPPING"] = {
         PROMPTING: SimpleNamespace(underscore_to_dot=False),
         NATIVE: SimpleNamespace(underscore_to_dot=True),
     }
