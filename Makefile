@@ -55,11 +55,19 @@ sandbox:
 coverage: $(VENV)/.dev browser sandbox  ## run all tests but those that take minutes, and fail below the floor of pyproject.toml
 	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not thorough' --cov --cov-report=term
 
-lint: $(VENV)/.dev  ## style, types, who may import whom, workflows, and what services read of this repository
+# Prose in American spelling and in the words of the field: CONTRIBUTING.md, "Words". What is listed here is clean.
+# Not yet: ARCHITECTURE.md, CONTRIBUTING.md, docs/methods, src, tests, lab, benchmarks.
+WORDS := README.md SECURITY.md GOVERNANCE.md CODE_OF_CONDUCT.md CITATION.cff examples scripts .github changelog.d docs/reference \
+  docs/explanation docs/results $(filter-out docs/findings.md,$(wildcard docs/*.md)) \
+  $(filter-out docs/guides/evaluate.md,$(wildcard docs/guides/*.md))
+
+lint: $(VENV)/.dev  ## style, types, who may import whom, words, workflows, and what services read of this repository
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/codespell $(WORDS)
+	$(BIN)/python scripts/check_words.py $(WORDS)
 	$(BIN)/zizmor --quiet --offline --no-progress .
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml

@@ -1,6 +1,6 @@
 """Where merging stops scaling: a formula of bytes, processor time and collecting, with measured constants.
 
-`python -m benchmarks.scale` prints the tables of docs/scale.md; with `--write` it puts them into the page.
+`python -m benchmarks.scale` prints the tables of docs/explanation/scaling.md; `--write` puts them into the page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.timing import Spread, run, spread, tell
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
 
-PAGE = Path("docs/scale.md")
+PAGE = Path("docs/explanation/scaling.md")
 _BEGIN, _END = "<!-- tables: python -m benchmarks.scale --write -->", "<!-- end of tables -->"
 _BLOCK = 1 << 19
 _SMALL_BLOCK = 1 << 12
@@ -275,7 +275,7 @@ def tables(known: Constants, stored: Stored, cluster: Cluster = Cluster()) -> st
     text = (
         f"Predicted for nodes of {cluster.processors} processors that each reach the store with "
         f"{cluster.node / 1e9:g} GB/s, and a store of {cluster.store / 1e9:g} GB/s for all of them. *70B × 4* is a "
-        "base of 70B parameters and three agents. Beside each time stands what limits it: *link* is the way between "
+        "base of 70B parameters and three agents. Next to each time is what limits it: *link* is the way between "
         "the nodes and the store, *store* is the store itself. Real runs on one machine took "
         f"{_over(known, stored)} times what the same formula gives."
     )
@@ -305,7 +305,9 @@ def kept() -> str:
     return tables(constants(stored, load(huge.SECTION)[""]), stored)
 
 
-SECTION = Section("scale", "Constants of the formula in docs/scale.md", sized=False, measure=measure, render=render)
+SECTION = Section(
+    "scale", "Constants of the formula in docs/explanation/scaling.md", sized=False, measure=measure, render=render
+)
 
 if __name__ == "__main__":
     print(kept())

@@ -1,12 +1,9 @@
-"""The documentation's site: `make docs` builds it into build/docs. Nothing is fetched from the network."""
+"""The documentation's site: `make docs` builds it into build/docs. Building it fetches nothing from the network."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-
-from pygments.lexers.special import TextLexer
-from sphinx.highlighting import lexers
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).with_name("_ext")))
@@ -27,9 +24,14 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_click",
     "sphinx_copybutton",
+    "sphinxcontrib.mermaid",
     "ramerge_docs",
 ]
-lexers["mermaid"] = TextLexer()  # hosts of Markdown draw these diagrams, and the site shows their text
+myst_enable_extensions = ["dollarmath"]
+myst_fence_as_directive = [
+    "mermaid"
+]  # a reader's browser fetches what draws them; without a network it shows their text
+html_math_renderer = "mathml"  # of ramerge_docs: browsers typeset formulas themselves
 exclude_patterns = ["_ext"]
 highlight_language = "text"
 smartquotes = False  # `--base` must stay what one types

@@ -14,11 +14,13 @@ from urllib.parse import unquote, urlsplit
 
 from docs.tables import all_methods, kind_of, names_of
 from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import SphinxError
 from sphinx.util.docutils import SphinxDirective
+from sphinx.writers.html5 import HTML5Translator
 
 import ramerge
 
@@ -115,6 +117,21 @@ def public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, contents
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", f"ramerge.{name}", node, contents)
 
 
+# --- formulas -------------------------------------------------------------------------------------------------------
+
+
+def visit_inline_math(translator: HTML5Translator, node: nodes.math) -> None:
+    """Write a formula of a sentence as MathML, which browsers typeset without scripts."""
+    translator.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def visit_block_math(translator: HTML5Translator, node: nodes.math_block) -> None:
+    """Write a formula on lines of its own as MathML."""
+    translator.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>\n')
+    raise nodes.SkipNode
+
+
 # --- included files -------------------------------------------------------------------------------------------------
 
 _INCLUDE = re.compile(r"```\{include\} (\S+)\n")
@@ -192,6 +209,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls."""
     app.add_directive("public-names", PublicNamesDirective)
     app.add_directive("all-methods", AllMethodsDirective)
+    app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_block_math, None))
     app.connect("autodoc-process-signature", without_fields)
     app.connect("autodoc-process-docstring", escape_docstring, priority=400)
     app.connect("autodoc-process-docstring", hide_colons, priority=400)

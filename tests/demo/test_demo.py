@@ -112,4 +112,4 @@ def test_the_demo_says_how_sure_its_scores_are(monkeypatch: pytest.MonkeyPatch) 
     demo._say_scores({"base": Path("base")}, lines.append)
     printed = "200 prompts a task; one standard error is up to 3.5 points"
     assert scoring.EXAMPLES == 200 and printed in lines
-    assert f"\n{printed}\n" in (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert f"\n{printed}\n" in (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")

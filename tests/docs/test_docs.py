@@ -11,6 +11,8 @@ import re
 import runpy
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -30,6 +32,7 @@ from ramerge.analysis.parts import AgentPair, AgentPart
 from ramerge.analysis.results import Analysis
 from ramerge.calibration.record import FisherRecord
 from ramerge.cli.main import COMMANDS, cli
+from ramerge.cli.mergekit_flags import FLAGS
 from ramerge.demo import run as demo
 from ramerge.engine.record import AgentStatistics, Record
 from ramerge.methods.registry import METHODS
@@ -52,8 +55,10 @@ THEIRS = {
     "--max-model-len": "vLLM",
     "--dtype": "vLLM",
     "--port": "transformers",
+    "--save-hf": "slime",
     "--write": "benchmarks",
     "--help": "every command",
+    **dict.fromkeys(FLAGS, "mergekit"),
 }
 
 
@@ -284,12 +289,13 @@ def test_every_figure_of_an_agent_is_described() -> None:
             assert f"`{key}`" in text, key
 
 
-def test_the_table_of_the_readme_is_that_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_the_tutorial_is_that_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda _name: None)  # scores take half a minute
     said: list[str] = []
     demo.run(None, said.append)
     lines = [line for text in said for line in text.splitlines()]
-    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("```text\n")[2].partition("\n\n")[0]
+    page = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    table = page[page.index("agent     density") :].partition("\n\n")[0]
     assert len(table.splitlines()) == 4
     assert [line for line in table.splitlines() if line not in lines] == []
 
@@ -336,3 +342,25 @@ def test_a_table_is_written_between_its_comments_and_nothing_else_changes() -> N
     assert "| `density` | `0.2` |" in now and "stale" not in now
     assert tables.page(stale) == now == tables.page(now)
     assert now.startswith("before\n<!--") and now.endswith("\n\n<!-- end -->\nafter\n")
+
+
+def test_flags_of_mergekit_have_their_row() -> None:
+    text = (DOCS / "guides" / "mergekit.md").read_text(encoding="utf-8")
+    rows = "".join(re.findall(r"^\| (`--.*?) \|", text, re.MULTILINE))
+    assert set(re.findall(r"`(--[a-z-]+)`", rows)) == FLAGS.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("the file beside it", ["beside"]),
+        ("besides", []),
+        ("`beside` and\n```sh\nbeside\n```\n", []),
+        ("Coins", ["Coins"]),
+    ],
+)
+def test_words_that_readers_would_not_search_for(text: str, found: list[str], tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(text)
+    check = [sys.executable, str(ROOT / "scripts" / "check_words.py"), str(tmp_path)]
+    ran = subprocess.run(check, capture_output=True, text=True)
+    assert (ran.returncode, re.findall(r": '(.*?)'; write", ran.stderr)) == (int(bool(found)), found)

@@ -15,7 +15,7 @@ import ramerge
 from ramerge.engine.executors.threads import ThreadExecutor
 from tests.checkpoints import recipe, write_simple
 
-PAGE = Path(__file__).parents[2] / "docs" / "life-of-a-block.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "life-of-a-block.md"
 MOST = 17
 
 

@@ -102,7 +102,7 @@ ADVICE = (
 )
 
 
-ORDERED = 'docs/guides/precision.md, "Agents in float32", says what to do, in order'
+ORDERED = "docs/guides/merge-float32.md lists what to do, in order"
 """Where all warnings about agents in float32 point."""
 
 
