@@ -282,7 +282,7 @@ def _split_kernel(width: int, planes: int) -> Any:
     return _kernel(f"split_{planes}", _SPLIT, width, "wp", escaped=escaped, split=stored, **constants)
 
 
-def _kernel(name: str, template: str, width: int, takes: str, **parts: str | list[str]) -> Any:
+def _kernel(name: str, template: str, width: int, takes: str, /, **parts: str | list[str]) -> Any:
     """A loop for words of `width` bytes; `takes` has a letter for each argument: words, bitmap, plain bytes, number."""
     kinds = {"w": f"u{8 * width}[]", "b": "u64[]", "p": "u8[]", "n": "u64"}
     name = f"{name}_{8 * width}"

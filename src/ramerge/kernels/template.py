@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def filled(template: str, **parts: str | float | Sequence[str]) -> str:
+def filled(template: str, /, **parts: str | float | Sequence[str]) -> str:
     """A template with values for `{name}`: a line that is nothing else becomes lines at its indent, or none.
 
     Args:
