@@ -33,8 +33,8 @@ from ramerge.foundation.extras import install
 from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
 from ramerge.options import Options
-from ramerge.output.targets import path_of, problems_of
 from ramerge.output.staging import build_local, tidy
+from ramerge.output.targets import path_of, problems_of
 from ramerge.output.write import Shard, Writer
 from ramerge.storage.models import FoundModel, on_this_machine, resolve
 from ramerge.tensors.checkpoint import Checkpoint

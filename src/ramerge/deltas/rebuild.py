@@ -46,7 +46,9 @@ class _Blocks:
     offset: int
 
 
-def write_agent(agent: Checkpoint, staging: StagingDir, *, workers: int | None = None, listen: Listener = silence) -> Index:
+def write_agent(
+    agent: Checkpoint, staging: StagingDir, *, workers: int | None = None, listen: Listener = silence
+) -> Index:
     """Write the files of the agent that a delta gives, byte-identical."""
     if agent.delta is None:
         raise CheckpointError(f"{agent.directory}: is no delta")

@@ -29,12 +29,12 @@ from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.text import without_secrets
 from ramerge.options import Options
 from ramerge.output import remote_output
-from ramerge.output.targets import OutputTarget, output_target, problems_of
 from ramerge.output.remote_output import build_output
 from ramerge.output.staging import tidy
+from ramerge.output.targets import OutputTarget, output_target, problems_of
 from ramerge.planning.resources import ResourceLimits, read_limits
-from ramerge.storage.models import FoundModel, resolve
 from ramerge.storage.location import Location
+from ramerge.storage.models import FoundModel, resolve
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.reader import threads_for
 
