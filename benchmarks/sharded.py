@@ -116,12 +116,12 @@ def _floor(files: list[Path], size: int, out: Path) -> list[str]:
 
 def _lost(shards: Family) -> dict[str, float]:
     """The share of changed elements that each agent loses in bfloat16, as `ramerge analyze` has it."""
-    page = shards.base.with_name("narrowing.json")
+    page = shards.base.with_name("precision_loss.json")
     command = [*merging.analysis(shards, len(shards.agents)), "--json", str(page)]
     run(command)
-    narrowing = json.loads(page.read_text())["narrowing"]
+    precision_loss = json.loads(page.read_text())["precision_loss"]
     page.unlink()
-    return {name: values["changed_lost_share"] for name, values in narrowing.items()}
+    return {name: values["changed_lost_share"] for name, values in precision_loss.items()}
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------

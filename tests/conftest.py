@@ -36,7 +36,7 @@ FULL_PATHS = {
     "tests/formats/test_megatron.py": "torch",
     "tests/formats/test_pickled.py": "torch",
     "tests/conformance/test_executors.py": "Ray",
-    "tests/selection/test_serving.py": "aiohttp",
+    "tests/selection/test_serving.py": "httpx",
     "tests/storage/test_hub.py": "a stand-in of the hub",
     "tests/storage/test_hub_outputs.py": "a stand-in of the hub",
     "tests/evaluation": "clients of models, checkers, the sandbox",

@@ -1,6 +1,6 @@
+from .analysis.analyze import analyze
 from .analysis.recommend import Recommendation, recommend
 from .analysis.results import Analysis
-from .analysis.run import analyze
 from .api import Plan, SweepPlan, clean, convert, merge, plan, read_recipe, sweep
 from .calibration.estimate import fisher
 from .calibration.record import FisherRecord, FisherSettings

@@ -1,4 +1,4 @@
-"""The functions that users call: `plan`, `merge`, `sweep`, `convert` and `clean`; `analyze` is in `analysis.run`."""
+"""The functions that users call: `plan`, `merge`, `sweep`, `convert` and `clean`; `analyze` is in `analysis`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.analysis.analyze import analyze, plan_analysis
+from ramerge.analysis.analyze import carry_out, plan_analysis
 from ramerge.analysis.parts import EXPONENTS, ULPS
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.analysis.task_vector_statistics import Tally
@@ -100,12 +100,14 @@ def _fates(tau: NDArray, d: NDArray, moved: NDArray) -> list[int]:
 
 def tally_of(folder: Path, names: Sequence[str], threads: int = 2, block: int | None = None) -> dict[str, Tally]:
     """What is counted of each tensor, in blocks of so many elements."""
-    plan, anatomy = plan_analysis(open_recipe(recipe(folder, names, "ram")), epsilons=EPSILONS, threads=threads)
+    plan, statistics = plan_analysis(
+        open_recipe(recipe(folder, names, "ram")), EPSILONS, ramerge.Options(threads=threads)
+    )
     assert not plan.problems
     if block is not None:
         plan = replace(plan, resources=replace(plan.resources, block_elements=block))
-    known = observe(plan, (anatomy,), ThreadExecutor(threads)).results
-    return {tensor.name: known[anatomy, tensor.part("tensor")] for tensor in plan.tensors if tensor.merged}
+    known = observe(plan, (statistics,), ThreadExecutor(threads)).results
+    return {tensor.name: known[statistics, tensor.part("tensor")] for tensor in plan.tensors if tensor.merged}
 
 
 # A kernel takes five seconds to compile, for each format and number of agents.
@@ -324,8 +326,8 @@ def test_roles(name: str, layer: int | None, role: str) -> None:
 
 
 def test_a_plan_can_be_kept_and_carried_out(tmp_path: Path) -> None:
-    plan, anatomy = plan_analysis(open_recipe(recipe(tmp_path, write_simple(tmp_path))))
-    found = analyze(plan, anatomy, ThreadExecutor(1))
+    plan, statistics = plan_analysis(open_recipe(recipe(tmp_path, write_simple(tmp_path))))
+    found = carry_out(plan, statistics, ThreadExecutor(1))
     assert found.peak_memory_bytes > 0 and found.bytes_read == plan.bytes_read
 
 

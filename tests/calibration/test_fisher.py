@@ -679,7 +679,7 @@ def _integers(tensors: dict[str, Any]) -> None:
         (_raise_norm, WeightsError, ["line 1: its squared gradient is NaN or Inf in 'lm_head.weight'"]),
         (_extra, CheckpointError, ["'model.adapter.weight' has no counterpart", "'model.other.weight' has no"]),
         (_headless, CheckpointError, ["lacks lm_head.weight"]),
-        (_float8, CheckpointError, ["quantised weights (tensors of dtype F8_E4M3)"]),
+        (_float8, CheckpointError, ["quantized weights (tensors of dtype F8_E4M3)"]),
         (_integers, CheckpointError, ["no floating-point tensors"]),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import ramerge
-from ramerge.deltas import codec, collect, layout, make, patched, patches, progress, spool, write
+from ramerge.deltas import codec, collect, layout, make, patched, patches, spool, write
 from ramerge.deltas import rebuild as apply_module
 from ramerge.deltas.trainers import convert
 from ramerge.formats.open import open_checkpoint
@@ -21,7 +21,7 @@ def blocks_of_elements(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     In all modules that know the size: one that is first imported meanwhile would keep the small one for ever.
     """
-    for module in (codec, collect, layout, progress, spool, write, patched, make, apply_module, convert, patches):
+    for module in (codec, collect, layout, spool, write, patched, make, apply_module, convert, patches):
         monkeypatch.setattr(module, "BLOCK", size)
 
 

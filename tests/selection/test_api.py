@@ -77,6 +77,8 @@ def test_a_function_that_throws_fails_its_point_only(tmp_path: Path) -> None:
         ({"space": {"parameters": {"q": [1, 2]}}}, "parameters.q: unknown parameter"),
         ({"space": {"dtype": {"from": 0, "to": 1}}}, "dtype"),
         ({"vary": VARY, "objectives": ["=min"]}, "must be NAME"),
+        ({"vary": VARY, "objectives": ["worst:tool=0"]}, "must be worst:NAME=SCORE"),
+        ({"vary": VARY, "objectives": ["worst:tool"]}, "must be worst:NAME=SCORE"),
         ({"vary": VARY, "server": ramerge.ModelServer("vllm")}, "the score is a function"),
         ({"vary": "parameters.r=0"}, "vary: must be a mapping from keys to lists of values, not 'parameters.r=0'"),
         ({"vary": {"parameters.r": 0.1}}, "vary: must be a mapping from keys to lists"),
@@ -146,6 +148,12 @@ def test_a_range_with_whole_ends_holds_all_numbers_between(tmp_path: Path) -> No
     seeds = {"method": ["dare"], "parameters": {"seed": {"from": 1, "to": 3}}}
     counted = ramerge.search(RECIPE, tmp_path / "seeds", by_items, space=seeds, trials=9, html=False)
     assert sorted(point.point["parameters.seed"] for point in counted.points) == [1, 2, 3]
+
+
+def test_the_worst_retention_is_named_with_the_scores_of_the_specialists(tmp_path: Path) -> None:
+    found = ramerge.search(RECIPE, tmp_path / "out", by_items, vary=VARY, objectives=["worst:tool=0.5"], html=False)
+    assert found.to_dict()["objectives"] == ({"name": "worst", "lower": False, "specialists": {"tool": 0.5}},)
+    assert all(point.objectives[0].value == pytest.approx(point.scores["tool"] / 0.5) for point in found.points)
 
 
 def test_an_objective_that_is_no_figure_ends_the_search_at_once(tmp_path: Path) -> None:

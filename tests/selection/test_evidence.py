@@ -28,6 +28,20 @@ def test_the_mean_of_figures_has_the_interval_of_independent_items() -> None:
     assert found.high == pytest.approx(found.value + 1.96 * error, abs=0.006)
 
 
+def test_the_worst_retention_is_the_smallest_score_over_its_specialists() -> None:
+    worst = Objective("worst", specialists={"a": 0.8, "b": 0.3})
+    ours, theirs = scores(a=coin(1, 0.4), b=coin(2, 0.4), c=coin(3, 0.1)), scores(a=coin(1, 0.6), b=coin(2, 0.3))
+    found = evidence.estimate(worst, ours)
+    assert found.value == pytest.approx(coin(1, 0.4).mean() / 0.8)
+    assert found.low < found.value < found.high
+    assert Objective("worst").value(ours) == pytest.approx(coin(3, 0.1).mean())
+    apart = evidence.difference(worst, ours, theirs)
+    assert apart.value == pytest.approx(found.value - worst.value(theirs))
+    assert apart.low < apart.value < apart.high < 0
+    with pytest.raises(ScoreFailedError, match="unknown objective 'b'"):
+        worst.value(scores(a=coin(1, 0.4)))
+
+
 def test_pairing_tells_apart_what_intervals_do_not() -> None:
     right = coin(3, 0.5)
     worse = right.copy()

@@ -71,7 +71,7 @@ def test_a_grid_is_tried_point_by_point_and_its_best_is_kept(tmp_path: Path) -> 
     assert weights[0] == weights[1]
     written = json.loads((tmp_path / "out" / "search.json").read_text())
     assert written["best"] == result.best and len(written["points"]) == 4
-    assert any("cannot be told" in line or "best: point" in line for line in summary(result, tmp_path / "out"))
+    assert any("cannot be distinguished" in line or "best: point" in line for line in summary(result, tmp_path / "out"))
 
 
 def test_a_search_that_is_done_does_nothing_again_and_can_be_extended(tmp_path: Path) -> None:
@@ -289,6 +289,20 @@ def test_several_objectives_give_a_front(tmp_path: Path) -> None:
         found(tmp_path / "wrong", space, Fake(returns), objectives=(Objective("goood"),))
 
 
+@pytest.mark.parametrize(
+    ("objective", "best"),
+    [(Objective(), 0.1), (Objective("worst"), 0.2), (Objective("worst", specialists={"a": 9.0, "b": 0.9}), 0.3)],
+    ids=["the mean", "the worst figure", "the worst retention"],
+)
+def test_the_worst_task_may_decide(objective: Objective, best: float, tmp_path: Path) -> None:
+    def returns(model: Path, _: Split) -> Any:
+        r = fingerprint(model)["parameters"].get("r", 0.2)
+        return {0.1: {"a": 0.9, "b": 0.1}, 0.2: {"a": 0.4, "b": 0.3}, 0.3: {"a": 0.6, "b": 0.2}}[r]
+
+    result = found(tmp_path / "out", Space(("ram+",), (R,)), Fake(returns), objectives=(objective,))
+    assert result.winner.point["parameters.r"] == best
+
+
 def test_figures_hold_the_points_and_compile(tmp_path: Path) -> None:
     """`search.report.charts`: a figure for each thing to see; Vega-Lite accepts it, with the rows that it has."""
     if not can_render():
@@ -396,7 +410,7 @@ def test_killed_and_interrupted_searches_go_on(written: Path) -> None:
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
         assert process.returncode == (-9 if number == signal.SIGKILL else 130), said
-    assert "what was scored is kept in out, and the same command goes on from there" in said
+    assert "what was scored is kept in out, and the same command resumes from there" in said
     done = command(*words, "--no-html", cwd=written)
     assert done.returncode == 0, done.stderr
     result = json.loads((written / "out" / "search.json").read_text())

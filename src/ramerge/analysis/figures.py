@@ -11,13 +11,7 @@ _EFFECTIVE = ("effective_lambda", "effective_error", "nominal_lambda")
 
 
 def agent_figures(agent: Mapping[str, Any], method: str, rounding: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """One agent's figures, by the heading of their column.
-
-    Args:
-        agent: the values of an `AgentPart`.
-        method: the recipe's.
-        rounding: what rounding to the output's dtype does to each agent, by name; empty if that was not counted.
-    """
+    """One agent's figures, by the heading of their column."""
     figures = {
         "agent": agent["name"],
         "density": percent(agent["density"]),

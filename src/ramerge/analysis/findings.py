@@ -34,12 +34,10 @@ class _FindingFigures:
 
     @cached_property
     def still(self) -> list[str]:
-        """Agents that moved nothing."""
         return [agent.name for agent in self.model.agents if not agent.active]
 
     @cached_property
     def dense(self) -> list[str]:
-        """Agents that moved half of the model and more."""
         return [agent.name for agent in self.agents if agent.density >= _SPARSE]
 
     @cached_property
@@ -52,13 +50,12 @@ class _FindingFigures:
 
     @cached_property
     def pairs(self) -> list[AgentPair]:
-        """Pairs of agents that moved anything."""
         names = [agent.name for agent in self.agents]
         return [pair for pair in self.model.pairs if set(pair.agents) <= set(names)]
 
     @cached_property
-    def telling(self) -> AgentPair | None:
-        """The most alike of those pairs whose places can be told from chance.
+    def distinct(self) -> AgentPair | None:
+        """The most alike of those pairs whose places differ from chance.
 
         A pair shares at most min(a, b) of densities a and b where chance gives a * b, so never more than 1 / max(a, b)
         times that.
@@ -73,17 +70,14 @@ class _FindingFigures:
 
     @cached_property
     def times(self) -> float:
-        """How many times what chance would give the telling pair shares."""
-        return _times(self.telling) if self.telling else 1.0
+        return _times(self.distinct) if self.distinct else 1.0
 
     @cached_property
     def alike(self) -> str:
-        """The names of the telling pair."""
-        return enumerated(self.telling.agents) if self.telling else ""
+        return enumerated(self.distinct.agents) if self.distinct else ""
 
     @cached_property
     def cosine(self) -> float:
-        """The largest of all pairs."""
         return max(pair.cosine for pair in self.pairs)
 
     def left(self, merge: str) -> float:
@@ -116,11 +110,11 @@ _SPARSITY: tuple[Row, ...] = (
 )
 _CHANCE: tuple[Row, ...] = (
     (
-        lambda f: f.telling is None and f.cosine >= 0.5,
+        lambda f: f.distinct is None and f.cosine >= 0.5,
         "The overlap is what chance would give; some agents move in much the same direction.",
     ),
     (
-        lambda f: f.telling is None,
+        lambda f: f.distinct is None,
         "The overlap is what chance would give; the agents move in different directions.",
     ),
     (lambda f: f.times > _ALIKE, "{f.alike} share {f.times:.1f} times as many places as chance would give."),
@@ -146,13 +140,7 @@ _OWN: tuple[tuple[float, str], ...] = (
 
 
 def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -> tuple[Finding, ...]:
-    """Sparsity, overlap, and what averaging would cost; what merges leave is told as the output's dtype holds it.
-
-    Args:
-        model: the whole model.
-        dtype: of the output.
-        adapters: the names of agents that are LoRA adapters.
-    """
+    """Sparsity, overlap, and what averaging would cost; what merges leave is measured in the output's dtype."""
     figures = _FindingFigures(model)
     if not model.elements or not figures.agents:
         return (
@@ -164,12 +152,7 @@ def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -
 
 
 def finding_of_broken(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tuple[Finding, ...]:
-    """What takes the place of all findings where so many numbers are NaN or Inf that figures say nothing; else empty.
-
-    Args:
-        model: the whole model.
-        non_finite: how many values of each input are NaN or Inf.
-    """
+    """Replaces all findings where so many numbers are NaN or Inf that figures mean nothing; else empty."""
     broken = {label: count for label, count in non_finite.items() if count >= _BROKEN * model.elements}
     if not broken:
         return ()
@@ -224,7 +207,7 @@ def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | No
         text,
         "A low-rank product moves every element of the matrices that it changes; only steps below epsilon are not "
         f"counted: density {_each(found, lambda agent: agent.density)}. The paper measures sparse updates of full "
-        "training with RL (section 3.2). Of dense ones, rho = shared / unique (equation 2) tells which matrices they "
+        "training with RL (section 3.2). Of dense ones, rho = shared / unique (equation 2) shows which matrices they "
         f"have in common, and not what their tasks have: rho {rho}, for which RAM+ has lambda {lambdas} (equation 6).",
     )
 
@@ -233,7 +216,7 @@ def _overlap(figures: _FindingFigures) -> Finding:
     if len(figures.agents) == 1:
         return Finding("With a single agent nothing is shared.", "Every element that it moved is its own.")
     text = f"{_own(figures.agents)} {_said(_CHANCE, figures)}"
-    pair = figures.telling or max(figures.pairs, key=lambda pair: pair.cosine)
+    pair = figures.distinct or max(figures.pairs, key=lambda pair: pair.cosine)
     both, expected = (count / figures.model.elements for count in (pair.both, pair.expected))
     return Finding(
         text,

@@ -13,11 +13,7 @@ from ramerge.storage.delta_index import COMPANIONS
 
 
 def open_finished(out: Path) -> tuple[Path, Record]:
-    """The path of the resolved recipe, and the record; of a merge that was written as a delta, too.
-
-    Raises:
-        RecipeError: no merge of ramerge's is there.
-    """
+    """The path of the resolved recipe, and the record; of a merge that was written as a delta, too."""
     recipe, record, packed = out / "ramerge.yaml", out / "ramerge.json", out / COMPANIONS / "ramerge.yaml"
     if not recipe.is_file() and packed.is_file():
         recipe = packed
@@ -31,7 +27,7 @@ def open_finished(out: Path) -> tuple[Path, Record]:
 
 
 def with_differences(analysis: Analysis, record: Record) -> Analysis:
-    """The analysis, with a note for every agent that is not what was merged, as far as the record can tell."""
+    """The analysis, with a note for every agent that is not what was merged, as far as the record shows."""
     merged = {agent.name: agent.values.get("active") for agent in record.agents.values()}
     changed = [
         f"{agent.name} is not what was merged: it moved {agent.active:,} elements, then {merged[agent.name]:,}"

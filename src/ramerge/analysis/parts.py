@@ -19,7 +19,7 @@ EXPONENTS = (None, *range(LEAST_EXPONENT, LEAST_EXPONENT + EXPONENT_BINS - 1))
 ULPS = (None, *range(LEAST_ULP, LEAST_ULP + ULP_BINS - 1))
 
 
-# JSON knows no infinity and no NaN, both are null there: of ratios infinity, of other figures NaN.
+# JSON has no infinity and no NaN, both are null there: of ratios infinity, of other figures NaN.
 Figure: TypeAlias = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 Ratio: TypeAlias = Annotated[float, BeforeValidator(lambda value: math.inf if value is None else value)]
 
@@ -75,8 +75,8 @@ class AgentPart:
         by_epsilon: the same at other thresholds, from the largest.
         exponents: elements by |tau|; bins as `EXPONENTS`.
         ulps: elements by |tau| in units of the base's last place in the output's dtype; bins as `ULPS`.
-        fates: what is left of it by RAM (`ram`), by the mean of all task vectors (`average`), and by the merge that was
-            asked for (`merge`).
+        fates: what is left of it by RAM (`ram`), by the mean of all task vectors (`average`), and by the requested
+            merge (`merge`).
     """
 
     name: str
@@ -139,10 +139,9 @@ class AnalyzedPart:
 
 
 @dataclass(frozen=True)
-class TensorPart:
-    """One tensor: `part`, and where it stands; layer None outside of layers."""
+class TensorPart(AnalyzedPart):
+    """One tensor, and where it stands; layer None outside of layers."""
 
-    part: AnalyzedPart
     shape: tuple[int, ...]
     dtype: str
     layer: int | None

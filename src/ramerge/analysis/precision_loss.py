@@ -20,26 +20,25 @@ _WIDE = ("F32", "F64")
 
 
 @dataclass(frozen=True)
-class Narrowing(Statistic):
+class PrecisionLoss(Statistic):
     """Of each agent in float32 or float64: what of its task vector rounding to bfloat16 would put to 0.
 
-    Its result is an object array of shape (N, 6): counts as `COUNTS`, and sums of squares as `SUMS`.
+    Its result is int64: for each agent counts as `COUNTS`, and limbs of sums of squares as `SUMS`. Limbs are kept,
+    because parts of a model are added up.
 
     Attributes:
         agents: how many the recipe has.
         epsilon: an element has moved where |tau| > epsilon; in units of what `after` measures of each agent, if that
-            must be known first.
+            must be counted first.
     """
 
     agents: int = field(kw_only=True)
     epsilon: float = 1e-5
 
     def blank(self, agents: int) -> Counts:
-        """int64: for each agent the counts, and limbs of the sums."""
         return np.zeros((self.agents, len(COUNTS) + len(SUMS) * fixed.LIMBS), np.int64)
 
     def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
-        """See `Statistic.count`."""
         epsilons = thresholds(self.epsilon, known)
         epsilons *= self.agents // len(epsilons)
         wide = [t for t in range(self.agents) if piece.formats[1 + t] in _WIDE]
@@ -55,17 +54,11 @@ class Narrowing(Statistic):
         return piece.compare(observe) if wide else False
 
     def finish(self, total: Counts, elements: int, known: Any) -> Counts:
-        """See `Statistic.finish`; limbs are kept, because parts of a model are added up."""
         return total.copy()
 
 
-def narrowed(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The figures of each agent that has elements in float32 or float64: counts, and shares that are lost.
-
-    Args:
-        totals: results of `Narrowing`, which are added up.
-        agents: their names.
-    """
+def losses_of(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The figures of each agent that has elements in float32 or float64: counts, and shares that are lost."""
     total = sum(totals[1:], totals[0].copy()) if totals else np.zeros((len(agents), 0), np.int64)
     found = {}
     for name, row in zip(agents, total, strict=True):
@@ -82,12 +75,7 @@ def narrowed(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict[
 
 
 def finding_of(figures: Mapping[str, Mapping[str, float]], threshold: str) -> list[Finding]:
-    """A sentence on what conversion to bfloat16 would lose; nothing without wider agents.
-
-    Args:
-        figures: of `narrowed`.
-        threshold: what an element must have moved by, in words.
-    """
+    """A sentence on what conversion to bfloat16 would lose; nothing without wider agents."""
     if not figures:
         return []
 

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from typing import Any, overload
 
+from ramerge.analysis.analyze import analyze
 from ramerge.analysis.results import Analysis
-from ramerge.analysis.run import analyze
 from ramerge.engine.warn import AboutMethod
 from ramerge.foundation.errors import PlanError
 from ramerge.foundation.events import Listener
@@ -63,7 +63,7 @@ class Recommendation:
         situation: `copies`, `dense`, `pair` (two sparse agents) or `sparse` (more of them).
         method, parameters: as in a recipe.
         rounding: `stochastic` where rounding to nearest would erase much; None where the recipe's is as good.
-        tuned: other values of its parameters to compare with; empty where the lab knows of none that are better.
+        tuned: other values of its parameters to compare with; empty where the lab has measured none that are better.
         compare: methods to compare with.
         equals: why those count as equally good, in one sentence; None where the evidence is not divided.
         reasons: sentences, from the counts.
@@ -115,18 +115,13 @@ class Recommendation:
 
 
 def situation(densities: Iterable[float], cosines: Iterable[float]) -> str:
-    """Which of the four situations agents are in.
-
-    Args:
-        densities: of the agents' task vectors, 0 to 1.
-        cosines: between pairs of them.
-    """
-    known = list(densities)
+    """Which of the four situations agents are in."""
+    shares = list(densities)
     if max(cosines, default=0.0) > _COPIES_FROM:
         return COPIES
-    if known and sum(known) / len(known) >= _DENSE_FROM:
+    if shares and sum(shares) / len(shares) >= _DENSE_FROM:
         return DENSE
-    return PAIR if len(known) == 2 else SPARSE
+    return PAIR if len(shares) == 2 else SPARSE
 
 
 @overload
@@ -173,7 +168,7 @@ def recommend(
         tuned=dict(known["tuned"]["parameters"]) if known and known["tuned"] else {},
         compare=compare,
         equals=_equals(known, measured) if known and known["divided"] else None,
-        reasons=(f"{_WORDS[found]}: {_told(densities, analysis, found)}", *why),
+        reasons=(f"{_WORDS[found]}: {_grounds(densities, analysis, found)}", *why),
         evidence=_evidence(known, advice) if known else (),
         check=_check(known, advice) if known else None,
         real=_real(known) if known and known["real"] else None,
@@ -182,7 +177,7 @@ def recommend(
     )
 
 
-def _told(densities: dict[str, float], analysis: Analysis, found: str) -> str:
+def _grounds(densities: dict[str, float], analysis: Analysis, found: str) -> str:
     if found == COPIES:
         pair = max(analysis.model.pairs, key=lambda one: one.cosine)
         return f"the cosine of {' and '.join(pair.agents)} is {pair.cosine:.2f}"
@@ -190,7 +185,6 @@ def _told(densities: dict[str, float], analysis: Analysis, found: str) -> str:
 
 
 def _rounding(analysis: Analysis) -> tuple[str | None, list[str]]:
-    """How to round, and why."""
     erased = [float(values["erased_share"] or 0) for values in analysis.rounding.values()]
     if not erased or max(erased) < _ERASED_FROM:
         return None, []
@@ -214,7 +208,6 @@ def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _longer(known: dict[str, Any]) -> str:
-    """What the same method scores with other parameters."""
     return (
         f"over these tiny agents {' '.join(_assigned(known['tuned']['parameters']))} is better "
         f"({known['tuned']['mean']:.1f} % instead of {known['mean']:.1f} %, RAM+ {known['ram+']:.1f} %): compare with "
@@ -223,7 +216,6 @@ def _longer(known: dict[str, Any]) -> str:
 
 
 def _equals(known: dict[str, Any], compare: Sequence[str]) -> str:
-    """Why other methods count as equally good."""
     return (
         f"{' and '.join(compare)} count as equally good, because the evidence is divided: {known['method']} is the "
         f"best on the real agents, {known['best']} on the tiny ones, and published tables of RL agents are divided too "
@@ -232,7 +224,6 @@ def _equals(known: dict[str, Any], compare: Sequence[str]) -> str:
 
 
 def _check(known: dict[str, Any], advice: dict[str, Any]) -> str:
-    """How often the choice was wrong on a training that it had not seen."""
     margin, times = advice["margin"], known["trainings"]
     return (
         f"one training of the {known['deciding']} agents was left out and the choice made again, {times} times; in "
@@ -242,7 +233,6 @@ def _check(known: dict[str, Any], advice: dict[str, Any]) -> str:
 
 
 def _scored(setting: dict[str, Any], known: dict[str, Any]) -> str:
-    """What one setting says."""
     own = " ".join((known["method"], *_assigned(known["parameters"])))
     best = "" if known["best"] == own else f", the best of all ({known['best']}) {setting['best']:.1f} %"
     return (
@@ -252,7 +242,6 @@ def _scored(setting: dict[str, Any], known: dict[str, Any]) -> str:
 
 
 def _real(known: dict[str, Any]) -> tuple[str, str]:
-    """Whether real agents speak for or against it, and what they scored."""
     real = known["real"]
     scores = real["scores"]
     value, low, high = real["difference"]
@@ -293,13 +282,7 @@ def _unknown(
 
 
 def summary(found: Recommendation, inputs: Sequence[str], left_out: Sequence[str] = ()) -> list[str]:
-    """Lines of text.
-
-    Args:
-        found: the recommendation.
-        inputs: the words of a command that name the recipe, or base and agents.
-        left_out: keys of the recipe that these words leave out.
-    """
+    """Lines of text."""
     words = [*inputs, "--method", found.method]
     for assigned in _assigned(found.parameters):
         words += ["--set", f"parameters.{assigned}"]

@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator
+from typing import Any
 
 from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, Finding, TensorPart
 from ramerge.analysis.roles import ROLES
@@ -23,14 +21,6 @@ SCHEMA = "ramerge.analysis/1"
 """Name and version of the JSON; the version grows when a key changes its meaning or goes away."""
 
 _LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
-
-
-def _tensor(values: Any) -> Any:
-    """A tensor's plain values, with the figures of its part apart."""
-    if not isinstance(values, Mapping):
-        return values
-    own = {key: values[key] for key in ("shape", "dtype", "layer", "role") if key in values}
-    return own | {"part": {key: value for key, value in values.items() if key not in own}}
 
 
 @dataclass(frozen=True)
@@ -50,13 +40,12 @@ class Analysis:
         dtype: of the output of a merge, full name, or `mixed`. All that is said of merges is of merges in this dtype.
         rounding: for each agent what rounding does to its updates in that merge, as its record would have it:
             `updates`, `erased`, `erased_share` and the figures of a sample; empty where rounding loses nothing.
-        narrowing: for each agent in float32 or float64: what storing it in bfloat16 would lose, as
-            `analysis.narrowing.narrowed` has it.
+        precision_loss: for each agent in float32 or float64: what storing it in bfloat16 would lose.
         model, layers, roles, tensors: the same figures of the whole and of its parts.
         findings: three sentences, and a fourth about float32 and float64 agents.
         notes: what the plan noted.
-        warnings: what probably is not what was wanted.
-        recipe: what was analysed, as plain values.
+        warnings: what is probably not intended.
+        recipe: what was analyzed, as plain values.
         bytes_read: bytes of weights read.
         seconds: wall time.
         peak_memory_bytes: the process's largest resident memory.
@@ -81,7 +70,7 @@ class Analysis:
     model: AnalyzedPart
     layers: tuple[AnalyzedPart, ...]
     roles: tuple[AnalyzedPart, ...]
-    tensors: tuple[Annotated[TensorPart, BeforeValidator(_tensor)], ...]
+    tensors: tuple[TensorPart, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -89,7 +78,7 @@ class Analysis:
     bytes_read: int
     seconds: float
     peak_memory_bytes: int
-    narrowing: Mapping[str, Mapping[str, int | float]] = field(default_factory=dict)
+    precision_loss: Mapping[str, Mapping[str, int | float]] = field(default_factory=dict)
     relative_epsilon: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
@@ -101,11 +90,6 @@ class Analysis:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `--json`. What is infinite or no number is null."""
         values = {"schema": SCHEMA, "bins": {"exponents": list(EXPONENTS), "ulps": list(ULPS)}, **asdict(self)}
-        values["tensors"] = [
-            {"shape": tensor.shape, "dtype": tensor.dtype, "layer": tensor.layer, "role": tensor.role}
-            | asdict(tensor.part)
-            for tensor in self.tensors
-        ]
         plain: dict[str, Any] = _finite(values)
         return plain
 
@@ -115,14 +99,8 @@ class Analysis:
 
     def tables(self) -> dict[str, list[Row]]:
         """The tables of `--csv` as lists of rows, by name."""
-        layers_and_roles = [("layer", part) for part in self.layers] + [("role", part) for part in self.roles]
-        return rows(
-            [
-                ("model", self.model, None, None),
-                *((kind, part, None, None) for kind, part in layers_and_roles),
-                *(("tensor", tensor.part, tensor.layer, tensor.role) for tensor in self.tensors),
-            ]
-        )
+        parts = {"model": (self.model,), "layer": self.layers, "role": self.roles, "tensor": self.tensors}
+        return rows(parts)
 
     def frame(self) -> Any:
         """The figures of the whole model as a pandas data frame, a row for each agent.
@@ -130,7 +108,7 @@ class Analysis:
         Raises:
             RecipeError: pandas is not installed.
         """
-        return frame(rows([("model", self.model, None, None)])["agents"])
+        return frame(rows({"model": (self.model,)})["agents"])
 
     def frames(self) -> dict[str, Any]:
         """The tables of `--csv` as pandas data frames, by name.
@@ -142,11 +120,7 @@ class Analysis:
 
 
 def read_analysis(path: Path) -> Analysis:
-    """The analysis in a file that `--json` wrote.
-
-    Raises:
-        RecipeError: it cannot be read, is something else, or of another version.
-    """
+    """The analysis in a file that `--json` wrote."""
     return read_model(path, Analysis, _LIMITS, "analysis", _checked)
 
 

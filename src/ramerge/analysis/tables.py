@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart
+from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, TensorPart
 from ramerge.foundation.text import csv_cell
 from ramerge.kernels.task_vector_statistics import FATES
 
@@ -18,14 +18,11 @@ NAMES = ("agents", "sharing", "epsilons", "fates", "pairs", "exponents", "ulps")
 """The tables. Each has the columns `kind` (model, layer, role, tensor) and `part` first."""
 
 
-def rows(parts: Iterable[tuple[str, AnalyzedPart, int | None, str | None]]) -> dict[str, list[Row]]:
-    """All tables as lists of rows. Histograms and thresholds are of the model, layers and roles, not of tensors.
-
-    Args:
-        parts: of each part its kind, its figures, and of a tensor its layer and role.
-    """
+def rows(parts: Mapping[str, Sequence[AnalyzedPart]]) -> dict[str, list[Row]]:
+    """All tables as lists of rows, of parts by kind. Histograms and thresholds are not of single tensors."""
     found: dict[str, list[Row]] = {name: [] for name in NAMES}
-    for kind, part, layer, role in parts:
+    for kind, part in ((kind, part) for kind, members in parts.items() for part in members):
+        layer, role = (part.layer, part.role) if isinstance(part, TensorPart) else (None, None)
         shared = {"kind": kind, "part": part.name, "layer": layer, "role": role}
         for agent in part.agents:
             key = {**shared, "agent": agent.name}

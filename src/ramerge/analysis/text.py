@@ -39,7 +39,6 @@ def _threshold(analysis: Analysis) -> str:
 
 
 def _meanings(analysis: Analysis) -> list[str]:
-    """What each column means."""
     texts = [
         f"density: share of the elements that training moved: |agent - base| > {_threshold(analysis)}",
         "changed: share that differs at all",

@@ -30,7 +30,6 @@ class ExampleEncoder:
     """Turns examples into token ids with a tokenizer of transformers."""
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
-        """With a tokenizer of transformers, and the most ids that an example may have."""
         self._tokenizer = tokenizer
         self._max_length = max_length
 
@@ -56,7 +55,7 @@ class ExampleEncoder:
     def _opening(self, text: str) -> list[int]:
         """The special tokens that the tokenizer puts in front of a text; not those that it would put behind it."""
         plain, whole = self._ids(text), list(self._tokenizer(text)["input_ids"])
-        if not plain:  # what is in front of nothing cannot be told from what is behind it
+        if not plain:  # what is in front of nothing cannot be distinguished from what is behind it
             return whole[:1] if whole[:1] == [self._tokenizer.bos_token_id] else []
         for start in range(len(whole) - len(plain) + 1):
             if whole[start : start + len(plain)] == plain:

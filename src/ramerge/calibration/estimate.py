@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -35,7 +35,7 @@ from ramerge.foundation.version import __version__
 from ramerge.options import Options
 from ramerge.output.staging import build_local, tidy
 from ramerge.output.targets import path_of, problems_of
-from ramerge.output.write import Writer
+from ramerge.output.write import Shard, Writer
 from ramerge.storage.models import FoundModel, on_this_machine, resolve
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import check_unchanged, identify
@@ -54,37 +54,15 @@ def fisher(
 ) -> FisherRecord:
     """Estimate the diagonal Fisher information of a causal language model and write it as a checkpoint.
 
-    Each example contributes the square of its own gradient; gradients of examples are never mixed. Squares are taken
-    and summed in float32, whatever the dtype of the gradients, and divided by the number of examples at the end.
-    Dropout is off.
-
-    Which tokens are `y`, the labels, and what they are given: those of the completion given the prompt (`prompt` with
-    `completion`, `messages` that end with the assistant's), or, where there is only a prompt or a `text`, all of its
-    tokens, each given those before it; a first token that has none before it is no label. Prompt and completion are
-    tokenised each by itself, the prompt with the special tokens that the tokenizer puts in front. An end-of-sequence
-    token counts where the completion or the chat template spells it out; none is added, and what a template writes
-    behind it does not count.
-
-    `labels="given"` takes the labels as they stand in the data: the empirical Fisher. `labels="sampled"` draws every
-    label from the model's own distribution at its position, while the tokens that the model reads stay those of the
-    data (one forward pass a line). Labels are then independent of each other given what was read, so the expectation
-    of the squared gradient is the sum over positions of the Fisher of each position's distribution: the true Fisher,
-    with contexts from the data.
-
-    A sequence longer than `max_length` tokens loses the left of its prompt, except a beginning-of-sequence token; at
-    least one token of the prompt stays, and a completion or text that does not fit beside it loses its right.
-
-    Memory: the model, one float32 number a parameter, the gradient of one parameter, and the activations of one
-    example. On a CPU the same seed, data and threads give the same bytes; on a GPU, what its kernels guarantee.
+    Each example contributes the square of its own gradient, taken and summed in float32; dropout is off. What counts as
+    a label is in `FisherSettings`. Memory: the model, one float32 number a parameter, the gradient of one parameter,
+    and the activations of one example. On a CPU the same seed, data and threads give the same bytes.
 
     Args:
-        model: a folder, or a hub id; code that comes with a model is never run. `BASE+DELTA` is written beside `out` as
-            long as it is needed.
-        data: JSON lines in UTF-8, each an object with `prompt` and perhaps `completion`, or `messages` (a chat), or
-            `text`; see `jsonl.read`. The first `examples` lines are used, and no other is looked at.
+        model: a folder, or a hub id; code of a model is never run. `BASE+DELTA` is written next to `out` meanwhile.
+        data: JSON lines in UTF-8; see `jsonl.read`. The first `examples` lines are used, and no other is read.
         out: the folder to make: float32 safetensors with names and shapes of the model's floating-point tensors, in
-            files of at most 5 GB, and `fisher.json`. Tensors that are not floating point are left out; buffers that
-            are not trained are zero.
+            files of at most 5 GB, and `fisher.json`. Buffers that are not trained are zero.
         settings: examples, labels, device and so on.
         options: `overwrite` and `allow_outside_links` apply.
         on_progress: called with the number of examples done, in the stage `fisher`.
@@ -95,9 +73,8 @@ def fisher(
     Raises:
         RecipeError: an argument is wrong, torch or transformers is missing, or the device is not there.
         InputError: the data cannot be read or lines of it are bad; every one that would be used.
-        CheckpointError: the model cannot be read, has tensors that transformers does not use as they are stored, or a
-            file of model or data has changed meanwhile.
-        PlanError: `out` cannot be where it is wanted, or the device's memory does not suffice.
+        CheckpointError: the model cannot be read or used as it is stored, or an input has changed meanwhile.
+        PlanError: `out` cannot be written there, or the device's memory does not suffice.
         WeightsError: a likelihood or a gradient is NaN or Inf.
         OutputError: the output cannot be written.
 
@@ -106,7 +83,6 @@ def fisher(
         >>> ramerge.fisher("coder", "examples.jsonl", "coder-fisher", settings=settings).examples  # doctest: +SKIP
         64
     """
-    began, listen = time.monotonic(), on_progress or silence
     settings = replace(settings, dtype=full_dtype(settings.dtype))
     if problems := settings.problems():
         raise RecipeError(problems)
@@ -117,41 +93,82 @@ def fisher(
         tidy(folder)
         raise PlanError(problems)
     with _one_model(found, folder) as directory:
-        identities = identify([source])
-        lines = jsonl.check(source, settings.examples, sampled=settings.labels == "sampled")
-        checkpoint = open_checkpoint(directory, allow_outside_links=options.allow_outside_links)
-        _refuse_quantised(checkpoint)
-        companions = companion_files((directory,), allow_outside_links=True)
-        identities |= {**identify(companions.values()), **checkpoint.files}
-        used = _fitted(settings, lines, checkpoint)
-        worker = import_module("ramerge.calibration.worker")
+        request = _Request(without_secrets(str(model)), str(data), source, folder, settings, options)
+        return _written(request, directory, on_progress or silence)
 
-        with build_local(folder, overwrite=options.overwrite) as staging:
-            shards = shards_of(checkpoint)
-            # made before the work and at their final size, so that a full disk shows now
-            with closing(Writer(staging, shards)) as writer:
-                outcome = worker.run(
-                    checkpoint,
-                    str(data),
-                    partial(jsonl.read, source, used.examples, sampled=settings.labels == "sampled"),
-                    used,
-                    lambda done: listen(Progress("fisher", done, used.examples, "examples")),
-                    partial(write_tensor, writer, {name: shard for shard in shards for name in shard.offsets}),
-                )
-                writer.finish()
-            write_index(staging, shards, checkpoint)
-            tensors = sum(len(shard.offsets) for shard in shards)
-            record = _record(
-                without_secrets(str(model)), str(data), settings, used, outcome, tensors, time.monotonic() - began
-            )
-            staging.write("fisher.json", record.to_json())
-            check_unchanged(identities)
-        return record
+
+@dataclass(frozen=True)
+class _Request:
+    model: str
+    data: str
+    source: Path
+    out: Path
+    settings: FisherSettings
+    options: Options
+
+    @property
+    def is_sampled(self) -> bool:
+        return self.settings.labels == "sampled"
+
+
+def _written(request: _Request, directory: Path, listen: Listener) -> FisherRecord:
+    began = time.monotonic()
+    identities = identify([request.source])
+    lines = jsonl.check(request.source, request.settings.examples, sampled=request.is_sampled)
+    checkpoint = open_checkpoint(directory, allow_outside_links=request.options.allow_outside_links)
+    _refuse_quantized(checkpoint)
+    companions = companion_files((directory,), allow_outside_links=True)
+    identities |= {**identify(companions.values()), **checkpoint.files}
+    used = _fitted(request.settings, lines, checkpoint)
+    shards = shards_of(checkpoint)
+    with build_local(request.out, overwrite=request.options.overwrite) as staging:
+        # made before the work and at their final size, so that a full disk shows now
+        with closing(Writer(staging, shards)) as writer:
+            result = _estimated(request, used, checkpoint, writer, shards, listen)
+            writer.finish()
+        write_index(staging, shards, checkpoint)
+        record = FisherRecord(
+            ramerge_version=__version__,
+            model=request.model,
+            data=request.data,
+            examples=used.examples,
+            examples_requested=request.settings.examples,
+            labels=used.labels,
+            max_length=used.max_length,
+            dtype=used.dtype,
+            seed=used.seed,
+            tensors=sum(len(shard.offsets) for shard in shards),
+            seconds=round(time.monotonic() - began, 3),
+            **vars(result) | {"notes": (*_notes(request.settings, used, result), *result.notes)},
+        )
+        staging.write("fisher.json", record.to_json())
+        check_unchanged(identities)
+    return record
+
+
+def _estimated(
+    request: _Request,
+    used: FisherSettings,
+    checkpoint: Checkpoint,
+    writer: Writer,
+    shards: Sequence[Shard],
+    listen: Listener,
+) -> ExampleResult:
+    worker = import_module("ramerge.calibration.worker")  # torch takes seconds
+    result: ExampleResult = worker.run(
+        checkpoint,
+        request.data,
+        partial(jsonl.read, request.source, used.examples, sampled=request.is_sampled),
+        used,
+        lambda done: listen(Progress("fisher", done, used.examples, "examples")),
+        partial(write_tensor, writer, {name: shard for shard in shards for name in shard.offsets}),
+    )
+    return result
 
 
 @contextmanager
 def _one_model(found: FoundModel, out: Path) -> Iterator[Path]:
-    """The folder of a model. Of a model with deltas, a folder beside `out` that holds it until the block ends."""
+    """The folder of a model. Of a model with deltas, a folder next to `out` that holds it until the block ends."""
     if not found.adapters:
         yield on_this_machine(found)
         return
@@ -173,14 +190,13 @@ def _require_extras() -> None:
         )
 
 
-def _refuse_quantised(checkpoint: Checkpoint) -> None:
-    """Quantised weights have no gradients."""
+def _refuse_quantized(checkpoint: Checkpoint) -> None:
     declared = checkpoint.quantised.title if checkpoint.quantised else None
     unknown = sorted({tensor.dtype for tensor in checkpoint.tensors.values()} - FLOATS - INTEGERS)
     if declared or unknown:
         what = declared or f"tensors of dtype {', '.join(unknown)}"
         raise CheckpointError(
-            f"{checkpoint.directory}: quantised weights ({what}) have no gradients; use the unquantised checkpoint"
+            f"{checkpoint.directory}: quantized weights ({what}) have no gradients; use the unquantized checkpoint"
         )
     if not any(tensor.is_float for tensor in checkpoint.tensors.values()):
         raise CheckpointError(f"{checkpoint.directory}: holds no floating-point tensors")
@@ -193,43 +209,11 @@ def _fitted(settings: FisherSettings, lines: int, checkpoint: Checkpoint) -> Fis
     return replace(settings, examples=lines, max_length=min(settings.max_length, limit))
 
 
-def _notes(asked: FisherSettings, used: FisherSettings, outcome: ExampleResult) -> Iterator[str]:
-    """What had to give."""
+def _notes(asked: FisherSettings, used: FisherSettings, result: ExampleResult) -> Iterator[str]:
     if used.examples < asked.examples:
-        yield f"the data has {used.examples:,} lines, fewer than the {asked.examples:,} examples asked for"
-    if used.max_length < asked.max_length and outcome.truncated:
+        yield f"the data has {used.examples:,} lines, fewer than the {asked.examples:,} examples requested"
+    if used.max_length < asked.max_length and result.truncated:
         yield (
-            f"{outcome.truncated:,} examples were cut because the model has {used.max_length:,} positions, fewer than "
+            f"{result.truncated:,} examples were cut because the model has {used.max_length:,} positions, fewer than "
             f"max_length {asked.max_length:,}"
         )
-
-
-def _record(
-    model: str,
-    data: str,
-    asked: FisherSettings,
-    used: FisherSettings,
-    outcome: ExampleResult,
-    tensors: int,
-    seconds: float,
-) -> FisherRecord:
-    return FisherRecord(
-        ramerge_version=__version__,
-        model=model,
-        data=data,
-        examples=used.examples,
-        examples_requested=asked.examples,
-        labels=used.labels,
-        max_length=used.max_length,
-        device=outcome.device,
-        dtype=used.dtype,
-        seed=used.seed,
-        tokens=outcome.tokens,
-        truncated=outcome.truncated,
-        mean_log_likelihood=outcome.mean_log_likelihood,
-        tensors=tensors,
-        seconds=round(seconds, 3),
-        notes=(*_notes(asked, used, outcome), *outcome.notes),
-        torch=outcome.torch,
-        transformers=outcome.transformers,
-    )

@@ -43,11 +43,7 @@ Example = Text | ChatExample
 
 
 def check(path: Path, examples: int, *, sampled: bool) -> int:
-    """How many lines there are to use: `examples`, or fewer in a shorter file.
-
-    Raises:
-        InputError: see `read`, or no lines at all.
-    """
+    """How many lines there are to use: `examples`, or fewer in a shorter file."""
     count, problems = 0, []
     for item in _items(path, examples, sampled):
         count += 1
@@ -65,14 +61,6 @@ def read(path: Path, examples: int, *, sampled: bool) -> Iterator[Example]:
 
     A line is an object with exactly one of `prompt` (text, with an optional text `completion`), `messages` (objects
     with a text `role` and a text `content`) and `text`; other keys are ignored.
-
-    Args:
-        path: the file, in UTF-8.
-        examples: how many lines.
-        sampled: whether labels will be sampled, so that a line needs none of its own.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not what it should be.
     """
     for item in _items(path, examples, sampled):
         if isinstance(item, str):
@@ -158,6 +146,5 @@ def _not_text(field: str, value: Any, *, may_be_empty: bool = False) -> str | No
 
 
 def _kind(value: Any) -> str:
-    """A JSON value's type in words."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null or absent"}
     return names.get(type(value), "a number")

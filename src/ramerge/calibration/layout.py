@@ -46,11 +46,7 @@ def floats_of(checkpoint: Checkpoint) -> list[Tensor]:
 
 
 def write_tensor(writer: Writer, shards: Mapping[str, Shard], name: str, values: NDArray[np.float32]) -> None:
-    """Write the tensor `name` (float32, contiguous, any shape) to its place in the shard that `shards` names for it.
-
-    Raises:
-        OSError: the disk is full or fails.
-    """
+    """Write the tensor `name` (float32, contiguous, any shape) to its place in the shard that `shards` names for it."""
     if values.size:
         writer.write(shards[name].name, shards[name].offsets[name], values.reshape(-1).view(np.uint8))
 

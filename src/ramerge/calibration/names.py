@@ -22,7 +22,7 @@ from ramerge.tensors.reader import Files, Reader
 from ramerge.tensors.tensor import Tensor
 
 _DTYPES = torch_dtypes()
-# what older versions of transformers stored beside the weights: frequencies and masks, which no training moves
+# what older versions of transformers stored alongside the weights: frequencies and masks, which no training moves
 _BUFFER = re.compile(r"(^|\.)(inv_freq|masked_bias|attn\.bias|attention\.bias)$")
 _BLOCK = 1 << 20
 
@@ -33,15 +33,7 @@ def parameters_of(model: Any) -> dict[str, torch.Tensor]:
 
 
 def as_stored(model: Any, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors of the shapes of the model's parameters under all names that a checkpoint may have for them.
-
-    Args:
-        model: as transformers has loaded it.
-        values: a tensor for each name of `parameters_of(model)`, of that parameter's shape.
-
-    Returns:
-        The tensors as the checkpoint stores them where transformers knows the way back, and as they are otherwise.
-    """
+    """Tensors of the shapes of the model's parameters under all names that a checkpoint may have for them."""
     found = {**values, **_reverted(model, values)}
     prefix = f"{model.base_model_prefix}."
     # transformers loads a checkpoint of the model without its head, which lacks the prefix, as well
@@ -61,18 +53,7 @@ def _reverted(model: Any, values: Mapping[str, torch.Tensor]) -> dict[str, torch
 
 
 def check_names(model: Any, checkpoint: Checkpoint) -> frozenset[str]:
-    """Prove that `as_stored` gives every floating-point tensor of the checkpoint.
-
-    Args:
-        model: as transformers has loaded it, on the CPU.
-        checkpoint: its files.
-
-    Returns:
-        Names of buffers that are not trained and have no parameter.
-
-    Raises:
-        CheckpointError: tensors without a parameter, or whose parameter has other values; all of them.
-    """
+    """Prove that `as_stored` gives every floating-point tensor of the checkpoint."""
     stored = as_stored(model, parameters_of(model))
     prefix = f"{model.base_model_prefix}."
     buffers = {name for full, _ in model.named_buffers() for name in (full, full.removeprefix(prefix))}
@@ -92,7 +73,7 @@ def check_names(model: Any, checkpoint: Checkpoint) -> frozenset[str]:
 
 def _difference(reader: Reader, tensor: Tensor, value: torch.Tensor | None) -> str | None:
     """Why a tensor of the checkpoint is not what the model has under its name; None if it is."""
-    advice = "save the model anew with this version of transformers (save_pretrained), or use another version"
+    advice = "save the model again with this version of transformers (save_pretrained), or use another version"
     if value is None:
         return f"has no counterpart in the model that transformers makes of the checkpoint; {advice}"
     if tuple(value.shape) != tensor.shape:

@@ -1,4 +1,4 @@
-"""What an estimate was asked for, and what it did: the content of `fisher.json`."""
+"""The settings of an estimate, and what it did: the content of `fisher.json`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,20 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 class FisherSettings:
     """What an estimate of the Fisher information depends on.
 
+    The labels of an example are the tokens of the completion given the prompt (`prompt` with `completion`, `messages`
+    that end with the assistant's), or, where there is only a prompt or a `text`, all of its tokens, each given those
+    before it; a first token that has none before it is no label. Prompt and completion are tokenized each by itself,
+    the prompt with the special tokens that the tokenizer puts in front. An end-of-sequence token counts where the
+    completion or the chat template has it; none is added, and what a template writes behind it does not count.
+
     Attributes:
         examples: how many lines of the data to use; all, with a note in the record, if there are fewer.
-        labels: `given` or `sampled`; see `fisher`.
-        max_length: in tokens, at least 2; never more than the model has positions for.
+        labels: `given` takes the labels as they stand in the data: the empirical Fisher. `sampled` draws every label
+            from the model's own distribution at its position, while the tokens that the model reads stay those of the
+            data (one forward pass a line): the true Fisher, with contexts from the data.
+        max_length: in tokens, at least 2; never more than the model has positions for. A longer sequence loses the left
+            of its prompt, except a beginning-of-sequence token; at least one token of the prompt stays, and a
+            completion or text that does not fit with it loses its right.
         device: `auto` (cuda, else mps, else cpu), or a device as torch names it.
         dtype: what the model computes in: `float32` (the default on every device), `bfloat16`, `float16`, `float64`.
         seed: of the sampled labels.
@@ -85,7 +95,7 @@ class FisherRecord:
     Attributes:
         model, data: as they were given.
         examples: lines that were used.
-        examples_requested: lines that were asked for.
+        examples_requested: lines that were requested.
         max_length: in tokens, as it was used.
         device: where it ran, with the name of a GPU.
         dtype: what the model computed in; the Fisher is float32.

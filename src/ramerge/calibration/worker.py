@@ -36,23 +36,7 @@ def run(
     listen: Callable[[int], None],
     write: Callable[[str, NDArray[np.float32]], None],
 ) -> ExampleResult:
-    """Estimate the Fisher information of a checkpoint.
-
-    Args:
-        checkpoint: the model, in a folder that transformers can load.
-        data: what the examples are called in messages.
-        read: the examples from the beginning, `settings.examples` of them; called twice.
-        settings: what to do.
-        listen: called with the number of examples done.
-        write: called with the name of each floating-point tensor of the checkpoint and its Fisher, float32.
-
-    Raises:
-        RecipeError: the device is not there.
-        InputError: examples that give no label, or that the tokenizer or its chat template refuses; all of them.
-        CheckpointError: transformers cannot load the checkpoint, or has no parameter for one of its tensors.
-        PlanError: the device's memory does not suffice.
-        WeightsError: a likelihood or a gradient is NaN or Inf.
-    """
+    """Estimate the Fisher information of a checkpoint."""
     device = choose_device(settings.device, settings.dtype)
     with _quiet():
         encoder = ExampleEncoder(_loaded(AutoTokenizer, checkpoint), settings.max_length)
@@ -88,11 +72,7 @@ def run(
 
 
 def choose_device(text: str, dtype: str) -> torch.device:
-    """The device that `text` names; of `auto`, the best there is.
-
-    Raises:
-        RecipeError: no such device here, or it cannot compute in `dtype`.
-    """
+    """The device that `text` names; of `auto`, the best there is."""
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if text == "auto":
         text = "cuda" if cuda else "mps" if mps and dtype != "float64" else "cpu"
@@ -144,7 +124,6 @@ def _loaded(kind: Any, checkpoint: Checkpoint, **options: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No messages or progress bars of transformers; the caller's settings come back afterwards."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -160,7 +139,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _count(encoder: ExampleEncoder, read: Callable[[], Iterator[Example]], data: str) -> tuple[int, int]:
-    """Labels and truncated examples; every example that gives no labels is refused, before the model is loaded."""
     tokens, truncated, problems = 0, 0, []
     for example in read():
         encoded = encoder(example)
@@ -226,8 +204,6 @@ class SquareSums:
 
 
 class _Likelihood:
-    """The log-likelihood of an example's labels under a model."""
-
     def __init__(self, model: Any, settings: FisherSettings) -> None:
         self._model = model
         self._vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -237,11 +213,7 @@ class _Likelihood:
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def __call__(self, example: EncodedExample) -> torch.Tensor:
-        """The sum over labels, a scalar to differentiate.
-
-        Raises:
-            InputError: the tokenizer has tokens that the model has not.
-        """
+        """The sum over labels, a scalar to differentiate."""
         if max(example.ids) >= self._vocabulary:
             raise InputError(
                 f"token {max(example.ids)} is beyond the model's vocabulary of {self._vocabulary:,}; "
@@ -249,7 +221,7 @@ class _Likelihood:
             )
         ids = torch.tensor(example.ids, device=self._model.device)
         count = len(example.ids) - example.start
-        # the last token is a label only, and what it would predict is not asked for
+        # the last token is a label only, and what it would predict is unused
         logits = self._model(input_ids=ids[None, :-1], **({"logits_to_keep": count} if self._keeps else {})).logits
         logits = logits[0, -count:]
         logits = logits if logits.dtype == torch.float64 else logits.float()

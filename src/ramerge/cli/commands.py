@@ -188,7 +188,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
     With --base, the folder of a single agent of any format may be given in place of a recipe.
     """
     from ramerge.analysis.analyze import EPSILONS
-    from ramerge.analysis.run import analyze as run
+    from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.text import summary
     from ramerge.flags.read import read_numbers, read_recipe
     from ramerge.foundation.screen import shown, stage
@@ -216,9 +216,9 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Optio
     The rule comes from merges of tiny agents. The answer says why, how often the rule was wrong there,
     and what is not known. Compare with others on your own tasks, with `ramerge search`.
     """
+    from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.recommend import recommend as chosen
     from ramerge.analysis.recommend import warnings_for
-    from ramerge.analysis.run import analyze as run
     from ramerge.flags.read import read_recipe
     from ramerge.foundation.screen import shown, stage
     from ramerge.planning.inputs import tensors_of_base
@@ -252,8 +252,8 @@ def _recommended(
 @options(OUT, *PAGES, *TALK, run_options(*LIMITS, "cache"))
 def report(out: Path, quiet: bool, options: Options, **flags: Any) -> None:
     """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
+    from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.finished import open_finished, with_differences
-    from ramerge.analysis.run import analyze as run
     from ramerge.analysis.text import summary
     from ramerge.foundation.screen import shown, stage
     from ramerge.recipe.read import open_recipe

@@ -10,6 +10,5 @@ layout            the index and the files of a delta
 codec             blocks: what has changed, as bytes
 spool, collect    blocks until they are appended to the delta's files, and that end
 write, sidecars   the writer, and the files alongside the weights
-progress          how far a delta is rebuilt
 trainers/         deltas that trainers publish, unpacked once
 """

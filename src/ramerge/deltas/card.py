@@ -8,13 +8,7 @@ from ramerge.foundation.text import markdown
 
 
 def card(record: DeltaRecord, hub_id: str | None, folder: str) -> str:
-    """What the delta is, what it saves, and how to get the model.
-
-    Args:
-        record: of the delta.
-        hub_id: of the base, if it comes from the hub.
-        folder: the name of the base's folder, without the folders that it is in.
-    """
+    """What the delta is, what it saves, and how to get the model."""
     base = markdown(hub_id or folder)
     # JSON is YAML, and a library for YAML takes longer to load than a small delta to make
     front = {**({"base_model": [hub_id]} if hub_id else {}), "tags": ["ramerge", "delta"]}
@@ -27,7 +21,7 @@ This folder holds what a model has changed of its base, and nothing else: {recor
 parameters. It takes {record.delta_bytes / 1e6:,.1f} MB, where the model takes {record.agent_bytes / 1e6:,.1f} MB
 ({share(record)}).
 
-This gives the model, equal to the byte, if BASE is the folder or hub id of {base}:
+This gives the model, byte-identical, if BASE is the folder or hub id of {base}:
 
 ```sh
 ramerge apply --base BASE THIS_FOLDER MODEL
@@ -39,5 +33,5 @@ docs/reference/delta-format.md of ramerge describes them.
 
 
 def share(record: DeltaRecord) -> str:
-    """The delta's size beside the model's."""
+    """The delta's size relative to the model's."""
     return f"{record.delta_bytes / record.agent_bytes:.1%} of it" if record.agent_bytes else "which has no tensors"

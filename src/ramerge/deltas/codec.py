@@ -61,7 +61,6 @@ class DamagedError(ValueError):
 
 
 def digest(data: Any) -> bytes:
-    """xxh3-128 of bytes: 16 bytes."""
     return xxhash.xxh3_128_digest(data)
 
 
@@ -99,7 +98,6 @@ class BlockRow(NamedTuple):
 
     @staticmethod
     def of(numbers: NDArray[np.uint64]) -> BlockRow:
-        """From a row of the table."""
         begin, stored, moved, escaped, form, payload = numbers[:6].tolist()
         return BlockRow(begin, stored, moved, escaped, form, payload, numbers[6:8].tobytes())
 
@@ -111,12 +109,10 @@ class BlockRow(NamedTuple):
 
     @property
     def kind(self) -> int:
-        """The form of the positions."""
         return self.form % _PLANES
 
     @property
     def planes(self) -> int:
-        """The planes of the values."""
         return self.form % _PACKED // _PLANES
 
     @property

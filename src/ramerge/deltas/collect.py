@@ -19,17 +19,8 @@ Found = TypeVar("Found")
 def collect(spool: Spool, writer: DeltaWriter, base: Checkpoint, compression: Compression) -> None:
     """Append all blocks, and note the base's tensors that have no entry in the spool.
 
-    One thread does so when all slots are full. Beside the workers it would take longer: they would wait for each other.
-
-    Args:
-        spool: holds the blocks.
-        writer: of the delta.
-        base: the model that the delta is for.
-        compression: of blocks that are compared here.
-
-    Raises:
-        CheckpointError: a file of the base cannot be read, or has changed.
-        OSError: the disk is full or fails.
+    One thread does so when all slots are full. Alongside the workers it would take longer: they would wait for each
+    other.
     """
     spool.begin_reading()
     with Files(base.files) as files:
@@ -37,14 +28,11 @@ def collect(spool: Spool, writer: DeltaWriter, base: Checkpoint, compression: Co
 
 
 class _Collector:
-    """See `collect`."""
-
     def __init__(self, spool: Spool, writer: DeltaWriter, base: Checkpoint, reader: Reader, encoder: Encoder) -> None:
         self._spool, self._writer, self._base = spool, writer, base
         self._reader, self._encoder = reader, encoder
 
     def run(self) -> None:
-        """Append everything."""
         entries = self._spool.slots.entries
         for index, entry in enumerate(entries):
             self._append(index, entry)
@@ -66,12 +54,11 @@ class _Collector:
 
     @staticmethod
     def _taken(index: int, entry: SpooledTensor, take: Callable[[int, int], Iterator[Found]]) -> Iterator[Found]:
-        """What `take` gives for each block."""
         for slot in range(entry.slots):
             yield from take(index, slot)
 
     def _compared(self, base: Tensor, blocks: Iterator[Bytes]) -> Iterator[Encoded]:
-        """Blocks whose bytes are in the spool, beside the base's."""
+        """Blocks whose bytes are in the spool, with the base's."""
         word = f"u{itemsize(base.dtype)}"
         for old, block in zip(self._blocks(base), blocks, strict=True):
             yield self._encoder.encode(old.view(word), block.view(word))
@@ -87,7 +74,6 @@ class _Collector:
         yield from map(digest, self._blocks(tensor))
 
     def _blocks(self, tensor: Tensor) -> Iterator[Bytes]:
-        """The bytes of a tensor's blocks."""
         for start in range(0, tensor.elements, BLOCK):
             stop = min(start + BLOCK, tensor.elements)
             self._reader.begin(start, stop)

@@ -101,11 +101,11 @@ def _tell(record: DeltaRecord, what: str, *, quiet: bool, as_json: bool) -> None
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        from ramerge.deltas.layout import stored_in_words
+        from ramerge.deltas.layout import described
 
         say(
             [
-                stored_in_words(record.tensors, record.changed, record.whole, record.moved),
+                described(record.tensors, record.changed, record.whole, record.moved),
                 f"{what} {record.delta_bytes:,} bytes for a model of {record.agent_bytes:,}: {record.seconds:.1f} s",
             ]
         )

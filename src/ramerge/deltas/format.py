@@ -17,8 +17,8 @@ from ramerge.deltas.layout import (
     WHOLE,
     DeltaTensor,
     Index,
+    described,
     read_index,
-    stored_in_words,
 )
 from ramerge.deltas.patched import Patched
 from ramerge.formats import safetensors
@@ -39,11 +39,7 @@ _MOST_PROBLEMS = 100
 
 
 def find(folder: Location) -> Location | None:
-    """The folder itself if it has the index of a delta.
-
-    Raises:
-        CheckpointError: there are a delta's data files without their index.
-    """
+    """The folder itself if it has the index of a delta."""
     if (folder / INDEX).exists():
         return folder
     if (folder / DATA_FILE.format(1)).exists():
@@ -52,18 +48,14 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
-    """Open a delta over `opening.base`. Whether that is the right model is checked block by block, as it is read.
-
-    Raises:
-        CheckpointError: there is no base, or the delta cannot be read or does not fit it; all problems are listed.
-    """
+    """Open a delta over `opening.base`. Whether that is the right model is checked block by block, as it is read."""
     base = opening.needed(folder, "a delta")
     files = identify([folder / INDEX])
     index = read_index(folder / INDEX)
     _check_lineage(folder, index, base)
     if base.quantised is not None:
         raise CheckpointError(
-            f"{folder}: is a delta, and its base {base.directory} is quantised; give a model that is not"
+            f"{folder}: is a delta, and its base {base.directory} is quantized; give a model that is not"
         )
     names, _ = weight_files(folder / INDEX, index.weight_map, ".safetensors")
     metadata_folder = {name: folder / COMPANIONS / name for name, each in index.companions.items() if not each.same}
@@ -94,7 +86,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
         config=_config(metadata_folder, base),
         metadata_folder=base.metadata_folder,
         shards={name: tuple(names) for name, names in index.shards.items()},
-        notes=(f"{folder} is a delta: {told(index)}",),
+        notes=(f"{folder} is a delta: {contents_of(index)}",),
         tokenizers=has_tokenizer,
         companions=companions,
         lineage=(*(base.lineage or (index.metadata.base,)), index.metadata.result),
@@ -102,20 +94,16 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     )
 
 
-def told(index: Index) -> str:
-    """What a delta holds, in words."""
+def contents_of(index: Index) -> str:
+    """What a delta holds, human-readable."""
     kinds = [tensor.kind for tensor in index.tensors.values()]
     moved = sum(tensor.moved for tensor in index.tensors.values())
-    text = stored_in_words(len(kinds), kinds.count("changed"), kinds.count("whole"), moved)
+    text = described(len(kinds), kinds.count("changed"), kinds.count("whole"), moved)
     return text + (f"; {len(index.dropped):,} are dropped" if index.dropped else "")
 
 
 def sidecar_files(model: Checkpoint, *, allow_outside_links: bool = False) -> Mapping[str, Location]:
-    """The files beside a model's weights by name: configuration, tokenizer and others, and the index of its files.
-
-    Raises:
-        CheckpointError: a link is broken, or leads out of the folder.
-    """
+    """The sidecar files of a model by name: configuration, tokenizer and others, and the index of its files."""
     if model.companions is not None:
         return model.companions
     found = companion_files([model.metadata_folder], allow_outside_links=allow_outside_links)
@@ -124,11 +112,7 @@ def sidecar_files(model: Checkpoint, *, allow_outside_links: bool = False) -> Ma
 
 
 def stored_header(folder: Location, index: Index, file: str) -> bytes:
-    """The first bytes of one of the agent's files; empty if any that fit will do.
-
-    Raises:
-        CheckpointError: the delta's files cannot be read.
-    """
+    """The first bytes of one of the agent's files; empty if any that fit will do."""
     name = HEADER + file
     if name not in index.weight_map:
         return b""
@@ -152,19 +136,18 @@ def stored_header(folder: Location, index: Index, file: str) -> bytes:
 
 def _check_lineage(folder: Location, index: Index, base: Checkpoint) -> None:
     """Refuse a delta that is for another version than the one that the deltas below it give."""
-    wanted = index.metadata.base
-    if not base.lineage or base.lineage[-1] == wanted:
+    required = index.metadata.base
+    if not base.lineage or base.lineage[-1] == required:
         return
-    if wanted in base.lineage:
+    if required in base.lineage:
         text = f"is for a model that {base.directory} has changed already: are there two deltas of the same version?"
     else:
-        text = f"is for the model with the digest {wanted}, but {base.directory} gives {base.lineage[-1]}; "
+        text = f"is for the model with the digest {required}, but {base.directory} gives {base.lineage[-1]}; "
         text += "a delta between them is missing, or they are in the wrong order"
     raise CheckpointError(f"{folder}: {text}")
 
 
 def _stored(folder: Location, names: list[str], index: Index) -> dict[str, Tensor]:
-    """What the data files hold."""
     found: dict[str, Tensor] = {}
     shards: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
@@ -186,7 +169,7 @@ def _stored(folder: Location, names: list[str], index: Index) -> dict[str, Tenso
 def _missing(folder: Location, index: Index, base: Checkpoint) -> Iterator[str]:
     """What base and delta do not say of each other."""
     for name in base.tensors.keys() - index.tensors.keys() - set(index.dropped):
-        yield f"{folder}: knows nothing of tensor {quoted(name)} of the base {base.directory}; is that another model?"
+        yield f"{folder}: has no entry for tensor {quoted(name)} of the base {base.directory}; is that another model?"
     for name in set(index.dropped) - base.tensors.keys():
         yield f"{folder}: drops tensor {quoted(name)}, which the base {base.directory} lacks; is that another model?"
 
@@ -204,22 +187,18 @@ def _retyped(index: Index, base: Checkpoint) -> set[str]:
 def _other_base(folder: Location, index: Index, base: Checkpoint, retyped: Iterable[str]) -> list[str]:
     """One problem for all tensors that the base has in another dtype."""
     names = list(retyped)
-    wanted, given = (
+    required, given = (
         " and ".join(sorted({full_name(tensors[name].dtype) for name in names}))
         for tensors in (index.tensors, base.tensors)
     )
     return [
-        f"{folder}: this delta was made over a base in {wanted}, and {base.directory} is in {given} "
+        f"{folder}: this delta was made over a base in {required}, and {base.directory} is in {given} "
         f"({len(names):,} tensor{'s' * (len(names) > 1)}); give that base, and for a merge in {given} --dtype {given}"
     ]
 
 
-def _tensor(name: str, entry: DeltaTensor, stored: Mapping[str, Tensor], base: Checkpoint, wanted: str) -> Tensor:
-    """A tensor of the agent.
-
-    Raises:
-        ValueError: it does not fit the base, or the data files; says what is wrong.
-    """
+def _tensor(name: str, entry: DeltaTensor, stored: Mapping[str, Tensor], base: Checkpoint, required: str) -> Tensor:
+    """A tensor of the agent."""
     if entry.kind == "whole":
         whole = _extent(stored, WHOLE + name, entry.dtype, entry.shape)
         return Tensor(name, entry.dtype, entry.shape, whole)
@@ -236,7 +215,7 @@ def _tensor(name: str, entry: DeltaTensor, stored: Mapping[str, Tensor], base: C
     if entry.kind == "changed":
         found = stored.get(DATA + name)
         data = _extent(stored, DATA + name, "U8", found.shape if found and len(found.shape) == 1 else (1,))
-    return Tensor(name, entry.dtype, entry.shape, Patched(below, table, data, wanted))
+    return Tensor(name, entry.dtype, entry.shape, Patched(below, table, data, required))
 
 
 def _extent(stored: Mapping[str, Tensor], name: str, dtype: str, shape: tuple[int, ...]) -> Stored:

@@ -60,7 +60,7 @@ class DeltaTensor:
     """A tensor of the agent.
 
     Attributes:
-        dtype: in safetensors' spelling.
+        dtype: as safetensors names it.
         shape: its shape.
         kind: `same` as the base's; `changed`, in the base's dtype and shape; or stored `whole`.
         moved: elements that differ from the base's; all of them of a tensor that is whole.
@@ -78,7 +78,7 @@ class DeltaTensor:
 
 @dataclass(frozen=True)
 class Companion:
-    """A file beside the weights: whether the base has the same, and the digest of its bytes in hexadecimal."""
+    """A sidecar file: whether the base has the same, and the digest of its bytes in hexadecimal."""
 
     same: bool
     digest: str
@@ -118,26 +118,17 @@ class Index:
     companions: dict[str, Companion]
 
     def text(self) -> str:
-        """The text of the file, with its own digest."""
         return dumped(signed(asdict(self)), indent=1)
 
 
 def digest_of_model(tensors: Mapping[str, tuple[str, Iterable[int], str]]) -> str:
-    """The digest of a model: xxh3-128 over the sorted lines `NAME DTYPE 2x3 DIGEST`.
-
-    Args:
-        tensors: name to dtype, shape and digest in hexadecimal.
-    """
+    """The digest of a model: xxh3-128 over the sorted lines `NAME DTYPE 2x3 DIGEST`."""
     lines = [f"{name} {dtype} {'x'.join(map(str, shape))} {key}\n" for name, (dtype, shape, key) in tensors.items()]
     return xxhash.xxh3_128_hexdigest("".join(sorted(lines)).encode("utf-8", "surrogatepass"))
 
 
 def read_index(path: Location) -> Index:
-    """Read and check an index. What it says of the data files is checked where these are opened.
-
-    Raises:
-        CheckpointError: it cannot be read, is of another version, or contradicts itself.
-    """
+    """Read and check an index. What it says of the data files is checked where these are opened."""
     try:
         values = read(path, _LIMITS, constants=False)
     except OSError as error:
@@ -156,7 +147,7 @@ def read_index(path: Location) -> Index:
     return index
 
 
-def stored_in_words(tensors: int, changed: int, whole: int, elements: int) -> str:
+def described(tensors: int, changed: int, whole: int, elements: int) -> str:
     """How many of the agent's tensors a delta holds, and how many of their elements."""
     texts = [f"{changed:,} of {tensors:,} tensors changed"] if changed or not whole else []
     if whole:
@@ -167,18 +158,13 @@ def stored_in_words(tensors: int, changed: int, whole: int, elements: int) -> st
 
 
 def size_of(folder: Location) -> int:
-    """Bytes of changes and whole tensors of a delta; its headers, index and other files do not count.
-
-    Raises:
-        CheckpointError: a file cannot be read, or is damaged.
-    """
+    """Bytes of changes and whole tensors of a delta; its headers, index and other files do not count."""
     names = sorted({*read_index(folder / INDEX).weight_map.values()})
     entries = (entry for name in names for entry in read_header(folder / name).entries)
     return sum(entry.end - entry.begin for entry in entries if entry.name.startswith(CHANGES))
 
 
 def _check_version(path: Location, metadata: Any) -> None:
-    """Refuse other formats before their keys are looked at."""
     known = isinstance(metadata, Mapping) and metadata.get("format") == FORMAT
     if not known or metadata.get("version") != VERSION:
         what = f"version {quoted(metadata.get('version'))}" if known else "another format"

@@ -31,9 +31,9 @@ from ramerge.tensors.tensor import Tensor
 
 # The process, with Ray in it.
 _BASELINE_BYTES = 230_000_000
-# What encoding takes, beside the block and the base's.
+# What encoding takes, in addition to the block and the base's.
 _ENCODING_BYTES = 8_000_000
-# Bytes of base and agent elsewhere that a worker reads in one request each, as blocks that follow one another.
+# Bytes of a remote base and agent that a worker reads in one request each, as blocks that follow one another.
 _RUN = 64_000_000
 # How many of these there are at least, so that all workers are busy to the end.
 _LEAST_RUNS = 64
@@ -47,7 +47,6 @@ class TensorPair(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What is read."""
         return [tensor for tensor in self if tensor is not None]
 
 
@@ -81,7 +80,6 @@ class DeltaWork:
 
     @property
     def files(self) -> dict[Location, Identity]:
-        """The identities of all files."""
         return {**self.base.files, **self.agent.files}
 
     def spec(self, out: OutputTarget, *, overwrite: bool) -> OutputSpec:
@@ -90,14 +88,14 @@ class DeltaWork:
             *([str(path) for path in model.files] for model in (self.base, self.agent)),
             *([(one.name, one.dtype, one.shape) for one in pair.tensors] for pair in self.pairs),
         ]
-        known = {
+        required = {
             **fingerprint.versions(),
             **fingerprint.files(self.files),
             "--compression": self.compression,
             "what is read": hashlib.sha256(repr(described).encode()).hexdigest(),
         }
         total = sum(tensor.nbytes for pair in self.pairs for tensor in pair.tensors)
-        return OutputSpec(out, overwrite, known, total, spooled=spooled(self.slots))
+        return OutputSpec(out, overwrite, required, total, spooled=spooled(self.slots))
 
     def memory_of(self, workers: int) -> int:
         """About how many bytes a process takes with so many threads."""
@@ -105,16 +103,11 @@ class DeltaWork:
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of a worker's arena."""
         return max((_memory(tensor) for pair in self.pairs for tensor in pair.tensors), default=0)
 
 
 def compare(base: Checkpoint, agent: Checkpoint, compression: Compression) -> DeltaWork:
-    """The work of a delta.
-
-    Raises:
-        CheckpointError: a model is quantised, or has tensors of odd bits.
-    """
+    """The work of a delta."""
     _refuse(base, agent)
     entries, pairs, met = [], [], set()
     for tensor in agent.tensors.values():
@@ -138,20 +131,7 @@ def write_delta(
     listen: Listener = silence,
     allow_outside_links: bool = False,
 ) -> Index:
-    """Write what an agent has changed of its base.
-
-    Args:
-        work: what is compared.
-        output: where the delta is built.
-        executor: runs the work on blocks in this process.
-        spool: takes the blocks.
-        listen: gets the progress, in bytes that are read.
-        allow_outside_links: whether files beside the weights may be links that lead out of their folder.
-
-    Raises:
-        CheckpointError: a file cannot be read or has changed.
-        OSError: the disk is full or fails.
-    """
+    """Write what an agent has changed of its base."""
     _fill(work, output, executor, spool, listen)
     with DeltaWriter(output.staging, work.agent.tensors) as writer:
         collect(spool, writer, work.base, work.compression)
@@ -161,7 +141,7 @@ def write_delta(
 
 
 def _refuse(*models: Checkpoint) -> None:
-    text = "is quantised; a delta can only be made of models that are not"
+    text = "is quantized; a delta can only be made of models that are not"
     problems = [f"{one.directory}: {text}" for one in models if one.quantised]
     problems += [
         f"{tensor.place}: tensor {quoted(tensor.name)} has dtype {tensor.dtype}, which deltas do not have"
@@ -183,7 +163,6 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _fill(work: DeltaWork, output: OpenOutput, executor: Executor, spool: Spool, listen: Listener) -> None:
-    """Fill the spool."""
     made = ComparePass.of(work, spool)
     total = sum(block.nbytes for run in made.runs() for block in run)
     kept = output.journal.open_pass(made.runs(), _BlockCodec())
@@ -227,11 +206,9 @@ class ComparePass:
         return ComparePass(Files(work.files), list(work.pairs), spool, work.compression, work.buffer_bytes, runs)
 
     def runs(self) -> Sequence[Sequence[DeltaBlock]]:
-        """What a worker takes at a stretch."""
         return self.batches
 
     def limits(self) -> AbstractContextManager[object]:
-        """Nothing surrounds the workers."""
         return nullcontext()
 
     def open_worker(self, report: Callable[[Any], None]) -> AbstractContextManager[_DeltaWorker]:
@@ -240,16 +217,13 @@ class ComparePass:
         return nullcontext(_DeltaWorker(reader, self.pairs, self.spool, Encoder(self.compression)))
 
     def prefetch(self, worker: _DeltaWorker, run: Sequence[DeltaBlock]) -> None:
-        """A worker is about to process these blocks."""
         worker.expect(run)
 
     def process(self, worker: _DeltaWorker, block: DeltaBlock) -> DeltaBlock:
-        """Compare a block."""
         worker.compare(block)
         return block
 
     def settle(self) -> None:
-        """Bring to the disk what was written."""
         self.spool.sync()
 
     def close(self) -> None:
@@ -268,22 +242,17 @@ class _BlockCodec:
     """Blocks as the journal keeps them: what was found is in the spool."""
 
     def encode(self, result: DeltaBlock) -> tuple[bytes, int]:
-        """See `journal.Codec`."""
         return b"", result.nbytes
 
     def decode(self, block: DeltaBlock, data: bytes) -> DeltaBlock:
-        """See `journal.Codec`."""
         return block
 
 
 class _DeltaWorker:
-    """What a thread owns."""
-
     def __init__(self, reader: Reader, pairs: Sequence[TensorPair], spool: Spool, encoder: Encoder) -> None:
         self._reader, self._pairs, self._spool, self._encoder = reader, pairs, spool, encoder
 
     def expect(self, blocks: Sequence[DeltaBlock]) -> None:
-        """Hear which blocks come next."""
         self._reader.expect(Span(self._pairs[block.pair].tensors, *self._bounds(block)) for block in blocks)
 
     def _bounds(self, block: DeltaBlock) -> tuple[int, int]:

@@ -25,7 +25,6 @@ class DeltaKind(OutputKind):
     """One delta, of a plan with one point."""
 
     def spec(self, plan: MergePlan) -> OutputSpec:
-        """See `OutputKind`."""
         assert plan.out is not None and plan.below is not None
         slots = slots_of(plan, plan.below)
         return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots))
@@ -33,7 +32,6 @@ class DeltaKind(OutputKind):
     def write(
         self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
     ) -> tuple[Record, ...]:
-        """See `OutputKind`."""
         assert plan.below is not None
         slots = slots_of(plan, plan.below)
         spool = spool_of(slots, output.spool_folder, output.journal.before_sync)
@@ -48,7 +46,7 @@ class DeltaKind(OutputKind):
 
 
 def _write_others(plan: MergePlan, record: Record, writer: DeltaWriter, staging: StagingDir) -> None:
-    """Write the same into a delta, and end it; card and record are also beside the delta's own files."""
+    """Write the same into a delta, and end it; card and record are also written next to the delta's own files."""
     assert plan.below is not None
     theirs = sidecar_files(plan.below, allow_outside_links=True)
     for shard in plan.shards:

@@ -21,7 +21,7 @@ from ramerge.tensors.tensor import Origin, Stored, Tensor
 Bytes = NDArray[np.uint8]
 
 _ROW = 8 * COLUMNS
-# Bytes that are asked for on both sides of where some blocks of many are expected.
+# Bytes that are requested on both sides of where some blocks of many are expected.
 _UNEVEN = 1 << 16
 
 
@@ -33,32 +33,29 @@ class Patched(Origin):
         base: of the same dtype and shape.
         table: a `codec.Row` for each block.
         data: the blocks' bytes; None if nothing has changed.
-        wanted: digest of the model that the delta is for, for messages.
+        required: digest of the model that the delta is for, for messages.
     """
 
     base: Tensor
     table: Stored
     data: Stored | None
-    wanted: str
+    required: str
 
     @property
     def encoding(self) -> str:
-        """See `Origin`."""
         return self.base.encoding
 
     def usual_dtype(self, tensor: Tensor) -> str:
-        """See `Origin`."""
         return self.base.usual_dtype
 
     def leaves(self) -> Iterator[Stored]:
-        """See `Origin`."""
         if self.data is not None:
             yield self.data
         yield self.table
         yield from self.base.origin.leaves()
 
     def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
-        """See `Origin`. Where blocks end is known only from the table, so they are thought to be of equal size."""
+        """Where blocks end is known only from the table, so they are thought to be of equal size."""
         first, last = start // BLOCK, blocks_of(stop)
         yield Stored(self.table.path, self.table.offset + first * _ROW, (last - first) * _ROW)
         if self.data is not None:
@@ -68,7 +65,7 @@ class Patched(Origin):
         yield from self.base.origin.ahead(self.base, start, stop)
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """See `Origin`. Includes what libraries allocate while they decompress."""
+        """Includes what libraries allocate while they decompress."""
         width, touched = itemsize(tensor.dtype), min((2 + elements // BLOCK) * BLOCK, tensor.elements)
         apart = room(touched * width)
         stored = min(most_stored(touched, width), self.data.nbytes) if self.data is not None else 0
@@ -76,11 +73,7 @@ class Patched(Origin):
         return apart + room(_ROW * blocks_of(touched)) + changes + self.base.scratch(touched)
 
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
-        """See `Origin`. Blocks are read whole, and all together.
-
-        Raises:
-            CheckpointError: also if the base is another one, or the delta is damaged.
-        """
+        """Blocks are read whole, and all together."""
         width = itemsize(tensor.dtype)
         first, last = start // BLOCK, blocks_of(stop)
         low, high = first * BLOCK, min(last * BLOCK, tensor.elements)
@@ -115,8 +108,8 @@ class Patched(Origin):
         if reader.digest(self.base, start, start + base.size // itemsize(tensor.dtype), base) != row.base:
             raise CheckpointError(
                 f"{self.base.place}: tensor {quoted(tensor.name)} is not that of the model that the delta "
-                f"{self.table.path.parent} is for, which has the digest {self.wanted}; give that model as the base, or "
-                "the deltas that lead to it"
+                f"{self.table.path.parent} is for, which has the digest {self.required}; give that model as the base, "
+                "or the deltas that lead to it"
             )
 
     def _patch(self, reader: Reader, tensor: Tensor, first: int, rows: list[BlockRow], base: Bytes, out: Bytes) -> None:

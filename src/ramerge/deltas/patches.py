@@ -69,7 +69,6 @@ class Patches:
         vars(self).update(state, _mine=threading.local())
 
     def write(self, point: int, tensor: int, part: int, start: int, data: Bytes) -> None:
-        """See `Sink.write`."""
         place = self._places[tensor][part]
         if place.base is None:
             self.spool.put_bytes(place.entry, place.begin + start, data)
@@ -93,11 +92,9 @@ class Patches:
         """Nothing to do."""
 
     def sync(self) -> None:
-        """See `Sink.sync`."""
         self.spool.sync()
 
     def close(self) -> None:
-        """Close the files."""
         self.spool.close()
         self._files.close()
 

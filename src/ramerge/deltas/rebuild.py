@@ -13,13 +13,12 @@ from ramerge.deltas.codec import BLOCK, TOGETHER, blocks_of, digest
 from ramerge.deltas.format import stored_header
 from ramerge.deltas.layout import INDEX, DeltaTensor, Index, read_index
 from ramerge.deltas.patched import Patched, moved_of
-from ramerge.deltas.progress import told
 from ramerge.deltas.write import TensorDigest, digest_of_file
 from ramerge.formats.safetensors import INDEX as MODEL_INDEX
 from ramerge.formats.safetensors import ONE_FILE
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.events import Listener, silence
+from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
 from ramerge.output.staging import StagingDir
@@ -34,14 +33,12 @@ from ramerge.tensors.tensor import Tensor
 
 # The process, with its libraries.
 _BASELINE_BYTES = 230_000_000
-# How many steps of a worker are asked for together where files are elsewhere.
+# How many steps of a worker are requested together where files are remote.
 _RUN = 64
 
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Some blocks of a tensor, and where they go."""
-
     tensor: Tensor
     start: int
     stop: int
@@ -52,21 +49,7 @@ class _Blocks:
 def write_agent(
     agent: Checkpoint, staging: StagingDir, *, workers: int | None = None, listen: Listener = silence
 ) -> Index:
-    """Write the files of the agent that a delta gives, equal to the byte.
-
-    Args:
-        agent: the delta, opened over its base.
-        staging: the folder.
-        workers: threads; by default one for each processor, and one more.
-        listen: gets the progress, in bytes of the agent.
-
-    Returns:
-        What the delta says of the agent.
-
-    Raises:
-        CheckpointError: the base is another one, the delta is damaged, or a file has changed.
-        OSError: the disk is full or fails.
-    """
+    """Write the files of the agent that a delta gives, byte-identical."""
     if agent.delta is None:
         raise CheckpointError(f"{agent.directory}: is no delta")
     index = read_index(agent.delta / INDEX)
@@ -83,10 +66,12 @@ def write_agent(
             )
             digests = chain.from_iterable(pool.map(_RebuildWorker.run, runs))
             total, done = sum(tensor.nbytes for tensor in agent.tensors.values()), 0
+            listen(Progress("writing", done, total))
             for tensor in _in_order(agent, shards):
-                found = TensorDigest()
-                for block in told("writing", islice(digests, blocks_of(tensor.elements)), tensor, done, total, listen):
+                found, size = TensorDigest(), BLOCK * itemsize(tensor.dtype)
+                for number, block in enumerate(islice(digests, blocks_of(tensor.elements)), 1):
                     found.add(block)
+                    listen(Progress("writing", done + min(number * size, tensor.nbytes), total))
                 done += tensor.nbytes
                 _check(agent, tensor, index.tensors[tensor.name], found.text)
             _check_moved(agent, index, files)
@@ -112,7 +97,6 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _check(agent: Checkpoint, tensor: Tensor, said: DeltaTensor, digest: str) -> None:
-    """Hold a tensor that was written against the index."""
     if digest != said.result:
         raise CheckpointError(
             f"{agent.directory}: tensor {quoted(tensor.name)} does not become what the delta says; it is damaged, get "
@@ -134,8 +118,6 @@ def _check_moved(agent: Checkpoint, index: Index, files: Files) -> None:
 
 
 class _RebuildWorker:
-    """What a thread owns."""
-
     def __init__(self, reader: Reader, writer: Writer) -> None:
         self._reader, self._writer = reader, writer
 

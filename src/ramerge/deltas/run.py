@@ -68,8 +68,8 @@ def delta(
 
     Raises:
         RecipeError: an argument is wrong.
-        CheckpointError: a model cannot be found or read, is quantised, or has changed meanwhile.
-        PlanError: `out` cannot be where it is wanted.
+        CheckpointError: a model cannot be found or read, is quantized, or has changed meanwhile.
+        PlanError: `out` cannot be written there.
         OutputError: the disk is full or fails.
         RayError: a Ray cluster cannot be reached, or cannot do the work.
 
@@ -128,7 +128,7 @@ def apply(
         RecipeError: an argument is wrong.
         CheckpointError: a folder cannot be found or read, is no delta, is a delta for another model, or is damaged. The
             message names tensor and file, and nothing is written.
-        PlanError: `out` cannot be where it is wanted.
+        PlanError: `out` cannot be written there.
         OutputError: the disk is full or fails.
 
     Example:
@@ -155,7 +155,6 @@ def apply(
 
 
 def _refuse(out: OutputTarget, inputs: Sequence[Location], size: int, *, overwrite: bool) -> None:
-    """Raise if nothing of that size can be written there."""
     if isinstance(out, Path):
         problems = problems_of(out, inputs, size, overwrite=overwrite)
     else:
@@ -166,11 +165,7 @@ def _refuse(out: OutputTarget, inputs: Sequence[Location], size: int, *, overwri
 
 
 def _workers(limits: ResourceLimits, files: Iterable[Location], memory_of: Callable[[int], int]) -> int:
-    """As many threads as are wanted, or fewer if memory is limited.
-
-    Raises:
-        RecipeError: the memory is too little for one thread.
-    """
+    """As many threads as are requested, or fewer if memory is limited."""
     workers = limits.threads or threads_for(files)
     if limits.memory is None:
         return workers

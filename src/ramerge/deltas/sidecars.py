@@ -1,4 +1,4 @@
-"""What a delta holds beside changes: the headers of the agent's files, and the files beside its weights."""
+"""What a delta holds besides changes: the headers of the agent's files, and its sidecar files."""
 
 from __future__ import annotations
 
@@ -14,18 +14,7 @@ from ramerge.tensors.header import header_bytes
 
 
 def write_files(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter, *, allow_outside_links: bool) -> None:
-    """Write them.
-
-    Args:
-        base: the model that the delta is for.
-        agent: the model that it gives; the base itself if only weights have changed.
-        writer: of the delta.
-        allow_outside_links: whether files beside the weights may be links that lead out of their folder.
-
-    Raises:
-        CheckpointError: a file cannot be read, or is a link that leads out.
-        OSError: the disk is full or fails.
-    """
+    """Write them."""
     for file, names, header in _headers(agent):
         writer.header(file, names, header)
     theirs, ours = (sidecar_files(model, allow_outside_links=allow_outside_links) for model in (base, agent))

@@ -52,7 +52,7 @@ class SpooledTensor:
 
     Attributes:
         name: its name.
-        dtype: in safetensors' spelling.
+        dtype: as safetensors names it.
         shape: its shape.
         kind: what its slots hold. `encoded`: its blocks as `codec.Encoder` made them; `merged`: its bytes, which are
             compared with the base's when they are appended; `whole`: its bytes, which become a part of the delta;
@@ -68,22 +68,18 @@ class SpooledTensor:
 
     @property
     def elements(self) -> int:
-        """The number of its elements."""
         return math.prod(self.shape)
 
     @property
     def span(self) -> int:
-        """Elements of a slot."""
         return self.together * BLOCK
 
     @property
     def slots(self) -> int:
-        """The number of its slots."""
         return -(-self.elements // self.span)
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes from one slot to the next."""
         width = itemsize(self.dtype)
         if self.kind == "base":
             return _CHECKSUM + self.together * _DIGEST
@@ -114,7 +110,6 @@ class SpoolSlots:
 
     @property
     def file(self) -> Shard:
-        """The file."""
         return Shard(_NAME, b"", {}, self._begins[-1])
 
     def place(self, entry: int, slot: int) -> int:
@@ -135,28 +130,16 @@ class Spool:
         self._file = file
 
     def put(self, entry: int, slot: int, blocks: Sequence[Encoded]) -> None:
-        """Fill a slot with encoded blocks.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
+        """Fill a slot with encoded blocks."""
         heads = b"".join(_HEAD.pack(*block.row.numbers.tolist(), block.result) for block in blocks)
         self._write(entry, slot, b"".join([_checksum(heads), heads, *(block.payload for block in blocks)]))
 
     def put_bytes(self, entry: int, begin: int, data: Bytes) -> None:
-        """Write bytes of a tensor that is `merged` or `whole`, from its byte `begin` on.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
+        """Write bytes of a tensor that is `merged` or `whole`, from its byte `begin` on."""
         self._file.write(_NAME, self.slots.place(entry, 0) + begin, data)
 
     def put_digests(self, entry: int, slot: int, data: Bytes) -> None:
-        """Fill a slot with digests of blocks that only the base has, which are `data`.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
+        """Fill a slot with digests of blocks that only the base has, which are `data`."""
         size = BLOCK * itemsize(self.slots.entries[entry].dtype)
         digests = b"".join(digest(data[begin : begin + size]) for begin in range(0, data.size, size))
         self._write(entry, slot, _checksum(digests) + digests)
@@ -165,11 +148,7 @@ class Spool:
         self._file.write(_NAME, self.slots.place(entry, slot), np.frombuffer(data, np.uint8))
 
     def take(self, entry: int, slot: int) -> Iterator[Encoded]:
-        """The encoded blocks of a slot.
-
-        Raises:
-            OSError: the disk fails, or does not hold what was written.
-        """
+        """The encoded blocks of a slot."""
         described, begin = self.slots.entries[entry], self.slots.place(entry, slot)
         count = blocks_of(described.elements_in(slot))
         heads = list(_HEAD.iter_unpack(self._checked(begin, count * _HEAD.size)))
@@ -182,11 +161,7 @@ class Spool:
             yield Encoded(row, payload, result)
 
     def take_bytes(self, entry: int, slot: int) -> Iterator[Bytes]:
-        """The bytes of the blocks of a slot, of a tensor that is `merged` or `whole`.
-
-        Raises:
-            OSError: the disk fails.
-        """
+        """The bytes of the blocks of a slot, of a tensor that is `merged` or `whole`."""
         described = self.slots.entries[entry]
         width = itemsize(described.dtype)
         data = self._read(self.slots.place(entry, slot), described.elements_in(slot) * width)
@@ -194,11 +169,7 @@ class Spool:
         yield from (found[begin : begin + BLOCK * width] for begin in range(0, found.size, BLOCK * width))
 
     def take_digests(self, entry: int, slot: int) -> Iterator[bytes]:
-        """The digests of the blocks of a slot, of a tensor that only the base has.
-
-        Raises:
-            OSError: the disk fails.
-        """
+        """The digests of the blocks of a slot, of a tensor that only the base has."""
         count = blocks_of(self.slots.entries[entry].elements_in(slot))
         data = bytes(self._checked(self.slots.place(entry, slot), count * _DIGEST))
         yield from (data[begin : begin + _DIGEST] for begin in range(0, len(data), _DIGEST))
@@ -218,24 +189,17 @@ class Spool:
     def begin_reading(self) -> None:
         """Called when all slots are full, before the first is read.
 
-        On a network file system, what other processes have written is seen when a file is opened. So it is opened anew.
-
-        Raises:
-            OSError: what this process has written could not be brought to the disk.
+        On a network file system, what other processes have written is visible only after a file is opened. So it is
+        reopened.
         """
         self._file.close()
         self._file.check()
 
     def sync(self) -> None:
-        """Bring to the disk what was written so far.
-
-        Raises:
-            OSError: the disk fails.
-        """
+        """Bring to the disk what was written so far."""
         self._file.sync()
 
     def close(self) -> None:
-        """Close the file. It is opened again when it is used again."""
         self._file.close()
 
 
@@ -245,13 +209,7 @@ def spooled(slots: SpoolSlots) -> dict[str, int]:
 
 
 def spool_of(slots: SpoolSlots, folder: Path, before_sync: Callable[[], Callable[[], None]]) -> Spool:
-    """A spool in a folder, which goes on with what an earlier run has left there.
-
-    Args:
-        slots: where blocks lie.
-        folder: of the file.
-        before_sync: as for `Writer`.
-    """
+    """A spool in a folder, which resumes from what an earlier run has left there."""
     file = slots.file
     staging = StagingDir(folder, [file.name] if (folder / file.name).exists() else [], reserves=False)
     return Spool(slots, Writer(staging, [file], before_sync, _SECONDS_BETWEEN_SYNCS))

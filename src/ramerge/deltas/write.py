@@ -40,7 +40,7 @@ from ramerge.storage.location import Location
 _FULL = 4 << 30
 # The header comes last, into room that was left for it. Tensors that it has no room for are in the next file.
 _MOST_ROOM = 1 << 20
-# Bytes of a header for a tensor, beside its name.
+# Bytes of a header for a tensor, in addition to its name.
 _ENTRY = 110
 _FILES = 4096
 _PIECE = 1 << 20
@@ -76,14 +76,7 @@ class DeltaWriter:
         self._files.close()
 
     def changed(self, name: str, dtype: str, shape: Sequence[int], blocks: Iterable[Encoded]) -> None:
-        """A tensor that base and agent have in the same dtype and shape, whether it has changed or not.
-
-        Args:
-            name: its name in both.
-            dtype: in safetensors' spelling.
-            shape: its shape.
-            blocks: its blocks of `codec.BLOCK` elements in order, as `codec.Encoder.encode` made them.
-        """
+        """A tensor that base and agent have in the same dtype and shape, whether it has changed or not."""
         table, result = self._write_blocks(name, blocks)
         base = digest_of_blocks(table[:, 6:8])
         moved = int(table[:, 2].sum())
@@ -108,14 +101,7 @@ class DeltaWriter:
         return table, result
 
     def whole(self, name: str, dtype: str, shape: Sequence[int], blocks: Iterable[NDArray[np.uint8]]) -> None:
-        """A tensor that the base lacks, or has in another dtype or shape.
-
-        Args:
-            name: its name.
-            dtype: in safetensors' spelling.
-            shape: its shape.
-            blocks: uint8: the bytes of its blocks of `codec.BLOCK` elements, in order.
-        """
+        """A tensor that the base lacks, or has in another dtype or shape."""
         found = TensorDigest()
         with self._files.entry(WHOLE + name, dtype, lambda: list(shape)) as append:
             for block in blocks:
@@ -128,12 +114,9 @@ class DeltaWriter:
         self._base[name] = (dtype, shape, found)
 
     def header(self, file: str, tensors: Sequence[str], header: bytes) -> None:
-        """One of the agent's safetensors files.
+        """One of the agent's safetensors files: its tensors in the order of their bytes, and the bytes before these.
 
-        Args:
-            file: its name.
-            tensors: its tensors in the order of their bytes.
-            header: its first bytes, up to the first tensor; empty for any that fits.
+        Without such bytes, any header that fits will do.
         """
         self._shards[file] = list(tensors)
         if header:
@@ -143,7 +126,7 @@ class DeltaWriter:
             self._headers[file] = digest(padded).hex()
 
     def companion(self, name: str, source: Location | str, base: Location | None) -> None:
-        """A file beside the agent's weights, or its text, and the base's file; written unless they are equal."""
+        """A sidecar file of the agent, or its text, and the base's file; written unless they are equal."""
         found = digest(source.encode()).hex() if isinstance(source, str) else digest_of_file(source)
         same = source == base or (base is not None and base.is_file() and digest_of_file(base) == found)
         self._companions[name] = Companion(same, found)
@@ -154,7 +137,6 @@ class DeltaWriter:
 
     @property
     def written(self) -> int:
-        """Bytes of changes and whole tensors so far: what `layout.size_of` says of the finished delta."""
         return self._files.written
 
     def finish(self) -> Index:
@@ -181,16 +163,11 @@ class TensorDigest:
 
     @property
     def text(self) -> str:
-        """In hexadecimal."""
         return digest_of_blocks(np.concatenate(self._blocks))
 
 
 def digest_of_file(path: Location) -> str:
-    """xxh3-128 of a file's bytes, in hexadecimal.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """xxh3-128 of a file's bytes, in hexadecimal."""
     found = xxhash.xxh3_128()
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
@@ -220,14 +197,7 @@ class _DataFiles:
     def entry(
         self, name: str, dtype: str, shape: Callable[[], Sequence[int]], *, optional: bool = False
     ) -> Iterator[Callable[[Any], None]]:
-        """A tensor; gives a function that appends bytes to it.
-
-        Args:
-            name: its name.
-            dtype: its dtype.
-            shape: asked when all bytes are there.
-            optional: whether the tensor is left out if it has none.
-        """
+        """A tensor; gives a function that appends bytes to it. `shape` is called when all bytes are there."""
         needed = len(json.dumps(name)) + 2 * _ENTRY
         if self._position >= _FULL or self._length + needed > self._room:
             self._end()
@@ -264,7 +234,6 @@ class _DataFiles:
         self._length = len(json.dumps(self._header))
 
     def _end(self) -> None:
-        """Write the header and wait until the file is on the disk."""
         if self._descriptor < 0:
             return
         text = json.dumps(self._header, separators=(",", ":")).encode().ljust(self._room)
@@ -273,12 +242,10 @@ class _DataFiles:
         self.close()
 
     def finish(self) -> dict[str, str]:
-        """End the last file. Returns the map of all tensors to files."""
         self._end()
         return self._weight_map
 
     def close(self) -> None:
-        """Close the file that is open, without waiting for the disk."""
         if self._descriptor >= 0:
             with suppress(OSError):
                 os.close(self._descriptor)

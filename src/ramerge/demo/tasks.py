@@ -58,7 +58,7 @@ TASKS: tuple[DemoTask, ...] = (
 
 
 def split_of(prompt: str) -> Split:
-    """Tell which split a prompt belongs to: one in eight is held out, by hash."""
+    """Return which split a prompt belongs to: one in eight is held out, by hash."""
     return "test" if hashlib.sha256(prompt.encode()).digest()[0] % 8 == 0 else "train"
 
 

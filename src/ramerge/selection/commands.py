@@ -78,7 +78,8 @@ _PASSED_ON = (
     "objectives",
     metavar="NAME[=min]",
     multiple=True,
-    help="The figure to raise, or with =min to lower; default: mean, of all figures. Several give a Pareto front.",
+    help="The figure to raise, or with =min to lower; default: mean, of all figures. worst: the smallest of them; "
+    "worst:NAME=SCORE,...: the worst retention, given the scores of the specialists. Several give a Pareto front.",
 )
 @click.option("--no-prune", "prune", flag_value=False, default=True, help="Score every point on all of its items.")
 @click.option(
@@ -134,7 +135,7 @@ def search(
         try:
             result = run(document, out, score, vary=read_varied(vary), server=server, on_progress=listen, **given)
         except StoppedError as stop:
-            stop.kept = f"what was scored is kept in {out}, and the same command goes on from there"
+            stop.kept = f"what was scored is kept in {out}, and the same command resumes from there"
             raise
     warn(result.notes)
     if as_json:
@@ -144,7 +145,6 @@ def search(
 
 
 def _score(options: dict[str, Any]) -> tuple[str | EvaluationRequest, ModelServer | None]:
-    """What scores, and the server that it needs."""
     spec = options["score"]
     if ":" not in spec:
         return _tasks(spec, options)
@@ -154,7 +154,6 @@ def _score(options: dict[str, Any]) -> tuple[str | EvaluationRequest, ModelServe
 
 
 def _tasks(spec: str, options: dict[str, Any]) -> tuple[EvaluationRequest, ModelServer]:
-    """Tasks of Inspect's, or a file of prompts with a reward function."""
     from shlex import split
 
     from ramerge.evaluation.commands import pairs

@@ -1,6 +1,6 @@
 """How sure a choice is: intervals of a score, paired differences between points, and the optimism of the choice.
 
-All of it is the bootstrap of `evaluation.intervals`. Where an objective is the mean of several figures, items are drawn
+All of it is the bootstrap of `evaluation.intervals`. Where an objective is made of several figures, items are drawn
 for each figure by themselves.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ramerge.evaluation import intervals
-from ramerge.selection.scores import Floats, Measure, Objective, Scores
+from ramerge.selection.scores import Floats, Objective, Scores
 
 HOPELESS = 0.998
 """A point is given up where the interval of this level, of its paired difference to the best, lies below 0."""
@@ -31,22 +31,19 @@ class Estimate:
 
 def estimate(objective: Objective, scores: Scores) -> Estimate:
     """An objective's value with its interval."""
-    drawn = _drawn(objective.measures(scores), _VALIDATION)
-    return _with_interval(objective.value(scores), drawn)
+    return _with_interval(objective.value(scores), _drawn(objective, scores, _VALIDATION))
 
 
 def difference(objective: Objective, first: Scores, second: Scores, level: float = intervals.LEVEL) -> Estimate:
     """The first's value less the second's, on the same items."""
-    pairs = list(zip(objective.measures(first), objective.measures(second), strict=True))
     value = objective.value(first) - objective.value(second)
-    drawn: Floats | None = None
-    for number, (left, right) in enumerate(pairs):
+    drawn = []
+    for number, (left, right) in enumerate(zip(objective.measures(first), objective.measures(second), strict=True)):
         if left.items is None or right.items is None or len(left.items) != len(right.items) or len(left.items) < 2:
             return Estimate(value)
-        both = intervals.replicates(np.stack([left.items, right.items], axis=1), seed=[number, _VALIDATION])
-        apart = (both[:, 0] - both[:, 1]) / len(pairs)
-        drawn = apart if drawn is None else drawn + apart
-    return _with_interval(value, drawn, level)
+        drawn.append(intervals.replicates(np.stack([left.items, right.items], axis=1), seed=[number, _VALIDATION]))
+    ours, theirs = (objective.combined([both[:, side] for both in drawn]) for side in (0, 1))
+    return _with_interval(value, ours - theirs, level)
 
 
 def is_hopeless(objective: Objective, scores: Scores, best: Scores) -> bool:
@@ -67,17 +64,12 @@ def optimism(objective: Objective, validation: Scores, test: Scores) -> Estimate
     """How much better the chosen point is on the items that it was chosen by than on others."""
     sign = objective.sign
     value = sign * (objective.value(validation) - objective.value(test))
-    first = _drawn(objective.measures(validation), _VALIDATION)
-    second = _drawn(objective.measures(test), _TEST)
+    first, second = _drawn(objective, validation, _VALIDATION), _drawn(objective, test, _TEST)
     return _with_interval(value, None if first is None or second is None else sign * (first - second))
 
 
 def front(values: Sequence[Sequence[float]]) -> list[int]:
-    """Places of the points that no other point beats: none is as good in every objective and better in one.
-
-    Args:
-        values: for each point its objectives, higher ones better.
-    """
+    """Places of the points that no other point beats: none is as good in every objective and better in one."""
     points = np.asarray(values, dtype=np.float64)
     return [
         place
@@ -94,15 +86,15 @@ def balanced(values: Sequence[Sequence[float]]) -> int:
     return int(scaled.sum(axis=1).argmax())
 
 
-def _drawn(measures: Sequence[Measure], split: int) -> Floats | None:
-    """Replicates of the mean of figures."""
-    drawn: Floats | None = None
-    for number, measure in enumerate(measures):
+def _drawn(objective: Objective, scores: Scores, split: int) -> Floats | None:
+    """Replicates of an objective; None where there are no items to draw."""
+    drawn = []
+    for number, measure in enumerate(objective.measures(scores)):
         if measure.items is None or len(measure.items) < 2:
             return None
-        one = intervals.replicates(measure.items[:, None], seed=[number, split])[:, 0] / len(measures)
-        drawn = one if drawn is None else drawn + one
-    return drawn
+        drawn.append(intervals.replicates(measure.items[:, None], seed=[number, split])[:, 0])
+    found: Floats = objective.combined(drawn)
+    return found
 
 
 def _with_interval(value: float, drawn: Floats | None, level: float = intervals.LEVEL) -> Estimate:

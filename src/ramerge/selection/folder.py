@@ -5,7 +5,7 @@ OUT/search.html      the same as a page
 OUT/recipe.yaml      the recipe of the best point
 OUT/best/            its checkpoint
 OUT/study.log        Optuna's journal
-OUT/asked.json       what the search is made of; another search may not go on here
+OUT/asked.json       what the search is made of; no other search may resume here
 OUT/trials/N.json    the scores of trial N, item by item; OUT/trials/N.yaml is its recipe
 OUT/score.log        what the score printed
 OUT/candidate/       the checkpoint that is being scored
@@ -47,22 +47,18 @@ class Folder:
 
     @property
     def journal(self) -> Path:
-        """Optuna's file."""
         return self.root / "study.log"
 
     @property
     def log(self) -> Path:
-        """What the score prints."""
         return self.root / "score.log"
 
     @property
     def best(self) -> Path:
-        """The checkpoint of the best point."""
         return self.root / "best"
 
     @property
     def candidate(self) -> Path:
-        """The checkpoint that is scored; the next takes its place."""
         return self.root / "candidate"
 
     def write(self, name: str, content: str) -> None:
@@ -73,9 +69,6 @@ class Folder:
         """Note what the search is made of, or hold it against what is noted.
 
         A search without any score is no reason to refuse another one: it is forgotten.
-
-        Raises:
-            EvaluationError: scores of another search are here; says what differs.
         """
         path = self.root / "asked.json"
         if path.exists():
@@ -131,13 +124,7 @@ class Folder:
 
 @contextmanager
 def search_folder(out: Path) -> Iterator[Folder]:
-    """The folder of a search, which no other process has meanwhile.
-
-    Raises:
-        RecipeError: it is not a possible path.
-        EvaluationError: something else is there, or another search runs there.
-        OutputError: it cannot be written.
-    """
+    """The folder of a search, which no other process has meanwhile."""
     path_of(out, "the folder of a search")
     if any(out.glob("*.safetensors")):
         raise EvaluationError(f"{out}: is the folder of a model; name another folder for the search")
@@ -170,7 +157,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _difference(part: str, before: Any, now: Any) -> str:
-    """Where two plain values differ first, in words: digests, and sizes and times of inputs, say nothing to readers."""
+    """Where two plain values differ first, human-readable: no digests, sizes and times of inputs."""
     keys = []
     while isinstance(before, dict) and isinstance(now, dict):
         key = next(key for key in {**before, **now} if before.get(key) != now.get(key))

@@ -51,7 +51,6 @@ class FunctionScorer:
         self._digest = str(ready.get("digest"))
 
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        """See `Scorer.parts`."""
         process = self._running()
         until = time.monotonic() + self._seconds
         is_idle = False
@@ -77,7 +76,6 @@ class FunctionScorer:
         return {"function": self._spec, "digest": self._digest}
 
     def close(self) -> None:
-        """End the process."""
         if self._process is not None:
             self._process.close()
             self._process = None
@@ -102,7 +100,6 @@ class CallableScorer:
         self.in_parts = inspect.isgeneratorfunction(function)
 
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        """See `Scorer.parts`."""
         try:
             for part in parts_of(self._function, model, split):
                 yield read_scores(part)
@@ -125,8 +122,7 @@ class CallableScorer:
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         return {"function": f"{named.__module__}:{named.__qualname__}", "digest": digest}
 
-    def close(self) -> None:
-        """There is nothing to end."""
+    def close(self) -> None: ...
 
 
 def _held(function: Any) -> list[Any]:
@@ -146,8 +142,6 @@ def _text(named: Any) -> str:
 
 
 class _Process:
-    """The process, and the lines between it and this one."""
-
     def __init__(self, spec: str, log: Path, seconds: float) -> None:
         self._log = log
         self._seconds = seconds
@@ -177,7 +171,6 @@ class _Process:
             raise
 
     def ask(self, values: Mapping[str, Any], until: float) -> dict[str, Any]:
-        """Send a line, and wait for the answer."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has died, which reading says
             self._process.stdin.write(json.dumps(values).encode() + b"\n")
@@ -208,7 +201,6 @@ class _Process:
         return f" with exit code {code}"
 
     def close(self) -> None:
-        """End the process and whatever it started."""
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()

@@ -30,9 +30,6 @@ def document_of(recipe: Document, point: Mapping[str, Any], label: Label = _plai
 
     Where the point has another method, parameters, presets and importances that this method does not take are left
     out: they are the other method's.
-
-    Raises:
-        RecipeError: a value does not fit where it goes.
     """
     made = replace(recipe, values=deepcopy(recipe.values), flags=dict(recipe.flags))
     before = made.values.get("method", DEFAULT_METHOD)
@@ -74,9 +71,5 @@ def recipe_of(recipe: Document, point: Mapping[str, Any]) -> Recipe:
 
 
 def merge_point(recipe: Document, point: Mapping[str, Any], out: Path, listen: Listener, options: Options) -> Record:
-    """Merge a point to `out`, in place of what is there. Counts of the inputs are remembered from point to point.
-
-    Raises:
-        RamergeError: as for `ramerge.merge`.
-    """
+    """Merge a point to `out`, in place of what is there. Counts of the inputs are cached from point to point."""
     return merge(document_of(recipe, point), out, options=replace(options, overwrite=True), on_progress=listen)

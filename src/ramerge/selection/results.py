@@ -53,12 +53,12 @@ class SearchResult:
         points_of_space: how many the space has; None where there is no end of them.
         best: the number of the best point.
         front: numbers of the Pareto front; only the best where there is one objective.
-        level: numbers of the points that cannot be told from the best at 95 %, with one objective.
-        apart: how validation and test items are kept apart, in words; None where they are not.
+        level: numbers of the points that cannot be distinguished from the best at 95 %, with one objective.
+        apart: how validation and test items are kept apart, as a sentence; None where they are not.
         test: the best point's objectives on items that it was not chosen by.
         optimism: how much better each is on the items of the choice; above 0 means that those flatter.
         scores: every figure of the best point on test items.
-        seconds: of the whole search, with `merging` and `scoring` in it; the sum of all runs that went on.
+        seconds: of the whole search, with `merging` and `scoring` in it; the sum of all runs.
         notes: what a reader must know.
 
     Example:

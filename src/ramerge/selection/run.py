@@ -1,4 +1,4 @@
-"""The whole search: ask for a point, merge it, score it, tell; then the best, on items that it was not chosen by."""
+"""The whole search: ask for a point, merge it, score it, report; then the best, on items that it was not chosen by."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,6 +25,7 @@ from ramerge.selection.points import document_of, merge_point
 from ramerge.selection.results import SearchResult, TriedPoint
 from ramerge.selection.scores import (
     MEAN,
+    WORST,
     Measure,
     Objective,
     ScoreFailedError,
@@ -44,8 +45,7 @@ _RECIPE = "ramerge.yaml"
 _MERGE, _SCORE = "merge seconds", "score seconds"
 
 
-class _WrongObjectiveError(EvaluationError):
-    """No point can have the objective."""
+class _WrongObjectiveError(EvaluationError): ...
 
 
 MakeScorer: TypeAlias = Callable[[Folder], Scorer]
@@ -76,12 +76,12 @@ class SearchRequest:
     options: Options = _OPTIONS
 
     @property
-    def wanted(self) -> int:
+    def required(self) -> int:
         """How many points to try."""
         size = self.space.size
         most = size if self.sampler == "grid" and size is not None else TRIALS
-        wanted = most if self.trials is None else self.trials
-        return wanted if size is None else min(wanted, size)
+        required = most if self.trials is None else self.trials
+        return required if size is None else min(required, size)
 
 
 @dataclass(frozen=True)
@@ -123,21 +123,7 @@ def search(
 ) -> SearchResult:
     """Try points of a space, and keep the one that scores best.
 
-    A folder in which the same search was stopped is continued: only the points that are missing are tried.
-
-    Args:
-        recipe: a recipe in ramerge's own form; points set values in it.
-        out: the folder of the search; `folder` says what it holds.
-        request: what is searched.
-        make_scorer: makes what scores models, in the folder of the search.
-        on_progress: called before the first point and after each.
-        on_merge: hears of the merges' progress.
-
-    Raises:
-        RecipeError, EvaluationError: what was asked for is wrong, another search is in the folder, or no point got a
-            score. What was scored is kept.
-        PlanError: the recipe cannot be merged.
-        OutputError: the folder cannot be written.
+    An interrupted search in the folder is resumed: only the points that are missing are tried.
     """
     _require_optuna(request)
     if problems := check_sampler(request.sampler, request.space):
@@ -152,7 +138,7 @@ def search(
                 "inputs": inputs,
                 "space": request.space.as_dict(),
                 "score": dict(scorer.about()),
-                "objectives": [{"name": each.name, "lower": each.lower} for each in request.objectives],
+                "objectives": [asdict(each) for each in request.objectives],
             }
         )
         stack.callback(folder.clear)
@@ -169,11 +155,7 @@ def _require_optuna(request: SearchRequest) -> None:
 
 
 def _planned(recipe: Document, request: SearchRequest) -> dict[str, Any]:
-    """Size and time of every input's file, after a merge with each method was planned.
-
-    Raises:
-        PlanError: one cannot work.
-    """
+    """Size and time of every input's file, after a merge with each method was planned."""
     problems: list[str] = []
     files: dict[str, Any] = {}
     for method in request.space.methods:
@@ -187,8 +169,6 @@ def _planned(recipe: Document, request: SearchRequest) -> dict[str, Any]:
 
 
 class _Search:
-    """One run of a search."""
-
     def __init__(
         self,
         recipe: Document,
@@ -216,30 +196,29 @@ class _Search:
         return (self._folder.scores(first.number) or {}) if first else {}
 
     def run(self) -> SearchResult:
-        """Try points until there are enough, and look at the best."""
         in_a_row = 0
-        self._tell()
-        while len(self._trials) < self._request.wanted and (asked := self._study.ask()) is not None:
+        self._notify()
+        while len(self._trials) < self._request.required and (asked := self._study.ask()) is not None:
             failure = self._try(asked)
             self._trials = self._study.trials()
-            self._tell()
+            self._notify()
             in_a_row = in_a_row + 1 if failure else 0
             if self._request.most_failures and in_a_row >= self._request.most_failures:
                 raise EvaluationError(
                     f"{in_a_row} points in a row failed; the last: {failure}; all are kept in {self._folder.root}, and "
-                    "the same command goes on with the next point (--most-failures 0 never stops)"
+                    "the same command resumes with the next point (--most-failures 0 never stops)"
                 )
         return self._result()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         value = self._best.values[0] if self._best and self._best.values else None
         failed = sum(trial.state == "failed" for trial in self._trials)
-        self._on_progress(SearchProgress(len(self._trials), self._request.wanted, value, failed))
+        self._on_progress(SearchProgress(len(self._trials), self._request.required, value, failed))
 
     # --- one point ----------------------------------------------------------------------------------------------------
 
     def _try(self, asked: Asked) -> str | None:
-        """Merge and score a point, and tell; why it failed, or None."""
+        """Merge and score a point; why it failed, or None."""
         began, merged, fingerprint = time.monotonic(), None, {}
         try:
             merge_point(self._recipe, asked.point, self._folder.candidate, self._on_merge, self._request.options)
@@ -274,8 +253,8 @@ class _Search:
     def _check_objectives(self, scores: Scores) -> None:
         """Raise if an objective is no figure of the first scores: then no further point would have it."""
         for each in self._request.objectives if not self._names else ():
-            if each.name != MEAN and each.name not in scores:
-                raise _WrongObjectiveError(unknown("--objective", each.name, [*scores, MEAN]))
+            if (name := each.missing(scores)) is not None:
+                raise _WrongObjectiveError(unknown("--objective", name, [*scores, MEAN, WORST]))
 
     def _scored(self) -> tuple[Scores, bool]:
         """The candidate's scores, and whether they are whole: a hopeless point is given up."""
@@ -298,14 +277,12 @@ class _Search:
     # --- the result ---------------------------------------------------------------------------------------------------
 
     def _validation(self, number: int) -> Scores:
-        """Scores of a trial on validation items."""
         scores = self._folder.scores(number)
         if scores is None:
             raise EvaluationError(f"{self._folder.root}/trials/{number}.json: is not there any more")
         return _split(self._scorer, scores, "validation")
 
     def _chosen(self) -> Trial | None:
-        """The best trial."""
         complete = [trial for trial in self._trials if trial.values is not None]
         if not complete:
             return None
@@ -316,7 +293,6 @@ class _Search:
         return [complete[place] for place in evidence.front([self._gains(trial) for trial in complete])]
 
     def _gains(self, trial: Trial) -> list[float]:
-        """Objectives of a trial, higher ones better."""
         return [each.sign * value for each, value in zip(self._request.objectives, trial.values or (), strict=True)]
 
     def _result(self) -> SearchResult:

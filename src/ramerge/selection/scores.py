@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -15,14 +15,14 @@ from ramerge.foundation.text import quoted, shown, unknown
 Split = Literal["validation", "test"]
 Floats = NDArray[np.float64]
 
-MEAN = "mean"
+MEAN, WORST = "mean", "worst"
 _MOST_NAMES = 1000
 _LONGEST_NAME = 200
 _LARGEST = 1e100  # sums over items, and the squares that errors are made of, are finite then
 
 
 class ScoreFailedError(Exception):
-    """A point got no score; the message says why. The search goes on with the next point."""
+    """A point got no score; the message says why. The search continues with the next point."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ class Measure:
     items: Floats | None = None
 
     def cut(self, count: int) -> Measure:
-        """The figure of the first items."""
         return self if self.items is None else of_items(self.items[:count])
 
     def half(self, split: Split) -> Measure:
@@ -69,9 +68,6 @@ class Scorer(Protocol):
         """The scores of a model, part by part: further items of every figure, or everything in one part.
 
         Whoever asks may stop between two parts.
-
-        Raises:
-            ScoreFailedError: there is no score.
         """
 
     def about(self) -> Mapping[str, Any]:
@@ -86,34 +82,47 @@ class Objective:
     """What is to be as good as possible.
 
     Attributes:
-        name: of a figure, or `mean`: the mean of all figures, or of the only one.
+        name: of a figure; `mean`: the mean of all figures; or `worst`: the smallest of all figures, or of retentions.
         lower: whether a lower one is better.
+        specialists: for `worst`, the score of each figure's specialist. A retention is the merge's score over it.
     """
 
     name: str = MEAN
     lower: bool = False
+    specialists: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def sign(self) -> int:
         """-1 where a lower one is better."""
         return -1 if self.lower else 1
 
+    def missing(self, scores: Scores) -> str | None:
+        """The first figure that it needs and that is not there."""
+        needed = list(self.specialists) or [name for name in [self.name] if name not in (MEAN, WORST)]
+        return next((name for name in needed if name not in scores), None)
+
     def measures(self, scores: Scores) -> list[Measure]:
-        """The figures whose mean it is.
+        """The figures that it is made of.
 
         Raises:
             ScoreFailedError: there is no such figure.
         """
-        if self.name in scores:
-            return [scores[self.name]]
-        if self.name != MEAN:
-            raise ScoreFailedError(unknown("objective", self.name, [*scores, MEAN]))
-        return list(scores.values())
+        if (name := self.missing(scores)) is not None:
+            raise ScoreFailedError(unknown("objective", name, [*scores, MEAN, WORST]))
+        if self.specialists:
+            return [scores[name] for name in self.specialists]
+        return [scores[self.name]] if self.name in scores else list(scores.values())
+
+    def combined(self, values: Sequence[Any]) -> Any:
+        """Its value from those of `measures`, which are numbers, or arrays of replicates."""
+        if self.name != WORST:
+            return sum(values) / len(values)
+        retentions = zip(values, self.specialists.values(), strict=True) if self.specialists else ()
+        return np.minimum.reduce([value / specialist for value, specialist in retentions] or list(values))
 
     def value(self, scores: Scores) -> float:
         """Its value."""
-        measures = self.measures(scores)
-        return sum(measure.value for measure in measures) / len(measures)
+        return float(self.combined([measure.value for measure in self.measures(scores)]))
 
 
 def of_items(items: Any) -> Measure:
@@ -124,11 +133,7 @@ def of_items(items: Any) -> Measure:
 
 
 def read_scores(returned: Any) -> dict[str, Measure]:
-    """What a function returned: a mapping from names to numbers, or to lists with a number for each item.
-
-    Raises:
-        ScoreFailedError: something else, or a number that is not finite or larger than any score.
-    """
+    """What a function returned: a mapping from names to numbers, or to lists with a number for each item."""
     if not isinstance(returned, Mapping) or not returned:
         raise ScoreFailedError(
             f"must return {{name: number}} or {{name: [number of each item]}}, not {quoted(returned)}"
@@ -167,11 +172,7 @@ def _finite(name: str, value: Any) -> float:
 
 
 def joined(parts: Iterable[Scores]) -> dict[str, Measure]:
-    """All parts together.
-
-    Raises:
-        ScoreFailedError: there is no part, parts have other names, or several of them no items.
-    """
+    """All parts together."""
     whole: dict[str, Measure] = {}
     for number, part in enumerate(parts):
         if number and part.keys() != whole.keys():
@@ -190,11 +191,7 @@ def joined(parts: Iterable[Scores]) -> dict[str, Measure]:
 
 
 def check_names(scores: Scores, before: Iterable[str]) -> None:
-    """Refuse other names than those of earlier points.
-
-    Raises:
-        ScoreFailedError: they differ.
-    """
+    """Refuse other names than those of earlier points."""
     expected = dict.fromkeys(before)
     if expected and scores.keys() != expected.keys():
         raise ScoreFailedError(_other_names(scores, expected))

@@ -22,7 +22,7 @@ from ramerge.selection.functions import CallableScorer, FunctionScorer
 from ramerge.selection.report.write import can_render, render
 from ramerge.selection.results import SearchResult
 from ramerge.selection.run import Listener, MakeScorer, SearchRequest
-from ramerge.selection.scores import Objective
+from ramerge.selection.scores import WORST, Objective
 from ramerge.selection.served import TaskScorer
 from ramerge.selection.serving import ModelServer
 from ramerge.selection.space import Space
@@ -57,7 +57,7 @@ def search(
 ) -> SearchResult:
     """Merge points of a space, score each, and keep the best in the folder `out`.
 
-    A search that was stopped goes on where it was when it is called again with the same arguments.
+    An interrupted search resumes when it is called again with the same arguments.
 
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
@@ -72,8 +72,9 @@ def search(
         trials: points to try; by default all of a grid, otherwise 30.
         sampler: what chooses points; by default `grid` with `vary` and `tpe` with `space`.
         seed: of the sampler.
-        objectives: names of figures to raise, or `NAME=min` to lower; by default the mean of all figures. Several give
-            a Pareto front.
+        objectives: names of figures to raise, or `NAME=min` to lower; by default the mean of all figures. `worst` is
+            the smallest figure, `worst:NAME=SCORE,...` the smallest retention, given the scores of the specialists.
+            Several give a Pareto front.
         prune: whether points are given up early that are worse than the best for sure.
         most_failures: points that may fail one after the other before the search stops; 0 for no bound.
         score_timeout: seconds that scoring one point may take.
@@ -136,7 +137,6 @@ def search(
 
 
 def _check(**arguments: tuple[bool, str, object]) -> None:
-    """Refuse arguments: for each whether it is right, what it must be, and what was given."""
     if wrong := [
         f"{name}: must be {what}, not {quoted(given)}" for name, (ok, what, given) in arguments.items() if not ok
     ]:
@@ -180,15 +180,36 @@ def _space(
 
 
 def _objectives(words: Sequence[str]) -> tuple[Objective, ...]:
-    found = []
-    for word in words:
-        name, _, way = word.rpartition("=") if word.endswith(("=min", "=max")) else (word, "", "max")
-        if not name.strip("="):
-            raise EvaluationError(f"--objective {word}: must be NAME, or NAME=min")
-        found.append(Objective(name, way == "min"))
+    found = [_objective(word) for word in words]
     if len({each.name for each in found}) < len(found):
         raise EvaluationError("--objective: each of them once")
     return tuple(found) or (Objective(),)
+
+
+def _objective(word: str) -> Objective:
+    if word.startswith(f"{WORST}:"):
+        return Objective(WORST, specialists=_specialists(word))
+    name, _, way = word.rpartition("=") if word.endswith(("=min", "=max")) else (word, "", "max")
+    if not name.strip("="):
+        raise EvaluationError(f"--objective {word}: must be NAME, or NAME=min")
+    return Objective(name, way == "min")
+
+
+def _specialists(word: str) -> dict[str, float]:
+    """The scores in `worst:NAME=SCORE,...`."""
+    found = {}
+    for pair in word.removeprefix(f"{WORST}:").split(","):
+        name, _, number = pair.rpartition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            found[name] = math.nan
+    if "" in found or not all(0 < score < math.inf for score in found.values()):
+        raise EvaluationError(
+            f"--objective {word}: must be {WORST}:NAME=SCORE,NAME=SCORE with the score of each figure's specialist, "
+            "a number above 0"
+        )
+    return found
 
 
 def _scorer(score: Score, seconds: float, server: ModelServer | None, concurrency: int) -> MakeScorer:

@@ -46,7 +46,7 @@ class TaskScorer:
         self._ids: dict[str, list[str]] | None = None
 
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        """See `Scorer.parts`. Each part is further samples of every task, twice as many as the part before."""
+        """Each part is further samples of every task, twice as many as the part before."""
         target = EvaluationTarget(_NAME, self._server.served_name, str(model))
         try:
             access = ModelAccess(endpoint=self._server.load(model))
@@ -92,7 +92,6 @@ class TaskScorer:
         }
 
     def close(self) -> None:
-        """End the server."""
         self._server.close()
 
 

@@ -5,7 +5,6 @@ A `KeptServer` stays for one model after another. vLLM and SGLang load new weigh
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shlex
 import shutil
@@ -22,7 +21,6 @@ from ramerge.foundation.children import dies_with_parent, stop
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.foundation.extras import install
 from ramerge.foundation.text import printable
-from ramerge.selection.stopping import stoppable
 
 SERVERS = ("transformers", "vllm", "sglang")
 _RELOADS: Mapping[str, Sequence[tuple[str, Callable[[str], object]]]] = {
@@ -66,17 +64,7 @@ class ModelServer:
 
 @contextmanager
 def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[str]:
-    """The URL of a server for one model, which is stopped with all its processes when the block ends.
-
-    Args:
-        model: a folder or a hub id.
-        name: under which vLLM and SGLang serve it; `transformers serve` goes by the model.
-        log: takes what the server prints.
-
-    Raises:
-        EndpointError: it ended, or was not ready in time; with the last lines of what it printed.
-        EvaluationError: it is not installed.
-    """
+    """The URL of a server for one model, which is stopped with all its processes when the block ends."""
     port = _free_port()
     command = _command(server, model, name, port)
     with log.open("wb") as output:
@@ -99,7 +87,7 @@ def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[s
 
 
 def _program(kind: str) -> str | None:
-    """The program beside this Python, else on the path."""
+    """The program next to this Python, else on the path."""
     metadata_folder = Path(sys.executable).with_name(kind)
     return str(metadata_folder) if metadata_folder.is_file() else shutil.which(kind)
 
@@ -135,11 +123,7 @@ class KeptServer:
         self._config = b""
 
     def load(self, model: Path) -> str:
-        """The URL at which a model is served.
-
-        Raises:
-            EndpointError: the server cannot be started, or does not take the model.
-        """
+        """The URL at which a model is served."""
         self._link.unlink(missing_ok=True)
         self._link.symlink_to(model.absolute(), target_is_directory=True)
         config = (model / "config.json").read_bytes()
@@ -154,26 +138,24 @@ class KeptServer:
         steps = _RELOADS.get(self._server.kind)
         root = self._url.removesuffix("/v1")
         return steps is not None and all(
-            asyncio.run(_took(root + path, body(self.model), self._server.timeout)) for path, body in steps
+            _answers("POST", root + path, self._server.timeout, body(self.model)) for path, body in steps
         )
 
     def close(self) -> None:
-        """End the server."""
         self._url = ""
         self._running.close()
 
 
-async def _took(url: str, body: object, seconds: float) -> bool:
-    """Whether a request was answered well."""
-    import aiohttp
+def _answers(method: str, url: str, seconds: float, body: object = None) -> bool:
+    """Whether a request is answered with success. Only the status is read."""
+    import httpx
 
-    timeout = aiohttp.ClientTimeout(seconds)
-    with stoppable(), suppress(aiohttp.ClientError, TimeoutError, asyncio.TimeoutError, OSError, ValueError):
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.post(url, json=body, allow_redirects=False) as answer,
-        ):
-            return answer.status == 200
+    with (
+        suppress(httpx.HTTPError, ValueError),
+        httpx.Client(timeout=seconds, trust_env=False) as client,
+        client.stream(method, url, json=body) as answer,
+    ):
+        return answer.status_code == 200
     return False
 
 
@@ -184,29 +166,14 @@ def _free_port() -> int:
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, server: ModelServer, command: Sequence[str], log: Path) -> None:
-    """Until it says that it is well."""
     until = time.monotonic() + server.timeout
     while process.poll() is None:
-        if asyncio.run(_is_well(url)):
+        if _answers("GET", f"{url}/health", _SECONDS_TO_SAY):
             return
         if time.monotonic() > until:
             raise EndpointError(_failed(f"was not ready within {server.timeout:g} seconds", command, log))
         time.sleep(0.25)
     raise EndpointError(_failed(f"ended with exit code {process.returncode}", command, log))
-
-
-async def _is_well(url: str) -> bool:
-    """Whether it says so within a few seconds; nothing but the status is read."""
-    import aiohttp
-
-    timeout = aiohttp.ClientTimeout(_SECONDS_TO_SAY)
-    with stoppable(), suppress(aiohttp.ClientError, TimeoutError, asyncio.TimeoutError, OSError, ValueError):
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"{url}/health", allow_redirects=False) as answer,
-        ):
-            return answer.status == 200
-    return False
 
 
 def _failed(what: str, command: Sequence[str], log: Path) -> str:

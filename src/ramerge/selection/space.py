@@ -29,15 +29,12 @@ class Choices:
     values: tuple[Any, ...]
 
     def listed(self) -> tuple[Any, ...]:
-        """All values."""
         return self.values
 
     def extremes(self) -> tuple[Any, ...]:
-        """The values to check."""
         return self.values
 
     def as_dict(self) -> Any:
-        """The form in a file."""
         return list(self.values)
 
 
@@ -64,7 +61,6 @@ class ValueRange:
         return tuple(self.tidy(self.low + index * step) for index in range(min(count, MOST_POINTS + 1)))
 
     def extremes(self) -> tuple[Any, ...]:
-        """The values to check."""
         return (self.low, self.high)
 
     def tidy(self, value: float) -> float:
@@ -74,7 +70,6 @@ class ValueRange:
         return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
 
     def as_dict(self) -> Any:
-        """The form in a file."""
         more = ({"step": self.step} if self.step is not None else {}) | ({"log": True} if self.log else {})
         return {"from": self.low, "to": self.high, **more}
 
@@ -212,7 +207,6 @@ class Space:
         return [axis for axis in self.axes if isinstance(axis.domain, ValueRange)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {"methods": list(self.methods), "axes": {axis.name: axis.domain.as_dict() for axis in self.axes}}
 
 

@@ -31,31 +31,19 @@ _ENDS = {"low", "high", "min", "max", "start", "stop", "end"}
 
 
 def vary_space(recipe: Document, vary: Mapping[str, Sequence[Any]]) -> Space:
-    """The grid of `--vary KEY=V,V,...`.
-
-    Raises:
-        RecipeError: with all problems.
-    """
+    """The grid of `--vary KEY=V,V,...`."""
     document = Document({str(key): _plain(list(values)) for key, values in vary.items()})
     document.flags = {(key,): f"--vary {key}" for key in document.values}
     return _Reader(recipe, document, "--vary").space()
 
 
 def mapped_space(recipe: Document, values: Mapping[str, Any]) -> Space:
-    """The space of a mapping, as a YAML file holds it.
-
-    Raises:
-        RecipeError: with all problems.
-    """
+    """The space of a mapping, as a YAML file holds it."""
     return _Reader(recipe, Document(_plain(values)), "space").space()
 
 
 def file_space(recipe: Document, path: Path) -> Space:
-    """The space of a YAML file.
-
-    Raises:
-        RecipeError: it cannot be read, or with all problems, each with its line.
-    """
+    """The space of a YAML file."""
     if path.is_dir():
         raise RecipeError(f"--space {path}: is a folder; give a YAML file that says what may vary")
     form = "a space is a mapping from keys of the recipe to values, such as parameters.r: {from: 0, to: 0.5}"
@@ -63,8 +51,6 @@ def file_space(recipe: Document, path: Path) -> Space:
 
 
 class _Reader:
-    """One reading of a space."""
-
     def __init__(self, recipe: Document, document: Document, source: str) -> None:
         self._recipe = recipe
         self._document = document
@@ -181,7 +167,6 @@ class _Reader:
 
 
 def _plain(value: Any) -> Any:
-    """Values of Python as a YAML file holds them: with numbers of NumPy as Python's."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -231,7 +216,6 @@ def _number(name: str, value: Any) -> float:
 
 
 def _label(axes: Sequence[Axis]) -> Callable[[str, Any], str]:
-    """What messages put before what is wrong with a value."""
     places = {axis.key: axis.where for axis in axes}
 
     def label(key: str, value: Any) -> str:

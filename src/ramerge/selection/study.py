@@ -1,7 +1,7 @@
 """Optuna's side of a search: which point comes next, and the journal that keeps every trial.
 
-A sampler is made anew for each trial, with a seed that follows from the search's and from how many trials are finished.
-So what is drawn depends on the seed and the finished trials only, and a search that was killed goes on as if it had not
+A new sampler is made for each trial, with a seed that follows from the search's and from how many trials are finished.
+So what is drawn depends on the seed and the finished trials only, and an interrupted search resumes as if it had not
 been.
 """
 
@@ -96,7 +96,7 @@ class Study:
                 self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL)
 
     def trials(self) -> list[Trial]:
-        """All finished trials, in the order in which they were asked for."""
+        """All finished trials, in the order in which they were requested."""
         states = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
         return [
             Trial(
@@ -124,7 +124,7 @@ class Study:
     def ask(self) -> Asked | None:
         """The next point that has not been tried; None where all of the space's have.
 
-        Where the sampler asks for a point again, it is told what is known. Where it does so many times in a row, the
+        Where the sampler asks for a point again, it gets the cached result. Where it does so many times in a row, the
         first point that is left comes next.
         """
         with _quiet():
@@ -160,7 +160,7 @@ class Study:
         return samplers.TPESampler(seed=seed, multivariate=True, group=True, warn_independent_sampling=False)
 
     def _repeat(self, asked: Asked, before: Trial) -> None:
-        """Tell the sampler what is known of a point. It is no trial of its own."""
+        """Give the sampler the cached result of a point. It is no trial of its own."""
         asked.trial.set_user_attr(_SAME, before.number)
         if before.values is None:
             self._study.tell(asked.trial, state=self._optuna.trial.TrialState.FAIL)
@@ -231,7 +231,6 @@ def _number(trial: Any, name: str, domain: ValueRange) -> float:
 
 
 def _label(value: Any) -> Any:
-    """A choice as Optuna keeps it: a scalar, or its JSON."""
     return value if isinstance(value, str | int | float) or value is None else json.dumps(value)
 
 
@@ -244,7 +243,6 @@ def _key(point: Mapping[str, Any]) -> str:
 
 
 def _seed_of(*numbers: int) -> int:
-    """One seed of several numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
@@ -260,7 +258,6 @@ def _mend(path: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back what Optuna says of its own features."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

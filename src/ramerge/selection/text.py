@@ -16,7 +16,7 @@ _MOST_FAILURES = 3
 
 
 def summary(result: SearchResult, out: Path) -> list[str]:
-    """The best points, how sure the first place is, and where everything is. Notes are told apart, as warnings."""
+    """The best points, how sure the first place is, and where everything is. Notes are printed as warnings."""
     return [*ranking(result), *findings(result), *_failures(result), _where(result, out)]
 
 
@@ -63,8 +63,8 @@ def findings(result: SearchResult) -> list[str]:
         lines.append(_of_objective(result, place, objective))
     if result.level:
         lines.append(
-            f"{_points(len(result.level))} cannot be told from the best: the paired 95 % interval of the difference "
-            "holds 0"
+            f"{_points(len(result.level))} cannot be distinguished from the best: the paired 95 % interval of the "
+            "difference holds 0"
         )
     if len(result.objectives) > 1:
         lines.append(f"Pareto front: points {', '.join(map(str, result.front))}; the best is the most balanced of them")

@@ -11,9 +11,10 @@ import pytest
 
 from ramerge.analysis.report import write as report
 from ramerge.demo.run import AGENTS
-from ramerge.foundation.errors import OutputError, RecipeError
+from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.events import Progress
 from ramerge.foundation.extras import install
+from ramerge.foundation.files import write_files
 from ramerge.foundation.text import one_line
 from tests.analysis.report.analyses import HOSTILE, NAMES, hostile, large, shipped
 from tests.commands import ramerge
@@ -222,7 +223,7 @@ def test_findings_summary_recipe_and_glossary_are_plain_html() -> None:
 
 def test_a_record_is_shown() -> None:
     text = Elements(report.render(shipped(), RECORD)).text
-    for part in ("The merge", "ram+", "epsilon = 1e-05, r = 0.1", "2.00 GB", "12,345", "1.20", "–", "2 tensors <kept>"):
+    for part in ("The merge", "ram+", "epsilon = 1e-05, r = 0.1", "2.0 GB", "12,345", "1.20", "–", "2 tensors <kept>"):
         assert part in text
 
 
@@ -266,7 +267,9 @@ def test_one_agent_that_equals_the_base() -> None:
 
 def test_figures_are_files_for_a_paper(tmp_path: Path) -> None:
     heard: list[Progress] = []
-    written = report.write_figures(shipped(), tmp_path / "new" / "figures", heard.append)
+    files = report.figure_files(shipped(), tmp_path / "new" / "figures", heard.append)
+    write_files(files)
+    written = [path for path, _ in files]
     count = len(written) // 2
     assert heard == [Progress("drawing", done, count, "figures") for done in range(count + 1)]
     assert sorted(written) == sorted((tmp_path / "new" / "figures").iterdir())
@@ -286,18 +289,12 @@ def test_figures_are_files_for_a_paper(tmp_path: Path) -> None:
 def test_names_of_agents_name_no_other_folder(tmp_path: Path) -> None:
     values = hostile()
     values["model"]["agents"][0]["name"] = "../../etc/passwd\0"
-    for path in report.write_figures(values, tmp_path):
+    for path, _ in report.figure_files(values, tmp_path):
         assert path.parent == tmp_path
         assert re.fullmatch(r"[\w-]+\.(png|svg)", path.name)
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot be written"):
-        report.write_figures(shipped(), tmp_path / "file")
-
-
-@pytest.mark.parametrize("write", [report.render, lambda values: report.write_figures(values, Path("unused"))])
+@pytest.mark.parametrize("write", [report.render, lambda values: report.figure_files(values, Path("unused"))])
 def test_a_missing_library_is_named(write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "find_spec", lambda name: None if name == "vl_convert" else object())
     with pytest.raises(RecipeError, match=re.escape(f"(vl-convert): {install('report')}")):

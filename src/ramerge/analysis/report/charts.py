@@ -20,7 +20,7 @@ from ramerge.foundation.text import enumerated, visible
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 """The version of Vega-Lite that the charts are written in."""
 
-# Okabe and Ito's colours for all kinds of sight, black left out because charts stand on black paper too.
+# Okabe and Ito's colors for all kinds of sight, black left out because charts stand on black paper too.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, YELLOW = [
     "#0072B2",
     "#D55E00",
@@ -30,8 +30,8 @@ BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, YELLOW = [
     "#56B4E9",
     "#F0E442",
 ]
-GREY = "#999999"
-AGENT_COLOURS = [BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY, YELLOW]
+GRAY = "#999999"
+AGENT_COLORS = [BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GRAY, YELLOW]
 
 # A column of a two-column paper, 3.33 inches, in CSS pixels; PNG at four times that, 384 dots an inch.
 _COLUMN, _SCALE = 320, 4
@@ -47,7 +47,7 @@ class Figure:
         name: of files, and the id in the page.
         title: a few words.
         caption: what is shown, and how to read it.
-        text: the same figure in words, for those who cannot see it.
+        text: the same figure as a sentence, for those who cannot see it.
     """
 
     name: str
@@ -101,7 +101,7 @@ def _file_name(name: str) -> str:
 
 
 def _config(font: int) -> dict[str, Any]:
-    """Ink is the colour of the text around: light or dark on the page, black in a file."""
+    """Ink is the color of the text around: light or dark on the page, black in a file."""
     ink = {"labelColor": _INK, "titleColor": _INK, "labelFontSize": font, "titleFontSize": font, "titleFontWeight": 500}
     lines = {"domainColor": _INK, "tickColor": _INK, "gridColor": _INK, "gridOpacity": 0.12, "domainOpacity": 0.5}
     return {
@@ -138,9 +138,9 @@ def _density(analysis: Values) -> Figure:
         yOffset=alt.YOffset("measure:N", sort=None),
         tooltip=_tips("agent:N", "measure:N", "share:Q", "elements:Q"),
     )
-    colours = _colours("measure", [rows.MOVED, rows.CHANGED], [BLUE, SKY])
+    colors = _colors("measure", [rows.MOVED, rows.CHANGED], [BLUE, SKY])
     chart = alt.layer(
-        bars.mark_bar().encode(color=colours),
+        bars.mark_bar().encode(color=colors),
         bars.mark_text(align="left", dx=4).encode(text=alt.Text("share:Q", format=".3p")),
     ).properties(height=46 * len(names))
     return Figure(
@@ -164,7 +164,7 @@ def _overlap(analysis: Values) -> Figure:
         tooltip=_tips("agent:N", "label:N", "share:Q", "elements:Q"),
     )
     chart = alt.layer(
-        bars.mark_bar().encode(color=_colours("label", labels, [BLUE, *_oranges(len(names) - 1)])),
+        bars.mark_bar().encode(color=_colors("label", labels, [BLUE, *_oranges(len(names) - 1)])),
         _inside(bars),
     ).properties(height=32 * len(names))
     return Figure(
@@ -241,7 +241,7 @@ def _ulps(analysis: Values) -> Figure:
     lines = _on("rows").encode(
         x=x,
         y=alt.Y("share:Q", title="share of changed elements", scale=room, axis=_percents()),
-        color=_colours("agent", names, AGENT_COLOURS, "stroke"),
+        color=_colors("agent", names, AGENT_COLORS, "stroke"),
         tooltip=_tips("agent:N", "bin:Q", "share:Q", "elements:Q"),
     )
     boundary = alt.Chart(alt.InlineData(values=[{"middle": -1, "from": first, "words": "half a unit"}]))
@@ -333,7 +333,7 @@ def _by_epsilon(analysis: Values, field: str, title: str, choose: Any = None) ->
             axis=alt.Axis(labelAngle=0, labelAlign="center", labelBaseline="top"),
         ),
         y=alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=5)),
-        color=_colours("agent", rows.agents_of(analysis), AGENT_COLOURS, "stroke"),
+        color=_colors("agent", rows.agents_of(analysis), AGENT_COLORS, "stroke"),
         tooltip=_tips("agent:N", "epsilon:N", f"{field}:Q"),
     )
     own = [] if analysis["epsilon"] is None else [{"epsilon": rows.epsilon_label(analysis["epsilon"])}]
@@ -353,12 +353,12 @@ def _fates(analysis: Values) -> Figure:
         order=alt.Order("order:Q"),
         tooltip=_tips("agent:N", "merge:N", "fate:N", "share:Q", "elements:Q", "retained:Q"),
     )
-    colours = _colours("fate", rows.FATES, [GREEN, SKY, VERMILION, "#BDBDBD"])
+    colors = _colors("fate", rows.FATES, [GREEN, SKY, VERMILION, "#BDBDBD"])
     ends = bars.transform_filter("datum.order == 0").transform_calculate(
         end="1", words="datum.merge + ' ' + format(datum.retained, '.0%')"
     )
     chart = alt.layer(
-        bars.mark_bar().encode(color=colours),
+        bars.mark_bar().encode(color=colors),
         ends.mark_text(align="left", dx=5).encode(x=alt.X("end:Q"), text="words:N"),
     ).properties(height=26 * len(names) * len(merges))
     return Figure(
@@ -410,7 +410,6 @@ def _tips(*fields: str) -> list[alt.Tooltip]:
 
 
 def _slanted(angle: float) -> alt.Axis:
-    """Names above the plot, all of them."""
     return alt.Axis(orient="top", labelAngle=angle, labelOverlap=False)
 
 
@@ -428,9 +427,9 @@ def _by_agent(names: Sequence[str]) -> alt.Y:
     )
 
 
-def _colours(field: str, labels: Sequence[str], colours: Sequence[str], symbol: str = "square") -> alt.Color:
-    """A colour a label."""
-    scale = alt.Scale(domain=list(labels), range=[colours[t % len(colours)] for t in range(len(labels))])
+def _colors(field: str, labels: Sequence[str], colors: Sequence[str], symbol: str = "square") -> alt.Color:
+    """A color a label."""
+    scale = alt.Scale(domain=list(labels), range=[colors[t % len(colors)] for t in range(len(labels))])
     return alt.Color(f"{field}:N", scale=scale, legend=_legend(labels, symbol))
 
 

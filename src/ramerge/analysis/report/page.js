@@ -31,7 +31,7 @@ function table(DataTable) {
   const titles = [...document.querySelectorAll("#tensor-table thead th")].map((cell) => cell.textContent);
   const made = new DataTable("#tensor-table", {
     data: tensors.name.map((_, row) => row),
-    // on a phone each figure stands beside the heading of its column
+    // on a phone each figure stands next to the heading of its column
     createdRow: (line) => [...line.cells].slice(1).forEach((cell, t) => (cell.dataset.label = titles[t + 1])),
     columns,
     order: [],
@@ -48,7 +48,7 @@ function table(DataTable) {
   return made;
 }
 
-// DataTables takes its dark colours from a class.
+// DataTables takes its dark colors from a class.
 const dark = matchMedia("screen and (prefers-color-scheme: dark)");
 const dress = () => document.documentElement.classList.toggle("dark", dark.matches);
 dark.addEventListener("change", dress);

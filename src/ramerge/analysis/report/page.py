@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -15,6 +14,7 @@ import itables
 import jinja2
 import vl_convert
 from markupsafe import Markup
+from rich.filesize import decimal
 from ruamel.yaml import YAML
 
 from ramerge.analysis.figures import agent_figures, effective_with_error, percent
@@ -34,20 +34,19 @@ _RECORD_APART = {"statistics", "notes", "warnings", "rules"}
 
 
 def page(analysis: Values, record: Values | None, recipe: str | None, advice: Sequence[str] = ()) -> str:
-    """See `ramerge.analysis.report.write.render`."""
     agents = analysis["model"]["agents"]
-    figures = [_titled(agent_figures(agent, analysis["method"], analysis["rounding"])) for agent in agents]
-    return rendered(
+    figures = [agent_figures(agent, analysis["method"], analysis["rounding"]) for agent in agents]
+    return _rendered(
         _HERE / "page.html",
         page_figures(analysis),
-        data=visible({"tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)}),
-        script=_read("figures.js") + _read("page.js"),
-        styles=_TABLES.with_suffix(".css").read_text(encoding="utf-8") + _read("page.css"),
-        libraries=chart_libraries() | {"tables": _TABLES.read_text(encoding="utf-8")},
+        _read("figures.js") + _read("page.js"),
+        _TABLES.with_suffix(".css").read_text(encoding="utf-8") + _read("page.css"),
+        chart_libraries() | {"tables": _TABLES.read_text(encoding="utf-8")},
+        visible({"tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)}),
         version=analysis["ramerge_version"],
         analysis=analysis,
         agents=agents,
-        head=list(figures[0]),
+        head=[_HEADINGS.get(title, title) for title in figures[0]],
         figures_of_agents=[list(each.values()) for each in figures],
         advice=[line.partition(": ")[::2] for line in advice],
         pairs=rows.pairs(analysis),
@@ -61,27 +60,18 @@ def page(analysis: Values, record: Values | None, recipe: str | None, advice: Se
 
 
 def plain_page(template: Path, figures: Sequence[Figure], **values: Any) -> str:
-    """A page of another template in the same style: figures, and tables that need no script.
-
-    Args:
-        template: extends `frame.html`, and may include `figures.html`.
-        figures: in the order of the page.
-        values: what the template shows, with `version`.
-    """
+    """A page of a template that extends `frame.html`: figures, and tables that need no script."""
     script = _read("figures.js") + 'document.documentElement.dataset.ready = "";\n'
-    return rendered(
-        template, figures, script=script, styles=_read("page.css"), libraries=chart_libraries(), data={}, **values
-    )
+    return _rendered(template, figures, script, _read("page.css"), chart_libraries(), {}, **values)
 
 
-def rendered(
+def _rendered(
     template: Path,
     figures: Sequence[Figure],
-    *,
-    data: Mapping[str, Any],
     script: str,
     styles: str,
     libraries: Mapping[str, str],
+    data: Mapping[str, Any],
     **values: Any,
 ) -> str:
     """A page as one file. Its policy allows this script only."""
@@ -118,12 +108,7 @@ def _as_yaml(values: Mapping[str, Any]) -> str:
     return stream.getvalue()
 
 
-def _titled(figures: Mapping[str, str]) -> dict[str, str]:
-    return {_HEADINGS.get(key, key): value for key, value in figures.items()}
-
-
 def _plain(record: Values) -> dict[str, str]:
-    """What fits in one line each."""
     shown = {key: value for key, value in record.items() if key not in _RECORD_APART and value is not None}
     return {key.replace("_", " "): _FILTERS[_RECORD_FORMS.get(key, "plain")](value) for key, value in shown.items()}
 
@@ -141,6 +126,7 @@ def _environment(folder: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters.update(_FILTERS)
     return environment
 
@@ -150,11 +136,6 @@ def _shown(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "\n".join(map(one_line, value.split("\n")))
-
-
-def _embedded(value: Any) -> Markup:
-    """JSON inside of a script element, which nothing but `<` can end."""
-    return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
 
 
 def _number(value: float | None) -> str:
@@ -169,16 +150,11 @@ def _plain_text(value: Any) -> str:
     return ", ".join(map(str, value))
 
 
-def _bytes(size: float) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-
-
 _FILTERS: dict[str, Any] = {
-    "embedded": _embedded,
     "percent": percent,
     "number": _number,
     "plain": _plain_text,
-    "bytes": _bytes,
+    "bytes": decimal,
     "effective": effective_with_error,
     "threshold": rows.threshold_label,
     "count": lambda value: f"{value:,}",

@@ -15,7 +15,6 @@ from typing import Any
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.extras import install
-from ramerge.foundation.files import write_files
 
 _LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
 
@@ -33,8 +32,8 @@ def render(
         analysis: the values of `Analysis.to_dict()`.
         record: the values of `ramerge.json`, if there was a merge.
         recipe: the recipe's YAML text; by default what the analysis holds of it.
-        listen: hears of the stage `drawing` when it begins and when the page is made, which takes seconds.
-        advice: what `recommend` says of these agents, line by line.
+        listen: notified when drawing begins and when the page is made, which takes seconds.
+        advice: the lines of `recommend` for these agents.
 
     Returns:
         HTML, to be written as UTF-8.
@@ -51,28 +50,8 @@ def render(
     return text
 
 
-def write_figures(analysis: Mapping[str, Any], folder: Path, listen: Listener = silence) -> list[Path]:
-    """Write each figure as PNG and as SVG, one column of a paper wide; all of them or none.
-
-    Args:
-        analysis: the values of `Analysis.to_dict()`.
-        folder: made if it is not there; files of the same names are replaced, each at once.
-        listen: hears of each figure as the stage `drawing`.
-
-    Returns:
-        The paths written.
-
-    Raises:
-        RecipeError: a library is missing.
-        OutputError: the folder or a file cannot be written.
-    """
-    files = figure_files(analysis, folder, listen)
-    write_files(files)
-    return [path for path, _ in files]
-
-
 def figure_files(analysis: Mapping[str, Any], folder: Path, listen: Listener = silence) -> list[tuple[Path, bytes]]:
-    """What `write_figures` writes: paths and contents.
+    """Paths and contents: each figure as PNG and as SVG, one column of a paper wide.
 
     Raises:
         RecipeError: a library is missing.
@@ -91,6 +70,12 @@ def figure_files(analysis: Mapping[str, Any], folder: Path, listen: Listener = s
 
 def require_extra() -> None:
     """Raise RecipeError if a library is missing."""
-    missing = [name.replace("_", "-") for name in _LIBRARIES if find_spec(name) is None]
-    if missing:
-        raise RecipeError(f"the report needs libraries that are not here ({', '.join(missing)}): {install('report')}")
+    if missing := missing_libraries():
+        raise RecipeError(
+            f"the report needs libraries that are not installed ({', '.join(missing)}): {install('report')}"
+        )
+
+
+def missing_libraries() -> list[str]:
+    """Those of the extra `report` that are not installed."""
+    return [name.replace("_", "-") for name in _LIBRARIES if find_spec(name) is None]

@@ -4,7 +4,7 @@ link        what a delta is to the converter: a link of a chain, applied to the 
 frames      zstd frames that are decompressed in bounded pieces
 sparse      values at ascending positions
 digests     the checksums that trainers store
-chain       which deltas lead from the base to the one that is asked for
+chain       which deltas lead from the base to the requested one
 apply       a chain applied to a model, block by block
 slime       `weight_v000001/` of slime and miles
 skyrl       `delta-00000001/` of SkyRL

@@ -20,17 +20,7 @@ Blocks = Iterator[tuple[Bytes, Bytes]]
 
 
 def applied(base: Checkpoint, links: Sequence[Link], block: int) -> Iterator[tuple[Tensor, Blocks]]:
-    """The tensors of a model in the order of their sorted names, each with its blocks, which must all be taken.
-
-    Args:
-        base: the model.
-        links: the chain; see `chain.links`.
-        block: elements of a block.
-
-    Raises:
-        CheckpointError: a delta does not fit the model, is damaged, or does not give what the trainer had; a file has
-            changed.
-    """
+    """The tensors of a model in the order of their sorted names, each with its blocks, which must all be taken."""
     for link in links:
         link.check(base)
     identities = dict(base.files)

@@ -1,4 +1,4 @@
-"""Which deltas lead from the base to the one that is asked for."""
+"""Which deltas lead from the base to the requested one."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class TrainerLayout:
 
     Attributes:
         name: of the format.
-        title: in words.
+        title: human-readable.
         pattern: names of the folders of versions; its first group is the number.
         inside: the path in such a folder where the delta is, empty for the folder itself; None if there is none.
         read: reads the small files of a version's folder.
-        version_of: the version that a model is, as far as files beside it say.
+        version_of: the version that a model is, as far as metadata files say.
     """
 
     name: str
@@ -41,11 +41,7 @@ class TrainerLayout:
     version_of: Callable[[Location], int | None]
 
     def versions(self, parent: Path) -> dict[int, Path]:
-        """The folders of versions in a folder, by number.
-
-        Raises:
-            CheckpointError: two have the same number.
-        """
+        """The folders of versions in a folder, by number."""
         found: dict[int, Path] = {}
         paths: list[Path] = []
         with suppress(OSError):  # what cannot be looked at is not there
@@ -61,12 +57,11 @@ class TrainerLayout:
         return found
 
     def number(self, folder: Location) -> int | None:
-        """The number in a folder's name."""
         match = self.pattern.fullmatch(folder.name)
         return int(match[1]) if match else None
 
     def find(self, folder: Location) -> Location | None:
-        """The folder with a delta: this one, or the newest version in it, unless it holds a model beside these."""
+        """The folder with a delta: this one, or the newest version in it, unless it also holds a model."""
         if (name := self.inside(folder)) is not None:
             return folder / name
         if isinstance(folder, Remote) or safetensors.find(folder):
@@ -81,17 +76,7 @@ class TrainerLayout:
 
 
 def links(layout: TrainerLayout, folder: Path, base: Checkpoint, opening: Opening) -> list[Link]:
-    """The deltas from a model to a version, in their order.
-
-    Args:
-        layout: the trainer's.
-        folder: the last version's.
-        base: the model.
-        opening: whether links may lead outside.
-
-    Raises:
-        CheckpointError: one is missing, wrong, or there twice, or the model is none of the versions that they build on.
-    """
+    """The deltas from a model to a version, in their order."""
     home = _home(layout, folder)
     siblings = layout.versions(home)
     first = layout.version_of(base.directory)
@@ -142,11 +127,7 @@ def _home(layout: TrainerLayout, folder: Path) -> Path:
 
 
 def counted(fingerprint: Mapping[str, object], key: str, place: Location, what: str = "") -> int:
-    """A count that a trainer's file states, as a number or as digits.
-
-    Raises:
-        CheckpointError: it is neither.
-    """
+    """A count that a trainer's file states, as a number or as digits."""
     value = fingerprint.get(key)
     if isinstance(value, str) and re.fullmatch("[0-9]{1,15}", value):
         value = int(value)

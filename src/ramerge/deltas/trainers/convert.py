@@ -33,19 +33,7 @@ def convert(
     compression: Compression = "none",
     allow_outside_links: bool = False,
 ) -> Index:
-    """Write the delta from a model to what a chain makes of it. Its files are those of the model.
-
-    Args:
-        base: the model that the chain begins with.
-        links: the chain; see `chain.links`.
-        staging: the folder.
-        compression: see `codec.Encoder`.
-        allow_outside_links: whether files beside the weights may be links that lead out of their folder.
-
-    Raises:
-        CheckpointError: a delta does not fit, is damaged, or does not give what the trainer had; a file has changed.
-        OSError: the disk is full or fails.
-    """
+    """Write the delta from a model to what a chain makes of it. Its files are those of the model."""
     with DeltaWriter(staging, base.tensors) as writer:
         pool = Pool(processors(), lambda: Encoder(compression))
         results = pool.map(_encode, _pairs(base, links))
@@ -60,7 +48,6 @@ def convert(
 
 
 def _pairs(base: Checkpoint, links: Sequence[Link]) -> Iterator[tuple[Tensor, bytes, bytes]]:
-    """All blocks of all tensors, before and after."""
     for tensor, blocks in applied(base, links, BLOCK):
         for old, new in blocks:
             yield tensor, old.tobytes(), new.tobytes()

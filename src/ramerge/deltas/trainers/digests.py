@@ -66,5 +66,4 @@ def is_written(algorithm: str, text: object) -> bool:
 
 
 def digest(algorithm: str) -> Digest:
-    """A checksum of no bytes yet."""
     return _KNOWN[algorithm][0]()

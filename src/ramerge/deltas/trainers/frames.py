@@ -46,11 +46,7 @@ class Frame:
         return CheckpointError(f"{self.path}: {self.title}{': ' if self.title else ''}{text}")
 
     def declared(self, files: Files) -> int | None:
-        """How many bytes it says it holds; None if it does not say.
-
-        Raises:
-            CheckpointError: it is no frame.
-        """
+        """How many bytes it says it holds; None if it does not say."""
         head = np.empty(min(_LONGEST_HEADER, self.nbytes), np.uint8)
         files.fill(self.path, self.offset, head)
         try:
@@ -94,11 +90,7 @@ class FrameStream:
         self.position = 0
 
     def fill(self, out: Bytes) -> None:
-        """Fill `out` with the next bytes.
-
-        Raises:
-            CheckpointError: the frame ends early or is damaged.
-        """
+        """Fill `out` with the next bytes."""
         view = out.data
         try:
             while view:
@@ -116,21 +108,16 @@ class FrameStream:
         return raw.view(dtype).astype(np.int64)
 
     def forward(self, position: int) -> None:
-        """Go on to a byte that has not been read."""
+        """Skip to a byte that has not been read."""
         if position > self.position:
             unused = np.empty(min(_PIECE, position - self.position), np.uint8)
             while position > self.position:
                 self.fill(unused[: position - self.position])
 
     def end(self) -> None:
-        """Refuse anything more.
-
-        Raises:
-            CheckpointError: the frame goes on.
-        """
         try:
             more = self._reader.read(1)
         except zstandard.ZstdError as error:
             raise self._frame.wrong(f"is damaged: {error}; {AGAIN}") from error
         if more:
-            raise self._frame.wrong("holds more than it may: its compressed data go on after the last element")
+            raise self._frame.wrong("holds more than it may: its compressed data continue after the last element")

@@ -94,18 +94,16 @@ class _GrailDelta(Link):
 
 
 class _Pass(LinkPass):
-    """Three readers go through the frame one behind the other: rows, columns, values."""
-
     def __init__(self, link: _GrailDelta, files: Files) -> None:
         self._link = link
         _check_manifest(link, files)
         self._streams = [link.frame.stream(files) for _ in range(3)]
         self._change: Scatter | None = None
-        self._has_facts = len(link.weights) == 64
-        self._digest = digests.digest("sha256" if self._has_facts else "xxh3-128")
+        self._describes_tensors = len(link.weights) == 64
+        self._digest = digests.digest("sha256" if self._describes_tensors else "xxh3-128")
 
     def begin(self, tensor: Tensor) -> bool:
-        if self._has_facts:
+        if self._describes_tensors:
             name = f"torch.{TORCH_NAMES.get(tensor.dtype, tensor.dtype)}"
             fingerprint = f"{tensor.name}{name}{tensor.shape}"
             self._digest.update(fingerprint.encode("utf-8", "surrogatepass"))
@@ -130,13 +128,13 @@ class _Pass(LinkPass):
             raise CheckpointError(
                 f"{self._link.folder}: the model that it makes does not have the checksum {self._link.weights}; the "
                 "delta is damaged, or the base is not the model that it was made for (grail does not store a zero "
-                "that only changed its sign, so it cannot be told from these)"
+                "that only changed its sign, so it cannot be distinguished from these)"
             )
 
 
 def _check_manifest(link: _GrailDelta, files: Files) -> None:
     """Compare files with the sha256 that the publisher noted."""
-    for name, wanted in link.manifest.items():
+    for name, required in link.manifest.items():
         digest, path = hashlib.sha256(), link.folder / name
         size = link.files[path].nbytes
         piece = np.empty(min(_PIECE, size), np.uint8)
@@ -144,7 +142,7 @@ def _check_manifest(link: _GrailDelta, files: Files) -> None:
             part = piece[: size - begin]
             files.fill(path, begin, part)
             digest.update(part.data)
-        if digest.hexdigest() != wanted:
+        if digest.hexdigest() != required:
             raise CheckpointError(f"{path}: is damaged: it does not have the sha256 that {_METADATA} says; {AGAIN}")
 
 
@@ -178,7 +176,6 @@ class _Places:
         self._row = self._column = 0
 
     def take(self, count: int) -> NDArray[np.int64]:
-        """The next ones."""
         down = self._rows.take(count, self._sparse.row_dtype)
         rows = self._row + np.cumsum(down)
         self._row = int(rows[-1])
@@ -188,7 +185,7 @@ class _Places:
         if int(down.min()) < 0 or int(across.min()) < 0:
             raise self._frame.wrong("its positions do not ascend")
         sums = np.cumsum(across)
-        # columns begin anew in each row; sums ascend, so the largest one so far is that before the row began
+        # columns restart in each row; sums ascend, so the largest one so far is that before the row began
         before = np.maximum.accumulate(np.where(down != 0, sums - across, -1))
         columns = np.where(before < 0, self._column + sums, sums - before)
         self._column = int(columns[-1])
@@ -205,11 +202,7 @@ def _inside(folder: Location) -> str | None:
 
 
 def read(folder: Path, opening: Opening) -> Link:
-    """The delta in a folder.
-
-    Raises:
-        CheckpointError: a file is missing or wrong; all problems are listed.
-    """
+    """The delta in a folder."""
     check_files(folder, [_METADATA, _ABOUT, _DATA], in_index=False, allow_outside_links=opening.allow_outside_links)
     files = identify(folder / name for name in (_METADATA, _ABOUT, _DATA))
     metadata, about = read_json(folder / _METADATA), read_json(folder / _ABOUT)
@@ -228,9 +221,7 @@ def read(folder: Path, opening: Opening) -> Link:
         problems.append(f"{folder}: {_ABOUT} and {_METADATA} disagree about what it builds on")
     weights = metadata.get("weights_hash")
     if not isinstance(weights, str) or not re.fullmatch("[0-9a-f]{32}|[0-9a-f]{64}", weights):
-        problems.append(
-            f"{folder / _METADATA}: has no weights_hash, without which nothing tells whether a model is right"
-        )
+        problems.append(f"{folder / _METADATA}: has no weights_hash, without which no model can be verified")
     noted = metadata.get("file_manifest", {})
     if not isinstance(noted, dict):
         problems.append(f"{folder / _METADATA}: file_manifest must map files to checksums")
@@ -275,11 +266,7 @@ def _tensors(frame: Frame, files: Mapping[Location, Identity], version: int) -> 
 
 
 def _record(record: object, version: int, start: int, end: int) -> tuple[str, _Sparse, int]:
-    """A tensor's name, its data, and where they end.
-
-    Raises:
-        ValueError: the record is wrong, or its data do not follow those of the one before, which end at `end`.
-    """
+    """A tensor's name, its data, and where they end."""
     if not isinstance(record, dict) or not isinstance(record.get("name"), str):
         raise ValueError("has a tensor without a name")
     name, shape = record["name"], record.get("shape")
@@ -299,14 +286,14 @@ def _record(record: object, version: int, start: int, end: int) -> tuple[str, _S
     rows = count * np.dtype(row_dtype).itemsize
     columns = count * np.dtype(column_dtype).itemsize if column_dtype else 0
     values = count * itemsize(dtype)
-    wanted = {
+    required = {
         "indices_offset": end - start,
         "indices_size": rows + columns,
         **({"rows_size": rows, "cols_size": columns} if column_dtype else {}),
         "values_offset": end - start + rows + columns,
         "values_size": values,
     }
-    for key, number in wanted.items():
+    for key, number in required.items():
         if record.get(key) != number:
             raise ValueError(f"says {key} {quoted(record.get(key))} of {quoted(name)}, where {number:,} is right")
     sparse = _Sparse(dtype, tuple(shape), count, end, end + rows, end + rows + columns, row_dtype, column_dtype)

@@ -56,19 +56,11 @@ class Link(ABC):
 
     @abstractmethod
     def check(self, base: Checkpoint) -> None:
-        """Compare it with the model that the chain begins with.
-
-        Raises:
-            CheckpointError: it changes tensors that the model does not have, or has in another dtype or shape.
-        """
+        """Compare it with the model that the chain begins with."""
 
     @abstractmethod
     def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
-        """Apply it to the model's blocks.
-
-        Raises:
-            CheckpointError: a file cannot be read, or its checksum is wrong.
-        """
+        """Apply it to the model's blocks."""
 
 
 class LinkPass(ABC):
@@ -80,27 +72,15 @@ class LinkPass(ABC):
 
     @abstractmethod
     def change(self, block: Bytes, start: int) -> None:
-        """Change the next block of the tensor in place; `start` is its first byte in the tensor.
-
-        Raises:
-            CheckpointError: the delta is damaged, or a file cannot be read.
-        """
+        """Change the next block of the tensor in place; `start` is its first byte in the tensor."""
 
     @abstractmethod
     def end(self) -> None:
-        """The tensor is complete.
-
-        Raises:
-            CheckpointError: the delta goes on, or the tensor is not what the trainer had.
-        """
+        """The tensor is complete."""
 
     @abstractmethod
     def finish(self) -> None:
-        """The model is complete.
-
-        Raises:
-            CheckpointError: it is not what the trainer had.
-        """
+        """The model is complete."""
 
 
 class Change(ABC):
@@ -124,17 +104,12 @@ class Xor(Change):
 
     @staticmethod
     def of(frame: Frame, files: Files, nbytes: int) -> Xor:
-        """The change that a frame holds.
-
-        Raises:
-            CheckpointError: it is not a frame of so many bytes.
-        """
+        """The change that a frame holds."""
         if (size := frame.declared(files)) not in (None, nbytes):
             raise frame.wrong(f"unpacks to {size:,} bytes, but the tensor has {nbytes:,}")
         return Xor(frame.stream(files))
 
     def apply(self, block: Bytes, start: int) -> None:
-        """See `Change`."""
         if self._part.size < block.size:
             self._part = np.empty(block.size, np.uint8)
         part = self._part[: block.size]
@@ -142,13 +117,12 @@ class Xor(Change):
         np.bitwise_xor(block, part, out=block)
 
     def end(self) -> None:
-        """See `Change`."""
         self._stream.end()
 
 
 @dataclass(frozen=True)
 class WholeTensors(Link):
-    """A whole model among deltas, from which the chain goes on.
+    """A whole model among deltas, from which the chain continues.
 
     Attributes:
         tensors: its tensors by name.
@@ -158,11 +132,9 @@ class WholeTensors(Link):
 
     @property
     def is_whole(self) -> bool:
-        """See `Link`."""
         return True
 
     def check(self, base: Checkpoint) -> None:
-        """See `Link`."""
         problems = [f"{name} is missing" for name in base.tensors.keys() - self.tensors.keys()]
         problems += [f"{name} is not in the base" for name in self.tensors.keys() - base.tensors.keys()]
         problems += [
@@ -174,7 +146,6 @@ class WholeTensors(Link):
             raise CheckpointError(f"{self.folder}: is a whole model, which does not fit: {text}" for text in problems)
 
     def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
-        """See `Link`."""
         return _PassOfWhole(self, files)
 
 
@@ -201,26 +172,20 @@ class _PassOfWhole(LinkPass):
 
 
 def misfits(folder: Path, base: Checkpoint, changed: Mapping[str, tuple[str, tuple[int, ...]] | None]) -> list[str]:
-    """What is wrong with tensors that a delta changes.
-
-    Args:
-        folder: the delta's, for messages.
-        base: the model.
-        changed: by name, dtype and shape, where the delta knows them.
-    """
+    """What is wrong with tensors that a delta changes."""
     problems = []
     if base.quantised is not None:
         problems.append(
-            f"{folder}: changes the stored bytes of a quantised model ({base.title}), which is not read; apply it with "
+            f"{folder}: changes the stored bytes of a quantized model ({base.title}), which is not read; apply it with "
             "the trainer's own tools"
         )
-    for name, wanted in changed.items():
+    for name, required in changed.items():
         tensor = base.tensors.get(name)
         if tensor is None:
             problems.append(f"{folder}: changes {quoted(name)}, which {base.directory} does not have; is it its base?")
-        elif wanted is not None and wanted != (tensor.dtype, tensor.shape):
+        elif required is not None and required != (tensor.dtype, tensor.shape):
             problems.append(
-                f"{folder}: changes {quoted(name)} as {wanted[0]} {quoted(list(wanted[1]))}, but in {base.directory} "
-                f"it is {tensor.dtype} {list(tensor.shape)}; is it its base?"
+                f"{folder}: changes {quoted(name)} as {required[0]} {quoted(list(required[1]))}, but in "
+                f"{base.directory} it is {tensor.dtype} {list(tensor.shape)}; is it its base?"
             )
     return problems

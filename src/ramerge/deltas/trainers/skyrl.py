@@ -59,11 +59,7 @@ def _inside(folder: Location) -> str | None:
 
 
 def read(folder: Path, opening: Opening) -> Link:
-    """The delta in a folder.
-
-    Raises:
-        CheckpointError: a file is missing or wrong; all problems are listed.
-    """
+    """The delta in a folder."""
     path = folder / MANIFEST
     check_files(folder, [MANIFEST], in_index=False, allow_outside_links=opening.allow_outside_links)
     files = identify([path])
@@ -108,11 +104,7 @@ def _is_file_name(name: str) -> bool:
 def _record(
     folder: Path, record: Mapping[str, Any], entries: Mapping[tuple[str, str], HeaderEntry]
 ) -> tuple[str, Payload, tuple[str, tuple[int, ...]]]:
-    """A tensor's name, what is to be done to it, and its dtype and shape.
-
-    Raises:
-        ValueError: the record is wrong.
-    """
+    """A tensor's name, what is to be done to it, and its dtype and shape."""
     name, dtype, shape = (record.get(key) for key in ("name", "dtype", "shape"))
     if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ValueError(f"its name is {quoted(name)}, its dtype {quoted(dtype)}")
@@ -139,7 +131,7 @@ def _record(
 
 
 def version_of(folder: Location) -> int | None:
-    """The version of a model: from its folder's name, or from what the engine that patches it notes beside it."""
+    """The version of a model: from its folder's name, or from what the engine that patches it notes next to it."""
     if (number := LAYOUT.number(folder)) is not None:
         return number
     state = folder.parent / ".skyrl_weight_sync" / "state.json"

@@ -78,7 +78,6 @@ class PassOfPayloads(LinkPass):
         self._change: Change | None = None
 
     def begin(self, tensor: Tensor) -> bool:
-        """See `LinkPass`."""
         self._payload = payload = self._payloads.get(tensor.name)
         if payload is not None:
             self._change = payload.change(self._files, tensor)
@@ -86,13 +85,11 @@ class PassOfPayloads(LinkPass):
         return payload is not None
 
     def change(self, block: Bytes, start: int) -> None:
-        """See `LinkPass`."""
         assert self._change is not None
         self._change.apply(block, start)
         self._digest.update(block.data)
 
     def end(self) -> None:
-        """See `LinkPass`."""
         if self._payload is None or self._change is None:
             return
         self._change.end()
@@ -104,7 +101,7 @@ class PassOfPayloads(LinkPass):
             )
 
     def finish(self) -> None:
-        """See `LinkPass`. Every tensor has been checked."""
+        """Every tensor has been checked."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ class _SlimeDelta(Link):
         problems = misfits(self.folder, base, dict.fromkeys(self.payloads))
         problems += [
             f"{self.folder}: {quoted(name)} has {tensor.nbytes:,} bytes; positions of the encoding overwrite wrap at "
-            f"{_MOST_OVERWRITTEN:,}, so it cannot be told which bytes changed"
+            f"{_MOST_OVERWRITTEN:,}, so it is unknown which bytes changed"
             for name, payload in self.payloads.items()
             if payload.encoding == "overwrite"
             and (tensor := base.tensors.get(name)) is not None
@@ -148,11 +145,7 @@ def is_delta(folder: Location) -> bool:
 
 
 def read(folder: Path, opening: Opening) -> Link:
-    """The delta or the whole model in a version's folder.
-
-    Raises:
-        CheckpointError: a file is missing or wrong; all problems are listed.
-    """
+    """The delta or the whole model in a version's folder."""
     if not is_delta(folder):
         return _whole(folder, opening)
     path = folder / _INDEX

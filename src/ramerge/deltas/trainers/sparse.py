@@ -35,7 +35,6 @@ class Scatter(Change):
         self._values: NDArray[np.generic] = np.empty(0, self._words)
 
     def apply(self, block: Bytes, start: int) -> None:
-        """See `Change`."""
         words = block.view(self._words)
         first = start // words.itemsize
         while True:
@@ -51,7 +50,6 @@ class Scatter(Change):
                 return
 
     def end(self) -> None:
-        """See `Change`."""
         for _ in self._entries:  # empty pieces, and checks at the end
             pass
         self._end()
@@ -61,9 +59,6 @@ def overwritten(frame: Frame, files: Files, nbytes: int) -> Scatter:
     """The bytes that a frame replaces: their number (u4), their positions (u4 each), and the new bytes.
 
     Positions and bytes lie far apart, so the frame is decompressed by two readers, of which one is ahead.
-
-    Raises:
-        CheckpointError: the frame cannot hold this.
     """
     size = frame.declared(files)
     places, values = frame.stream(files), frame.stream(files)
@@ -92,11 +87,7 @@ def _taken(stream: FrameStream, nbytes: int) -> Bytes:
 
 
 def check_ascending(frame: Frame, positions: NDArray[np.int64], last: int, most: int) -> None:
-    """Refuse positions that do not ascend from `last`, or reach `most`.
-
-    Raises:
-        CheckpointError: as said.
-    """
+    """Refuse positions that do not ascend from `last`, or reach `most`."""
     if int(positions[0]) <= last or bool((np.diff(positions) <= 0).any()):
         raise frame.wrong("its positions do not ascend")
     if int(positions[-1]) >= most:

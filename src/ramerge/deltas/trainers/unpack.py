@@ -1,7 +1,7 @@
 """Trainers' deltas as a format: unpacked once into the user's cache, in ramerge's layout, and opened from there.
 
 The place in the cache is a digest of the identities of all files of the chain and of the model under it. Whoever comes
-first unpacks, under a lock, into a folder beside it, and renames that when it is complete; what a killed process has
+first unpacks, under a lock, into a folder next to it, and renames that when it is complete; what a killed process has
 left is removed by the next one.
 """
 
@@ -42,10 +42,10 @@ def format_of(layout: TrainerLayout) -> Format:
         contents = delta.open_folder(place, opening)
         numbers = [str(link.version) for link in chain]
         versions = f"version {numbers[0]}" if len(numbers) == 1 else f"versions {numbers[0]} to {numbers[-1]}"
-        told = contents.notes[0].partition(": ")[2]
+        described = contents.notes[0].partition(": ")[2]
         note = (
             f"{folder}: {versions} of {layout.title}, unpacked to {place}, which may be deleted at any time and is "
-            f"made again when it is needed: {told}"
+            f"made again when it is needed: {described}"
         )
         by_name = {tensor.name: tensor for tensor in contents.tensors}
         tensors = tuple(by_name[name] for name in base.tensors)  # in the model's order, not that of the chain
@@ -56,12 +56,7 @@ def format_of(layout: TrainerLayout) -> Format:
 
 
 def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
-    """The folder in the cache with a chain as one delta in ramerge's layout.
-
-    Raises:
-        CheckpointError: there is no cache, or the chain is wrong; see `convert`.
-        OutputError: the cache cannot be written.
-    """
+    """The folder in the cache with a chain as one delta in ramerge's layout."""
     home = store.folder(_KIND)
     if home is None:
         raise CheckpointError(
@@ -98,7 +93,6 @@ def _shortened(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Seq
 
 
 def _key(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> str:
-    """A digest of everything that a chain as one delta depends on."""
     metadata_folder = delta.sidecar_files(base, allow_outside_links=opening.allow_outside_links)
     files = {**base.files, **identify(metadata_folder.values())}
     digest = hashlib.sha256(f"{VERSION}".encode())
@@ -110,7 +104,6 @@ def _key(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> str:
 
 
 def _fill(place: Path, base: Checkpoint, chain: Sequence[Link], opening: Opening) -> None:
-    """Unpack under a lock, unless another process has done so meanwhile."""
     guard = place.with_name(f".{place.name}.lock")
     partial = place.with_name(f".{place.name}.partial")
     held = lock(guard, wait=True)

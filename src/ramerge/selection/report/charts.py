@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from ramerge.analysis.report.charts import AGENT_COLOURS, GREY, Figure
+from ramerge.analysis.report.charts import AGENT_COLORS, GRAY, Figure
 from ramerge.selection.results import SearchResult, TriedPoint
 from ramerge.selection.space import label, spelled
 
@@ -24,7 +24,6 @@ def _is_several(result: SearchResult) -> bool:
 
 
 def _rows(result: SearchResult) -> list[Row]:
-    """A row for each point that has a score, the best first."""
     scored = [point for point in result.ranked if point.objectives]
     return [_row(result, place, point) for place, point in enumerate(scored, 1)]
 
@@ -78,7 +77,7 @@ def _course(result: SearchResult) -> Figure:
     base = alt.Chart(alt.NamedData(name="rows")).encode(x=alt.X("point:Q", title="point", axis=alt.Axis(tickMinStep=1)))
     scale = alt.Scale(zero=False)
     chart = alt.layer(
-        base.mark_line(interpolate="step-after", color=GREY).encode(y=alt.Y("best:Q", scale=scale)),
+        base.mark_line(interpolate="step-after", color=GRAY).encode(y=alt.Y("best:Q", scale=scale)),
         base.mark_point(size=50).encode(
             y=alt.Y("value:Q", title=_title(result), scale=scale), color=_by_method(result), tooltip=_TIPS
         ),
@@ -147,7 +146,6 @@ def _front(result: SearchResult) -> Figure:
 
 
 def _points(result: SearchResult, x: alt.X, y: alt.Y, tips: list[str]) -> alt.Chart:
-    """A mark for each row, in the colour of its method."""
     chart: alt.Chart = alt.Chart(alt.NamedData(name="rows")).mark_point(size=50)
     encoded: alt.Chart = chart.encode(x=x, y=y, color=_by_method(result), tooltip=tips)
     return encoded.properties(height=240)
@@ -158,8 +156,8 @@ def _title(result: SearchResult) -> str:
 
 
 def _by_method(result: SearchResult) -> alt.Color:
-    """One colour a method, the same in every figure."""
+    """One color a method, the same in every figure."""
     methods = list(result.space["methods"])
-    colours = [AGENT_COLOURS[place % len(AGENT_COLOURS)] for place in range(len(methods))]
+    colors = [AGENT_COLORS[place % len(AGENT_COLORS)] for place in range(len(methods))]
     legend = alt.Legend(columns=3, symbolType="circle") if len(methods) > 1 else None
-    return alt.Color("method:N", scale=alt.Scale(domain=methods, range=colours), legend=legend)
+    return alt.Color("method:N", scale=alt.Scale(domain=methods, range=colors), legend=legend)

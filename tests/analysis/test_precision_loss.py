@@ -30,7 +30,7 @@ def test_what_bfloat16_would_lose(dtype: str, of_base: str, tmp_path: Path) -> N
     gone = a.astype(np.float32).astype(ml_dtypes.bfloat16) == b.astype(ml_dtypes.bfloat16)
     tau = a.astype(np.float32) - b.astype(np.float32) if dtype == "F32" else a - b
     moved, changed = np.abs(tau) > 1e-5, tau != 0
-    ((name, figures),) = found.narrowing.items()
+    ((name, figures),) = found.precision_loss.items()
     assert name == "wide"
     assert (figures["moved"], figures["moved_lost"]) == (moved.sum(), (moved & gone).sum())
     assert (figures["changed"], figures["changed_lost"]) == (changed.sum(), (changed & gone).sum())
@@ -43,4 +43,4 @@ def test_nothing_is_said_of_agents_in_bfloat16(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", simple(1, moved=0.3))
     found = ramerge.analyze(recipe(tmp_path, ["a"]))
-    assert found.narrowing == {} and len(found.findings) == 2
+    assert found.precision_loss == {} and len(found.findings) == 2
