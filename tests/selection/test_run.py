@@ -396,7 +396,7 @@ def test_killed_and_interrupted_searches_go_on(written: Path) -> None:
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
         assert process.returncode == (-9 if number == signal.SIGKILL else 130), said
-    assert "what was scored is kept in out, and the same command goes on from there" in said
+    assert "what was scored is kept in out, and the same command resumes from there" in said
     done = command(*words, "--no-html", cwd=written)
     assert done.returncode == 0, done.stderr
     result = json.loads((written / "out" / "search.json").read_text())

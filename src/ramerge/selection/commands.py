@@ -134,7 +134,7 @@ def search(
         try:
             result = run(document, out, score, vary=read_varied(vary), server=server, on_progress=listen, **given)
         except StoppedError as stop:
-            stop.kept = f"what was scored is kept in {out}, and the same command goes on from there"
+            stop.kept = f"what was scored is kept in {out}, and the same command resumes from there"
             raise
     warn(result.notes)
     if as_json:
