@@ -236,7 +236,7 @@ def test_a_signal_says_what_it_leaves(number: signal.Signals, tmp_path: Path) ->
     if "nothing was kept" in stderr:  # it came before the first block was done
         assert left == ["a", "base"]
         return
-    assert " % of the work is kept: the same command goes on from there" in stderr
+    assert " % of the work is kept: the same command resumes from there" in stderr
     assert left == [".out.ramerge-partial", "a", "base"]
     done = ramerge("clean", tmp_path / "out")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / '.out.ramerge-partial'}: removed\n")

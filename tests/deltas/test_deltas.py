@@ -415,13 +415,13 @@ def test_what_has_changed_makes_a_delta_begin_anew(tmp_path: Path, monkeypatch: 
     base, agent = large(tmp_path / "base", 1, 0), large(tmp_path / "agent", 2, 0.2)
     out, other = tmp_path / "out", tmp_path / "wanted"
     assert killed(lambda: ramerge.delta(base, agent, out), 100)
-    with pytest.warns(ContinueNote, match="begins anew: .* because --compression has changed"):
+    with pytest.warns(ContinueNote, match="restarts from scratch: .* because --compression has changed"):
         ramerge.delta(base, agent, out, compression="zstd")
     ramerge.delta(base, agent, other, compression="zstd")
     assert files(out) == files(other)
     assert killed(lambda: ramerge.delta(base, agent, out, options=ramerge.Options(overwrite=True)), 100)
     large(tmp_path / "agent", 3, 0.2)
-    with pytest.warns(ContinueNote, match="begins anew: .* because .*agent/model.* has changed"):
+    with pytest.warns(ContinueNote, match="restarts from scratch: .* because .*agent/model.* has changed"):
         ramerge.delta(base, agent, out, options=ramerge.Options(overwrite=True))
     ramerge.delta(base, agent, other, options=ramerge.Options(overwrite=True))
     assert files(out) == files(other)
@@ -448,7 +448,7 @@ def test_a_stopped_delta_is_not_that_of_base_and_agent_exchanged(
     blocks_of_elements(1000, monkeypatch)
     one, other = large(tmp_path / "one", 1, 0), large(tmp_path / "other", 2, 0.2)
     assert killed(lambda: ramerge.delta(one, other, tmp_path / "out"), 100)
-    with pytest.warns(ContinueNote, match="begins anew: .* because what is read has changed"):
+    with pytest.warns(ContinueNote, match="restarts from scratch: .* because what is read has changed"):
         ramerge.delta(other, one, tmp_path / "out")
     ramerge.delta(other, one, tmp_path / "wanted")
     assert files(tmp_path / "out") == files(tmp_path / "wanted")

@@ -165,7 +165,9 @@ def test_what_has_changed_is_said(change: Callable, words: str, source: dict, tm
     assert killed(lambda: merge(source, tmp_path / "out"), 30)
     source = change(source, tmp_path)
     merge(source, tmp_path / "whole")
-    with pytest.warns(ContinueNote, match=f"begins anew: .* % of an earlier run cannot be used, because .*{words}"):
+    with pytest.warns(
+        ContinueNote, match=f"restarts from scratch: .* % of an earlier run cannot be used, because .*{words}"
+    ):
         merge(source, tmp_path / "out")
     assert weights(tmp_path / "out") == weights(tmp_path / "whole")
     assert metadata_folder(tmp_path / "out") == []
@@ -176,7 +178,7 @@ def test_a_write_through_a_memory_map_makes_it_begin_anew(source: dict, tmp_path
         assert killed(lambda: merge(source, tmp_path / "out"), 30)
         change()
         merge(source, tmp_path / "whole")
-        with pytest.warns(ContinueNote, match="begins anew: .* because .*tool/model.safetensors has changed"):
+        with pytest.warns(ContinueNote, match="restarts from scratch: .* because .*tool/model.safetensors has changed"):
             merge(source, tmp_path / "out")
     assert weights(tmp_path / "out") == weights(tmp_path / "whole")
 
@@ -271,7 +273,7 @@ def test_a_signal_keeps_what_was_done_and_says_so(number: int, source: dict, tmp
             words.write_text(stop.kept)
 
     assert ended(forked(stopped)) == 0
-    assert " % of the work is kept: the same command goes on from there" in words.read_text()
+    assert " % of the work is kept: the same command resumes from there" in words.read_text()
     assert f"`ramerge clean {out}` removes it" in words.read_text()
     assert "continuing" in continued(lambda: merge(source, out))
     assert weights(out) == weights(tmp_path / "whole")

@@ -327,7 +327,7 @@ def test_an_arrived_shard_that_has_changed_restarts_the_merge(tmp_path: Path) ->
         execute(planned(source, out), ThreadExecutor(2))
     out._bucket.obstore.put(out.store, next(iter(out.files())), b"another")
     out._before = lambda name: None
-    with pytest.warns(OutputWarning, match="begins anew: what an earlier run had uploaded has changed there"):
+    with pytest.warns(OutputWarning, match="restarts from scratch: what an earlier run had uploaded has changed there"):
         execute(planned(source, out), ThreadExecutor(2))
     execute(planned(source, tmp_path / "here"), ThreadExecutor(2))
     assert as_written_here(out.files()) == weights(tmp_path / "here")

@@ -206,7 +206,7 @@ def test_ranges_of_any_size(s3: Server, tmp_path: Path) -> None:
         ({}, f"s3://{BUCKET}//y", "no part that is empty"),
         ({}, f"s3://{BUCKET}/x?versionId=3", "a query has no meaning here"),
         ({}, f"s3://me:hush@{BUCKET}/x", "must not hold user and password"),
-        ({}, "ftp://host/x", "is not a place that is known"),
+        ({}, "ftp://host/x", "has no supported scheme"),
         ({}, "s3:/models", "has one slash after s3: and needs two: s3://models "),
         ({"RAMERGE_RETRY_SECONDS": "soon"}, f"s3://{BUCKET}/x", "must be a number of seconds"),
     ],

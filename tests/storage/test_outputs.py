@@ -168,7 +168,7 @@ def large(tmp_path: Path) -> dict[str, Any]:
 def test_another_recipe_begins_anew(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
     assert killed(source, f"s3://{BUCKET}/anew", "arrived", 2)
     source |= {"method": "ram", "shard_size": "5GB"}
-    with pytest.warns(OutputWarning, match="anew: begins anew: .* has changed"):
+    with pytest.warns(OutputWarning, match="anew: restarts from scratch: .* has changed"):
         kills.merge(source, f"s3://{BUCKET}/anew")
     assert found(s3, "anew") == expected(source, tmp_path / "here")
 
@@ -178,7 +178,7 @@ def test_what_was_uploaded_is_gone(s3: Server, source: dict[str, Any], tmp_path:
 
     assert killed(source, f"s3://{BUCKET}/gone", "arrived", 2)
     obstore.delete(s3.bucket(), [f"gone/{name}" for name in s3.files("gone")])
-    with pytest.warns(OutputWarning, match="begins anew: what an earlier run had uploaded has changed there"):
+    with pytest.warns(OutputWarning, match="restarts from scratch: what an earlier run had uploaded has changed there"):
         kills.merge(source, f"s3://{BUCKET}/gone")
     assert found(s3, "gone") == expected(source, tmp_path / "here")
 
@@ -343,11 +343,11 @@ def test_a_plan_says_what_is_wrong(
         ("s3://me:hush@bucket/x", {}, "must not hold user and password"),
         ("s3://bucket/x//y", {}, "no part that is empty"),
         ("s3://bucket/x?sig=hush", {}, "a query has no meaning here"),
-        ("https://host/x?sig=hush", {}, "is not a place that is known .s3://, gs://, az://"),
-        ("ftp://host/x", {}, "is not a place that is known"),
-        ("s3://bucket/x", {"public": True}, "--public is of use for the hub only"),
-        ("out", {"public": True}, "--public: is of use for outputs elsewhere only"),
-        ("out", {"staging_dir": "here"}, "--staging-dir: is of use for outputs elsewhere only"),
+        ("https://host/x?sig=hush", {}, "has no supported scheme .s3://, gs://, az://"),
+        ("ftp://host/x", {}, "has no supported scheme"),
+        ("s3://bucket/x", {"public": True}, "--public applies to the hub only"),
+        ("out", {"public": True}, "--public: applies to remote outputs only"),
+        ("out", {"staging_dir": "here"}, "--staging-dir: applies to remote outputs only"),
         ("s3:/bucket/x?hush", {}, "s3:/bucket/x.* has one slash after s3: and needs two: s3://bucket/x"),
         (Path("s3://bucket/x"), {}, "needs two: s3://bucket/x .in Python as a string"),
         ("s3://bucket/x", {"staging_dir": ""}, "--staging-dir: is empty; name a folder"),

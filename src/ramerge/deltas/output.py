@@ -21,28 +21,24 @@ from ramerge.output.staging import StagingDir
 from ramerge.planning.model import MergePlan
 
 
-class DeltaKind(OutputKind):
-    """One delta, of a plan with one point."""
+def spec(plan: MergePlan) -> OutputSpec:
+    assert plan.out is not None and plan.below is not None
+    slots = slots_of(plan, plan.below)
+    return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots))
 
-    def spec(self, plan: MergePlan) -> OutputSpec:
-        assert plan.out is not None and plan.below is not None
-        slots = slots_of(plan, plan.below)
-        return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots))
 
-    def write(
-        self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
-    ) -> tuple[Record, ...]:
-        assert plan.below is not None
-        slots = slots_of(plan, plan.below)
-        spool = spool_of(slots, output.spool_folder, output.journal.before_sync)
-        with closing(Patches(plan, plan.below, spool)) as patches:
-            passes.count()
-            passes.merge(patches)
-            with DeltaWriter(output.staging, [entry.name for entry in slots.entries]) as writer:
-                collect(spool, writer, plan.below, COMPRESSION)
-                records = records_of(plan, passes, writer.written, seen, began)
-                _write_others(plan, records[0], writer, output.staging)
-        return records
+def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
+    assert plan.below is not None
+    slots = slots_of(plan, plan.below)
+    spool = spool_of(slots, output.spool_folder, output.journal.before_sync)
+    with closing(Patches(plan, plan.below, spool)) as patches:
+        passes.count()
+        passes.merge(patches)
+        with DeltaWriter(output.staging, [entry.name for entry in slots.entries]) as writer:
+            collect(spool, writer, plan.below, COMPRESSION)
+            records = records_of(plan, passes, writer.written, seen, began)
+            _write_others(plan, records[0], writer, output.staging)
+    return records
 
 
 def _write_others(plan: MergePlan, record: Record, writer: DeltaWriter, staging: StagingDir) -> None:
@@ -58,4 +54,4 @@ def _write_others(plan: MergePlan, record: Record, writer: DeltaWriter, staging:
     staging.write("ramerge.json", record.to_json())
 
 
-DELTA = DeltaKind()
+DELTA = OutputKind(spec, write)

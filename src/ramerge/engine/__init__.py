@@ -3,7 +3,7 @@
 execute                  all steps in order
 passes                   counting, observing, merging, as values that an executor takes
 worker, results, tally   the work on one block; what it finds; sums over blocks
-sinks, uploads, beside   outputs of merged bytes, local and remote; files alongside the weights
+sinks, uploads, sidecars outputs of merged bytes, local and remote; files alongside the weights
 patches                  merged bytes into a delta
 open_output, planned     the folder that is built, with its journal; what a plan builds there
 journal, fingerprint     what was done, and what it depends on

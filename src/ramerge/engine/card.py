@@ -64,12 +64,10 @@ The recipe is in `{f"{COMPANIONS}/" if is_delta else ""}ramerge.yaml`, counts an
 
 
 def _rounded(record: Record) -> str:
-    """How results were rounded, if not to nearest."""
     return "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
 
 
 def _spared(plan: MergePlan) -> str:
-    """What agents that are deltas saved."""
     if plan.bytes_in_full == plan.bytes_read:
         return ""
     share = plan.bytes_read / plan.bytes_in_full
@@ -77,7 +75,6 @@ def _spared(plan: MergePlan) -> str:
 
 
 def _loading(literal: str, companions: Collection[str]) -> str:
-    """How to load the model, as far as its files allow it; `literal` is its name as Python writes it."""
     if "config.json" not in companions:
         return ""
     has = has_tokenizer(companions)
@@ -91,7 +88,6 @@ model = AutoModelForCausalLM.from_pretrained({literal}){tokenizer}
 
 
 def _unpacking(plan: MergePlan, record: Record) -> str:
-    """What a delta saves, and how to get the model."""
     size, of = record.bytes_written / 1e6, sum(tensor.bytes_written for tensor in plan.tensors) / 1e6
     return f"""This folder is a delta: it holds what the model has changed of its base. It takes
 {size:,.1f} MB, where the model takes {of:,.1f} MB. This gives the model, if BASE is the folder or hub id of the base:
@@ -103,7 +99,6 @@ ramerge apply --base BASE THIS_FOLDER MODEL
 
 
 def _made(plan: MergePlan, record: Record) -> str:
-    """How the model was made."""
     if not plan.method.combines:
         return (
             f"Written with ramerge {record.ramerge_version} from {markdown(_base_models(plan)[0])}; nothing was merged."
@@ -133,7 +128,6 @@ def columns_of(record: Record) -> tuple[Column, ...]:
 
 
 def _rounding(dtype: str, *, coins: bool) -> list[Column]:
-    """What rounding to a dtype did; the record has more figures of it."""
     return [
         Column("erased_share", "erased", ".1%", erased_means("", dtype, coins=coins)),
         Column("effective_lambda", "effective", ".3f", effective_means(), none="-", of="nominal_lambda"),
@@ -158,7 +152,6 @@ def effective_means() -> str:
 
 
 def _table(record: Record) -> str:
-    """A table of the agents' figures, and the meanings of its columns."""
     columns = columns_of(record)
     rows = [["agent", *[column.title for column in columns]], ["---"] * (1 + len(columns))]
     rows += [[markdown(agent.name), *[figure(agent, column) for column in columns]] for agent in record.agents.values()]
@@ -192,5 +185,4 @@ def _base_models(plan: MergePlan) -> list[str]:
 
 
 def _warnings(record: Record) -> str:
-    """All warnings, between empty lines; empty without warnings."""
     return "".join(f"\n> **Warning:** {markdown(' '.join(warning.split()))}\n" for warning in record.warnings)

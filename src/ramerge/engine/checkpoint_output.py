@@ -18,27 +18,21 @@ from ramerge.output.write import Writer
 from ramerge.planning.model import MergePlan
 
 
-class CheckpointKind(OutputKind):
-    """Checkpoints in the layout of Hugging Face, one for each point."""
+def spec(plan: MergePlan) -> OutputSpec:
+    assert plan.out is not None
+    files = {shard.name: shard.file_bytes for shard in all_shards(plan)}
+    return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, files)
 
-    def spec(self, plan: MergePlan) -> OutputSpec:
-        """See `OutputKind`."""
-        assert plan.out is not None
-        files = {shard.name: shard.file_bytes for shard in all_shards(plan)}
-        return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, files)
 
-    def write(
-        self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
-    ) -> tuple[Record, ...]:
-        """See `OutputKind`."""
-        with closing(shards_of(plan, output)) as shards:
-            if not passes.merge_predicted(shards):
-                passes.count()
-                passes.merge(shards)
-            written = shards.finish(passes.listen)
-        records = records_of(plan, passes, written, seen, began)
-        write_sidecars(plan, records, output.staging)
-        return records
+def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
+    with closing(shards_of(plan, output)) as shards:
+        if not passes.merge_predicted(shards):
+            passes.count()
+            passes.merge(shards)
+        written = shards.finish(passes.listen)
+    records = records_of(plan, passes, written, seen, began)
+    write_sidecars(plan, records, output.staging)
+    return records
 
 
 def shards_of(plan: MergePlan, output: OpenOutput) -> Shards:
@@ -50,4 +44,4 @@ def shards_of(plan: MergePlan, output: OpenOutput) -> Shards:
     return Shards(plan, Writer(staging, shards, output.journal.before_sync))
 
 
-CHECKPOINT = CheckpointKind()
+CHECKPOINT = OutputKind(spec, write)

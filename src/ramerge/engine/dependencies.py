@@ -19,24 +19,24 @@ from ramerge.storage.location import Location
 
 
 def stopped_at(out: OutputTarget) -> Mapping[str, str]:
-    """The fingerprint of a run that was stopped and has left work beside an output; empty if there is none."""
+    """The fingerprint of an interrupted run that has left work alongside an output; empty if there is none."""
     return left_in(hidden_folder(out) if isinstance(out, Path) else work_of(out))
 
 
 def goes_on(plan: MergePlan, stopped: Mapping[str, str]) -> bool:
-    """Whether a plan would go on with the work of a run with this fingerprint."""
+    """Whether a plan would resume the work of a run with this fingerprint."""
     return all(stopped.get(name) == value for name, value in fingerprint_of(plan).items())
 
 
 def fingerprint_of(plan: MergePlan) -> dict[str, str]:
     """The fingerprint of a plan."""
-    known = sorted(repr(key) for key in plan.remembered)
+    cached = sorted(repr(key) for key in plan.remembered)
     return {
         **fingerprint.versions(),
         **dict(_recipe(plan)),
         **fingerprint.files(plan.files),
         "the size of blocks (--threads, --max-memory)": f"{plan.resources.block_elements}, {plan.resources.run_bytes}",
-        "what is known of earlier reads (--no-cache)": _digest(known),
+        "cached counts (--no-cache)": _digest(cached),
         "what is read and written": _digest(list(_work(plan))),
     }
 

@@ -45,7 +45,7 @@ def execute(
 ) -> tuple[Record, ...]:
     """Carry out a plan: write to its output folder, or with `on_tensor` pass each tensor to that function.
 
-    What an earlier run that was stopped has written to the same folder for an equal plan is not done again.
+    What an interrupted run has written to the same folder for an equal plan is not done again.
 
     Args:
         plan: the plan.
@@ -93,16 +93,7 @@ def records_of(
     Raises:
         WeightsError: the plan is strict, and there are warnings.
     """
-    records = make_records(
-        plan,
-        passes.results,
-        passes.rounding,
-        passes.non_finite,
-        passes.bytes_read,
-        bytes_written,
-        [*seen, *passes.overflowing],
-        began,
-    )
+    records = make_records(plan, passes, bytes_written, seen, began)
     try:
         refuse(plan, (warning for record in records for warning in record.warnings))
     except WeightsError:
@@ -203,8 +194,9 @@ class Passes:
     def observe(self, statistics: Sequence[Statistic]) -> None:
         """Count statistics of all tensors that the method merges, and of its results."""
         plan, (tasks, _) = self._plan, _tasks(self._plan, self.results, {})
-        batches = in_order(plan, [index for index, tensor in enumerate(plan.tensors) if tensor.merged], 0)
-        observing = ObservePass(plan, self._files, "reading", batches, tuple(statistics), dict(self.results), tasks)
+        counted = {index: statistics for index, tensor in enumerate(plan.tensors) if tensor.merged}
+        batches = in_order(plan, tuple(counted), 0)
+        observing = ObservePass(plan, self._files, "reading", batches, counted, dict(self.results), tasks)
         self._learn(self._run(observing, observing.results))
 
     def merge(
@@ -222,7 +214,7 @@ class Passes:
         """
         plan, (tasks, on_the_way) = self._plan, _tasks(self._plan, {**self.results, **sampled}, verified)
         batches = in_order(plan, range(len(plan.tensors)), 0, apart=sink.in_order)
-        merging = MergePass(plan, self._files, "merging", batches, tasks, on_the_way, sink)
+        merging = MergePass(plan, self._files, "merging", batches, on_the_way, tasks, sink)
         self._learn(self._run(merging, self.results, sink))
 
     def merge_predicted(self, sink: Sink) -> bool:
@@ -305,14 +297,12 @@ def _no_longer_waiting(sink: Sink | None) -> Iterator[None]:
 
 
 def _take(result: BlockResult, tally: PassTally, sink: Sink | None) -> None:
-    """A block is done."""
     tally.take(result)
     if sink is not None:
         sink.advance(result.block)
 
 
 def _asked(plan: MergePlan) -> set[tuple[Counted, str]]:
-    """The statistics that merging needs and that are not known when the plan is made, by part of the model."""
     return {
         (statistic, tensor.part(statistic.scope))
         for point in plan.points
@@ -362,7 +352,6 @@ def _tasks(
 
 
 def _check_ties(plan: MergePlan, reader: Reader) -> None:
-    """Refuse an output embedding that the base ties, if an agent stores other values for it."""
     problems = [
         f"{tie.head.path}: {tie.agent}: {tie.head.name!r} differs from {tie.embedding.name!r}, but the base ties "
         f"them, so the merged model cannot hold both; {tie.untie}"

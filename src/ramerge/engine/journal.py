@@ -112,7 +112,6 @@ class JournalPass(UnrecordedPass[Block, Result]):
         writer.append(_PASS, number, sum(map(len, runs)))
 
     def earlier(self) -> Iterator[Result]:
-        """See `UnrecordedPass`."""
         blocks = [block for run in self._runs for _, block in run]
         for record in (record for reader in self._readers for record in reader.take(self._number)):
             if record.index < len(blocks) and record.index not in self._done:
@@ -120,12 +119,11 @@ class JournalPass(UnrecordedPass[Block, Result]):
                 yield self._codec.decode(blocks[record.index], record.payload)
 
     def remaining(self) -> Sequence[NumberedRun[Block]]:
-        """See `UnrecordedPass`."""
         left = [[(number, block) for number, block in run if number not in self._done] for run in self._runs]
         return [run for run in left if run]
 
     def record(self, number: int, result: Result) -> None:
-        """See `UnrecordedPass`. Called from any thread."""
+        """Called from any thread."""
         data, amount = self._codec.encode(result)
         self._writer.append(_BLOCK, self._number, number, amount, data)
 
@@ -232,12 +230,12 @@ class Journal:
         return max(map(int, names), default=0) + 1, lengths
 
     def begin(self, work: Path, built: int | None) -> None:
-        """Begin anew."""
+        """Restart from scratch."""
         (work / FOLDER).mkdir()
         (work / FOLDER / _FINGERPRINT).write_text(json.dumps({"fingerprint": self._fingerprint, "built": built}))
 
     def keeps(self, failure: BaseException | None) -> bool:
-        """Whether it is of use to keep what was done, after this ending.
+        """Whether what was done can be resumed after this ending.
 
         After an error the input must be changed, or there is too little disk, or the disk has lost what was written.
         """
@@ -245,12 +243,11 @@ class Journal:
 
     @property
     def _done(self) -> int:
-        """Bytes of work that earlier runs and this process have done."""
         return self._before + (self._writer.amount if self._writer is not None else 0)
 
     @property
     def share(self) -> str:
-        """How much is done, in words."""
+        """How much is done, human-readable."""
         return f"{min(self._done / self._total, 1):.0%}".replace("%", " %")
 
     # --- the run ------------------------------------------------------------------------------------------------------
@@ -286,14 +283,14 @@ class Journal:
 
 
 def left_in(work: Path) -> Mapping[str, str]:
-    """The fingerprint of a run that was stopped and has left its journal in a hidden folder; empty if there is none."""
+    """The fingerprint of an interrupted run that has left its journal in a hidden folder; empty if there is none."""
     with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         return dict(json.loads((work / FOLDER / _FINGERPRINT).read_bytes())["fingerprint"])
     return {}
 
 
 def difference(left: Mapping[str, str], right: Mapping[str, str]) -> str | None:
-    """The first fact that is not the same on both sides."""
+    """The first value of a fingerprint that is not the same on both sides."""
     return next((name for name in {**right, **left} if left.get(name) != right.get(name)), None)
 
 
@@ -370,7 +367,6 @@ class JournalReader:
 
 
 def _records(path: Path, seed: int, position: int, length: int | None) -> Iterator[_Record]:
-    """Records of a file from a position on, up to the first that is not whole."""
     try:
         file = path.open("rb", buffering=_PIECE)
     except FileNotFoundError:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ramerge.engine.open_output import OpenOutput, OutputSpec
@@ -15,29 +15,22 @@ if TYPE_CHECKING:  # a kind is written with the passes, which look it up
     from ramerge.engine.record import Record
 
 
-class OutputKind(ABC):
-    """A kind of output."""
+@dataclass(frozen=True)
+class OutputKind:
+    """A kind of output.
 
-    @abstractmethod
-    def spec(self, plan: MergePlan) -> OutputSpec:
-        """What is built for a plan with an output folder."""
+    Attributes:
+        spec: what is built for a plan with an output folder.
+        write: takes the plan, its passes, what `spec` describes (opened), warnings from before the first pass, and when
+            the run began, on the monotonic clock. Runs the passes, writes everything into the folder that is open, and
+            returns a record for each point.
+    """
 
-    @abstractmethod
-    def write(
-        self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
-    ) -> tuple[Record, ...]:
-        """Run the passes, write everything into the folder that is open, and return a record for each point.
-
-        Args:
-            plan: the plan.
-            passes: count and merge.
-            output: what `spec` describes, opened.
-            seen: warnings from before the first pass.
-            began: when the run began, on the monotonic clock.
-        """
+    spec: Callable[[MergePlan], OutputSpec]
+    write: Callable[[MergePlan, Passes, OpenOutput, Sequence[str], float], tuple[Record, ...]]
 
 
-OUTPUT_KINDS: Registry[OutputKind] = Registry("ramerge.outputs", OutputKind, versioned=False)  # type: ignore[type-abstract]
+OUTPUT_KINDS: Registry[OutputKind] = Registry("ramerge.outputs", OutputKind, versioned=False)
 """The kinds by name: `checkpoint`, and `delta` of the wing of that name."""
 
 

@@ -14,11 +14,10 @@ from typing import cast
 from ramerge.engine.executors.executor import in_runs
 from ramerge.engine.result_codec import BlockResult, ResultCodec, Results
 from ramerge.engine.worker import Message, Sink, Task, Worker, worker
+from ramerge.foundation.typing import override
 from ramerge.methods.base import Counted, Statistic
 from ramerge.planning.model import Batch, Block, MergePlan, Run, TensorPlan, share_of
 from ramerge.tensors.reader import Files
-
-Wanted = Mapping[int, Sequence[Statistic]]
 
 
 @dataclass(frozen=True)
@@ -30,17 +29,14 @@ class PlanPass:
         files: the inputs.
         label: what the progress is called.
         batches: the blocks, in the order in which they are begun.
+        counted: the statistics that the pass counts, by the tensor's index.
     """
 
     plan: MergePlan
     files: Files
     label: str
     batches: tuple[Run, ...]
-
-    @property
-    def counted(self) -> Mapping[int, Sequence[Counted]]:
-        """The statistics that the pass counts, by the tensor's index."""
-        raise NotImplementedError
+    counted: Mapping[int, Sequence[Counted]]
 
     def runs(self) -> Sequence[Run]:
         """What a worker takes at a stretch, block by block."""
@@ -82,21 +78,15 @@ class CountPass(PlanPass):
     """Counts what merging needs.
 
     Attributes:
-        wanted: the statistics, by the tensor's index.
         results: of earlier passes, which some statistics need.
     """
 
-    wanted: Wanted
+    counted: Mapping[int, Sequence[Statistic]]
     results: Results
-
-    @property
-    def counted(self) -> Mapping[int, Sequence[Counted]]:
-        """See `PlanPass.counted`."""
-        return self.wanted
 
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
         """Read the block of all inputs and count."""
-        return worker.count(batch, self.wanted[batch[0].tensor], self.results)
+        return worker.count(batch, self.counted[batch[0].tensor], self.results)
 
 
 @dataclass(frozen=True)
@@ -104,23 +94,18 @@ class ObservePass(PlanPass):
     """Merges for the first point without writing, and counts statistics of inputs and results.
 
     Attributes:
-        statistics: what is counted of every tensor that the method merges.
         results: of earlier passes.
         tasks: how each tensor is merged.
     """
 
-    statistics: tuple[Statistic, ...]
+    counted: Mapping[int, Sequence[Statistic]]
     results: Results
     tasks: Sequence[tuple[Task, ...]]
 
-    @property
-    def counted(self) -> Mapping[int, Sequence[Counted]]:
-        """See `PlanPass.counted`."""
-        return {index: self.statistics for index, tensor in enumerate(self.plan.tensors) if tensor.merged}
-
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
         """Read the block of all inputs, merge it, and count."""
-        return worker.observe(batch[0], self.statistics, self.results, self.tasks[batch[0].tensor][0])
+        tensor = batch[0].tensor
+        return worker.observe(batch[0], self.counted[tensor], self.results, self.tasks[tensor][0])
 
 
 @dataclass(frozen=True)
@@ -129,29 +114,22 @@ class MergePass(PlanPass):
 
     Attributes:
         tasks: for each tensor how every point merges it.
-        on_the_way: the statistics that are counted during merging, by the tensor's index.
         sink: takes the merged bytes.
     """
 
     tasks: Sequence[tuple[Task, ...]]
-    on_the_way: Mapping[int, Sequence[Counted]]
     sink: Sink
-
-    @property
-    def counted(self) -> Mapping[int, Sequence[Counted]]:
-        """See `PlanPass.counted`."""
-        return self.on_the_way
 
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
         """Read the block of all inputs, merge it, and write it for every point."""
         return worker.merge(batch[0], self.tasks[batch[0].tensor], self.sink)
 
+    @override
     def settle(self) -> None:
-        """See `PlanPass.settle`."""
         self.sink.sync()
 
+    @override
     def close(self) -> None:
-        """See `PlanPass.close`."""
         super().close()
         self.sink.close()
 

@@ -87,7 +87,6 @@ class AgentStatistics:
 
 
 def _apart(agent: Any) -> Any:
-    """An agent's plain values, with the method's figures apart from name and model."""
     if not isinstance(agent, Mapping):
         return agent
     own = {key: agent[key] for key in ("name", "model") if key in agent}
@@ -111,7 +110,7 @@ class Record:
         input_dtypes: dtypes of the floating-point tensors of `base`, agents and importances.
         dtype: full name of the output's dtype, or `mixed`.
         rounding: how results were rounded to it: `nearest` or `stochastic`.
-        rounding_seed: the seed of the coins of `stochastic`; else None.
+        rounding_seed: the seed of the random draws of `stochastic`; else None.
         non_finite: NaN and Inf that the inputs hold and `allow.non_finite` computes with, by input: `base`, an agent.
         runs_on: what the method computed with.
         agents: by name, in recipe order.
@@ -187,7 +186,6 @@ class Record:
 
 
 def _unfolded(values: Any) -> Any:
-    """The plain values of a record, as in `ramerge.json`, under the names of its fields."""
     statistics = values.get("statistics") if isinstance(values, Mapping) else None
     if not isinstance(statistics, Mapping):
         return values

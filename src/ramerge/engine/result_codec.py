@@ -117,7 +117,6 @@ class ResultCodec:
 
 
 def _packed(index: int, counted: Counts) -> list[bytes]:
-    """Counts of a statistic, by its index."""
     if counted.nbytes > _LARGE:
         flat = counted.reshape(-1)
         places = np.flatnonzero(flat != 0)  # far faster than of the numbers

@@ -82,7 +82,6 @@ def _wrong_scales(plan: MergePlan) -> Iterator[str]:
 
 
 def _largest(tensor: Tensor, reader: Reader) -> float:
-    """The largest finite magnitude in the first elements of a tensor."""
     values = np.abs(_numbers(tensor, reader, 0, min(tensor.elements, _ELEMENTS)))
     return float(np.max(values, where=np.isfinite(values), initial=0))
 
@@ -144,7 +143,6 @@ class _Sample:
     @staticmethod
     @np.errstate(all="ignore")  # values that are not finite are refused when all are read
     def of(tensors: Sequence[TensorPlan], agents: int) -> _Sample:
-        """A sample of tensors."""
         models = agents + 1
         total, same, unmoved = 0, np.zeros((models, models), np.int64), np.zeros((models, models), np.int64)
         dots, fourth, correlations = np.zeros((models, models)), np.zeros(models), []
@@ -196,7 +194,6 @@ def _blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[Tensor
 
 
 def _numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
-    """`size` elements of a tensor from `start` on; exact, in float32 or float64."""
     width = itemsize(tensor.dtype)
     raw = np.empty(size * width, np.uint8)
     reader.read(tensor, start, start + size, raw)
@@ -208,7 +205,6 @@ def _numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
 
 
 def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
-    """Whether two models hold the same values in all tensors; reads until they differ."""
     size = 1 << 20
     with Files() as files:
         reader = Reader(files)
@@ -224,7 +220,6 @@ def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
 
 
 def _are_one(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
-    """Whether two agents are the same files. The plan warns of that."""
     return all(tensor.sources[first].tensor == tensor.sources[second].tensor for tensor in tensors)
 
 

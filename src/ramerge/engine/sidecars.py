@@ -1,16 +1,15 @@
-"""Writes the files beside the weights: record, index, companions, model card, recipe."""
+"""Writes the files alongside the weights: record, index, companions, model card, recipe."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ramerge.engine.card import model_card
 from ramerge.engine.record import AgentStatistics, Record, Sweep
 from ramerge.engine.result_codec import Results
-from ramerge.engine.tally import NonFinite
 from ramerge.engine.warn import advice, effects, spoiled, warnings_of
 from ramerge.formats.safetensors import INDEX, ONE_FILE
 from ramerge.formats.sidecars import companions_of
@@ -24,34 +23,31 @@ from ramerge.recipe.model import Agent, Recipe
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Location
 
+if TYPE_CHECKING:  # which write records
+    from ramerge.engine.execute import Passes
+
 
 def make_records(
-    plan: MergePlan,
-    known: Results,
-    rounding: Counts,
-    non_finite: Mapping[str, NonFinite],
-    bytes_read: int,
-    bytes_written: int,
-    seen: Sequence[str],
-    began: float,
+    plan: MergePlan, passes: Passes, bytes_written: int, seen: Sequence[str], began: float
 ) -> tuple[Record, ...]:
-    """A record for each point, from the counts.
+    """A record for each point.
 
     Args:
         plan: the plan that was carried out.
-        known: results of statistics.
-        rounding: int64: for each point counts of rounding, as in `kernels.piece.no_counts`.
-        non_finite: NaN and Inf that were computed with, as `engine.tally.Refusals.allowed` has them.
-        bytes_read: bytes of weights that were read.
+        passes: what was read and found.
         bytes_written: bytes of weights that were written, of all points.
-        seen: warnings from a sample of the weights, and about results.
+        seen: warnings from a sample of the weights.
         began: `time.monotonic` at the beginning.
     """
+    results, rounding = passes.results, passes.rounding
+    warnings = [*seen, *passes.overflowing, *spoiled(passes.non_finite)]
     rules = [
         {**rule.model_dump(mode="json", exclude_none=True), "tensors": count}
         for rule, count in zip(plan.recipe.rules, plan.caught, strict=True)
     ]
-    statistics = [_statistics(plan, point, known, counts) for point, counts in zip(plan.points, rounding, strict=True)]
+    statistics = [
+        _statistics(plan, point, counts, results) for point, counts in zip(plan.points, rounding, strict=True)
+    ]
     return tuple(
         Record(
             ramerge_version=__version__,
@@ -63,21 +59,21 @@ def make_records(
             counts=plan.counts,
             notes=(*plan.notes, *_saved(plan, bytes_written), *_remarks(point, agents), *advice(plan, counts)),
             warnings=(
-                *warnings_of(plan, [*seen, *spoiled(non_finite)], counts, point.parameters[0], _densities(agents)),
+                *warnings_of(plan, warnings, counts, point.parameters[0], _densities(agents)),
                 *filter(None, [point.method.warning([agent.values for agent in agents])]),
             ),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
             rounding=plan.recipe.rounding,
             rounding_seed=plan.recipe.seed,
-            non_finite={label: found.count for label, found in non_finite.items()},
+            non_finite={label: found.count for label, found in passes.non_finite.items()},
             runs_on=point.method.runs_on(point.parameters[0]),
             agents={agent.name: agent for agent in agents},
-            parts=_parts(plan, point, known),
+            parts=_parts(plan, point, results),
             tensors=plan.tensors_count,
             merged_tensors=sum(tensor.merged for tensor in plan.tensors),
             parameters_count=plan.parameters_count,
-            bytes_read=bytes_read,
+            bytes_read=passes.bytes_read,
             bytes_written=bytes_written // len(plan.points),
             seconds=round(time.monotonic() - began, 3),
             peak_memory_bytes=peak_memory(),
@@ -87,7 +83,6 @@ def make_records(
 
 
 def _saved(plan: MergePlan, bytes_written: int) -> list[str]:
-    """What a delta saves."""
     if plan.below is None:
         return []
     whole = sum(tensor.bytes_written for tensor in plan.tensors)
@@ -98,9 +93,9 @@ def _saved(plan: MergePlan, bytes_written: int) -> list[str]:
     ]
 
 
-def _statistics(plan: MergePlan, point: Point, known: Results, rounding: Counts) -> tuple[AgentStatistics, ...]:
+def _statistics(plan: MergePlan, point: Point, rounding: Counts, results: Results) -> tuple[AgentStatistics, ...]:
     agents = tuple(plan.agents)
-    found = _reported(plan, point, known)
+    found = _reported(plan, point, results)
     parameters = point.parameters[next(iter(found.values()))[0] if len(found) == 1 else 0]
     values = point.method.report(parameters, [result for _, result in found.values()], agents)
     rounded = effects(rounding) if plan.rounds_updates else [{} for _ in agents]
@@ -111,7 +106,6 @@ def _statistics(plan: MergePlan, point: Point, known: Results, rounding: Counts)
 
 
 def _densities(statistics: Sequence[AgentStatistics]) -> dict[str, float]:
-    """The share that each agent moved, if the method reports it."""
     return {agent.name: agent.density for agent in statistics if "density" in agent.values}
 
 
@@ -120,10 +114,10 @@ def _remarks(point: Point, statistics: Sequence[AgentStatistics]) -> list[str]:
     return [f"{name}: {text}" for name, text in said if text]
 
 
-def _parts(plan: MergePlan, point: Point, known: Results) -> dict[str, dict[str, dict[str, Any]]]:
+def _parts(plan: MergePlan, point: Point, results: Results) -> dict[str, dict[str, dict[str, Any]]]:
     """Figures of every part; empty if there is only one part."""
     agents = tuple(plan.agents)
-    found = _reported(plan, point, known)
+    found = _reported(plan, point, results)
     if len(found) < 2:
         return {}
     return {
@@ -132,14 +126,13 @@ def _parts(plan: MergePlan, point: Point, known: Results) -> dict[str, dict[str,
     }
 
 
-def _reported(plan: MergePlan, point: Point, known: Results) -> dict[str, tuple[int, Any]]:
-    """For each part of the model: its rule, and the result that the record shows."""
+def _reported(plan: MergePlan, point: Point, results: Results) -> dict[str, tuple[int, Any]]:
     found: dict[str, tuple[int, Any]] = {}
     for tensor in plan.tensors:
         statistic = point.reported(tensor.rule) if tensor.merged else None
         if statistic is not None:
             part = tensor.part(statistic.scope)
-            found[part] = tensor.rule, known[statistic, part]
+            found[part] = tensor.rule, results[statistic, part]
     return found
 
 
@@ -184,7 +177,6 @@ def files_of(
 
 
 def _resolved(plan: MergePlan, point: Point) -> Recipe:
-    """The recipe with all values written out: parameters, absolute folders, revisions."""
     agents = {
         name: Agent(
             model=model.spelled_out,

@@ -81,7 +81,6 @@ class Shards:
         self._complete = complete
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
-        """See `Sink.write`."""
         planned = self._plan.tensors[tensor].parts[part]
         shard = shard_name(self._plan, point, planned.shard)
         if shard not in self._complete:
@@ -91,7 +90,6 @@ class Shards:
         """Nothing to do."""
 
     def sync(self) -> None:
-        """See `Sink.sync`."""
         self._writer.sync()
 
     def finish(self, listen: Listener = silence) -> int:
@@ -148,7 +146,6 @@ class InMemorySink:
         self._closed = False
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
-        """See `Sink.write`."""
         first = self._first[tensor]
         with self._lock:
             begun = first in self._begun

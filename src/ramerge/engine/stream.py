@@ -75,7 +75,7 @@ class TensorStream(Iterator[MergedTensor]):
 
 
 class _ClosedError(Exception):
-    """Nobody takes further tensors."""
+    """The loop takes no further tensors."""
 
 
 class _Channel:
@@ -88,7 +88,6 @@ class _Channel:
         self._closed = False
 
     def run(self, work: Work) -> None:
-        """Do the work, and pass on how it ended."""
         try:
             self.events.put(work(self._give, self._report))
         except BaseException as error:
@@ -101,7 +100,6 @@ class _Channel:
         self._taken.release()
 
     def close(self) -> None:
-        """Make the work fail where it gives something, and wait for its end."""
         self._closed = True
         self._taken.release()
         self._ended.wait()

@@ -206,7 +206,6 @@ class Refusals:
         return found
 
     def _bad_sources(self) -> Iterator[tuple[TensorPlan, Source, int]]:
-        """Sources of tensors with the number of bad values; a tensor that several sources share is the first's."""
         for index, counts in sorted(self._wrong.items()):
             tensor, seen = self._plan.tensors[index], set()
             for source, count in zip(tensor.sources, counts.tolist(), strict=True):
@@ -215,7 +214,6 @@ class Refusals:
                     yield tensor, source, count
 
     def _bad_values(self) -> Iterator[str]:
-        """A sentence for each model and reason: where a training diverged, most tensors are bad."""
         groups: dict[tuple[str, str, str], list[tuple[Tensor, int]]] = {}
         for tensor, source, count in self._bad_sources():
             if self._plan.allow_nonfinite(tensor):
@@ -256,7 +254,6 @@ class Refusals:
 
 
 def _counted(found: Sequence[tuple[Tensor, int]], what: str, tensors: int) -> str:
-    """How much of what some tensors of a model hold."""
     if len(found) == 1:
         return f"tensor {found[0][0].name!r} holds {found[0][1]:,} {what}"
     named = listed([f"{tensor.name!r} ({count:,})" for tensor, count in found])
@@ -264,7 +261,6 @@ def _counted(found: Sequence[tuple[Tensor, int]], what: str, tensors: int) -> st
 
 
 def _allowed(tensor: TensorPlan) -> str:
-    """What `allow` does about numbers that are not finite."""
     if not tensor.together:
         return "allow.non_finite: true computes with them"
     which = f"{' and '.join(tensor.together)} compute{'s' * (len(tensor.together) == 1)}"
@@ -275,6 +271,5 @@ def _allowed(tensor: TensorPlan) -> str:
 
 
 def _why(tensor: Tensor) -> str:
-    """Where numbers that are not finite may come from."""
     codes = "a scale is NaN, Inf, negative or 0, or codes are NaN: " if tensor.encoding else ""
     return f"{codes}the training diverged or the file is damaged"

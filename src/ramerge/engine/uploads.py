@@ -88,7 +88,6 @@ class UploadedShards(Shards):
         return Shards, (replace(self._plan, out=None), self._writer, frozenset(self._staging.arrived))
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
-        """See `Sink.write`."""
         with self._changed:
             while self._is_far(tensor) and not self._stopped and self._failure is None:
                 self._changed.wait()
@@ -102,7 +101,7 @@ class UploadedShards(Shards):
         return far < len(order) and self._missing.is_behind(tensor, order[far])
 
     def advance(self, block: Block) -> None:
-        """See `Sink.advance`. What is complete now is uploaded next.
+        """What is complete now is uploaded next.
 
         Raises:
             SendError: what was complete before cannot be uploaded.

@@ -16,11 +16,11 @@ from ramerge.planning.model import MergePlan
 
 # If a larger share of an agent's updates than this is lost, the user is warned.
 _MUCH = 0.1
-# Users are told of an effective lambda that is further from the nominal one than this share of it and so many errors.
+# Users are notified of an effective lambda that is further from the nominal one than this share of it and so many errors.
 _FAR, _ERRORS = 0.05, 4
 # Or of one that keeps less than half of what it adds to 1, if that is more than this.
 _MOST, _LEAST = 0.5, 0.01
-# If an agent has moved a larger share of all elements than this, its threshold does not tell what moved from what not.
+# If an agent has moved a larger share of all elements than this, the threshold does not separate moved parameters from unmoved ones.
 _DENSE = 2 / 3
 
 
@@ -99,7 +99,6 @@ def warnings_of(
 
 
 def _dense(plan: MergePlan, parameters: Any, densities: Mapping[str, float]) -> list[str]:
-    """A warning if nearly everything counts as moved because the files are so fine."""
     epsilon = absolute(parameters)
     found = [f"{densities[name]:.0%} of {name} ({why})" for name, why in plan.fine.items() if densities[name] > _DENSE]
     if epsilon is None or not found or len(plan.agents) == 1:
@@ -143,7 +142,7 @@ def _dtype(plan: MergePlan) -> str:
 def _erased(plan: MergePlan, rounding: Counts) -> list[str]:
     """Warnings if rounding to the output's dtype erases much of an agent, or rounds tensors taken from an agent.
 
-    Coins erase updates too, but give as much to others.
+    Stochastic rounding erases updates too, but gives as much to others.
     """
     found: list[str] = []
     shares = {name: lost["erased_share"] for name, lost in zip(plan.agents, effects(rounding), strict=True)}

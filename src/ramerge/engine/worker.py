@@ -59,7 +59,7 @@ class Task:
     Attributes:
         prepared: the method's prepared values for `merge`.
         on_the_way: the statistic that is counted during merging: what the method reports, or what tells whether
-            `prepared` was guessed well.
+            `prepared` was predicted well.
     """
 
     prepared: Any
@@ -101,7 +101,7 @@ class Worker:
         self._reader = Reader(files, self._arena)
 
     def expect(self, batches: Sequence[Batch]) -> None:
-        """Hear which blocks come next."""
+        """Note which blocks come next, to prefetch them."""
         self._reader.expect(
             Span([source.tensor for source in self._plan.tensors[block.tensor].sources], block.start, block.stop)
             for batch in batches
@@ -206,7 +206,6 @@ class Worker:
         points: Sequence[int],
         sink: Sink,
     ) -> None:
-        """Write a result for points that share it."""
         if tensor.quantised is not None:
             with self._arena.scratch():
                 self._write_quantised(tensor, tensor.quantised, block, piece, points, sink)
@@ -225,7 +224,6 @@ class Worker:
         points: Sequence[int],
         sink: Sink,
     ) -> None:
-        """Quantise a result as the base is, write codes and scales, and count what that erases."""
         values = piece.out.view(np.float32)[: piece.elements]
         old = self._reader.block(tensor.base).view(np.float32)[: piece.elements]
         codes, scales = requantise(stored, self._reader, block.start, block.stop, values, old)
@@ -239,7 +237,6 @@ class Worker:
             piece.count_stored(seen)
 
     def _compare(self, tensor: TensorPlan, block: Block, sink: Sink) -> BlockResult:
-        """Copy the block of a tensor that is not floating point, and compare the agents' with it."""
         first, *others = self._read(tensor, block)
         width = itemsize(tensor.dtype)
         for point in range(len(self._plan.points)):
@@ -287,7 +284,6 @@ class Worker:
 
     @staticmethod
     def _wrong(tensor: TensorPlan, piece: Piece) -> tuple[int, ...]:
-        """Elements of each source that are NaN, Inf, or a negative importance."""
         if tensor.dtype not in FLOATS:
             return (0,) * len(piece.inputs)
         found = []

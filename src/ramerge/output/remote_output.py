@@ -127,7 +127,7 @@ def free_here(upload: UploadTarget) -> int:
 
 
 class RemoteStagingDir(StagingDir):
-    """See `StagingDir`. A complete shard can be uploaded before the others are made.
+    """A complete shard can be uploaded before the others are made.
 
     Args:
         folder: the folder.
@@ -177,7 +177,6 @@ class _UploadLog:
         self.read()
 
     def read(self) -> None:
-        """Read what an earlier process has written; a kill may have torn the last line."""
         with suppress(OSError):
             for line in self._path.read_bytes().splitlines():
                 with suppress(ValueError, LookupError, TypeError):
@@ -192,13 +191,11 @@ class _UploadLog:
             self.run.arrived[str(said["shard"])] = str(said["tag"])
 
     def begin(self, run: UploadRun) -> None:
-        """A new run."""
         self._path.unlink(missing_ok=True)
         _append(self._path, {"run": run.name, "seen": dict(run.seen)})
         self.run, self.is_begun = run, True
 
     def add(self, name: str, tag: str) -> None:
-        """A shard has arrived."""
         _append(self._path, {"shard": name, "tag": tag})
         self.run.arrived[name] = tag
 
@@ -209,7 +206,6 @@ class _UploadLog:
         self.run.intended |= set(intended)
 
     def remove(self) -> None:
-        """Nothing of the run is left."""
         self._path.unlink(missing_ok=True)
         self.run, self.is_begun = UploadRun(), False
 
@@ -259,14 +255,13 @@ class RemoteOutputDir(OutputDir):
         return self.placed is True
 
     def _remove(self) -> None:
-        """Remove what is not wanted any more, at the place first, because the log says what is there."""
+        """Remove what is no longer needed, at the place first, because the log says what is there."""
         if self._log.is_begun and not self.placed:
             self._upload.abort(self._log.run)
         super()._remove()
         self._log.remove()
 
     def discard(self) -> list[str]:
-        """See `staging.discard`."""
         there = os.path.lexists(self._work)
         self._make()
         try:

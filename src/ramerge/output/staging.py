@@ -1,20 +1,20 @@
-"""The output folder: built beside OUT, and moved there when it is complete.
+"""The output folder: built alongside OUT, and moved there when it is complete.
 
-While OUT is written, there is a hidden folder `.OUT.ramerge-partial` beside it, for one process at a time:
+While OUT is written, there is a hidden folder `.OUT.ramerge-partial` alongside it, for one process at a time:
 
     lock       locked as long as this process lives; names the inode of `new`
     new        the folder that is built, or a folder that will be removed
     old        the previous OUT, until `new` has been moved to OUT; only where two folders cannot be exchanged
-    journal    what was done in `new`, if a later run can go on with it
+    journal    what was done in `new`, if a later run can resume it
     spool      of a delta: blocks that are not in its files yet (`checkpoint.delta.spool`)
 
 `old` is always complete, and it is never removed under this name. If nothing is at OUT, it is moved back there. If
 `new` has been moved to OUT, `old` is renamed to `new` and then removed. `OutputDir.settle` does this after every run,
 also a failed one, and before every run, because a killed run may have left folders. The rest is removed likewise, but
-for `new`, `journal` and `spool` of a run that was stopped. A journal names its `new` by the inode, so it is never taken
+for `new`, `journal` and `spool` of an interrupted run. A journal names its `new` by the inode, so it is never taken
 for that of another folder. A run that was killed when `new` was at OUT has completed it: `tidy` removes the rest.
 
-The hidden folder must belong to the user, and nobody else may write to it: what is in it is continued without a look.
+The hidden folder must belong to the user, and no other user may write to it: what is in it is resumed without a check.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ Identity = tuple[int, int]
 
 
 class ResumePolicy(Protocol):
-    """Knows whether what a run leaves is of use for the next one.
+    """Decides whether an interrupted run can be resumed.
 
     Attributes:
-        files: names and sizes of the files that are kept. All others are made anew.
-        share: how much is done, in words.
+        files: names and sizes of the files that are kept. All others are made again.
+        share: how much is done, human-readable.
         reason: why what is there cannot be used; empty for nothing to say.
     """
 
@@ -74,17 +74,17 @@ class ResumePolicy(Protocol):
         ...
 
     def begin(self, work: Path, built: int | None) -> None:
-        """Begin anew."""
+        """Restart from scratch."""
         ...
 
     def keeps(self, failure: BaseException | None) -> bool:
-        """Whether it is of use after this ending."""
+        """Whether the run can be resumed after this ending."""
         ...
 
 
 @contextmanager
 def build_local(out: Path, *, overwrite: bool, policy: ResumePolicy | None = None) -> Iterator[StagingDir]:
-    """A new folder beside `out`. It is moved to `out` at the end of the `with` block, or removed after an error.
+    """A new folder alongside `out`. It is moved to `out` at the end of the `with` block, or removed after an error.
 
     A signal whose handler raises ends the block, but it waits while folders are moved or removed. With a policy, what
     an earlier run left may be continued, and what this one leaves may be kept.
@@ -101,7 +101,6 @@ def build_local(out: Path, *, overwrite: bool, policy: ResumePolicy | None = Non
 
 @contextmanager
 def build(output: OutputDir, *, overwrite: bool, policy: ResumePolicy | None) -> Iterator[StagingDir]:
-    """See `build_local`."""
     guard = Guard()
     failure: BaseException | None = None
     try:
@@ -139,15 +138,15 @@ def build(output: OutputDir, *, overwrite: bool, policy: ResumePolicy | None) ->
 
 
 def hidden_folder(out: Path) -> Path:
-    """The hidden folder beside `out`."""
+    """The hidden folder alongside `out`."""
     return hidden_beside(out, "ramerge-partial")
 
 
 def discard(out: Path) -> list[str]:
-    """Remove what stopped runs have left beside `out`, and put back an old output that they had moved.
+    """Remove what interrupted runs have left alongside `out`, and put back an old output that they had moved.
 
     Returns:
-        What was done, in words; nothing if nothing was there.
+        What was done, as sentences; nothing if nothing was there.
 
     Raises:
         OutputError: a process writes `out`, or what is there cannot be removed.
@@ -158,7 +157,6 @@ def discard(out: Path) -> list[str]:
 
 
 def discarded(output: OutputDir) -> list[str]:
-    """See `discard`."""
     with held():
         try:
             return output.discard()
@@ -289,7 +287,7 @@ class StagingDir:
 
 
 class OutputDir:
-    """OUT, and the hidden folder beside it.
+    """OUT, and the hidden folder alongside it.
 
     Attributes:
         named: OUT for messages.
@@ -356,10 +354,9 @@ class OutputDir:
         if self._policy is not None and self._continues:
             yield ContinueNote(f"{self.named}: continuing: {self._policy.share} of the work was done before")
         elif self._policy is not None and self._policy.reason:
-            yield ContinueNote(f"{self.named}: begins anew: {self._policy.reason}")
+            yield ContinueNote(f"{self.named}: restarts from scratch: {self._policy.reason}")
 
     def _remove_all_but(self, kept: Collection[str]) -> None:
-        """Remove the files in `new` that are made anew."""
         for folder, _folders, files in os.walk(self._new):
             for path in (Path(folder, name) for name in files):
                 if path.relative_to(self._new).as_posix() not in kept:
@@ -371,7 +368,6 @@ class OutputDir:
         return self._built is not None
 
     def _own(self) -> int:
-        """Take the lock for this process."""
         if self._work.is_symlink():
             raise OutputError(f"{self._work}: is a link, but the output is built in this folder; remove the link")
         try:
@@ -448,7 +444,7 @@ class OutputDir:
         return self._built is not None and _at(self._out) == self._built
 
     def close(self, failure: BaseException | None) -> None:
-        """Remove the folders beside OUT, or move the previous OUT back."""
+        """Remove the folders alongside OUT, or move the previous OUT back."""
         if self._lock >= 0:
             with suppress(OSError):
                 self.placed = self._is_placed() if self.placed is None else self.placed
@@ -471,12 +467,10 @@ class OutputDir:
         self._unmake()
 
     def _make(self) -> None:
-        """Make the folder in which OUT will be."""
         self._made = [folder for folder in self._out.parents if not folder.exists()]
         self._out.parent.mkdir(parents=True, exist_ok=True)
 
     def _unmake(self) -> None:
-        """Remove the folders that were made for OUT, if nothing is there."""
         with suppress(OSError):
             if _at(self._out) is None:
                 for folder in self._made:
@@ -529,7 +523,7 @@ class OutputDir:
         return back
 
     def _remove(self) -> None:
-        """Remove what is not wanted any more; the journal first, because it speaks of the others."""
+        """Remove what is no longer needed; the journal first, because it speaks of the others."""
         for name in ("journal", SPOOL, "new"):
             _remove_tree(self._work / name)
 
@@ -554,7 +548,7 @@ class OutputDir:
         except OSError:
             self.placed = None
         if self.placed is None:
-            return f"it cannot be told whether {self._out} is the new one: look there, and in {self._work}"
+            return f"it is unknown whether {self._out} is the new one: look there, and in {self._work}"
         if aside:
             back = "" if there else f", and the next run to {self._out} puts it back"
             return f"what was at {self._out} is in {self._old}{back}"
@@ -562,17 +556,16 @@ class OutputDir:
         return f"{kept}; {self._out} is as it was" if there and self._lock >= 0 else kept
 
     def _kept(self) -> str:
-        """What is kept for a later run, in words."""
+        """What is kept for a later run."""
         if not self._keeps or self._policy is None:
             return "nothing was kept"
         return (
-            f"{self._policy.share} of the work is kept: the same command goes on from there, "
+            f"{self._policy.share} of the work is kept: the same command resumes from there, "
             f"and `ramerge clean {self._words}` removes it"
         )
 
     @property
     def _words(self) -> str:
-        """What a command names the output with."""
         return shlex.quote(self.named)
 
 
@@ -583,7 +576,6 @@ def _reason(error: OSError, free: int | None) -> str:
 
 
 def _at(path: Path) -> Identity | None:
-    """The identity of the file or folder at a path; None if nothing is there."""
     try:
         return _identity(path.lstat())
     except (FileNotFoundError, NotADirectoryError):

@@ -25,13 +25,13 @@ OutputTarget: TypeAlias = Path | UploadTarget
 
 
 def output_target(path: str | Path, staging: str | Path | None = None, *, public: bool = False) -> OutputTarget:
-    """The output folder, on this machine or elsewhere.
+    """The output folder, local or remote.
 
     Args:
         path: as it was given.
-        staging: of outputs elsewhere, the folder on this machine in which files lie until they are sent; by default in
+        staging: of remote outputs, the local folder in which files lie until they are uploaded; by default in
             the user's cache folder.
-        public: whether everybody may see a repository of the hub.
+        public: whether anyone may see a repository of the hub.
 
     Raises:
         RecipeError: it is not a possible path, or an option has no meaning for it.
@@ -44,13 +44,11 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
         folder = _staging_folder(staging) if staging is not None else store.folder("outputs")
         if folder is None:
             raise RecipeError(
-                f"{text}: there is no home folder for files until they are sent; give one (--staging-dir)"
+                f"{text}: there is no home folder for files until they are uploaded; give one (--staging-dir)"
             )
         return open_upload(text, folder, public=public)
     if staging is not None or public:
-        raise RecipeError(
-            f"{'--staging-dir' if staging is not None else '--public'}: is of use for outputs elsewhere only"
-        )
+        raise RecipeError(f"{'--staging-dir' if staging is not None else '--public'}: applies to remote outputs only")
     return path_of(path)
 
 
@@ -61,11 +59,13 @@ def _staging_folder(staging: str | Path) -> Path:
         RecipeError: it cannot be a folder.
     """
     if not os.fspath(staging):
-        raise RecipeError("--staging-dir: is empty; name a folder for files until they are sent")
+        raise RecipeError("--staging-dir: is empty; name a folder for files until they are uploaded")
     folder = path_of(staging, "a staging directory")
     there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not there.is_dir():
-        raise RecipeError(f"--staging-dir {staging}: {there} is no folder; name a folder for files until they are sent")
+        raise RecipeError(
+            f"--staging-dir {staging}: {there} is no folder; name a folder for files until they are uploaded"
+        )
     return folder
 
 
@@ -77,7 +77,7 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
         what: what the path is for, for the message.
 
     Raises:
-        RecipeError: it is not a possible path, or is elsewhere.
+        RecipeError: it is not a possible path, or is remote.
     """
     if is_remote_output(os.fspath(path)):
         raise RecipeError(f"{path}: cannot be {what}: it must be on this machine; write to a folder here and upload it")
@@ -123,7 +123,6 @@ def free_bytes(out: Path) -> int:
 
 
 def _ancestor(out: Path) -> Path:
-    """The nearest folder above `out` that exists."""
     parent = out.resolve().parent
     return next(folder for folder in (parent, *parent.parents) if folder.exists())
 
@@ -181,7 +180,6 @@ def is_replaceable(folder: Path) -> bool:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """What a record of ramerge says; nothing if it cannot be read."""
     try:
         return read(path, RECORD)
     except (OSError, ValueError):

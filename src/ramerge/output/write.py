@@ -221,7 +221,7 @@ class Writer(Written):
                     os.close(file.descriptor)
 
     def check(self) -> None:
-        """See `Written.check`.
+        """Raise what has kept the flusher from bringing data to the disk.
 
         Raises:
             OSError: the disk is full or fails.
@@ -258,8 +258,6 @@ class Writer(Written):
 
 @dataclass
 class _Opened:
-    """An open file, and the number of threads that write to it."""
-
     descriptor: int
     users: int = 0
 

@@ -12,7 +12,7 @@ hub            a repository of the hub at one commit
 upload         the interface of a place that a model is uploaded to
 bucket_upload  buckets
 hub_upload     a branch of a repository of the hub, in one commit
-client         requests, retries and errors, which are obstore's, and errors in words
+client         requests, retries and errors, which are obstore's, and human-readable errors
 own_files      which files of a folder are a model's that ramerge wrote
 delta_index    what the core must know of the layout of deltas
 """

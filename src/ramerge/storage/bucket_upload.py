@@ -64,7 +64,6 @@ class BucketUpload(UploadTarget):
     # --- before the merge ---------------------------------------------------------------------------------------------
 
     def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
-        """See `UploadTarget`."""
         for each in inputs:
             if isinstance(each, Remote) and _overlap(self.address, each.storage.address):
                 return [
@@ -93,7 +92,7 @@ class BucketUpload(UploadTarget):
             )
 
     def begin(self, *, overwrite: bool) -> Mapping[str, Any]:
-        """See `UploadTarget`. Gives by name what tells each file from what may take its place."""
+        """Gives by name what tells each file from what may take its place."""
         there = self._bucket.tags()
         self._refuse(there, overwrite=overwrite)
         self._conditions = self._bucket.takes_conditions(f"{_PROBE}{secrets.token_hex(6)}")
@@ -107,7 +106,6 @@ class BucketUpload(UploadTarget):
         return there
 
     def resumes(self, run: UploadRun) -> bool:
-        """See `UploadTarget`."""
         there = self._bucket.tags()
         arrived = all(there.get(run.named(name)) == said for name, said in run.arrived.items())
         return arrived and all(self._is_still(name, run) for name in {*there, *run.seen} if _is_index(name))
@@ -115,10 +113,9 @@ class BucketUpload(UploadTarget):
     # --- while later shards are merged --------------------------------------------------------------------------------
 
     def put(self, run: UploadRun, name: str, path: Path) -> str:
-        """See `UploadTarget`."""
         key = run.named(name)
         part = max(_PART, -(-path.stat().st_size // _MOST_PARTS))
-        with self._bucket.in_words(key):
+        with self._bucket.readable_errors(key):
             self._bucket.obstore.put(
                 self._bucket.store, key, path, use_multipart=True, chunk_size=part, max_concurrency=_PARTS_AT_ONCE
             )
@@ -127,7 +124,7 @@ class BucketUpload(UploadTarget):
     # --- the commit ---------------------------------------------------------------------------------------------------
 
     def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
-        """See `UploadTarget`. Put are first the records, which differ between runs, and last of all the indexes."""
+        """Put are first the records, which differ between runs, and last of all the indexes."""
         indexes = {name: path.read_bytes() for name, path in files.items() if _is_index(name)}
         weights = weights_in(files, indexes)
         arrived = dict(run.arrived)
@@ -192,14 +189,12 @@ class BucketUpload(UploadTarget):
             self._remove_seen(run, name)
 
     def _remove_seen(self, run: UploadRun, name: str) -> None:
-        """Remove a file if it is still what it was when the run began."""
         if name in run.seen and self._bucket.tag(name) == run.seen[name]:
             self._bucket.delete([name])
 
     # --- what is not committed ----------------------------------------------------------------------------------------
 
     def abort(self, run: UploadRun) -> None:
-        """See `UploadTarget`."""
         there = self._bucket.tags()
         if any(self._is_own_index(name, run) for name in there if _is_index(name)):
             return  # it was committed
@@ -214,7 +209,6 @@ class BucketUpload(UploadTarget):
         return text is not None and digest(text) in run.intended
 
     def clean(self) -> list[str]:
-        """See `UploadTarget`."""
         there = self._bucket.tags()
         used = {
             str(PurePosixPath(name).parent / shard)
@@ -227,7 +221,6 @@ class BucketUpload(UploadTarget):
         return [f"{self.address}: files of interrupted merges removed: {len(left)}"] if left else []
 
     def _json(self, name: str) -> dict[str, Any]:
-        """What a record says; nothing if it cannot be understood."""
         try:
             return dict(parse(self._bucket.read(name) or b"", RECORD))
         except (ValueError, TypeError):
@@ -245,7 +238,6 @@ def _is_index(name: str) -> bool:
 
 
 def _renamed(name: str, text: bytes, run: UploadRun) -> bytes:
-    """A local index as it is put: its shards have the run's names."""
     values = json.loads(text)
     values["weight_map"] = {tensor: run.named(shard) for tensor, shard in values["weight_map"].items()}
     is_delta = PurePosixPath(name).name == DELTA_INDEX

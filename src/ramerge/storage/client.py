@@ -1,4 +1,4 @@
-"""Requests through obstore: its pools of connections, its retries with back-off, its credentials. Its errors, in words.
+"""Requests through obstore: its pools of connections, its retries with back-off, its credentials. Its errors, human-readable.
 
 The text of an obstore error holds addresses with their queries, and so may hold signatures. Nothing of it is repeated
 but the status and the server's own code, such as `ExpiredToken`.
@@ -35,7 +35,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>|\"code\": ?\"(\w{1,60})\"")
 _UNUSABLE = "the address, or a setting of the storage (such as AWS_ENDPOINT or a key), cannot be used"
 _NOWHERE = ("NoSuchBucket", "ContainerNotFound", "NoSuchHostedZone")
-# Where clouds give credentials to their own machines, and nobody else does.
+# Where clouds give credentials to their own machines, and nothing else does.
 _METADATA = ("169.254.169.254", "metadata.google.internal")
 _NO_ACCOUNT = "MissingAccount"  # of Azure, which needs its name before it asks anybody
 
@@ -49,7 +49,7 @@ def library(address: str, what: str = "reading from there") -> ModuleType:
 
     Args:
         address: what it is needed for.
-        what: the same, in words.
+        what: the same, as a phrase.
 
     Raises:
         CheckpointError: it is not installed.
@@ -118,9 +118,9 @@ def _is_same(one: Version, other: Version) -> bool:
 def chunks(
     store: ObjectStore, key: str, version: Version, start: int, stop: int, *, place: str, access: str
 ) -> Iterator[NDArray[np.uint8]]:
-    """Bytes `start:stop` of a file of a known version, at least one, as they come.
+    """Bytes `start:stop` of a file of a given version, at least one, as they come.
 
-    A file that is wanted whole is asked for without a range, because some servers ignore ranges of small files.
+    A whole file is requested without a range, because some servers ignore ranges of small files.
 
     Args:
         store: holds it.
@@ -129,7 +129,7 @@ def chunks(
         start: first byte.
         stop: byte after the last one.
         place: its name for messages.
-        access: what to check if access is denied, in words.
+        access: what to check if access is denied, as a phrase.
 
     Raises:
         CheckpointError: see `Storage.chunks`.
@@ -140,7 +140,7 @@ def chunks(
     wanted: dict[str, object] = {} if stop - start == version.nbytes else {"range": (start, stop)}
     if version.tag and not version.tag.startswith("W/"):  # weak tags never match
         wanted["if_match"] = f'"{version.tag}"'
-    with in_words(place, access):
+    with readable_errors(place, access):
         answer = obstore.get(store, key, options=wanted)
         if not _is_same(version_of(answer.meta), version) or tuple(answer.range) != (start, stop):
             if "html" in str(answer.attributes.get("Content-Type", "")):
@@ -162,14 +162,14 @@ def has_changed(place: str) -> str:
 
 
 @contextmanager
-def in_words(
+def readable_errors(
     place: str, access: str, *, absent: str = "is not there any more", kind: type[RamergeError] = CheckpointError
 ) -> Iterator[None]:
-    """Turn errors of obstore into an error in words.
+    """Turn errors of obstore into an error of ramerge.
 
     Args:
         place: what is read, for messages.
-        access: what to check if access is denied, in words.
+        access: what to check if access is denied, as a phrase.
         absent: what it means if the server does not know the place.
         kind: the error.
 
@@ -227,7 +227,7 @@ def _words(error: Exception, access: str, absent: str) -> str:
             "copy the model to a folder first"
         )
     if status.startswith("3"):
-        return f"the server sends requests elsewhere{answered}; is the region or the address right?"
+        return f"the server redirects requests{answered}; is the region or the address right?"
     repeated = f"requests are repeated for {retry_seconds():g} s ({RETRY_SECONDS})"
     if status:
         return f"the server fails{answered}, and {repeated}; run this again later"

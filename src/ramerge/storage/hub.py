@@ -93,7 +93,6 @@ class Hub(Storage):
         return client.chunks(source.store, "", source.version, start, stop, place=place, access=_ACCESS)
 
     def _source(self, key: str, instead_of: _HubSource | None = None) -> _HubSource:
-        """Where a file's bytes are; found anew if that is where they were."""
         with self._locks[key]:
             found = self._sources.get(key)
             if found is None or found is instead_of:
@@ -112,15 +111,17 @@ class Hub(Storage):
         from obstore.store import HTTPStore
 
         url = hf_hub_url(self._name, key, revision=self._commit)
-        with in_words(place):
+        with readable_errors(place):
             about = _patiently(lambda: get_hf_file_metadata(url), everywhere=True)
         tag = (about.etag or "").strip('"')
         if (about.size, about.commit_hash or self._commit) != (version.nbytes, self._commit) or tag != version.tag:
             raise CheckpointError(client.has_changed(place))
         connection, retry = client.options()
-        if (token := get_token()) and urlsplit(about.location)[:2] == urlsplit(url)[:2]:  # a token goes to nobody else
+        if (token := get_token()) and urlsplit(about.location)[:2] == urlsplit(url)[
+            :2
+        ]:  # a token goes to no other server
             connection["default_headers"] = {"authorization": f"Bearer {token}"}
-        with client.in_words(place, _ACCESS):
+        with client.readable_errors(place, _ACCESS):
             store = HTTPStore(about.location, client_options=connection, retry_config=retry)
             # not asked for by HEAD, because a signature is for one kind of request
             first: GetOptions = {"range": (0, 1)} if version.nbytes > _SMALL else {}
@@ -163,8 +164,8 @@ def _arrived(name: str, commit: str, files: Mapping[str, Version]) -> Hub:
 
 
 @contextmanager
-def in_words(place: str) -> Iterator[None]:
-    """Turn errors of huggingface_hub into an error in words.
+def readable_errors(place: str) -> Iterator[None]:
+    """Turn errors of huggingface_hub into an error of ramerge.
 
     Raises:
         CheckpointError: instead of any error of huggingface_hub.
@@ -225,7 +226,6 @@ def _patiently(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer
 
 
 def _chunks_of(path: Path, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-    """Bytes of a file of the hub's cache, which never change."""
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(start)

@@ -1,6 +1,6 @@
 """A model that is uploaded to the hub: `hub:owner/name`, or `hub:owner/name@branch`.
 
-Shards are uploaded as the hub's large files, which nobody sees before a commit names them. The only commit has all
+Shards are uploaded as the hub's large files, which are invisible before a commit names them. The only commit has all
 files, and so nothing of a model is visible before it is complete. huggingface_hub does the uploading.
 """
 
@@ -35,7 +35,7 @@ class HubUpload(UploadTarget):
     Args:
         text: `owner/name` or `owner/name@branch`.
         staging: see `UploadTarget`.
-        public: whether everybody may see the repository, which is made so. One that is there must be so already.
+        public: whether anyone may see the repository, which is made so. One that is there must be so already.
     """
 
     needs_index = False
@@ -56,9 +56,9 @@ class HubUpload(UploadTarget):
         self._public = public
 
     def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
-        """See `UploadTarget`. Inputs are of a commit, so that what is written to the same repository changes none."""
+        """Inputs are of a commit, so that what is written to the same repository changes none."""
         try:
-            with self._in_words():
+            with self._readable_errors():
                 if _api().whoami().get("auth", {}).get("accessToken", {}).get("role") == "read":
                     return [f"{self.address}: the token may only read; {_ACCESS}"]
             self._refuse(overwrite=overwrite)
@@ -67,7 +67,7 @@ class HubUpload(UploadTarget):
         return []
 
     def _refuse(self, *, overwrite: bool) -> None:
-        with self._in_words():
+        with self._readable_errors():
             main = self._info(_MAIN)
         if main is not None and not main.private and not self._public:
             raise PlanError(f"{self.address}: is public; pass --public (in Python public=True), or choose another name")
@@ -83,7 +83,6 @@ class HubUpload(UploadTarget):
             )
 
     def _info(self, revision: str) -> ModelInfo | None:
-        """What the hub says of a revision; None if it is not there."""
         from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
         try:
@@ -92,36 +91,35 @@ class HubUpload(UploadTarget):
             return None
 
     def _files(self) -> list[str]:
-        """The branch's files, but for those of a new repository."""
-        with self._in_words():
+        with self._readable_errors():
             info = self._info(self._branch)
         names = [file.rfilename for file in (info.siblings if info is not None else None) or ()]
         return sorted(name for name in names if name not in _OF_THE_HUB)
 
     def begin(self, *, overwrite: bool) -> Mapping[str, Any]:
-        """See `UploadTarget`. Makes repository and branch, and gives the commit that is there."""
+        """Makes repository and branch, and gives the commit that is there."""
         self._refuse(overwrite=overwrite)
-        with self._in_words():
+        with self._readable_errors():
             _api().create_repo(self.name, private=not self._public, exist_ok=True)
             if self._branch != _MAIN:
                 _api().create_branch(self.name, branch=self._branch, exist_ok=True)
         return {"commit": self._head()}
 
     def _head(self) -> str | None:
-        with self._in_words():
+        with self._readable_errors():
             info = self._info(self._branch)
         return info.sha if info is not None else None
 
     def resumes(self, run: UploadRun) -> bool:
-        """See `UploadTarget`. The hub says only at the commit whether it still has a file."""
+        """The hub says only at the commit whether it still has a file."""
         return run.seen.get("commit") == self._head()
 
     def put(self, run: UploadRun, name: str, path: Path) -> str:
-        """See `UploadTarget`. Nobody sees the file before a commit names it, so it has its own name."""
+        """The file is invisible before a commit names it, so it has its own name."""
         from huggingface_hub import CommitOperationAdd
 
         addition = CommitOperationAdd(name, path)
-        with self._in_words(name), _silently():
+        with self._readable_errors(name), _silently():
             _api().preupload_lfs_files(self.name, [addition], revision=self._branch, free_memory=False)
         if not addition._is_uploaded:
             raise SendError(f"{self.address}/{name}: the repository's .gitattributes does not take it as a large file")
@@ -129,7 +127,7 @@ class HubUpload(UploadTarget):
         return json.dumps([info.sha256.hex(), info.size, info.sample.hex()])
 
     def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
-        """See `UploadTarget`. The parent of the commit is the one that was there when the run began."""
+        """The parent of the commit is the one that was there when the run began."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         old = [name for name in self._files() if name not in files and name not in run.arrived]
@@ -140,10 +138,10 @@ class HubUpload(UploadTarget):
         ]
         if run.seen.get("commit") != self._head():
             raise DefeatedError(
-                f"{self.address}: somebody has committed there since this merge began, so its output is not put there; "
+                f"{self.address}: another process has committed there since this merge began, so its output is not put there; "
                 "choose another branch, or run it again with --overwrite"
             )
-        with self._in_words(), _silently():
+        with self._readable_errors(), _silently():
             made = _api().create_commit(
                 self.name,
                 operations,
@@ -154,15 +152,14 @@ class HubUpload(UploadTarget):
         self.result = f"hub:{self.name}@{made.oid}"
 
     def abort(self, run: UploadRun) -> None:
-        """See `UploadTarget`. The hub removes files that no commit names."""
+        """The hub removes files that no commit names."""
 
     def clean(self) -> list[str]:
-        """See `UploadTarget`. Nothing is left on the hub."""
+        """Nothing is left on the hub."""
         return []
 
     @contextmanager
-    def _in_words(self, name: str = "") -> Iterator[None]:
-        """Turn errors of huggingface_hub into an error in words."""
+    def _readable_errors(self, name: str = "") -> Iterator[None]:
         place = f"{self.address}/{name}" if name else self.address
         try:
             yield
@@ -189,7 +186,6 @@ def _first(error: BaseException) -> BaseException:
 
 @contextmanager
 def _silently() -> Iterator[None]:
-    """Without bars of huggingface_hub."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     was = are_progress_bars_disabled()

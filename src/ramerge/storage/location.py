@@ -1,4 +1,4 @@
-"""What names a file or a folder, on this machine or elsewhere."""
+"""What names a file or a folder, local or remote."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIRST_BYTES = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class Remote:
-    """A file or folder elsewhere. It has those of the methods of `Path` that reading a checkpoint takes.
+    """A remote file or folder. It has those of the methods of `Path` that reading a checkpoint takes.
 
     The folder that a user named is a root of its own: nothing above it is looked at.
 
@@ -49,21 +49,19 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """See `Path`; for the folder that a user named, the last part of its address."""
+        """For the folder that a user named, the last part of its address."""
         return PurePosixPath(self.key or self.storage.address).name
 
     @property
     def suffix(self) -> str:
-        """See `Path`."""
         return PurePosixPath(self.key).suffix
 
     @property
     def parent(self) -> Remote:
-        """See `Path`; the folder that a user named is its own parent."""
+        """The folder that a user named is its own parent."""
         return Remote(self.storage, _key(PurePosixPath(self.key).parent))
 
     def with_name(self, name: str) -> Remote:
-        """See `Path`."""
         return self.parent / name
 
     def resolve(self) -> Remote:
@@ -71,11 +69,9 @@ class Remote:
         return self
 
     def exists(self) -> bool:
-        """See `Path`."""
         return self.is_file() or self.is_dir()
 
     def is_file(self) -> bool:
-        """See `Path`."""
         return bool(self.key) and self.storage.find(self.key) is not None
 
     def is_dir(self) -> bool:

@@ -23,7 +23,7 @@ from ramerge.storage.location import Location, Remote
 from ramerge.storage.schemes import is_remote, on_hub, open_remote
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
-# A plus before something that is elsewhere again stands between two names.
+# A plus before another remote name stands between two names.
 _PLUS = re.compile(r"\+(?=[a-z][a-z0-9]*://)")
 
 
@@ -88,7 +88,7 @@ def looks_like_path(text: str) -> bool:
 def resolve(text: str, folder: Path) -> FoundModel:
     """Find a model: a folder relative to `folder`, else a hub id `name` or `owner/name`, with `@revision`.
 
-    What begins like `s3://` is elsewhere (`checkpoint.storage`). What begins with `hub:` is a hub id.
+    What begins like `s3://` is remote (`storage.schemes`). What begins with `hub:` is a hub id.
 
     If no folder has this name, it may be several such names with a plus between them: a model and its adapters.
 
@@ -101,7 +101,7 @@ def resolve(text: str, folder: Path) -> FoundModel:
     if not text.strip():
         raise CheckpointError("a model's name is empty; give a folder or a hub id")
     if is_remote(text):
-        return _elsewhere(text, folder)
+        return _remote(text, folder)
     try:
         path = folder / Path(text).expanduser()
         if not is_unicode(str(path)):
@@ -131,15 +131,14 @@ def resolve_all(texts: Sequence[str], folder: Path) -> FoundModel:
 
 
 def _added(text: str) -> list[str]:
-    """The names between the pluses."""
     parts = text.split("+")
     if not all(parts):
         raise CheckpointError(f"{quoted(text)}: a plus stands between a model and an adapter; one of them is missing")
     return parts
 
 
-def _elsewhere(text: str, folder: Path) -> FoundModel:
-    """A model elsewhere, and what is added to it. A name with a plus in it is taken as it is if there are files."""
+def _remote(text: str, folder: Path) -> FoundModel:
+    """A remote model, and what is added to it. A name with a plus in it is taken as it is if there are files."""
     if (name := on_hub(text)) is not None:
         if "+" in name:
             return resolve_all(_added(text), folder)
@@ -180,7 +179,6 @@ def _from_hub(text: str, path: Path) -> FoundModel:
 
 
 def _announce(text: str, size: int) -> None:
-    """Say before a download how large it is, and how to do without."""
     from rich.filesize import decimal
 
     note = f"{text}: downloads {decimal(size)} into the hub's cache; without a download, by range: {install('remote')}"
@@ -191,7 +189,7 @@ def on_this_machine(model: FoundModel) -> Path:
     """The folder of a model for a library that reads files; one of the hub is downloaded into the hub's cache.
 
     Raises:
-        CheckpointError: it is elsewhere, or cannot be downloaded.
+        CheckpointError: it is remote, or cannot be downloaded.
     """
     if isinstance(model.folder, Path):
         return model.folder
@@ -201,12 +199,11 @@ def on_this_machine(model: FoundModel) -> Path:
 
 
 def _downloaded(name: str, revision: str) -> Path:
-    with hub.in_words(f"{name}@{revision}"):
+    with hub.readable_errors(f"{name}@{revision}"):
         return _snapshot(name, revision, local_files_only=False)
 
 
 def _in_cache(name: str, revision: str) -> Path | None:
-    """The folder of a model in the hub's cache; None if it is not there."""
     try:
         return _snapshot(name, revision, local_files_only=True)
     except hub.failures():

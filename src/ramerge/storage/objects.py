@@ -49,15 +49,14 @@ class Bucket:
         """The name of a file for messages."""
         return f"{self.address}/{key}"
 
-    def in_words(self, key: str = "", *, absent: str = "is not there any more") -> AbstractContextManager[None]:
-        """See `client.in_words`."""
+    def readable_errors(self, key: str = "", *, absent: str = "is not there any more") -> AbstractContextManager[None]:
         place = self.place(key) if key else self.address
-        return client.in_words(place, self._access, absent=absent, kind=self._kind)
+        return client.readable_errors(place, self._access, absent=absent, kind=self._kind)
 
     def list(self) -> dict[str, Version]:
         """What is in the folder now."""
         found: dict[str, Version] = {}
-        with self.in_words(absent="there is no such bucket"):
+        with self.readable_errors(absent="there is no such bucket"):
             for chunk in self.obstore.list(self.store, chunk_size=_CHUNK):
                 found |= {meta["path"]: client.version_of(meta) for meta in chunk}
                 if len(found) > _MOST_FILES:
@@ -67,7 +66,6 @@ class Bucket:
         return found
 
     def chunks(self, key: str, version: Version, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-        """See `client.chunks`."""
         return client.chunks(self.store, key, version, start, stop, place=self.place(key), access=self._access)
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -82,7 +80,7 @@ class Bucket:
         return _tag(client.version_of(meta)) if meta is not None else None
 
     def _head(self, key: str) -> Any:
-        with self.in_words(key):
+        with self.readable_errors(key):
             try:
                 return self.obstore.head(self.store, key)
             except FileNotFoundError:
@@ -90,7 +88,7 @@ class Bucket:
 
     def read(self, key: str) -> bytes | None:
         """A small file; None if it is not there."""
-        with self.in_words(key):
+        with self.readable_errors(key):
             try:
                 return bytes(self.obstore.get(self.store, key).bytes())
             except FileNotFoundError:
@@ -114,7 +112,7 @@ class Bucket:
         """False if the condition does not hold."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        with self.in_words(key):
+        with self.readable_errors(key):
             try:
                 self.obstore.put(self.store, key, data, mode=mode, use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
@@ -135,7 +133,7 @@ class Bucket:
     def delete(self, keys: Sequence[str]) -> None:
         """Remove files."""
         if keys:
-            with self.in_words():
+            with self.readable_errors():
                 self.obstore.delete(self.store, keys)
 
 
@@ -159,7 +157,7 @@ def open_bucket(
 
     made = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
     connection, retry = client.options()
-    with client.in_words(address, _ACCESS[scheme]):
+    with client.readable_errors(address, _ACCESS[scheme]):
         opened = made(bucket, prefix=folder, client_options=connection, retry_config=retry)
     return Bucket(address, opened, _ACCESS[scheme], kind)
 

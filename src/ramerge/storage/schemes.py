@@ -62,7 +62,7 @@ _UPLOADS: dict[str, Callable[[str, str, str, Path], UploadTarget]] = {
 
 
 def is_remote(text: str) -> bool:
-    """Whether a model's name says that it is elsewhere: it begins like `s3://` (or `s3:/`, by mistake) or `hub:`."""
+    """Whether a model's name says that it is remote: it begins like `s3://` (or `s3:/`, by mistake) or `hub:`."""
     return (_SCHEME.match(text) or _ONE_SLASH.match(text)) is not None or on_hub(text) is not None
 
 
@@ -75,14 +75,14 @@ def open_remote(text: str) -> Remote:
     """The folder of a name such as `s3://bucket/model`. Nothing is asked of a server yet.
 
     Raises:
-        CheckpointError: the name is of no kind that is known, holds credentials, or obstore is not installed.
+        CheckpointError: the name has no supported scheme, holds credentials, or obstore is not installed.
     """
     scheme, rest, query = _parts(text, _STORAGES)
     return Remote(_STORAGES[scheme](scheme, rest, query))
 
 
 def is_remote_output(text: str) -> bool:
-    """Whether an output's name says that it is elsewhere. `Path` makes one slash of two."""
+    """Whether an output's name says that it is remote. `Path` makes one slash of two."""
     return _OUT.match(text) is not None
 
 
@@ -94,24 +94,24 @@ def open_upload(text: str, staging: Path, *, public: bool) -> UploadTarget:
     Args:
         text: the name.
         staging: the folder on this machine in which files lie until they are uploaded.
-        public: whether everybody may see the model.
+        public: whether anyone may see the model.
 
     Raises:
-        CheckpointError: the name is of no kind that is known, holds credentials, or obstore is not installed.
+        CheckpointError: the name has no supported scheme, holds credentials, or obstore is not installed.
     """
     if (name := on_hub(text)) is not None:
         return HubUpload(name, staging, public=public)
     scheme, rest, query = _parts(text, _UPLOADS)
     if public:
-        raise CheckpointError(f"{scheme}://{rest}: --public is of use for the hub only; a bucket has its own rules")
+        raise CheckpointError(f"{scheme}://{rest}: --public applies to the hub only; a bucket has its own rules")
     return _UPLOADS[scheme](scheme, rest, query, staging)
 
 
-def _parts(text: str, known: Collection[str]) -> tuple[str, str, str]:
+def _parts(text: str, supported: Collection[str]) -> tuple[str, str, str]:
     """Scheme, name and query.
 
     Raises:
-        CheckpointError: the scheme is not known, a slash is missing, or the name holds credentials.
+        CheckpointError: the scheme is not supported, a slash is missing, or the name holds credentials.
     """
     if (short := _ONE_SLASH.fullmatch(text)) is not None:
         meant = without_secrets(f"{short[1].lower()}://{short[2]}")
@@ -124,10 +124,10 @@ def _parts(text: str, known: Collection[str]) -> tuple[str, str, str]:
     if found is not None:
         scheme = found[1].lower()
         rest, _, query = found[2].partition("?")
-    if scheme not in known:
+    if scheme not in supported:
         name = f"{scheme}://{rest}" if scheme else rest
         raise CheckpointError(
-            f"{without_secrets(name)}: is not a place that is known ({', '.join(f'{each}://' for each in known)})"
+            f"{without_secrets(name)}: has no supported scheme ({', '.join(f'{each}://' for each in supported)})"
         )
     if "@" in rest.partition("/")[0]:
         raise CheckpointError(

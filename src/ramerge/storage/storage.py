@@ -1,4 +1,4 @@
-"""The interface of what holds files elsewhere."""
+"""The interface of what holds remote files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _UNKNOWN_NS = 2**63 - 1
 
 @dataclass(frozen=True)
 class Version:
-    """Distinguishes the content of a file that is elsewhere from what else may be under its name.
+    """Distinguishes the content of a remote file from what else may be under its name.
 
     Attributes:
         tag: its ETag, or the hub's digest of it; empty if the server gives none.
         nbytes: its size.
-        modified_ns: time of the last write, in nanoseconds; 0 if it is not known.
+        modified_ns: time of the last write, in nanoseconds; 0 if it is unknown.
     """
 
     tag: str
@@ -36,7 +36,7 @@ class Version:
 
 
 class Storage(ABC):
-    """A folder elsewhere, with all that is in it. Its files are pinned to the versions that were found first.
+    """A remote folder, with all that is in it. Its files are pinned to the versions that were found first.
 
     It can be pickled for another machine, which asks for the same versions, with credentials of its own: what the
     environment or a file gives here is not in the pickle.
@@ -50,7 +50,7 @@ class Storage(ABC):
 
     @abstractmethod
     def files(self) -> Mapping[str, Version]:
-        """All files by their path in the folder, or those that are known where nothing lists them.
+        """All files by their path in the folder, or those that were found where nothing lists them.
 
         Raises:
             CheckpointError: the server cannot be reached, does not know the folder, or denies access.
@@ -65,7 +65,7 @@ class Storage(ABC):
         return self.files().get(key)
 
     def expect(self, keys: Iterable[str]) -> None:
-        """Hear of files that will be asked for one by one, where each is a request that can be made earlier.
+        """Note files that will be requested one by one, so that the requests can be made earlier.
 
         Raises:
             CheckpointError: as for `files`.
@@ -95,7 +95,7 @@ class Stream:
     """Bytes of a file, taken one after another from the answer to one request. For one thread at a time.
 
     The request is made when the first bytes are taken, and they come as fast as they are taken. So an answer may last
-    longer than a server waits, or than requests are repeated. If it breaks off, what is missing is asked for anew.
+    longer than a server waits, or than requests are repeated. If it breaks off, what is missing is requested again.
 
     Args:
         storage: holds the file.

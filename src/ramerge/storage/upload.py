@@ -70,7 +70,7 @@ def shards_named(index: bytes) -> set[str]:
 class UploadTarget(ABC):
     """A remote place that will hold a model.
 
-    Shards are uploaded whole, one after another, while later ones are merged. Nobody sees a model before `commit`.
+    Shards are uploaded whole, one after another, while later ones are merged. No model is visible before `commit`.
 
     Attributes:
         address: the place as messages name it, without credentials.
@@ -91,7 +91,7 @@ class UploadTarget(ABC):
 
     @abstractmethod
     def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
-        """Why no model can be uploaded there, as far as this is known without writing anything.
+        """Why no model can be uploaded there, as far as this is clear without writing anything.
 
         Args:
             inputs: files and folders that are read.

@@ -55,7 +55,7 @@ class Web(Storage):
         from obstore.store import HTTPStore
 
         connection, retry = client.options()
-        with client.in_words(self.address, _ACCESS):
+        with client.readable_errors(self.address, _ACCESS):
             self._store = HTTPStore(
                 f"{self.address}{'?' if query else ''}{query}", client_options=connection, retry_config=retry
             )
@@ -69,7 +69,7 @@ class Web(Storage):
             return _arrived, (self.address, self._query, dict(self._found))
 
     def files(self) -> Mapping[str, Version]:
-        """See `Storage`: those that are there of the usual ones, and those that were asked for by name."""
+        """Those that are there of the usual ones, and those that were asked for by name."""
         self.find(NAMES[0])  # a server that is gone is waited for once
         self.expect(NAMES)
         with self._lock:
@@ -95,7 +95,7 @@ class Web(Storage):
         """The version of a file. A server that denies access to one may only want to say that it is not there."""
         obstore = client.library(self.address)
         place = f"{self.address}/{key}"
-        with client.in_words(place, _ACCESS):
+        with client.readable_errors(place, _ACCESS):
             try:
                 return client.version_of(obstore.head(self._store, key))
             except FileNotFoundError:

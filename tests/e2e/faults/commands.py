@@ -126,7 +126,7 @@ class Checkpoint(Command):
             yield "work is kept, which is not said"
 
     def wrong_after_error(self, folder: Path) -> Iterator[str]:
-        """What is wrong after a next run that begins anew and fails itself."""
+        """What is wrong after a next run that restarts from scratch and fails itself."""
         out = folder / "out"
         state, before = self._state(out), "old" if self.old else "absent"
         # it must put back what was there, and remove all else

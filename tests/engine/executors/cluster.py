@@ -20,6 +20,7 @@ from ramerge.foundation.events import Listener, silence
 from tests.engine.executors.wrapped import Around
 from tests.plans import planned
 
+_TRIES = 3
 ADDRESS = "127.0.0.2"  # Ray would replace 127.0.0.1 by an address that others can reach
 NODE = {"num_cpus": 1, "memory": 2 << 30, "object_store_memory": 80_000_000, "node_ip_address": ADDRESS}
 
@@ -34,19 +35,28 @@ def two_nodes() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     # not in the test's own folder: names of sockets may have few letters
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
-        before = os.environ.get("RAY_TMPDIR")
-        os.environ["RAY_TMPDIR"] = folder
-        cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        cluster = _started(Cluster)
         try:
-            cluster.add_node(**NODE)
             yield cluster
         finally:
             cluster.shutdown()
-            if before is None:
-                del os.environ["RAY_TMPDIR"]
-            else:
-                os.environ["RAY_TMPDIR"] = before
+
+
+def _started(make: Any) -> Any:
+    """A head and a second node. Where the machine is busy, a node may not answer in the time that Ray gives it."""
+    for left in reversed(range(_TRIES)):
+        cluster = make()
+        try:
+            cluster.add_node(**NODE, include_dashboard=False)
+            cluster.add_node(**NODE)
+            return cluster
+        except Exception:  # of many kinds: of processes, time and connections
+            cluster.shutdown()
+            if not left:
+                raise
+    raise AssertionError("not reached")
 
 
 def second_of(cluster: Any) -> Any:

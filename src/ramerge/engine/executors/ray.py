@@ -99,7 +99,7 @@ def connected(init: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _check_address(address: object) -> None:
-    """Refuse an address at which nobody answers. Ray would try for minutes."""
+    """Refuse an address that does not answer. Ray would try for minutes."""
     if not isinstance(address, str) or address in ("auto", "local"):
         return
     if "://" in address:
@@ -202,7 +202,6 @@ class _Task(Generic[Block]):
 
     @property
     def remaining(self) -> list[NumberedRun[Block]]:
-        """What is still to be done."""
         left = [[(number, block) for number, block in run if number not in self.done] for run in self.runs]
         return [run for run in left if run]
 
@@ -224,7 +223,7 @@ class RayExecutor:
     def run(
         self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
     ) -> Generator[Processed[Result] | Any, None, None]:
-        """See `Executor.run`. `work` is pickled.
+        """`work` is pickled.
 
         Raises:
             PlanError: a node has another version of ramerge, or none.
@@ -277,7 +276,6 @@ class RayExecutor:
         return lay_out(nodes, self._workers, self._processors, self._memory)
 
     def _note_loss(self, task: _Task[Any], error: Exception) -> None:
-        """Count a loss; raise what is not one."""
         kinds = self._ray.exceptions
         lost = (kinds.NodeDiedError, kinds.WorkerCrashedError, kinds.OutOfMemoryError, kinds.ObjectLostError)
         if isinstance(error, kinds.LocalRayletDiedError):
@@ -306,7 +304,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _events(report: tuple[str, bytes], task: _Task[Any], recorder: Recorder[Any]) -> Iterator[Any]:
-    """What a task has handed over, recorded; raises what has failed in it."""
     kind, data = report
     if kind == "absent":
         raise PlanError(data.decode())
@@ -473,7 +470,6 @@ def _check_versions(wanted: Mapping[str, str]) -> None:
 
 @contextmanager
 def _inside(folder: Path) -> Iterator[None]:
-    """In a folder, if it is there."""
     before = Path.cwd()
     with suppress(OSError):
         os.chdir(folder)

@@ -25,7 +25,6 @@ class ThreadExecutor:
     def run(
         self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
     ) -> Generator[Processed[Result] | Any, None, None]:
-        """See `Executor.run`."""
         remaining, lock, stop = iter(runs), threading.Lock(), threading.Event()
         # workers wait where results come faster than they are taken, because counts of a block may be megabytes
         results: Queue[Any] = Queue(self.workers)
@@ -86,7 +85,7 @@ def _starts(thread: threading.Thread, *, needed: bool) -> bool:
 
 
 def _join(thread: threading.Thread, results: Queue[Any]) -> None:
-    """Wait for the end of a thread, which may wait for room among the results that nobody takes any more."""
+    """Wait for the end of a thread, which may wait for room among results that are no longer taken."""
     while thread.is_alive():
         with suppress(Empty):
             results.get(timeout=0.01)
