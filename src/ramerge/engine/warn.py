@@ -16,11 +16,11 @@ from ramerge.planning.model import MergePlan
 
 # If a larger share of an agent's updates than this is lost, the user is warned.
 _MUCH = 0.1
-# Users are notified of an effective lambda that is further from the nominal one than this share of it and so many errors.
+# An effective lambda is reported where it is further from the nominal one than this share of it and so many errors.
 _FAR, _ERRORS = 0.05, 4
 # Or of one that keeps less than half of what it adds to 1, if that is more than this.
 _MOST, _LEAST = 0.5, 0.01
-# If an agent has moved a larger share of all elements than this, the threshold does not separate moved parameters from unmoved ones.
+# Where an agent has moved a larger share of all elements, the threshold does not separate moved parameters from others.
 _DENSE = 2 / 3
 
 

@@ -1,4 +1,4 @@
-"""Requests through obstore: its pools of connections, its retries with back-off, its credentials. Its errors, human-readable.
+"""Requests through obstore: its pools of connections, its retries with back-off, its credentials, readable errors.
 
 The text of an obstore error holds addresses with their queries, and so may hold signatures. Nothing of it is repeated
 but the status and the server's own code, such as `ExpiredToken`.

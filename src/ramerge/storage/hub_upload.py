@@ -138,7 +138,7 @@ class HubUpload(UploadTarget):
         ]
         if run.seen.get("commit") != self._head():
             raise DefeatedError(
-                f"{self.address}: another process has committed there since this merge began, so its output is not put there; "
+                f"{self.address}: another process has committed there since this merge began, so nothing is put there; "
                 "choose another branch, or run it again with --overwrite"
             )
         with self._readable_errors(), _silently():
