@@ -30,8 +30,10 @@ def agent_figures(agent: Mapping[str, Any], method: str, rounding: Mapping[str, 
     return figures
 
 
-def percent(share: float) -> str:
-    """One decimal, or two digits of a share below 0.1 %."""
+def percent(share: float | None) -> str:
+    """One decimal, or two digits of a share below 0.1 %; a dash for a share of nothing."""
+    if share is None or math.isnan(share):
+        return "–"
     return f"{share:.1%}" if share >= 0.001 or share <= 0 else f"{100 * share:.2g}%"
 
 

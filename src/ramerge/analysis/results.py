@@ -137,13 +137,34 @@ def _checked(values: Any) -> Any:
         parts = [values["model"], *values["layers"], *values["roles"], *values["tensors"]]
         fits = all(_fits(part, names, len(values["epsilons"])) for part in parts)
         fits = fits and list(values["rounding"]) in ([], names)
-        fits = fits and all(_ERASED <= set(figures) <= _ERASED | _SAMPLED for figures in values["rounding"].values())
+        fits = fits and all(map(_is_rounding, values["rounding"].values()))
         fits = fits and list(values["models"]) == names and all(tensor["role"] in ROLES for tensor in values["tensors"])
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"something is missing in it or of another kind ({error})") from error
     if not fits:
         raise ValueError("its parts are not of the same agents, figures and bins")
+    if not _is_printable(values):
+        raise ValueError("a text in it has control characters")
     return values
+
+
+def _is_rounding(figures: Mapping[str, Any]) -> bool:
+    """Whether the figures of an agent's rounding are complete, and lie where such figures lie."""
+    error = figures.get("effective_error")
+    return (
+        _ERASED <= set(figures) <= _ERASED | _SAMPLED
+        and 0 <= figures["erased_share"] <= 1
+        and (error is None or error >= 0)
+    )
+
+
+def _is_printable(values: Any) -> bool:
+    """Whether all texts in plain values, names of keys included, fit into a line of a terminal."""
+    if isinstance(values, str):
+        return values.isprintable()
+    if isinstance(values, Mapping):
+        return all(key.isprintable() and _is_printable(value) for key, value in values.items())
+    return all(map(_is_printable, values)) if isinstance(values, list) else True
 
 
 def _fits(part: Mapping[str, Any], names: Sequence[str], epsilons: int) -> bool:

@@ -190,11 +190,12 @@ def _unfolded(values: Any) -> Any:
     if not isinstance(statistics, Mapping):
         return values
     agents = statistics.get("agents")
-    named = {str(each.get("name")): each for each in agents or () if isinstance(each, Mapping)}
-    own = {key: value for key, value in values.items() if key != "statistics"}
+    own = {key: value for key, value in values.items() if key != "statistics"} | {"parts": statistics.get("parts", {})}
+    if not isinstance(agents, list):
+        return own | {"agents": None}
+    named = {str(each.get("name")): each for each in agents if isinstance(each, Mapping)}
     # a name that is missing or given twice leaves fewer entries than there are agents
-    fits = isinstance(agents, list) and len(named) == len(agents)
-    return {**own, "agents": named if fits else agents, "parts": statistics.get("parts", {})}
+    return own | {"agents": named if len(named) == len(agents) else agents}
 
 
 @dataclass(frozen=True)
