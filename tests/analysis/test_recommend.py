@@ -323,9 +323,8 @@ def test_warnings_about_the_advised_method_or_the_inputs_stay(analysis: ramerge.
 
 
 def test_all_warnings_about_float32_agents_point_to_one_list(rounded: list[str]) -> None:
-    page, section = re.fullmatch(r'(\S+), "(.+)", says what to do, in order', ORDERED).groups()
+    (page,) = re.fullmatch(r"(\S+) lists what to do, in order", ORDERED).groups()
     text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
-    assert f"\n## {section}\n" in text
     for command, pointers in (("plan", 2), ("analyze", 2), ("recommend", 1)):
         told = CliRunner().invoke(cli, [command, *rounded])
         assert " ".join(told.output.split()).count(ORDERED) == pointers, told.output

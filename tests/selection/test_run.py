@@ -291,7 +291,7 @@ def test_several_objectives_give_a_front(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("objective", "best"),
-    [(Objective(), 0.1), (Objective("worst"), 0.2), (Objective("worst", specialists={"a": 9.0, "b": 0.9}), 0.3)],
+    [(Objective(), 0.1), (Objective("worst"), 0.2), (Objective("worst", specialists={"a": 0.9, "b": 0.2}), 0.3)],
     ids=["the mean", "the worst figure", "the worst retention"],
 )
 def test_the_worst_task_may_decide(objective: Objective, best: float, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from ramerge.plugins import (
     CheckpointError,
     Contents,
     Format,
+    Location,
     Opening,
-    Place,
     Stored,
     Tensor,
     check_files,
@@ -20,12 +20,12 @@ from ramerge.plugins import (
 _DTYPES = {"<f2": "F16", "<f4": "F32", "<f8": "F64", "<i4": "I32", "<i8": "I64"}
 
 
-def find(folder: Place) -> Place | None:
+def find(folder: Location) -> Location | None:
     """The folder itself if it holds NumPy files."""
     return folder if any(folder.glob("*.npy")) else None
 
 
-def open_folder(folder: Place, opening: Opening) -> Contents:
+def open_folder(folder: Location, opening: Opening) -> Contents:
     """Read the headers.
 
     Raises:
@@ -39,7 +39,7 @@ def open_folder(folder: Place, opening: Opening) -> Contents:
     return Contents(tensors=tensors, files=files, config=read_config(folder), metadata_folder=folder)
 
 
-def tensor_of(path: Place) -> Tensor:
+def tensor_of(path: Location) -> Tensor:
     """The tensor of a file: where its bytes are, and what its header says of them."""
     try:
         with path.open("rb") as file:
