@@ -107,18 +107,20 @@ class Choice:
         if self.deciding == "tiny":
             return [self._regret_on_tiny(seed) for seed in range(len(self.scores)) if len(self.scores) > 1]
         assert self.real is not None
-        return [self._regret_on_real(self.real, seed) for seed in self.real.seeds if len(self.real.seeds) > 1]
+        known = [self._regret_on_real(self.real, seed) for seed in self.real.seeds if len(self.real.seeds) > 1]
+        return [regret for regret in known if regret is not None]
 
     def _regret_on_tiny(self, left_out: int) -> float:
         others = np.delete(self.scores, left_out, axis=0).mean(0)
         chosen = chosen_of(self.names, others, {})
         return float(self.scores[left_out].max() - self.scores[left_out][self.names.index(chosen)])
 
-    def _regret_on_real(self, real: Real, left_out: int) -> float:
+    def _regret_on_real(self, real: Real, left_out: int) -> float | None:
+        """None where what would be chosen was not scored on that training."""
         others = real.of_seeds([seed for seed in real.seeds if seed != left_out])
         chosen = chosen_of(self.names, self.mean, real_means(others, self.dtype))
         scores = real_means(real.of_seeds([left_out]), self.dtype)
-        return max(scores[name] for name in self.names if name in scores) - scores[chosen]
+        return max(scores[name] for name in self.names if name in scores) - scores[chosen] if chosen in scores else None
 
     @property
     def on_real(self) -> str | None:
@@ -147,9 +149,9 @@ def label(name: str) -> str:
 
 
 def real_means(real: Real | None, dtype: str) -> dict[str, float]:
-    """Mean scores of the merges of the real agents, by the names of candidates."""
+    """Mean scores of the merges of the real agents as if all trainings had them, by the names of candidates."""
     methods = real.merges.get(dtype, ()) if real is not None else ()
-    return {name: real.mean(f"{name}, {dtype}").value for name in methods if name in CANDIDATES} if real else {}
+    return {name: real.level(name, dtype) for name in methods if name in CANDIDATES} if real else {}
 
 
 def chosen_of(names: Sequence[str], tiny: Floats, real: Mapping[str, float]) -> str:
@@ -267,12 +269,13 @@ def _kept_of_real(choice: Choice) -> dict[str, Any] | None:
     if choice.real is None or choice.on_real is None or apart is None:
         return None
     means = real_means(choice.real, choice.dtype)
+    compared = choice.real.having(f"{choice.on_real}, {choice.dtype}", f"{choice.rival}, {choice.dtype}")
     verdict = better(apart)
     return {
         "agents": len(choice.real.agents),
         "model": smollm.MODEL,
         "dtype": choice.dtype,
-        "trainings": len(choice.real.seeds),
+        "trainings": len(compared.seeds),
         "prompts": sum(choice.real.prompts.values()),
         "speaks": "for" if verdict == HOLDS else "against" if verdict == DOES_NOT and apart.high < 0 else "neither",
         "advised": label(choice.on_real),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lab import advice, details, rules, smollm, summary, tables
+from lab import advice, details, predictions, rules, smollm, summary, tables
 from lab.advice import ADVICE
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
 from lab.published import TABLES, ahead_of_sum
@@ -318,8 +318,8 @@ def _real(results: Results) -> str:
     if real is None:
         return "## On the real agents\n\nNot measured yet: `python lab/real/compare.py`."
     parts = "\n\n".join(
-        f"Agents and output in {dtype}:\n\n{tables.of_real_merges(real, dtype, methods)}\n\n"
-        f"{_at_the_top(real, dtype, methods)}".rstrip()
+        f"Agents and output in {dtype}{_fewer(real, dtype)}:\n\n{tables.of_real_merges(real, dtype, methods)}\n\n"
+        f"{_below(real, dtype, methods)}".rstrip()
         for dtype, methods in real.merges.items()
     )
     return f"""## On the real agents
@@ -342,13 +342,48 @@ python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --promp
 
 {summary.equal_on_real(real)}
 
-{_how_often(real)}{_unscored(real)}{_served(results, real)}"""
+{_how_often(real)}{_unscored(real)}
+
+{_predicted(real)}{_served(results, real)}"""
 
 
 def _unscored(real: smollm.Real) -> str:
     """Merges that the next scoring adds."""
     names = [f"`{name}`" for name in smollm.asked_merges() if any(name not in known for known in real.merges.values())]
     return f"\n\nNot scored yet: {' and '.join(names)}; the next run of `compare.py` adds them." if names else ""
+
+
+def _like_for_like(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
+    """All merges on the trainings of the latest ones, where some were scored on fewer trainings than others."""
+    names = [f"{method}, {dtype}" for method in methods]
+    newest = real.having(min(names, key=lambda name: len(real.scored[name])))
+    if not tables.trainings(real, names) or dtype not in newest.merges:
+        return ""
+    seeds = f"seed{'s' * (len(newest.seeds) > 1)} {', '.join(map(str, newest.seeds))}"
+    return f"""Rows of fewer trainings came later. Their means are not those of the same agents, so compare their
+differences to `ram+`, which are on the trainings that have both; or the means on the training of {seeds} only:
+
+{tables.of_real_merges(newest, dtype, newest.merges[dtype])}"""
+
+
+def _fewer(real: smollm.Real, dtype: str) -> str:
+    """The trainings that were merged in a dtype, where there are more."""
+    seeds = {seed for name, known in real.scored.items() if name.endswith(f", {dtype}") for seed in known}
+    return "" if seeds == set(real.seeds) else f" (trainings of seeds {', '.join(map(str, sorted(seeds)))})"
+
+
+def _below(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
+    """What is to be said under a table of merges."""
+    return "\n\n".join(filter(None, (_at_the_top(real, dtype, methods), _like_for_like(real, dtype, methods))))
+
+
+def _predicted(real: smollm.Real) -> str:
+    """Predictions that were written before the new trainings were scored."""
+    return f"""[Written before](decisions/010-predictions-for-ties-and-core.md) any training after seed
+{predictions.SEEDS_BEFORE} was scored; measured on those trainings. A prediction failed if the difference is outside of
+the range.
+
+{tables.of_predictions(real)}"""
 
 
 def _served(results: Results, real: smollm.Real) -> str:
@@ -412,6 +447,8 @@ In the column *wrong*: how often the advice, chosen without one training of the 
 there are any), is more than {advice.MARGIN:g} point below the best on that training. The last column is the difference
 to the best other merge of the real agents.{_of_how_many(results)}
 Where the advice was not measured on them, its method with default parameters stands for it.
+Merges that were scored on fewer trainings than RAM+ count with the mean of RAM+ plus the difference to it on the
+trainings that have both; so do the last columns of the next table.
 
 All candidates, means over all seeds:
 

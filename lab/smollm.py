@@ -1,7 +1,8 @@
 """Merges of the real agents, from the rewards that lab/real/compare.py keeps.
 
 A file of results is of one training of each agent. With several, intervals are over trainings and prompts, as those of
-the tiny agents are; with one, over prompts only.
+the tiny agents are; with one, over prompts only. A merge that was added later was scored on fewer trainings: two merges
+are compared on the trainings that have both.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from lab.statistics import Estimate, Floats
 MODEL = "SmolLM2-135M"
 _MERGES = Path(__file__).parent / "real" / "merges.json"
 REFERENCE, SUM, CANDIDATE = "ram+", "task_arithmetic", "ram+ shared=agree_max"
+_IN_WORDS = ("ram", REFERENCE, CANDIDATE, "linear", SUM)
+"""Merges that sentences are about, which name one number of trainings."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +32,21 @@ class Real:
     """What is kept of the real agents.
 
     Attributes:
-        seeds: of the trainings.
         agents: tasks.
         asked: how many prompts of each task were asked for; a task that has fewer is asked all.
         rewards: of base, agents and merges (`METHOD, DTYPE`), from 0 to 1: of each task, of shape (seeds, prompts).
+        scored: of each of these, the seeds of the trainings on which it was scored, in the order of its rewards.
     """
 
-    seeds: tuple[int, ...]
     agents: tuple[str, ...]
     asked: int
     rewards: Mapping[str, tuple[Floats, ...]]
+    scored: Mapping[str, tuple[int, ...]]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of the trainings."""
+        return self.scored[BASE]
 
     @property
     def prompts(self) -> dict[str, int]:
@@ -61,28 +69,51 @@ class Real:
         return {dtype: methods for dtype, methods in found.items() if {REFERENCE, SUM, CANDIDATE} <= set(methods)}
 
     def by_task(self, name: str) -> Floats:
-        """Mean rewards in per cent, of shape (tasks,)."""
+        """Mean rewards in per cent over the trainings that have the model, of shape (tasks,)."""
         return np.array([100 * task.mean() for task in self.rewards[name]])
 
     def mean(self, name: str) -> Estimate:
         """The mean over trainings and tasks in per cent, with its interval."""
         return statistics.estimate(float(self.by_task(name).mean()), self._drawn[name])
 
+    def level(self, name: str, dtype: str) -> float:
+        """A merge's mean as if all trainings had it: RAM+ on all, and the difference to it where both were scored."""
+        reference = f"{REFERENCE}, {dtype}"
+        return self.mean(reference).value + self.difference(f"{name}, {dtype}", reference).value
+
+    @cached_property
+    def whole(self) -> Real:
+        """The same of the trainings on which all merges that sentences are about were scored."""
+        names = [f"{method}, {dtype}" for dtype in self.merges for method in _IN_WORDS]
+        return self.having(*(name for name in names if name in self.scored))
+
+    def having(self, *names: str) -> Real:
+        """The same of the trainings on which all of these were scored."""
+        seeds = [seed for seed in self.seeds if all(seed in self.scored[name] for name in names)]
+        return self if len(seeds) == len(self.seeds) else self.of_seeds(seeds)
+
     def of_seeds(self, seeds: Sequence[int]) -> Real:
         """The same of some trainings."""
-        places = [self.seeds.index(seed) for seed in seeds]
-        rewards = {name: tuple(task[places] for task in known) for name, known in self.rewards.items()}
-        return Real(tuple(seeds), self.agents, self.asked, rewards)
+        scored = {name: tuple(seed for seed in known if seed in seeds) for name, known in self.scored.items()}
+        places = {name: [self.scored[name].index(seed) for seed in kept] for name, kept in scored.items() if kept}
+        rewards = {name: tuple(task[kept] for task in self.rewards[name]) for name, kept in places.items()}
+        return Real(self.agents, self.asked, rewards, {name: scored[name] for name in rewards})
 
     def difference(self, first: str, second: str) -> Estimate:
-        """The first's mean less the second's, in points, on the same prompts."""
-        value = float((self.by_task(first) - self.by_task(second)).mean())
-        return statistics.estimate(value, self._drawn[first] - self._drawn[second])
+        """The first's mean less the second's, in points, on the same trainings and prompts."""
+        both = self.having(first, second) if self.scored[first] != self.scored[second] else self
+        value = float((both.by_task(first) - both.by_task(second)).mean())
+        return statistics.estimate(value, both._drawn[first] - both._drawn[second])
 
     @cached_property
     def _drawn(self) -> dict[str, Floats]:
-        together = [np.stack(task, axis=2) for task in zip(*self.rewards.values(), strict=True)]
-        return dict(zip(self.rewards, statistics.replicates(together).T, strict=True))
+        """Replicates of the means; every draw is shared by all models of the same trainings."""
+        found: dict[str, Floats] = {}
+        for seeds in dict.fromkeys(self.scored.values()):
+            names = [name for name, known in self.scored.items() if known == seeds]
+            together = [np.stack(task, axis=2) for task in zip(*(self.rewards[name] for name in names), strict=True)]
+            found |= zip(names, statistics.replicates(together).T, strict=True)
+        return found
 
 
 def read(results: Results, kind: str = "real") -> Real | None:
@@ -92,16 +123,19 @@ def read(results: Results, kind: str = "real") -> Real | None:
         results: all that is kept.
         kind: `real`, computed in float32 by transformers, or `served`, in bfloat16 by a server.
     """
-    known = results.kept_all(f"{kind}-*")
-    files = [stored for stored in known if {BASE, *stored["agents"]} <= stored["models"].keys()]
+    files = [stored for stored in results.kept_all(f"{kind}-*") if BASE in stored["models"]]
     if not files:
         return None
     first = max(files, key=lambda stored: len(stored["agents"]))
     alike = [stored for stored in files if _kind(stored) == _kind(first)]
-    names = [name for name in first["models"] if all(name in stored["models"] for stored in alike)]
+    having = {
+        name: [stored for stored in alike if name in stored["models"]]
+        for name in dict.fromkeys(name for stored in alike for name in stored["models"])
+    }
     tasks = tuple(first["agents"])
-    rewards = {name: tuple(_rewards(alike, name, task) for task in tasks) for name in names}
-    real = Real(tuple(stored["seed"] for stored in alike), tasks, first["prompts"], rewards)
+    rewards = {name: tuple(_rewards(known, name, task) for task in tasks) for name, known in having.items()}
+    scored = {name: tuple(stored["seed"] for stored in known) for name, known in having.items()}
+    real = Real(tasks, first["prompts"], rewards, scored)
     return real if real.merges else None
 
 

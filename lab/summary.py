@@ -91,6 +91,7 @@ def _real(results: Results) -> Iterator[str]:
     """What real agents say of RAM+ and of adding up."""
     real = smollm.read(results)
     if real is not None and all(f"{name}, bfloat16" in real.rewards for name in ("ram", "linear")):
+        real = real.whole
         apart = {dtype: real.difference(f"{smollm.SUM}, {dtype}", f"ram+, {dtype}") for dtype in real.merges}
         told = "; ".join(f"in {dtype} {points(one)} ({judged(one)})" for dtype, one in apart.items())
         yield f"**Real agents.** {scores_of_real(real)} The sum minus RAM+: {told}."
@@ -141,6 +142,7 @@ def plus_over_ram(main: Measured) -> str:
 
 def scores_of_real(real: smollm.Real, dtype: str = "bfloat16") -> str:
     """What merges of the real agents score, in one sentence; pages repeat it."""
+    real = real.whole
     ram, average, total = (real.mean(f"{name}, {dtype}").value for name in ("ram", "linear", smollm.SUM))
     return (
         f"On {len(real.agents)} real agents of {smollm.MODEL} in {dtype}, each trained {real.trainings}, RAM scores "
@@ -150,7 +152,8 @@ def scores_of_real(real: smollm.Real, dtype: str = "bfloat16") -> str:
 
 def equal_on_real(real: smollm.Real, dtype: str = "bfloat16") -> str:
     """Where RAM+ and RAM answer the prompts of the real agents alike."""
-    first, second = (np.concatenate(real.rewards[f"{name}, {dtype}"], axis=1) for name in ("ram+", "ram"))
+    rewards = real.whole.rewards
+    first, second = (np.concatenate(rewards[f"{name}, {dtype}"], axis=1) for name in ("ram+", "ram"))
     where = f"{len(real.agents)} real agents in {dtype}"
     if (first == second).all():
         return f"On {where} `ram+` and `ram` have the same reward on each of {first.size} prompts."
@@ -203,12 +206,14 @@ def _rule(results: Results) -> Iterator[str]:
         f"other {len(choice.testing)} {words}."
     )
     if real is not None:
+        real = real.whole
         told += f" On {len(real.agents)} real agents, each trained {real.trainings}, {on_real(real)}. {confirmed(real)}"
     yield told
 
 
 def on_real(real: smollm.Real, rival: str = smollm.REFERENCE, words: str = "RAM+") -> str:
     """How the candidate does against another merge of the real agents."""
+    real = real.whole
     found = {dtype: real.difference(f"{smollm.CANDIDATE}, {dtype}", f"{rival}, {dtype}") for dtype in real.merges}
     told = "; ".join(f"in {dtype} {points(one)} ({judged(one)})" for dtype, one in found.items())
     return f"`{smollm.CANDIDATE}` minus {words}: {told}"
@@ -216,6 +221,7 @@ def on_real(real: smollm.Real, rival: str = smollm.REFERENCE, words: str = "RAM+
 
 def confirmed(real: smollm.Real) -> str:
     """Whether the candidate is better than RAM+ on the real agents, too."""
+    real = real.whole
     found = [real.difference(f"{smollm.CANDIDATE}, {dtype}", f"{smollm.REFERENCE}, {dtype}") for dtype in real.merges]
     if all(better(one) == HOLDS for one in found):
         return "So the rule is better than RAM+ on these agents, too."

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lab import details, smollm
+from lab import details, predictions, smollm
 from lab.advice import CANDIDATES, MARGIN, label, real_means
 from lab.advice import Choice as Advised
 from lab.claims import LEVEL, RULES, Claim, beyond, signed
@@ -259,26 +259,40 @@ def of_details(results: Results, measured: Measured, task: str) -> str:
 
 def of_real_models(real: Real) -> str:
     """Base and agents of SmolLM2-135M."""
-    names = {BASE: BASE, **{f"agent {task}": task for task in real.agents}}
+    names = {BASE: BASE, **{f"agent {task}": task for task in real.agents if task in real.scored}}
+    on = trainings(real, list(names.values()))
     return table(
-        ("model", *real.agents, "mean"),
-        [(label, *_scores_of_real(real, name)) for label, name in names.items()],
+        ("model", *real.agents, "mean", *(["trainings"] * bool(on))),
+        [(label, *_scores_of_real(real, name), *on.get(name, ())) for label, name in names.items()],
     )
 
 
 def of_real_merges(real: Real, dtype: str, methods: Sequence[str]) -> str:
     """Merges of the agents of SmolLM2-135M, and their differences to RAM+."""
+    on = trainings(real, [f"{method}, {dtype}" for method in methods])
     return table(
-        ("merge", *real.agents, "mean", f"difference to {REFERENCE}"),
+        ("merge", *real.agents, "mean", f"difference to {REFERENCE}", *(["trainings"] * bool(on))),
         [
             (
                 f"`{_label(method)}`",
                 *_scores_of_real(real, f"{method}, {dtype}"),
                 "" if method == REFERENCE else signed(real.difference(f"{method}, {dtype}", f"{REFERENCE}, {dtype}")),
+                *on.get(f"{method}, {dtype}", ()),
             )
             for method in methods
         ],
     )
+
+
+def trainings(real: Real, names: Sequence[str]) -> dict[str, list[str]]:
+    """On which trainings models were scored, as a column; empty where that is the same for all."""
+    uneven = len({real.scored[name] for name in names}) > 1
+    return {name: [", ".join(map(str, real.scored[name]))] for name in names if uneven}
+
+
+def of_predictions(real: Real) -> str:
+    """What was predicted for new trainings of the real agents, and what came of it."""
+    return table(("difference", "outputs", "predicted", "measured", ""), list(predictions.rows(real)))
 
 
 def _label(method: str) -> str:

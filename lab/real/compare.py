@@ -3,9 +3,11 @@
     python lab/real/compare.py --work .real
     python lab/real/compare.py --work .real --serve vllm
 
-keeps the reward of every prompt in lab/results/real-SEED.json after each model, so that a run that was stopped goes on;
-SEED is that of the agents' training. All models see the same prompts, none of which occurs in training. No parameter is
-chosen. `python -m lab page` renders the section of docs/findings.md from it.
+keeps the reward of every prompt in lab/results/real-SEED.json after each model, so that a run that was stopped goes on,
+and that the next run scores what was added to merges.json and nothing else; SEED is that of the agents' training.
+`--only "ties, bfloat16"` scores these models now, and leaves the others to a later run. All models see the same
+prompts, none of which occurs in training. No parameter is chosen. `python -m lab page` renders the section of
+docs/findings.md from it.
 
 With `--serve` a server answers, and `ramerge eval` asks and scores: models in bfloat16 only, in which servers compute.
 Rewards are kept in lab/results/served-SEED.json.
@@ -30,7 +32,6 @@ from tasks import TASKS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ramerge
-from ramerge.evaluation.logs import read
 from ramerge.selection.serving import SERVERS, KeptServer
 
 MERGES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("merges.json").read_text(encoding="utf-8"))
@@ -78,6 +79,8 @@ def over_endpoint(kind: str, work: Path, agents: Sequence[str], flags: dict[str,
 
 def _asked(server: KeptServer, work: Path, agents: Sequence[str], folder: Path) -> Mapping[str, Sequence[float]]:
     """The rewards of a folder's model, by `ramerge eval`."""
+    from ramerge.evaluation.logs import read  # needs more than scoring in this process does
+
     access = ramerge.ModelAccess(endpoint=server.load(folder.resolve()))
     target = ramerge.EvaluationTarget("model", server.served_name)
     found = {}
@@ -121,6 +124,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--serve", choices=SERVERS, help="score over an endpoint that this server opens")
     parser.add_argument("--out", type=Path, help="file of results; default: lab/results/real-SEED.json")
+    parser.add_argument(
+        "--only", nargs="+", metavar="MODEL", help="base, a task's agent, or MERGE, DTYPE; default: all"
+    )
     return parser.parse_args()
 
 
@@ -148,7 +154,10 @@ def compare(given: argparse.Namespace, scorer: Scorer) -> None:
     out, kept = opened(given)
     models = {"base": given.work / "base", **{task: given.work / "agents" / task for task in given.agents}}
     dtypes = ["bfloat16"] if given.serve else list(FOLDERS)
-    for name in (*models, *(f"{merge}, {dtype}" for dtype in dtypes for merge in MERGES)):
+    known = [*models, *(f"{merge}, {dtype}" for dtype in dtypes for merge in MERGES)]
+    if unknown := set(given.only or ()) - set(known):
+        raise SystemExit(f"--only {', '.join(sorted(unknown))}: not a model; known: {'; '.join(known)}")
+    for name in given.only or known:
         if name in kept["models"]:
             continue
         began = time.perf_counter()

@@ -12,7 +12,7 @@ from lab.rows import ALL, Row
 from lab.settings import MAIN
 from lab.statistics import Estimate, nemenyi
 
-from lab import advice, details, page, published, smollm, summary, tables
+from lab import advice, details, page, predictions, published, smollm, summary, tables
 
 
 def kept(folder: Path, seed: int, **models: str) -> None:
@@ -48,8 +48,51 @@ def test_trainings_of_the_real_agents_count_alike(tmp_path: Path, real: smollm.R
     assert both.difference(*names).value == pytest.approx(12.5)
     # one training says yes and the other no difference
     assert both.difference(*names).low < real.difference(*names).low - 5
-    assert "of this training" not in both.rewards
+    assert both.scored["of this training"] == (2,)
     assert "trained twice (seeds 1, 2)" in page._how_often(both) and "one training" in page._how_often(real)
+
+
+def test_merges_are_compared_on_the_trainings_that_have_both(tmp_path: Path, real: smollm.Real) -> None:
+    # RAM+ has 25 % on the first training and 100 % on the second, where TIES has 75 %
+    kept(tmp_path, 2, **{"ram+, bfloat16": "4" * 40, "ties, bfloat16": "42" * 20})
+    both = smollm.read(Results(tmp_path))
+    assert both is not None and both.having("ties, bfloat16").seeds == (2,)
+    assert both.mean("ram+, bfloat16").value == pytest.approx(62.5)
+    assert both.difference("ties, bfloat16", "ram+, bfloat16").value == pytest.approx(-25)
+    assert both.level("ties", "bfloat16") == pytest.approx(62.5 - 25)
+    table = tables.of_real_merges(both, "bfloat16", both.merges["bfloat16"])
+    assert "| `ties` | 75.0 | 75.0 | 75.0" in table and "| 2 |" in table and "| 1, 2 |" in table
+    told = page._like_for_like(both, "bfloat16", both.merges["bfloat16"])
+    assert "training of seed 2 only" in " ".join(told.split()) and "| `ram+` | 100.0 |" in told
+    assert page._like_for_like(real, "bfloat16", real.merges["bfloat16"]) == ""
+
+
+def test_sentences_are_about_trainings_that_have_all_they_name(tmp_path: Path, real: smollm.Real) -> None:
+    kept(tmp_path, 2)
+    stored = json.loads((tmp_path / "real-2.json").read_text())
+    del stored["models"]["task_arithmetic, float32"]
+    (tmp_path / "real-2.json").write_text(json.dumps(stored))
+    both = smollm.read(Results(tmp_path))
+    assert both is not None and both.seeds == (1, 2) and both.whole.seeds == (1,)
+    assert summary.on_real(both) == summary.on_real(real)
+
+
+def test_predictions_are_judged_on_trainings_that_came_later(tmp_path: Path, real: smollm.Real) -> None:
+    one = predictions.Prediction("task_arithmetic", "ram+", "bfloat16", 5, 9)
+    assert one.measured(real) is None and one.verdict(None) == predictions.NOT_SCORED
+    kept(tmp_path, 4)
+    both = smollm.read(Results(tmp_path))
+    assert both is not None
+    found = one.measured(both)
+    assert found is not None and found.value == pytest.approx(75) and one.verdict(found) == predictions.FAILED
+    assert replace(one, high=80).verdict(found) == predictions.CAME_TRUE
+    assert replace(one, high=80, apart=-1).verdict(found) == predictions.FAILED
+
+
+def test_every_prediction_is_in_the_decision() -> None:
+    written = (page.PAGE.parent / "decisions" / "010-predictions-for-ties-and-core.md").read_text(encoding="utf-8")
+    for one in predictions.PREDICTIONS:
+        assert f"| {one.range.partition(',')[0]}" in written, one
 
 
 def test_trainings_of_fewer_tasks_are_left_out(tmp_path: Path, real: smollm.Real) -> None:
@@ -128,7 +171,7 @@ def test_candidates_are_each_once_and_advice_is_one_of_them(kept: Results) -> No
 
 def test_the_agents_that_decide_are_those_that_check(kept: Results) -> None:
     known = dict(advice.choices(kept))
-    assert known["sparse"].deciding == "real" and len(known["sparse"].regrets) == 3
+    assert known["sparse"].deciding == "real" and len(known["sparse"].regrets) == 4
     assert known["copies"].deciding == "tiny" and len(known["copies"].regrets) == 10
 
 
@@ -143,8 +186,9 @@ def test_for_several_sparse_agents_the_sum_comes_first_and_the_page_says_what_sp
 def test_merges_that_were_not_scored_are_named_until_they_are(real: smollm.Real) -> None:
     assert {"ties", "ties density=0.1"} <= set(smollm.asked_merges())
     assert "`ties density=0.1`" in page._unscored(real)
-    scored = {f"{name}, {dtype}": real.rewards["base"] for name in smollm.asked_merges() for dtype in real.merges}
-    assert page._unscored(replace(real, rewards=real.rewards | scored)) == ""
+    names = [f"{name}, {dtype}" for name in smollm.asked_merges() for dtype in real.merges]
+    rewards = real.rewards | dict.fromkeys(names, real.rewards["base"])
+    assert page._unscored(replace(real, rewards=rewards, scored=dict.fromkeys(rewards, (1,)))) == ""
 
 
 def test_published_tables_are_counted() -> None:
