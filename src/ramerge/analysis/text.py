@@ -47,9 +47,9 @@ def _meanings(analysis: Analysis) -> list[str]:
         f"kept: part of the agent's update that lies in the merge, stored in {analysis.dtype}",
     ]
     if analysis.rounding:
-        coins = analysis.recipe.get("rounding") == "stochastic"
+        drawn = analysis.recipe.get("rounding") == "stochastic"
         texts += [
-            f"erased: {erased_means(f' in a {analysis.method} merge', analysis.dtype, coins=coins)}",
+            f"erased: {erased_means(f' in a {analysis.method} merge', analysis.dtype, drawn=drawn)}",
             f"effective: {effective_means()}",
         ]
     return texts

@@ -122,27 +122,27 @@ def columns_of(record: Record) -> tuple[Column, ...]:
         if not column.optional or any(column.key in agent.values for agent in record.agents.values())
     )
     dtype = "the output's dtypes" if record.dtype == "mixed" else record.dtype
-    figures = _rounding(dtype, coins=record.rounding_seed is not None)
+    figures = _rounding(dtype, drawn=record.rounding_seed is not None)
     known = [column for column in figures if all(column.key in agent.values for agent in record.agents.values())]
     return (*columns, *known)
 
 
-def _rounding(dtype: str, *, coins: bool) -> list[Column]:
+def _rounding(dtype: str, *, drawn: bool) -> list[Column]:
     return [
-        Column("erased_share", "erased", ".1%", erased_means("", dtype, coins=coins)),
+        Column("erased_share", "erased", ".1%", erased_means("", dtype, drawn=drawn)),
         Column("effective_lambda", "effective", ".3f", effective_means(), none="-", of="nominal_lambda"),
     ]
 
 
-def erased_means(merge: str, dtype: str, *, coins: bool) -> str:
+def erased_means(merge: str, dtype: str, *, drawn: bool) -> str:
     """What the figure `erased` of an agent is.
 
     Args:
         merge: which merge it is of, such as ` in a ram merge`; empty where there is only one.
         dtype: of the output.
-        coins: whether coins rounded, which let as much grow as they erase.
+        drawn: whether random draws rounded, which let as much grow as they erase.
     """
-    kept = "; others grew instead, so the mean is kept" if coins else ""
+    kept = "; others grew instead, so the mean is kept" if drawn else ""
     return f"share of the agent's changes{merge} that rounding to {dtype} undoes{kept}"
 
 

@@ -122,7 +122,7 @@ class EvaluationTarget:
         location = str(self.folder.resolve()) if self.folder else str(self.model)
         if access.endpoint:
             arguments = {"base_url": access.endpoint, "api_key": os.environ.get(access.key_variable) or _NO_KEY}
-            arguments |= {"max_retries": 0}  # of the client's own, beside those of Inspect's
+            arguments |= {"max_retries": 0}  # of the client's own, in addition to Inspect's
             name = f"openai-api/ramerge/{self.served_name}"
         elif access.serve == "transformers":
             name = f"hf/{self.name}"

@@ -192,7 +192,7 @@ def _read_document(path: str, *, may_be_out: bool) -> Document:
 
 
 def _is_model(path: str) -> bool:
-    """Whether a word is a model's folder, here or elsewhere, or a model with adapters (`checkpoint.hub`)."""
+    """Whether a word is a model's folder, local or remote, or a model with adapters (`checkpoint.hub`)."""
     return is_remote(path) or Path(path).is_dir() or ("+" in path and not _is_recipe(path))
 
 
@@ -235,7 +235,7 @@ def _refuse_wrong_names(document: Document, names: Sequence[str]) -> None:
 
 
 def from_here(model: str) -> str:
-    """A path given as a flag is relative to the working directory, also where the recipe's file is elsewhere."""
+    """A path given as a flag is relative to the working directory, wherever the recipe's file is."""
     try:
         path = Path(model).expanduser()
         return str(path.absolute()) if model and path.exists() else model

@@ -30,7 +30,7 @@ from ramerge.tensors.name_aliases import interleaves_gates, name_aliases
 from ramerge.tensors.tensor import Tensor
 
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-# Where verl keeps it beside its checkpoints.
+# Where verl keeps it next to its checkpoints.
 
 _PREFIX = "base_model.model."
 _WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module)(?=\.)")

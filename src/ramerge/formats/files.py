@@ -76,7 +76,7 @@ def tag_of(path: Location) -> str | None:
 
 @dataclass(frozen=True)
 class About:
-    """What is known of a model whose trainer does not write a `config.json` beside its weights.
+    """What is known of a model whose trainer does not write a `config.json` next to its weights.
 
     Attributes:
         config: `config.json`; empty if there is none.

@@ -35,7 +35,7 @@ class Opening:
         Args:
             folder: that folder.
             what: it is, such as `a delta`.
-            model: what the base must be, in words.
+            model: what the base must be, human-readable.
 
         Raises:
             CheckpointError: none is known.
@@ -64,7 +64,7 @@ class Contents:
         quantised: how the model is stored that an adapter changes, if it is quantised.
         vocabulary: rows of the embeddings if there are not as many as `config.json` in `metadata_folder` says.
         untied: whether the output embeddings are a tensor of their own although `config.json` ties them.
-        companions: the files beside the weights by name, where they are not those of `metadata_folder`.
+        companions: the files next to the weights by name, where they are not those of `metadata_folder`.
         lineage: the digest of the model that deltas began with, and of what each of them gives.
         delta: the folder with the delta in ramerge's layout, where it is one.
     """
@@ -91,7 +91,7 @@ def local(open_folder: Callable[[Path, Opening], Contents]) -> Callable[[Locatio
     def opened(folder: Location, opening: Opening) -> Contents:
         if isinstance(folder, Remote):
             raise CheckpointError(
-                f"{folder}: holds files of a kind that is read on this machine only (elsewhere: safetensors files, "
+                f"{folder}: holds files of a kind that is read on this machine only (remote: safetensors files, "
                 "adapters and deltas in them); copy the folder here, or convert it first (ramerge convert)"
             )
         return open_folder(folder, opening)
@@ -105,7 +105,7 @@ class Format:
 
     Attributes:
         name: in recipes' records and messages.
-        title: in words.
+        title: human-readable.
         find: the folder that holds the weights, given the folder that a user names: that folder itself, or one inside
             of it; None if it is not of this format. Looks at names of files only.
         open: reads headers, not weights. It raises CheckpointError with all problems.

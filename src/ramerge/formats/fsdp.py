@@ -109,7 +109,7 @@ def _of_one_world(folder: Path) -> list[str]:
 
 
 def _other_steps(folder: Path, ranks: int) -> Iterator[str]:
-    """A problem if what the trainer saved beside each rank's shards is of different steps."""
+    """A problem if what the trainer saved next to each rank's shards is of different steps."""
     found: dict[int, list[int]] = {}
     for rank in range(ranks):
         path = folder / f"extra_state_world_size_{ranks}_rank_{rank}.pt"

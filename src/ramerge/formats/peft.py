@@ -74,7 +74,7 @@ _KNOWN = frozenset(
         "use_rslora",
     ]
 )
-# What a trainer writes beside its adapters, with the alpha that it trained with (verl).
+# What a trainer writes next to its adapters, with the alpha that it trained with (verl).
 _TRAINED = "lora_train_meta.json"
 
 _LITERAL = re.compile(r"\^?[\w.-]+")
@@ -229,7 +229,7 @@ def _no_alpha(folder: Location) -> str:
             continue
         if _is_number(alpha) and alpha:
             return f"{text}; {place / _TRAINED} says {alpha:g}"
-    return f"{text}, or take the folder lora_adapter that verl writes beside the checkpoint"
+    return f"{text}, or take the folder lora_adapter that verl writes next to the checkpoint"
 
 
 def _tokens(config: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The files beside the weights: configuration, tokenizer, chat template and the rest."""
+"""The files next to the weights: configuration, tokenizer, chat template and the rest."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def _one_file(folder: Path) -> str:
     name = next(path.name for pattern in _STATE_DICTS for path in sorted(folder.glob(pattern)))
     return (
         f"mv {quote(str(folder / name))} {quote(str(folder / 'pytorch_model.bin'))}, if the file is the state dict of "
-        "a model, with config.json beside it"
+        "a model, with config.json next to it"
     )
 
 

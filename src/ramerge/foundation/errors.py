@@ -11,10 +11,10 @@
     ├── EndpointError            exit code 1: a model's endpoint gave no usable answer
     ├── RayError                 exit code 1: a Ray cluster cannot be reached, or cannot do the work
     └── OutputError              exit code 1: the output could not be written (full disk, I/O error)
-        └── SendError            the place elsewhere that it is sent to fails, or denies access
+        └── SendError            the remote place that it is sent to fails, or denies access
 
     StoppedError                 not an Exception: a signal asked the process to end; exit code 128 + signal number
-    OutputWarning                a warning: something else was found or left beside an output that was written
+    OutputWarning                a warning: something else was found or left next to an output that was written
     ├── ContinueNote             no fault: work of an earlier run is continued
     └── DownloadNote             no fault: a model is downloaded before anything else happens
     PluginWarning                a warning: a plug-in is left out of a list, because it cannot be used
@@ -110,7 +110,7 @@ class StoppedError(BaseException):
 
 
 class OutputWarning(UserWarning):
-    """Something else was found or left beside an output, and the user should know of it."""
+    """Something else was found or left next to an output, and the user should know of it."""
 
 
 class ContinueNote(OutputWarning):
@@ -246,6 +246,6 @@ class OutputError(RamergeError):
 
 
 class SendError(OutputError):
-    """The output could not be sent to its place elsewhere. What was done is of use for a further start."""
+    """The output could not be sent to its remote place. What was done is used when the command is repeated."""
 
     resumable: ClassVar[bool] = True

@@ -129,7 +129,7 @@ def write_texts(texts: Sequence[tuple[Path, str | bytes]]) -> None:
 
 
 def hidden_beside(path: Path, ending: str) -> Path:
-    """`.NAME.ending` beside a path. If that is too long, NAME is cut and gets a digest."""
+    """`.NAME.ending` next to a path. If that is too long, NAME is cut and gets a digest."""
     name, room = os.fsencode(path.name), _LONGEST_NAME - len(f"..{ending}")
     if len(name) <= room:
         return path.with_name(f".{path.name}.{ending}")
@@ -214,7 +214,7 @@ def write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 def check_outputs(files: Mapping[str, Path], folders: Mapping[str, Path]) -> None:
-    """Check outputs before there is anything to write: each by itself, and each beside the others.
+    """Check outputs before there is anything to write: each by itself, and each together with the others.
 
     Args:
         files: flags to what `write_texts` shall write.

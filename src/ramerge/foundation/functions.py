@@ -14,7 +14,7 @@ from typing import Any
 
 
 def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
-    """The module and the function. A file finds modules beside it, a module those in the working folder.
+    """The module and the function. A file finds modules next to it, a module those in the working folder.
 
     Raises:
         ValueError: there is no such file, or it has no such function.

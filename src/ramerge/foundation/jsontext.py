@@ -49,7 +49,7 @@ RECORD = JsonLimits(size=32_000_000, signs=2_000_000)
 
 
 class Readable(Protocol):
-    """A `Path`, or what names a file elsewhere."""
+    """A `Path`, or what names a remote file."""
 
     def is_file(self) -> bool:
         """Whether it is there, and is a regular file."""

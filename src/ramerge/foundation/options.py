@@ -145,7 +145,7 @@ def read_ray_init(texts: Iterable[str]) -> dict[str, Any]:
 
 
 class _Path(click.Path):
-    """A path, or as text also a place elsewhere. An empty one is refused, because it would be the working folder.
+    """A path, or as text also a remote place. An empty one is refused, because it would be the working folder.
 
     Args:
         kind: what a command gets: `Path`, or `str`.

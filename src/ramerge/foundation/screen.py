@@ -1,4 +1,4 @@
-"""Progress on standard error: live bars on a terminal, plain lines elsewhere."""
+"""Progress on standard error: live bars on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def shown(bar_of: Callable[[E], Bar], *, quiet: bool) -> Iterator[Callable[[E], 
     if quiet or sys.stderr is None:
         yield lambda _: None
     elif sys.stderr.isatty():
-        from ramerge.foundation.bars import live  # most of what is imported for it is not needed elsewhere
+        from ramerge.foundation.bars import live  # most of what is imported for it is not needed otherwise
 
         figures = _BarFigures()
         with live() as draw:

@@ -111,7 +111,7 @@ def _bounded_minimum(overlap: Array, target: Array) -> Array:
 
 
 def movers(taus: Sequence[Array]) -> list[int]:
-    """Which task vectors are more than noise beside the largest one."""
+    """Which task vectors are more than noise compared with the largest one."""
     norms = [spectral.squares(tau) for tau in taus]
     return [index for index, norm in enumerate(norms) if norm > _NOISE * max(norms)]
 

@@ -79,7 +79,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Formula:
+class ElementFormula:
     """A formula of one element with its numbers.
 
     Attributes:
@@ -110,7 +110,7 @@ class Formula:
 
 
 def merge(
-    formula: Formula,
+    formula: ElementFormula,
     loop: Loop,
     inputs: Sequence[Words],
     out: Words,

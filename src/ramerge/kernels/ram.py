@@ -52,7 +52,7 @@ SHARED = {
 
 
 @dataclass(frozen=True)
-class _Task:
+class _RamLoop:
     """What a loop over a base and agents does.
 
     Attributes:
@@ -146,7 +146,7 @@ class _Task:
 
 
 @cache
-def _kernel(task: _Task) -> Any:
+def _kernel(task: _RamLoop) -> Any:
     loop, form = task.loop, task.loop.out
     inputs = [f"{each.word_code}[]" for each in loop.inputs]
     numbers = [form.real_code] * (len(task.agents) + task.epsilons)
@@ -168,7 +168,7 @@ def count(loop: Loop, inputs: Sequence[Words], epsilons: Sequence[float], counts
         True if a task vector holds NaN or Inf: an input is not finite, or the difference overflows.
     """
     n, loop = len(inputs) - 1, Loop(loop.inputs, loop.inputs[0])
-    kernel = _kernel(_Task(loop, len(epsilons), counts=True))
+    kernel = _kernel(_RamLoop(loop, len(epsilons), counts=True))
     peak = kernel(*inputs, *[1.0] * n, *epsilons, np.empty(0, loop.out.word), counts, counts)
     return bool(peak >= loop.out.infinity)
 
@@ -204,7 +204,7 @@ def merge(
     """
     n = len(inputs) - 1
     does = (shared, lambdas is not None, counts is not None, rounding is not None, allow_nonfinite)
-    kernel = _kernel(_Task(loop, len(epsilons), *does))
+    kernel = _kernel(_RamLoop(loop, len(epsilons), *does))
     scales = lambdas if lambdas is not None else [1.0] * n
     nowhere = np.empty(2 * n, np.int64)
     peak = kernel(

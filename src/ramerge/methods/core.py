@@ -2,7 +2,7 @@
 
     tau = scale * sum_j w_j tau_j        w of each matrix by itself, between 0 and 1: see `kernels.core`
 
-`core+` goes on from there with a short step of WUDI's flow in linear weights, as `swudi` does: see `methods.swudi`.
+`core+` continues from there with a short step of WUDI's flow in linear weights, as `swudi` does: see `methods.swudi`.
 
 A vector is a matrix of one row. What is no linear weight and has more than `_ROWS` rows, as embeddings have, gets
 coefficients for every `_ROWS` rows, so memory is bounded and the inputs are read once. Not published.
@@ -47,7 +47,7 @@ class CoreParameters(ScaledParameters):
 class CorePlusParameters(CoreParameters):
     """Parameters of `core+`."""
 
-    time: float = Field(1.0, ge=0, le=1e4, description="how long the flow goes on from the core coefficients")
+    time: float = Field(1.0, ge=0, le=1e4, description="how long the flow runs from the core coefficients")
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def core_coefficients(tensor: str, taus: Sequence[Array], parameters: CoreParame
 
 
 def scratch(layer: Layer, parameters: CoreParameters, agents: int) -> int:
-    """Bytes for a matrix beside inputs and result."""
+    """Bytes for a matrix in addition to inputs and result."""
     shape = matrix_of(layer)
     numbers = (
         kernel.cost(shape, agents, parameters.rank, parameters.iterations)[1] + _flow(layer, parameters, agents)[2]

@@ -11,7 +11,7 @@ from ramerge.methods.drop_mask import DropMask
 
 
 @dataclass(frozen=True)
-class Formula(elementwise.Formula):
+class Formula(elementwise.ElementFormula):
     """A formula with its numbers, and what drops elements of task vectors first."""
 
     drop_mask: DropMask | None = None

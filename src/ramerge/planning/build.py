@@ -52,7 +52,7 @@ def make_plan(
 
     Args:
         points: the merges, from `recipe.points.make_points`; at least one.
-        out: the output folder, here or elsewhere, if it is known.
+        out: the output folder, local or remote, if it is known.
         threads: worker threads; by default one for each processor, and two more because threads wait for disks.
         max_memory: bytes, or a size such as `2GB`, that the process must not exceed.
         overwrite: whether an existing checkpoint at `out` will be replaced.

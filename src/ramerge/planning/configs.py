@@ -183,7 +183,7 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def contradictions(model: Checkpoint) -> list[str]:
-    """What `config.json` says otherwise than the shapes of weights, in words; only of what both have."""
+    """What `config.json` says otherwise than the shapes of weights, human-readable; only of what both have."""
     found = next((found for name in model.tensors if (found := _EMBEDDINGS.fullmatch(name))), None)
     if found is None:
         return []

@@ -155,7 +155,7 @@ def _find(texts: Sequence[str], recipe: Recipe, findings: Findings, name: str) -
 
 
 def _report(error: CheckpointError, texts: Sequence[str], name: str, findings: Findings) -> None:
-    """Add the problems of a model, and where a part of it would be found if the recipe's paths started elsewhere."""
+    """Add the problems of a model, and where a part of it would be found from another folder."""
     hints = [hint for text in texts if (hint := remote(findings.document, text))]
     for problem in error.problems:
         findings.problem("; ".join([problem, *hints]), name)

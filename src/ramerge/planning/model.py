@@ -90,9 +90,9 @@ class TensorPlan:
         unit: how many elements that follow one another the method needs in one block.
         chunk: blocks begin at multiples of so many elements too, for statistics that add floats.
         quantised: the base's codes and scales if the result is stored like them.
-        seed: of the coins that round the method's result; None to round to nearest.
-        together: the methods that compute its elements from one another, if NaN and Inf are allowed elsewhere: here
-            they are not.
+        seed: of the random draws that round the method's result; None to round to nearest.
+        together: the methods that compute its elements from one another, if NaN and Inf are allowed in other tensors:
+            here they are not.
     """
 
     base: Tensor
@@ -357,7 +357,7 @@ class MergePlan(PlannedContents):
 
     Attributes:
         points: the merges; one, or those of a sweep.
-        out: the output folder, here or elsewhere, if it is known.
+        out: the output folder, local or remote, if it is known.
         overwrite: whether an existing checkpoint there is replaced.
         in_memory: whether merged tensors are passed to a function instead.
         base: the base; if the recipe has no base, the first agent.
@@ -366,7 +366,7 @@ class MergePlan(PlannedContents):
         adapters: the agents that are LoRA adapters.
         formats: how base and agents are stored, by name; those that could be opened.
         resources: threads, blocks and memory.
-        disk_free: free bytes of the output's disk; for an output elsewhere, of the disk from which it is sent.
+        disk_free: free bytes of the output's disk; for a remote output, of the disk from which it is sent.
         strict: whether warnings are problems, also those that come later, during the merge.
         notes: further information for the user.
         warnings: what can be merged, but is probably not what the user wants.
@@ -465,7 +465,7 @@ class MergePlan(PlannedContents):
         return widest(floats)
 
     def _is_published(self, tensor: TensorPlan) -> bool:
-        """Whether the files beside the base's `config.json` hold a tensor in the output's dtype."""
+        """Whether the files next to the base's `config.json` hold a tensor in the output's dtype."""
         config = self.companions.get("config.json")
         return config is not None and all(leaf.path.parent == config.parent for leaf in tensor.base.origin.leaves())
 
@@ -606,7 +606,7 @@ class MergePlan(PlannedContents):
 
 
 def _are(kinds: Mapping[str, str]) -> str:
-    """Agents of each kind in words: `a, b and c are float32, d is a LoRA adapter`."""
+    """Agents of each kind, human-readable: `a, b and c are float32, d is a LoRA adapter`."""
     groups: dict[str, list[str]] = {}
     for name, kind in kinds.items():
         groups.setdefault(kind, []).append(name)

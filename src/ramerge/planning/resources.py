@@ -38,7 +38,7 @@ _LARGEST_BLOCK_OF_DELTAS = 1 << 20
 # Elsewhere, a block of a tensor that is not stored as it is read is a request, or several. These cost servers and
 # clients more than the caches save.
 _LARGEST_REMOTE_BLOCK = 1 << 22
-# Bytes of a file elsewhere that a worker reads in one request, as blocks that follow one another. Far more would not
+# Bytes of a remote file that a worker reads in one request, as blocks that follow one another. Far more would not
 # cost servers less, and would leave some workers without work at the end.
 _RUN = 32_000_000
 # How many of these each worker has at least, so that all are busy to the end.
@@ -46,7 +46,7 @@ _RUNS = 4
 # Workers that must have room for such blocks.
 _FEW = 4
 SMALLEST_BLOCK = 1 << 12
-# Threads beside those that keep the processors busy, because they wait for disks, or for servers.
+# Threads in addition to those that keep the processors busy, because they wait for disks, or for servers.
 _SPARE = 2
 _DEFAULT_BUFFERS = 150_000_000
 # What several whole matrices may take of the machine's memory if the user sets no limit.
@@ -97,7 +97,7 @@ def cut(
 ) -> Resources:
     """The largest blocks, then the most workers, that fit the memory.
 
-    Without a limit, the budget for buffers is so small that a laptop does not notice it. Where inputs are elsewhere,
+    Without a limit, the budget for buffers is so small that a laptop does not notice it. Where inputs are remote,
     few workers with large blocks are better than many with small ones.
 
     Args:
@@ -108,7 +108,7 @@ def cut(
         findings: gets a problem if the limit of memory is too low.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         observed: statistics that are counted instead of a merge.
-        sends: whether the output is sent elsewhere.
+        sends: whether the output is sent to a remote place.
         smallest: elements of the smallest blocks that are of use.
     """
     agents = len(inputs.agents)
@@ -153,7 +153,7 @@ def cut(
 
 
 def _run(models: int, tensors: Sequence[TensorPlan], workers: int) -> int:
-    """Bytes that a worker reads one after another, of inputs elsewhere."""
+    """Bytes that a worker reads one after another, of remote inputs."""
     return min(models * _RUN, sum(tensor.bytes_read for tensor in tensors) // (workers * _RUNS))
 
 
@@ -212,7 +212,7 @@ def _nbytes(statistics: Sequence[Statistic], agents: int) -> int:
 
 
 def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int) -> int:
-    """Bytes that the method needs beside a worker's buffer for its largest tensor."""
+    """Bytes that the method needs in addition to a worker's buffer for its largest tensor."""
     return max(
         (
             point.method.scratch(tensor.layer, point.parameters[tensor.rule], agents)

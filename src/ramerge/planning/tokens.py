@@ -1,4 +1,4 @@
-"""Tokens and chat templates of models, read from the files beside their weights.
+"""Tokens and chat templates of models, read from the files next to their weights.
 
 A tokenizer's JSON may have 40 MB, most of which are merges. Parsing it takes seconds and 300 MB. So only the entries of
 its vocabulary are read, one after another; merges and the rest are skipped.

@@ -258,8 +258,8 @@ class Recipe(_Strict):
             base's dtype, and tensors that the base has quantised get the dtype that its `config.json` states.
         rounding: how results of the method are rounded to the output's dtype: `nearest`, or `stochastic`: to one of the
             two neighbours, so that results are right on average. What is copied is rounded to nearest.
-        rounding_seed: decides the coins of `rounding: stochastic`; any whole number. The same seed gives the same
-            bytes.
+        rounding_seed: decides the random draws of `rounding: stochastic`; any whole number. The same seed gives
+            the same bytes.
         companions: the agent whose tokenizer, chat template and generation config the output gets.
         shard_size: bytes of an output shard; by default the output has the base's shards.
         rules: rules for some tensors; the first rule that catches a tensor applies.
@@ -321,7 +321,7 @@ class Recipe(_Strict):
 
     @property
     def seed(self) -> int | None:
-        """The seed of the coins that round results; None to round to nearest."""
+        """The seed of the random draws that round results; None to round to nearest."""
         return self.rounding_seed if self.rounding == "stochastic" else None
 
     def as_document(self) -> Document:

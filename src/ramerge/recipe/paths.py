@@ -30,7 +30,7 @@ def is_under(model: str, folder: Path) -> bool:
 def choose_folder(document: Document, models: Sequence[str]) -> tuple[Path, str | None]:
     """The folder at which paths of a recipe in mergekit's form start, and a note if there was a choice.
 
-    mergekit starts at the working directory, and recipes are often kept beside their models or in a folder of their
+    mergekit starts at the working directory, and recipes are often kept next to their models or in a folder of their
     own there. All paths start at the same folder: the first of these under which most of the models exist.
     """
     if document.source is None:

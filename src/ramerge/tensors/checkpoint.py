@@ -16,7 +16,7 @@ class Quantised:
     """How a checkpoint whose weights are decoded is stored.
 
     Attributes:
-        title: the encoding, in words.
+        title: the encoding, human-readable.
         names: of the decoded tensors.
         dtype: dtype of the decoded tensors in an output that states none: that of the model before it was quantised.
         extras: what belongs to the stored checkpoint and not to the model: scales of activations, by name.
@@ -37,7 +37,7 @@ class Checkpoint:
     Attributes:
         directory: the folder that was named.
         format: the name of its format.
-        title: its format in words, with the quantisation of its weights.
+        title: its format, human-readable, with the quantisation of its weights.
         tensors: name to tensor, in the order in which an output shall have them.
         shards: safetensors files in order, each with the names of its tensors in the order of their bytes; empty if the
             format has no such files.
@@ -51,7 +51,7 @@ class Checkpoint:
         tokenizers: folders whose tokenizer files replace those of `metadata_folder`, the later before the earlier.
         vocabulary: rows of the embeddings if there are not as many as `config.json` in `metadata_folder` says.
         untied: whether the output embeddings are a tensor of their own although `config.json` ties them.
-        companions: the files beside the weights by name, where they are not those of `metadata_folder`.
+        companions: the files next to the weights by name, where they are not those of `metadata_folder`.
         lineage: the digest of the model that deltas began with, and of what each of them gives; empty if no delta is
             part of it.
         delta: the folder with the delta in ramerge's layout, if it is one; of several the last one.

@@ -90,7 +90,7 @@ def identify(paths: Iterable[Location]) -> dict[Location, Identity]:
 
 
 def check_unchanged(files: Mapping[Location, Identity]) -> None:
-    """Refuse files that have changed. Files elsewhere are not asked for: every read of them was bound to a version.
+    """Refuse files that have changed. Remote files are not asked for: every read of them was bound to a version.
 
     Raises:
         CheckpointError: files were written to, replaced or removed since they were identified; all are listed.

@@ -20,7 +20,7 @@ def is_too_long(name: str) -> bool:
 
 
 def target(path: Location) -> Location:
-    """The target of a path. Links that form a circle are their own target; elsewhere there are no links."""
+    """The target of a path. Links that form a circle are their own target; remote ones have no links."""
     return path if isinstance(path, Remote) else Path(os.path.realpath(path))
 
 
@@ -36,7 +36,7 @@ def leads_outside(path: Location, directory: Location) -> bool:
     """Whether a link in `directory` points to a file outside of it.
 
     The files in `snapshots/<revision>` of the hub's cache, and in folders there, are links into its folder `blobs`.
-    These count as inside. There are no links elsewhere, and no file of this machine is inside of a folder there.
+    These count as inside. Remote places have no links, and no file of this machine is inside of a folder there.
     """
     if isinstance(path, Remote) or isinstance(directory, Remote):
         return not isinstance(path, Remote)

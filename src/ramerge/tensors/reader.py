@@ -34,19 +34,19 @@ from ramerge.tensors.tensor import Stored, Tensor
 # Several workers read at a time, and many systems let a process open only 1,024 files, including the outputs.
 _MOST_OPEN = 32
 _REQUESTS = 16
-# Of a file elsewhere: bytes between pieces that are asked for together; bytes of such a request; answers that are kept.
+# Of a remote file: bytes between pieces that are asked for together; bytes of such a request; answers that are kept.
 _GAP = 1 << 20
 _AHEAD = 4 << 20
 _ANSWERS = 2
 
 AHEAD_BYTES = _ANSWERS * _AHEAD
-"""What a reader holds of a file elsewhere of which it reads small pieces (`Origin.ahead`)."""
+"""What a reader holds of a remote file of which it reads small pieces (`Origin.ahead`)."""
 
 
 def threads_for(files: Iterable[Location]) -> int:
     """How many threads keep processors and storages busy: one more than processors, because reads are waited for.
 
-    Requests elsewhere take so long that many must be under way, and threads that wait cost little.
+    Remote requests take so long that many must be under way, and threads that wait cost little.
 
     Args:
         files: what is read.
@@ -84,7 +84,7 @@ class Span(NamedTuple):
 
 
 class _Extent(NamedTuple):
-    """Bytes `begin:end` of a file elsewhere."""
+    """Bytes `begin:end` of a remote file."""
 
     path: Remote
     begin: int
@@ -92,7 +92,7 @@ class _Extent(NamedTuple):
 
 
 class _Ahead:
-    """Extents of a file elsewhere, each asked for as a whole when the first piece of it is needed."""
+    """Extents of a remote file, each asked for as a whole when the first piece of it is needed."""
 
     def __init__(self, extents: Iterable[_Extent]) -> None:
         self._extents = list(extents)
@@ -178,7 +178,7 @@ class Files:
             raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
 
     def fill_all(self, wanted: Sequence[Wanted]) -> None:
-        """Fill arrays. What is elsewhere is asked for at the same time, with few requests for all threads together.
+        """Fill arrays. What is remote is requested at the same time, with few requests for all threads together.
 
         Raises:
             CheckpointError: as for `fill`.
@@ -300,7 +300,7 @@ class Reader:
         self._ahead: dict[Location, _Ahead] = {}
 
     def expect(self, spans: Iterable[Span]) -> None:
-        """Hear which blocks come next. What follows one another in a file elsewhere is one request for all of them."""
+        """Be notified of the blocks that come next; those that follow one another in a remote file are one request."""
         self._streams = {}
         ends: dict[tuple[Remote, int], Stream] = {}
         pieces: dict[Remote, list[_Extent]] = {}
@@ -333,7 +333,7 @@ class Reader:
         self._start, self._stop, self._held, self._digests = start, stop, {}, {}
 
     def blocks(self, tensors: Sequence[Tensor]) -> list[NDArray[np.uint8]]:
-        """The blocks of tensors, as `block` gives them. Those that are stored elsewhere are asked for together.
+        """The blocks of tensors, as `block` gives them. Remote ones are requested together.
 
         Raises:
             CheckpointError: as for `block`.

@@ -47,7 +47,7 @@ class Origin(ABC):
     def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
         """Extents in which small pieces lie that a read of elements `start:stop` takes one by one; about, at the ends.
 
-        Where they are elsewhere, they are asked for together.
+        Where they are remote, they are requested together.
         """
         yield from ()
 

@@ -127,7 +127,7 @@ class BubblewrapSandbox(SandboxEnvironment):
         """Put a file into /tmp.
 
         Raises:
-            PermissionError: it lies elsewhere, or takes more than the disk has left.
+            PermissionError: it lies outside of it, or takes more than the disk has left.
             IsADirectoryError: files lie below it.
         """
         path = _inside(file)
@@ -151,7 +151,7 @@ class BubblewrapSandbox(SandboxEnvironment):
         Raises:
             FileNotFoundError: it is not there.
             IsADirectoryError: it is a folder.
-            PermissionError: it lies elsewhere.
+            PermissionError: it lies outside of it.
             UnicodeDecodeError: text is wanted, and it is none.
         """
         path = _inside(file)
@@ -163,7 +163,7 @@ class BubblewrapSandbox(SandboxEnvironment):
 
 
 def _inside(path: str) -> str:
-    """A path below /tmp. Raises PermissionError where it lies elsewhere."""
+    """A path below /tmp. Raises PermissionError where it lies outside of it."""
     whole = _FOLDER / path
     if ".." in whole.parts or not whole.is_relative_to(_FOLDER):
         raise PermissionError(f"{path}: only /tmp can be used")

@@ -1,4 +1,4 @@
-"""What merging needs to know beside scores: what of each agent's skill a merge has kept.
+"""What merging needs to know besides scores: what of each agent's skill a merge has kept.
 
 For a task with a specialist (the agent trained for it), the *retention* of a merge is its score over the specialist's.
 From these follow, over all such tasks that both were run on:

@@ -1,4 +1,4 @@
-"""The paper's own rows, to stand beside what was measured: quoted, never measured here."""
+"""The paper's own rows, to stand next to what was measured: quoted, never measured here."""
 
 from __future__ import annotations
 

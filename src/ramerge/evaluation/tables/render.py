@@ -70,7 +70,7 @@ def render(table: Table, form: str, *, intervals: bool = False, width: int | Non
     Args:
         form: text, markdown, html (a whole page) or csv (a line a cell, plain numbers, with intervals).
         intervals: whether cells show their intervals; csv always does.
-        width: of a terminal, which the format text keeps to; None for all columns beside each other.
+        width: of a terminal, which the format text keeps to; None for all columns side by side.
 
     Raises:
         EvaluationError: there is no such format.

@@ -125,7 +125,7 @@ def _gsm8k_score(judged: Mapping[str, Judged]) -> Verdict:
 
 
 def _math_verify(document: Mapping[str, Any], replies: Sequence[str]) -> dict[str, Any]:
-    """minerva_math500's `math_verify`, without the `exact_match` beside it, which takes ten times as long."""
+    """minerva_math500's `math_verify`, without the `exact_match` next to it, which takes ten times as long."""
     utils = imported("lm_eval.tasks.minerva_math.utils")
     target = utils.parse(replies[0])
     verified = utils.verify(gold=utils.parse(document["solution"]), target=target)

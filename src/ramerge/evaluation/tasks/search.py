@@ -15,7 +15,7 @@ Where this differs from the original:
 - Documents are cut at `max_information` characters, the original's text between its tags at 2048 tokens. It also drops
   the start of prompts over 4096 tokens; here, a conversation that the server finds too long is a failed request.
 - `continuation=turn` gives documents in a user's turn, since a chat cannot go on with an unfinished text. With
-  `prefill` the model goes on with its own text, as it was trained, where the server can do that (vLLM, SGLang).
+  `prefill` the model continues its own text, as it was trained, where the server can do that (vLLM, SGLang).
 """
 
 from __future__ import annotations

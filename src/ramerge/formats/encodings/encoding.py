@@ -163,7 +163,7 @@ class Encoding:
 
     Attributes:
         method: what `quant_method` in `config.json` says.
-        title: in words, for a configuration.
+        title: human-readable, for a configuration.
         decode: fills a `Decoding`.
     """
 

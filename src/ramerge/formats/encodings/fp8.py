@@ -34,7 +34,7 @@ def decode(decoding: Decoding) -> None:
             scales = next((each for each in names if each in decoding.stored), names[0])
             decoding.scaled(name, tensor, scales, _grids(tensor.shape, size))
         elif tensor.dtype == "I8" and name.endswith(".weight") and name + "_scale_inv" in decoding.stored:
-            decoding.problem(tensor, "weights of 4 bits beside float8 (expert_dtype: fp4) are not supported")
+            decoding.problem(tensor, "weights of 4 bits next to float8 (expert_dtype: fp4) are not supported")
 
 
 @lru_cache(1024)  # a large model has thousands of tensors of each shape

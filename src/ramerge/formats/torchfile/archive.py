@@ -69,7 +69,7 @@ class Window:
             CheckpointError: they go beyond the end.
         """
         if self.begin + begin + nbytes > self.end:
-            raise broken(self.path, f"an item goes on to byte {begin + nbytes:,}, beyond its end")
+            raise broken(self.path, f"an item extends to byte {begin + nbytes:,}, beyond its end")
         return Window(self.path, self._descriptor, self.begin + begin, self.begin + begin + nbytes)
 
     def read(self, position: int, nbytes: int) -> bytes:
@@ -85,7 +85,7 @@ class Window:
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read: {reason(error)}") from error
         if len(data) < nbytes:
-            raise broken(self.path, f"ends at {position + len(data):,}, but goes on to {position + nbytes:,}")
+            raise broken(self.path, f"ends at {position + len(data):,}, but extends to {position + nbytes:,}")
         return data
 
 

@@ -7,5 +7,5 @@ that does arithmetic and nothing else. And answers beyond a length count as unde
 the stack on deep nesting.
 
 By the package's rules an answer that is not decodable is right in `irrelevance` and `live_irrelevance`, and wrong
-elsewhere. An answer that makes its checker fail counts as wrong, where the package's own run would stop.
+in other categories. An answer that makes its checker fail counts as wrong, where the package's own run would stop.
 """
