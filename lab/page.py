@@ -348,9 +348,12 @@ python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --promp
 
 
 def _unscored(real: smollm.Real) -> str:
-    """Merges that the next scoring adds."""
-    names = [f"`{name}`" for name in smollm.asked_merges() if any(name not in known for known in real.merges.values())]
-    return f"\n\nNot scored yet: {' and '.join(names)}; the next run of `compare.py` adds them." if names else ""
+    """Merges that the next scoring adds, by the dtype of the output."""
+    sentences = []
+    for dtype, known in real.merges.items():
+        if names := [f"`{name}`" for name in smollm.asked_merges() if name not in known]:
+            sentences.append(f"Not scored yet in {dtype}: {', '.join(names)}.")
+    return f"\n\n{' '.join(sentences)} The next run of `compare.py` adds them." if sentences else ""
 
 
 def _like_for_like(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
