@@ -17,7 +17,7 @@ from benchmarks.timing import spread
 CHART = Path(__file__).parents[1] / "docs" / "figures" / "speed.svg"
 
 _COPY, _OURS, _THEIRS = "file copy", "ramerge", "mergekit"
-_COLOURS = {_COPY: "#9a9a9a", _OURS: "#1a7f5a", _THEIRS: "#c9803a"}
+_COLORS = {_COPY: "#9a9a9a", _OURS: "#1a7f5a", _THEIRS: "#c9803a"}
 
 
 def draw() -> str:
@@ -57,7 +57,7 @@ def _panel(title: str, values: Mapping[str, float], form: str, unit: str) -> alt
         y=alt.Y("what:N", sort=list(values), axis=axis),
         x=alt.X("value:Q", axis=None, scale=alt.Scale(domain=[0, 1.3 * max(values.values())])),
     )
-    scale = alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values()))
+    scale = alt.Scale(domain=list(_COLORS), range=list(_COLORS.values()))
     bars = chart.mark_bar(height=18).encode(color=alt.Color("what:N", scale=scale, legend=None))
     numbers = chart.mark_text(align="left", dx=5, fontSize=13).encode(text="text:N")
     return (bars + numbers).properties(width=270, height=alt.Step(28))

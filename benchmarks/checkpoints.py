@@ -115,12 +115,12 @@ def float8(files: Family) -> Family:
     made = _beside(files, "float8")
     for source, folder in zip(files.folders, made.folders, strict=True):
         if _is_older(folder, source):
-            _quantise(source, folder)
+            _quantize(source, folder)
     return made
 
 
 def widened(files: Family) -> Family:
-    """What codes and scales of quantised checkpoints say, in float32, written by `ramerge convert` if not there."""
+    """What codes and scales of quantized checkpoints say, in float32, written by `ramerge convert` if not there."""
     made = _beside(files, "float32")
     for source, folder in zip(files.folders, made.folders, strict=True):
         if _is_older(folder, source):
@@ -227,7 +227,7 @@ def _absolute(weights: Path, made: Path) -> None:
     partial.rename(made)
 
 
-def _quantise(source: Path, folder: Path) -> None:
+def _quantize(source: Path, folder: Path) -> None:
     """Write a checkpoint's float8 form under its name only when it is whole."""
     weights = source / "model.safetensors"
     with weights.open("rb") as file:

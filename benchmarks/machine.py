@@ -42,7 +42,7 @@ def state(disk_write: float) -> dict[str, Any]:
 
 
 def write_speed(work: Path) -> float:
-    """Bytes a second of one write of a gigabyte with one synchronisation at its end."""
+    """Bytes a second of one write of a gigabyte with one synchronization at its end."""
     path, block = work / "write-speed.bin", os.urandom(1 << 24)
 
     def write() -> None:

@@ -61,7 +61,7 @@ def apply(base: Path, delta: Path, out: Path) -> list[str]:
 
 
 def copying(inputs: Sequence[Path], size: int, copy: Path) -> str:
-    """The least for a shell: read every input once, write so many bytes of the first ones and synchronise them."""
+    """The least for a shell: read every input once, write so many bytes of the first ones and synchronize them."""
     names, target = shlex.join(map(str, inputs)), shlex.quote(str(copy))
     return f"cat {names} > /dev/null && cat {names} | head -c {size} > {target} && sync {target}"
 
@@ -90,7 +90,7 @@ def inputs(method: str, files: Family) -> list[Path]:
 
 
 def floor(method: str, files: Family, copy: Path) -> str:
-    """The least that a merge must do, for a shell: read every input once, write one model and synchronise it."""
+    """The least that a merge must do, for a shell: read every input once, write one model and synchronize it."""
     names = shlex.join(map(str, inputs(method, files)))
     base, target = shlex.quote(str(files.weights[0])), shlex.quote(str(copy))
     return f"cat {names} > /dev/null && cp {base} {target} && sync {target}"

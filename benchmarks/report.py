@@ -72,7 +72,7 @@ REASONS: dict[str, str] = {
         "to read what four ranks say of 290 tensors each takes three quarters of a second for three agents, while the "
         "merge from warm caches takes less than three"
     ),
-    "quantised.0.5B": (
+    "quantized.0.5B": (
         "codes and scales become float32 in memory of their own before the merge reads them, in every pass; with warm "
         "caches nothing hides that. Fewer bytes are read, which counts only where the disk is slow"
     ),
@@ -280,7 +280,7 @@ def _origin(size: str, stored: Stored, usual: Mapping[str, Any] | None) -> str:
     machine = "" if stored.machine == usual else f" Machine: {_machine(stored.machine)}."
     runs = f"{stored.runs} {'run' if stored.runs == 1 else 'runs'}"
     return (
-        f"{lead}`{stored.command}`, {state['date']}, {runs}; load average {state['load']:.1f} before, a synchronised "
+        f"{lead}`{stored.command}`, {state['date']}, {runs}; load average {state['load']:.1f} before, a synchronized "
         f"write of 1 GiB went at {state['disk_write'] / 1e6:,.0f} MB/s.{machine}"
     )
 

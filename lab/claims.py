@@ -180,7 +180,7 @@ def _unique(results: Results) -> Claim | None:
     )
     worst = min(outside, key=lambda one: one.value)
     return Claim(
-        "Unique regions carry an agent's behaviour and harm no other task",
+        "Unique regions carry an agent's behavior and harm no other task",
         "section 3.2, figure 3",
         "holds if the unique region of every agent, on the base, improves its own task (interval above 0), and costs "
         "no other task 2 points (interval above -2); does not hold if no region improves its task by 1 point, or one "

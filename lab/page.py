@@ -157,7 +157,7 @@ each trained on one task, from the base's bfloat16 weights:
 
 {chr(10).join(lines)}
 
-RL is REINFORCE with standardised advantages over {sizes["kinds"]["rl"]["group"]} completions for each of
+RL is REINFORCE with standardized advantages over {sizes["kinds"]["rl"]["group"]} completions for each of
 {sizes["kinds"]["rl"]["prompts"]} prompts a step, reward 1 for exactly the right answer. *bfloat16 steps* round the
 weights after each step, as trainers do that hold weights in bfloat16. Sizes, rates and steps were chosen so that agents
 learn their tasks in the time there is, by the scores of agents of one seed, before anything was merged. Settings:

@@ -27,7 +27,7 @@ _REAL = Path(__file__).parents[1] / "docs" / "results" / "smollm2.json"
 
 
 def real_agents() -> list[dict[str, Any]]:
-    """The agents of SmolLM2-135M, as they were analysed."""
+    """The agents of SmolLM2-135M, as they were analyzed."""
     return list(json.loads(_REAL.read_text(encoding="utf-8"))["model"]["agents"])
 
 

@@ -176,7 +176,7 @@ def _imitation(weights: Weights, asked: Sequence[str], answers: Sequence[str]) -
 def _policy(weights: Weights, examples: list[Example], group: int, generator: torch.Generator) -> torch.Tensor | None:
     """REINFORCE: minus the mean over tokens of advantage times log-probability; None where nothing can be learnt.
 
-    The reward is 1 for exactly the right answer, the advantage standardised within the completions of a prompt.
+    The reward is 1 for exactly the right answer, the advantage standardized within the completions of a prompt.
     """
     ids = encoded([example.prompt for example in examples]).repeat_interleave(group, 0)
     wanted = targets([example.answer for example in examples]).repeat_interleave(group, 0)

@@ -141,7 +141,7 @@ EPSILON = 1e-5
 
 @st.composite
 def bit_patterns(draw: st.DrawFn, dtype: str, size: int) -> NDArray:
-    """Finite values: subnormals, signed zeros, powers of two, neighbours of epsilon, ordinary weights."""
+    """Finite values: subnormals, signed zeros, powers of two, neighbors of epsilon, ordinary weights."""
     number, bits = NUMBERS[dtype], BITS[dtype]
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     kind = rng.integers(0, 6, size)

@@ -43,7 +43,7 @@ FULL_PATHS = {
     "tests/engine/executors/test_launched.py": "Ray",
     "tests/engine/executors/test_ray.py": "Ray",
     "tests/fuzz/test_bounds.py": "files of 100 MB",
-    "tests/kernels/test_quantise.py": "torch",
+    "tests/kernels/test_quantize.py": "torch",
     "tests/lab": "torch",
     "tests/e2e/peers": "mergekit",
     "tests/analysis/report": "the page's libraries, a browser",
@@ -59,7 +59,7 @@ FULL_PATHS = {
     "tests/e2e/test_kills.py": "Ray",
     "tests/e2e/test_launchers.py": "torch, Ray",
     "tests/e2e/test_memory.py": "checkpoints of 100 MB",
-    "tests/formats/test_quantised_models.py": "torch",
+    "tests/formats/test_quantized_models.py": "torch",
 }
 FULL_FIXTURES = {"cluster", "installed", "s3"}
 

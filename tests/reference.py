@@ -51,7 +51,7 @@ def encode(values: NDArray, dtype: str) -> Stored:
 
 
 def _nearest_bf16(values: NDArray) -> NDArray:
-    """float64 to bfloat16 without the detour over float32, by trying the neighbours of a guess."""
+    """float64 to bfloat16 without the detour over float32, by trying the neighbors of a guess."""
     with np.errstate(over="ignore"):
         predict = np.abs(values).astype(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16).astype(np.int32)
     largest = 0x7F7F

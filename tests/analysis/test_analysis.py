@@ -269,7 +269,7 @@ def test_frames(tmp_path: Path) -> None:
     assert len(frames["pairs"].query("kind == 'model'")) == 3
 
 
-def test_what_cannot_be_analysed(tmp_path: Path) -> None:
+def test_what_cannot_be_analyzed(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     tensors = simple(1)
     next(iter(tensors.values())).bits[0, 0] = 0x7FC0

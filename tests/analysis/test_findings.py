@@ -58,5 +58,5 @@ def test_an_agent_that_moved_nothing_has_no_part_in_the_rest(tmp_path: Path) -> 
     assert "memory" not in overlap.text + overlap.reason + dilution.reason
 
 
-def test_every_family_is_analysed() -> None:
+def test_every_family_is_analyzed() -> None:
     assert set(SAID) <= set(FAMILIES)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests.checkpoints import read_checkpoint, write_checkpoint, write_safetensors
 from tests.deltas import foreign
 from tests.deltas.writing import write_delta
-from tests.formats.quantised import SAMPLES, quantise_model, write_quantised
+from tests.formats.quantized import SAMPLES, quantize_model, write_quantized
 from tests.reference import NUMBERS, Stored
 
 Tensors = Mapping[str, Stored]
@@ -69,19 +69,19 @@ def trained(writer: str, *, dtypes: tuple[str, ...] = Row.dtypes, **more: Any) -
     return Row(write, dtypes=dtypes, needs=("torch",))
 
 
-def _quantised(sample: str) -> Row:
-    """A model in three safetensors files, quantised; what must be seen is its exact expansion in float32."""
+def _quantized(sample: str) -> Row:
+    """A model in three safetensors files, quantized; what must be seen is its exact expansion in float32."""
 
     def shaped(tensors: Tensors) -> Tensors:
-        """Matrices of a width that every sample can hold, and a norm that no sample quantises."""
+        """Matrices of a width that every sample can hold, and a norm that no sample quantizes."""
         shape = {"gpt-oss": (2, 32, 10)}.get(sample, (20, 32))
         made = {name: Stored(tensor.dtype, tensor.bits.reshape(shape)) for name, tensor in tensors.items()}
         first = next(iter(tensors.values()))
         return {**made, "model.norm.weight": Stored(first.dtype, first.bits.reshape(-1)[:33])}
 
     return Row(
-        lambda folder, tensors: write_quantised(folder, sample, shaped(tensors), shards=3),
-        lambda _folder, tensors: quantise_model(sample, shaped(tensors))[1],
+        lambda folder, tensors: write_quantized(folder, sample, shaped(tensors), shards=3),
+        lambda _folder, tensors: quantize_model(sample, shaped(tensors))[1],
         ("BF16",),
         dtype="float32",
     )
@@ -195,7 +195,7 @@ ROWS: dict[str, Row] = {
     "deepspeed, stage 3": trained("write_zero", stage=3, ranks=7, parts=2, dtypes=("F32",)),
     "megatron": _in_megatron(parallel=2),
     "megatron, a name for each layer": _in_megatron(stacked=False),
-    **{f"quantised, {sample}": _quantised(sample) for sample in SAMPLES},
+    **{f"quantized, {sample}": _quantized(sample) for sample in SAMPLES},
     "slime": Row(as_foreign(foreign.write_slime), of_delta, as_base=False),
     "slime, a chain": Row(as_foreign_chain, of_delta, as_base=False),
     "skyrl": Row(as_foreign(foreign.write_skyrl), of_delta, as_base=False),

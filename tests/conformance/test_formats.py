@@ -23,10 +23,10 @@ from tests.conformance.test_merge import same
 from tests.deltas.writing import blocks_of_elements
 
 # Every format with one method of each kind, and two formats with every method. A format does not know the method, but
-# the method decides how much is read at once: so methods of whole rows or tensors meet a quantised format too.
+# the method decides how much is read at once: so methods of whole rows or tensors meet a quantized format too.
 SOME_METHODS = ("ram+", "ties", "linear")
 SOME_ROWS = ("fsdp, second dimension", "adapter")
-BY_ROWS = ("quantised, fp8 blocks", "delta")
+BY_ROWS = ("quantized, fp8 blocks", "delta")
 WHOLE = [name for name, method in METHODS.items() if not method.elementwise]
 OTHERS = [name for name, method in METHODS.items() if not method.needs_importance and name not in SOME_METHODS]
 PAIRS = [*product(ROWS, SOME_METHODS), *product(SOME_ROWS, OTHERS), *product(BY_ROWS, WHOLE)]

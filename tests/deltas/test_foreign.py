@@ -32,7 +32,7 @@ from ramerge.formats.format import Opening
 from ramerge.formats.open import open_checkpoint
 from ramerge.foundation.errors import CheckpointError, OutputError
 from ramerge.output.staging import build_local
-from ramerge.tensors.checkpoint import Checkpoint, Quantised
+from ramerge.tensors.checkpoint import Checkpoint, Quantized
 from ramerge.tensors.reader import Files, Reader
 from tests.checkpoints import alike, families, floats, simple, write_checkpoint
 from tests.deltas.foreign import CHECKSUMS, packed, write_grail, write_skyrl, write_slime
@@ -577,16 +577,16 @@ def test_opened_over_the_base(name: str, cache: Path, tmp_path: Path) -> None:
     same(contents(open_checkpoint(third, base=base)), versions[3])
 
 
-def test_it_needs_a_base_and_an_unquantised_one(pair: tuple, tmp_path: Path) -> None:
+def test_it_needs_a_base_and_an_unquantized_one(pair: tuple, tmp_path: Path) -> None:
     before, after, base = pair
     for name, (_, write) in WRITERS.items():
         place = write(tmp_path / name, 1, before, after)
         with pytest.raises(CheckpointError, match="is nothing without its model"):
             open_checkpoint(place)
         opened = open_checkpoint(base)
-        quantised = Quantised("float8", frozenset(), "BF16", {}, {})
+        quantized = Quantized("float8", frozenset(), "BF16", {}, {})
         with pytest.raises(CheckpointError, match="changes the stored bytes of a quantized model"):
-            open_checkpoint(place, base=replace(opened, quantised=quantised))
+            open_checkpoint(place, base=replace(opened, quantized=quantized))
 
 
 def test_what_is_refused_leaves_nothing(pair: tuple, cache: Path, tmp_path: Path) -> None:

@@ -151,9 +151,9 @@ def test_every_command_and_the_card_name_the_dtypes(lossy: Path, tmp_path: Path)
     assert f"Inputs: {dtypes}. Output: bfloat16." in (tmp_path / "out/README.md").read_text()
     record = json.loads((tmp_path / "out/ramerge.json").read_text())
     assert record["input_dtypes"] == {"base": "bfloat16", "code": "float32", "tool": "float32"}
-    analysed = command("analyze", str(lossy))
-    assert f"dtypes: {dtypes}, output bfloat16" in analysed.stdout
-    assert "warning: rounding to bfloat16 erases" in analysed.stderr
+    analyzed = command("analyze", str(lossy))
+    assert f"dtypes: {dtypes}, output bfloat16" in analyzed.stdout
+    assert "warning: rounding to bfloat16 erases" in analyzed.stderr
 
 
 def test_an_analysis_measures_the_recipes_own_method_in_the_outputs_dtype(lossy: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from ramerge.storage.upload import UploadRun, is_shard_of_run
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.e2e.kills import weights
 from tests.engine.executors.wrapped import Around, Wrapped
-from tests.formats.test_quantised import family
+from tests.formats.test_quantized import family
 from tests.planning.test_vocabulary import write as write_rows
 
 _SECONDS = 60

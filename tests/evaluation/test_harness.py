@@ -66,7 +66,7 @@ FOLLOWED: list[tuple[list[str], list[dict[str, Any]], str]] = [
         [{"section_spliter": "SECTION", "num_sections": 2}],
         "SECTION 1\nA start, then\nSECTION 2\nan end.",
     ),
-    (["detectable_format:json_format"], [{}], '{"colour": "red", "size": 3}'),
+    (["detectable_format:json_format"], [{}], '{"color": "red", "size": 3}'),
     (["detectable_format:title"], [{}], "<<On tides>>\nThey come, they go."),
     (["combination:two_responses"], [{}], "One, first.\n******\nTwo."),
     (["combination:repeat_prompt"], [{"prompt_to_repeat": "Say hello"}], "Say hello, Hello to you."),

@@ -32,7 +32,7 @@ from ramerge.evaluation.tasks.search import (
     _tagged,
     f1,
     matches,
-    normalised,
+    normalized,
 )
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.chats import Scripted, asked_and_scored, attempt, main_metric
@@ -206,7 +206,7 @@ class TestScores:
 
     @given(*[st.lists(st.sampled_from(["ape", "bee", "cat", "the", "Bee."]), min_size=1).map(" ".join)] * 2)
     def test_f1_is_the_harmonic_mean(self, answer: str, gold: str) -> None:
-        answered, expected = normalised(answer).split(), normalised(gold).split()
+        answered, expected = normalized(answer).split(), normalized(gold).split()
         common = (Counter(answered) & Counter(expected)).total()
         precision, recall = common / len(answered), common / len(expected)
         harmonic = 2 * precision * recall / (precision + recall) if common else 0.0

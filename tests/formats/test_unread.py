@@ -1,4 +1,4 @@
-"""Folders that are recognised and not read: the message is the command that converts them."""
+"""Folders that are recognized and not read: the message is the command that converts them."""
 
 from pathlib import Path
 

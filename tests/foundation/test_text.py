@@ -99,7 +99,7 @@ def test_an_architecture_of_any_name_in_an_error(tmp_path: Path) -> None:
     assert all(line.isprintable() and line != "ready to merge" for line in found.stderr.splitlines())
 
 
-def test_a_quantisation_of_any_name_in_an_error(tmp_path: Path) -> None:
+def test_a_quantization_of_any_name_in_an_error(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     declared = {"quantization_config": {"quant_method": f"{CLEAR}\nready to merge"}}
     write_checkpoint(tmp_path / "code", simple(1, moved=0.1), config=declared)

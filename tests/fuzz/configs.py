@@ -18,7 +18,7 @@ from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.terminal import say
 from ramerge.options import Options
 from tests.checkpoints import recipe, simple, write_checkpoint
-from tests.formats.quantised import SAMPLES, write_quantised
+from tests.formats.quantized import SAMPLES, write_quantized
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
 from tests.fuzz.mutate import json_text
 
@@ -39,7 +39,7 @@ CONFIG = {
     "id2label": {"0": "A"},
 }
 
-_QUANTISATIONS = [dict(SAMPLES[name].config) for name in ("fp8 blocks", "compressed groups", "compressed blocks")]
+_QUANTIZATIONS = [dict(SAMPLES[name].config) for name in ("fp8 blocks", "compressed groups", "compressed blocks")]
 
 
 @cache
@@ -47,14 +47,14 @@ def _models() -> Path:
     place = folder("configs")
     for name in ("base", "agent"):
         write_checkpoint(place / name, simple(0, shape=(2, 2), moved=0.5 * (name == "agent")), config=CONFIG)
-    write_quantised(place / "quantised", "compressed groups", simple(0, shape=(2, 2), moved=0.5))
+    write_quantized(place / "quantized", "compressed groups", simple(0, shape=(2, 2), moved=0.5))
     return place
 
 
 def cases(seed: int) -> Iterator[bytes]:
     """The text of an agent's config.json."""
     rng = Random(seed)
-    declared = rng.choice([None] * 6 + [{"quant_method": "gptq", "bits": 4}, *_QUANTISATIONS])
+    declared = rng.choice([None] * 6 + [{"quant_method": "gptq", "bits": 4}, *_QUANTIZATIONS])
     document = CONFIG | {"quantization_config": declared}
     for _ in range(BATCH):
         yield json_text(rng, document)
@@ -63,7 +63,7 @@ def cases(seed: int) -> Iterator[bytes]:
 def check(case: bytes) -> bool:
     """A plan with problems or without, that can be shown; a companion that is a configuration still."""
     place = _models()
-    agents = ["agent", "quantised"] if b"quant_method" in case else ["agent"]
+    agents = ["agent", "quantized"] if b"quant_method" in case else ["agent"]
     for agent in agents:
         (place / agent / "config.json").write_bytes(case)
     plan = api.plan(recipe(place, agents), options=Options(cache=False))

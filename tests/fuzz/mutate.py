@@ -175,7 +175,7 @@ def _change_list(rng: Random, owner: list[Any]) -> None:
 
 
 def _near(rng: Random, old: Any) -> Any:
-    """A neighbour of a value, or something else altogether."""
+    """A neighbor of a value, or something else altogether."""
     if isinstance(old, bool) or old is None or rng.random() < 0.5:
         return value(rng)
     if isinstance(old, int):

@@ -29,7 +29,7 @@ def test_every_16_bit_number_widens_exactly_and_comes_back(dtype: str) -> None:
 def test_narrowing_rounds_to_nearest_even(dtype: str) -> None:
     rng = np.random.default_rng(0)
     anything = rng.integers(0, 2**32, 1 << 20, dtype=np.uint32)
-    # exact ties, and their neighbours, between all pairs of adjacent numbers
+    # exact ties, and their neighbors, between all pairs of adjacent numbers
     largest = 0x7F00 if dtype == "BF16" else 0x7C00
     halves = np.arange(largest, dtype=np.uint16).view(NUMBERS[dtype]).astype(np.float64)
     middle = ((halves[:-1] + halves[1:]) / 2).astype(np.float32)

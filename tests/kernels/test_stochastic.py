@@ -47,7 +47,7 @@ def test_every_coin_falls_as_in_the_reference(source: str, target: str, data: st
 @pytest.mark.parametrize("share", [0.5, 0.125, 2.0**-10, 0.9])
 @pytest.mark.parametrize("scale", [0.02, 2.0**-22, -3.0])
 def test_the_mean_is_the_number(source: str, target: str, share: float, scale: float) -> None:
-    """A number between two neighbours becomes the upper one as often as it lies near it: six standard deviations."""
+    """A number between two neighbors becomes the upper one as often as it lies near it: six standard deviations."""
     size = 1 << 16
     lower = np.array([abs(scale)]).astype(NUMBERS[target])
     upper = (lower.view(BITS[target]) + BITS[target](1)).view(NUMBERS[target])

@@ -217,7 +217,7 @@ def test_closed_form_is_never_worse_than_adam_nor_the_sum(shape, case):
     loss = literal(wudi.closed_form(taus), taus)
     assert loss <= literal(wudi.adam(taus), taus) + 1e-9 * nothing
     assert loss <= literal(sum(taus), taus) + 1e-9 * nothing
-    if case != "rounded duplicates":  # where the minimiser is the rounding error times 1e7
+    if case != "rounded duplicates":  # where the minimizer is the rounding error times 1e7
         assert loss == pytest.approx(literal(least_squares(taus), taus), rel=1e-3, abs=1e-6 * nothing)
 
 

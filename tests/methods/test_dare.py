@@ -51,7 +51,7 @@ def test_rate_and_mean(p: float, tmp_path: Path) -> None:
             assert abs(values.mean() - 1) < 5 * sigma / (1 - p)
 
 
-def test_coins_are_independent_of_agents_tensors_seeds_and_neighbours(tmp_path: Path) -> None:
+def test_coins_are_independent_of_agents_tensors_seeds_and_neighbors(tmp_path: Path) -> None:
     left, other = dropped(tmp_path, p=0.5), dropped(tmp_path, p=0.5, seed=1)
     rows = [left["a"]["x"], left["a"]["y"], left["b"]["x"], left["b"]["y"], other["a"]["x"], np.roll(left["a"]["x"], 1)]
     together = np.corrcoef([row > 0 for row in rows])

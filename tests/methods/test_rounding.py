@@ -287,10 +287,10 @@ def test_convert_tosses_too(tmp_path: Path) -> None:
     same(read_checkpoint(tmp_path / "again"), wanted)
 
 
-def test_a_quantised_output_is_refused(tmp_path: Path) -> None:
-    from tests.formats.test_quantised import family as quantised
+def test_a_quantized_output_is_refused(tmp_path: Path) -> None:
+    from tests.formats.test_quantized import family as quantized
 
-    source = {**quantised(tmp_path, "fp8 blocks"), "dtype": "like base", "rounding": "stochastic"}
+    source = {**quantized(tmp_path, "fp8 blocks"), "dtype": "like base", "rounding": "stochastic"}
     with pytest.raises(InputError, match="rounding: stochastic does not go with dtype: like base"):
         ramerge.merge(source, tmp_path / "out")
 

@@ -133,7 +133,7 @@ def test_rotary_settings_are_compared_across_versions_of_transformers() -> None:
     assert classes(gemma, {"rope_parameters": both})[0] == {"rope_local_base_freq"}
 
 
-def test_quantisation_on_one_side_only_is_serious() -> None:
+def test_quantization_on_one_side_only_is_serious() -> None:
     assert compare_configs({}, {"quantization_config": {"quant_method": "gptq"}}).refused
     assert classes({}, {"head_dim": 64}) == (set(), set(), set())
 

@@ -149,7 +149,7 @@ def test_dtypes_without_arithmetic(dtype: str, words: str, tmp_path: Path) -> No
     assert words in text and dtype in text and "convert to bfloat16" in text
 
 
-def test_quantised_checkpoints(tmp_path: Path) -> None:
+def test_quantized_checkpoints(tmp_path: Path) -> None:
     names = write_simple(tmp_path, {"a": 0.1, "b": 0.1})
     (tmp_path / "a/config.json").write_text(json.dumps({"quantization_config": {"quant_method": "gptq"}}))
     write_checkpoint(tmp_path / "b", {"l.qweight": Stored("I32", np.zeros(3, np.int32))})
@@ -322,7 +322,7 @@ def test_folders_made_on_the_way_go_with_a_merge_that_fails(tmp_path: Path) -> N
     assert not (tmp_path / "new").exists()
 
 
-def test_a_recipe_of_mergekit_is_recognised() -> None:
+def test_a_recipe_of_mergekit_is_recognized() -> None:
     with pytest.raises(ramerge.RecipeError, match="models"):
         plan({"merge_method": "ties", "base_model": "b", "models": []})
 

@@ -86,7 +86,7 @@ def test_another_method_loses_what_is_not_its_own() -> None:
     [
         ("parameters:\n  rr: [0, 1]\n", ["space.yaml:2: parameters.rr", "unknown parameter of ram+", "did you mean"]),
         ("r: [0, 0.1]\n", ["space.yaml:1: r", "did you mean 'parameters.r'?"]),
-        ("colour: [red]\n", ["space.yaml:1: colour", "only these can vary"]),
+        ("color: [red]\n", ["space.yaml:1: color", "only these can vary"]),
         ("base: [a, b]\n", ["space.yaml:1: base", "only these can vary"]),
         ("method: [ram, tyes]\n", ["space.yaml:1: method", "did you mean 'ties'?"]),
         ("method: {ram: 3}\n", ["space.yaml:1: method.ram", "a space of its own"]),

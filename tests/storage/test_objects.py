@@ -74,8 +74,8 @@ def test_commands_take_places(s3: Server, tmp_path: Path) -> None:
     assert planned.returncode == 0 and places[1] in planned.stdout
     merged = command("merge", "--method", "ram+", *flags, "out", cwd=tmp_path)
     assert merged.returncode == 0, merged.stderr
-    analysed = command("analyze", *flags, "--json-file", tmp_path / "analysis.json")
-    assert analysed.returncode == 0 and places[0] in (tmp_path / "analysis.json").read_text()
+    analyzed = command("analyze", *flags, "--json-file", tmp_path / "analysis.json")
+    assert analyzed.returncode == 0 and places[0] in (tmp_path / "analysis.json").read_text()
     again = command("merge", tmp_path / "out/ramerge.yaml", tmp_path / "again")
     assert again.returncode == 0, again.stderr
     assert weights(tmp_path / "again") == weights(tmp_path / "out")

@@ -171,7 +171,7 @@ def test_any_ranges_have_the_same_bytes(
                     assert not found[whole.size :].any()
 
 
-def test_neighbours_are_one_request_a_file() -> None:
+def test_neighbors_are_one_request_a_file() -> None:
     storage, extents = Served(), [(8, 100), (100, 101), (101, 400), (500, 600)]
     spans = [Span(each, 0, each[0].elements) for each in tensors_of(storage, extents)]
     with Files() as files:

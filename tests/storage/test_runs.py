@@ -65,7 +65,7 @@ def test_a_run_of_any_length_has_the_same_bytes(method: str, run_bytes: int, web
     assert weights(tmp_path / "there") == weights(tmp_path / "here") != {}
 
 
-def test_neighbouring_blocks_are_one_request(web: WebServer, tmp_path: Path) -> None:
+def test_neighboring_blocks_are_one_request(web: WebServer, tmp_path: Path) -> None:
     plans = {size: planned(web, "ram+", tmp_path / str(size), size) for size in (0, ALL)}
     asked = {}
     for size, plan in plans.items():

@@ -9,9 +9,9 @@ import pytest
 from ramerge.formats.open import open_checkpoint
 from ramerge.tensors.arena import Arena
 from ramerge.tensors.reader import Files, Reader
-from ramerge.tensors.scaled import requantisable, scratch_of, unit_of
+from ramerge.tensors.scaled import requantizable, scratch_of, unit_of
 from tests.checkpoints import write_checkpoint
-from tests.formats.quantised import SAMPLES, quantise_model, write_quantised
+from tests.formats.quantized import SAMPLES, quantize_model, write_quantized
 from tests.reference import Stored, encode
 
 
@@ -22,8 +22,8 @@ def test_blocks_are_read_in_the_memory_that_was_said(sample: str, tmp_path: Path
     if sample in ("fp8 tensors", "compressed tensors", "fbgemm rows"):
         shapes.pop()  # not written, or in another way
     tensors = {f"w{place}.weight": encode(rng.normal(0, 1, shape), "F32") for place, shape in enumerate(shapes)}
-    checkpoint = open_checkpoint(write_quantised(tmp_path / "m", sample, tensors))
-    wanted = quantise_model(sample, tensors)[1]
+    checkpoint = open_checkpoint(write_quantized(tmp_path / "m", sample, tensors))
+    wanted = quantize_model(sample, tensors)[1]
     assert checkpoint.tensors.keys() == wanted.keys()
     with Files() as files:
         for name, tensor in checkpoint.tensors.items():
@@ -58,10 +58,10 @@ def test_experts_of_llama_4_have_scales_of_columns(tmp_path: Path) -> None:
 def test_units_are_whole_rows_of_blocks(tmp_path: Path) -> None:
     shapes = {"flat": (50, 40), "even": (2, 32, 40), "ragged": (2, 50, 40), "small": (10, 40)}
     tensors = {f"{name}.weight": encode(np.ones(shape), "F32") for name, shape in shapes.items()}
-    checkpoint = open_checkpoint(write_quantised(tmp_path / "m", "fp8 blocks", tensors))
+    checkpoint = open_checkpoint(write_quantized(tmp_path / "m", "fp8 blocks", tensors))
     units = {}
     for name, tensor in checkpoint.tensors.items():
-        origin = requantisable(tensor)
+        origin = requantizable(tensor)
         assert origin is not None
         units[name.removesuffix(".weight")] = unit_of(origin)
         assert scratch_of(origin, tensor.elements) > 2 * tensor.elements

@@ -191,7 +191,7 @@ def _require_extras() -> None:
 
 
 def _refuse_quantized(checkpoint: Checkpoint) -> None:
-    declared = checkpoint.quantised.title if checkpoint.quantised else None
+    declared = checkpoint.quantized.title if checkpoint.quantized else None
     unknown = sorted({tensor.dtype for tensor in checkpoint.tensors.values()} - FLOATS - INTEGERS)
     if declared or unknown:
         what = declared or f"tensors of dtype {', '.join(unknown)}"

@@ -189,7 +189,7 @@ class SquareSums:
             self._peaks[id(parameter)] = total.amax()
 
     def non_finite(self) -> list[str]:
-        """Names of the parameters whose sum holds NaN or Inf; one synchronisation with the device if there are none."""
+        """Names of the parameters whose sum holds NaN or Inf; one synchronization with the device if there are none."""
         if bool(torch.isfinite(torch.stack(tuple(self._peaks.values()))).all()):
             return []
         return [name for name, key in self._names.items() if key in self._peaks and not math.isfinite(self._peaks[key])]

@@ -53,7 +53,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     files = identify([folder / INDEX])
     index = read_index(folder / INDEX)
     _check_lineage(folder, index, base)
-    if base.quantised is not None:
+    if base.quantized is not None:
         raise CheckpointError(
             f"{folder}: is a delta, and its base {base.directory} is quantized; give a model that is not"
         )

@@ -142,7 +142,7 @@ def write_delta(
 
 def _refuse(*models: Checkpoint) -> None:
     text = "is quantized; a delta can only be made of models that are not"
-    problems = [f"{one.directory}: {text}" for one in models if one.quantised]
+    problems = [f"{one.directory}: {text}" for one in models if one.quantized]
     problems += [
         f"{tensor.place}: tensor {quoted(tensor.name)} has dtype {tensor.dtype}, which deltas do not have"
         for one in models

@@ -4,7 +4,7 @@ Three things are compared, in blocks of tensors from the whole model:
 
 - Equal values. If an agent equals the base or another agent in the sample, all tensors are read to be sure.
 - The correlation of weights. It stays high between a model and its agents: an update that is as large as the weights
-  and independent of them still leaves 0.71. Between models with different initialisations it is 0.
+  and independent of them still leaves 0.71. Between models with different initializations it is 0.
 - Common values and directions. Agents of one base share changes from that base only by chance and by similar training.
   Relative to any other model, for example one of the agents, they all share the direction to their real base.
 """
@@ -62,20 +62,20 @@ def suspicions(plan: MergePlan) -> tuple[str, ...]:
 
 
 def _wrong_scales(plan: MergePlan) -> Iterator[str]:
-    """Warnings about quantised weights that are too large for weights, as they are where scales are inverted."""
-    quantised: dict[str, list[Tensor]] = {}
+    """Warnings about quantized weights that are too large for weights, as they are where scales are inverted."""
+    quantized: dict[str, list[Tensor]] = {}
     for tensor in plan.tensors:
         for source in tensor.sources:
             if source.tensor.encoding and not source.is_importance and source.tensor.elements:
-                quantised.setdefault(source.owner, []).append(source.tensor)
+                quantized.setdefault(source.owner, []).append(source.tensor)
     with Files() as files:
-        for owner, tensors in quantised.items():
+        for owner, tensors in quantized.items():
             chosen = Random(0).sample(tensors, min(_PLACES, len(tensors)))
             with np.errstate(all="ignore"):  # values that are not finite are refused when all are read
                 largest = sorted(_largest(tensor, Reader(files)) for tensor in chosen)
             if (middle := largest[len(largest) // 2]) > _TOO_LARGE:
                 name = "" if owner == "base" else owner
-                text = f"its quantised weights are as large as {middle:,.0f}; are its scales inverted?"
+                text = f"its quantized weights are as large as {middle:,.0f}; are its scales inverted?"
                 model = plan.agents[owner] if name else plan.base
                 where = f"{model.location}: {text} They must be what codes are multiplied by"
                 yield plan.recipe.document.where(key_of(name), where)

@@ -167,7 +167,7 @@ def files_of(
     yield from companions_of(
         plan.companions,
         plan.loads_as,
-        dequantised=plan.dequantised_to is not None,
+        dequantized=plan.dequantized_to is not None,
         vocabulary=plan.vocabulary,
         apart=plan.untied,
     )

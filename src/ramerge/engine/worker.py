@@ -21,7 +21,7 @@ from ramerge.methods.base import Counted, Counts, Statistic
 from ramerge.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
 from ramerge.tensors.arena import Arena
 from ramerge.tensors.reader import Files, Reader, Span
-from ramerge.tensors.scaled import Scaled, decode_parts, requantise
+from ramerge.tensors.scaled import Scaled, decode_parts, requantize
 
 _NOTHING = np.empty((0, 0), np.uint8)
 
@@ -30,7 +30,7 @@ class Sink(Protocol):
     """Where merged bytes go.
 
     Attributes:
-        in_order: whether bytes must come nearly in their order, so that workers take neighbouring blocks side by side.
+        in_order: whether bytes must come nearly in their order, so that workers take neighboring blocks side by side.
     """
 
     in_order: bool
@@ -206,16 +206,16 @@ class Worker:
         points: Sequence[int],
         sink: Sink,
     ) -> None:
-        if tensor.quantised is not None:
+        if tensor.quantized is not None:
             with self._arena.scratch():
-                self._write_quantised(tensor, tensor.quantised, block, piece, points, sink)
+                self._write_quantized(tensor, tensor.quantized, block, piece, points, sink)
             return
         width = itemsize(tensor.dtype)
         data = piece.out.view(np.uint8)[: piece.elements * width]
         for point in points:
             sink.write(point, block.tensor, 0, block.start * width, data)
 
-    def _write_quantised(
+    def _write_quantized(
         self,
         tensor: TensorPlan,
         stored: Scaled,
@@ -226,7 +226,7 @@ class Worker:
     ) -> None:
         values = piece.out.view(np.float32)[: piece.elements]
         old = self._reader.block(tensor.base).view(np.float32)[: piece.elements]
-        codes, scales = requantise(stored, self._reader, block.start, block.stop, values, old)
+        codes, scales = requantize(stored, self._reader, block.start, block.stop, values, old)
         first, _ = stored.grid.scales_of(block.start, block.stop)
         for point in points:
             sink.write(point, block.tensor, 0, block.start, codes)

@@ -14,13 +14,13 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def normalised(text: str) -> str:
+def normalized(text: str) -> str:
     """Lower case without ASCII punctuation, articles, and outer or double spaces. It may leave nothing."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def f1(answer: str, gold: str) -> float:
-    """Harmonic mean of precision and recall over the words of both, which are normalised already; 0 without any."""
+    """Harmonic mean of precision and recall over the words of both, which are normalized already; 0 without any."""
     answered, expected = answer.split(), gold.split()
     common = (Counter(answered) & Counter(expected)).total()
     return 2 * common / (len(answered) + len(expected)) if common else 0.0

@@ -103,9 +103,9 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     config = deepcopy(dict(base.config))
     if vocabulary is not None:
         set_vocabulary(config, vocabulary)
-    quantised = base.quantised
-    if quantised is not None and not same_names:
-        quantised = replace(quantised, shards={})
+    quantized = base.quantized
+    if quantized is not None and not same_names:
+        quantized = replace(quantized, shards={})
     return Contents(
         tensors=tuple(agent.tensors.values()),
         files={**base.files, **files},
@@ -115,7 +115,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
         notes=(f"{folder} is a LoRA adapter: {agent.told()}", *agent.notes),
         warnings=tuple(f"{path}: {text}" for text in (*agent.warnings, *_other_base(settings, base))),
         tokenizers=(*base.tokenizers, folder),
-        quantised=quantised,
+        quantized=quantized,
         vocabulary=vocabulary,
         untied=base.untied,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from ramerge.foundation.errors import CheckpointError
 from ramerge.storage.location import Location, Remote
-from ramerge.tensors.checkpoint import Checkpoint, Quantised
+from ramerge.tensors.checkpoint import Checkpoint, Quantized
 from ramerge.tensors.identity import Identity
 from ramerge.tensors.tensor import Tensor
 
@@ -61,7 +61,7 @@ class Contents:
         notes: what a user should know about how the folder is read.
         warnings: what is probably not what a user wants.
         tokenizers: folders whose tokenizer files replace those of `metadata_folder`, the later before the earlier.
-        quantised: how the model is stored that an adapter changes, if it is quantised.
+        quantized: how the model is stored that an adapter changes, if it is quantized.
         vocabulary: rows of the embeddings if there are not as many as `config.json` in `metadata_folder` says.
         untied: whether the output embeddings are a tensor of their own although `config.json` ties them.
         companions: the files next to the weights by name, where they are not those of `metadata_folder`.
@@ -77,7 +77,7 @@ class Contents:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     tokenizers: tuple[Location, ...] = ()
-    quantised: Quantised | None = None
+    quantized: Quantized | None = None
     vocabulary: int | None = None
     untied: bool = False
     companions: Mapping[str, Location] | None = None

@@ -30,7 +30,7 @@ def open_checkpoint(
     *,
     base: Checkpoint | None = None,
     allow_outside_links: bool = False,
-    ignore_quantisation: bool = False,
+    ignore_quantization: bool = False,
 ) -> Checkpoint:
     """Read the headers of a model's files. Reads no weights.
 
@@ -38,11 +38,11 @@ def open_checkpoint(
         directory: the folder, in any format of `formats.registry`.
         base: the model that an adapter or a delta changes.
         allow_outside_links: whether files may be links that lead out of the folder.
-        ignore_quantisation: whether `config.json` may declare a quantisation that the tensors do not have, or that is
+        ignore_quantization: whether `config.json` may declare a quantization that the tensors do not have, or that is
             not known.
 
     Raises:
-        CheckpointError: there is no such folder, it holds no weights, they are quantised in a way that is not known, or
+        CheckpointError: there is no such folder, it holds no weights, they are quantized in a way that is not known, or
             a file is wrong; all problems are listed.
     """
     if not directory.is_dir():
@@ -61,19 +61,19 @@ def open_checkpoint(
         raise CheckpointError(_no_weights(directory))
     if len(contents.tensors) > _MOST_TENSORS:
         raise CheckpointError(f"{directory}: holds more than {_MOST_TENSORS:,} tensors, more than any model has")
-    contents, quantised = decode(directory, contents, ignore=ignore_quantisation)
+    contents, quantized = decode(directory, contents, ignore=ignore_quantization)
     tensors = {tensor.name: tensor for tensor in contents.tensors}
     return Checkpoint(
         directory,
         format.name,
-        f"{format.title}, {quantised.title}" if quantised is not None else format.title,
+        f"{format.title}, {quantized.title}" if quantized is not None else format.title,
         tensors,
         contents.shards,
         contents.config,
         contents.metadata_folder,
         contents.files,
         contents.notes,
-        quantised or contents.quantised,
+        quantized or contents.quantized,
         contents.warnings,
         contents.tokenizers,
         contents.vocabulary,
@@ -91,7 +91,7 @@ def open_stacked(
     base: Checkpoint | None = None,
     only_deltas: bool = False,
     allow_outside_links: bool = False,
-    ignore_quantisation: bool = False,
+    ignore_quantization: bool = False,
 ) -> Checkpoint:
     """Open a model with what is added to it: each folder over what is below it, the first one over `base`.
 
@@ -99,13 +99,13 @@ def open_stacked(
         folders: a model, adapters and deltas; the first may be any of these if there is a base, the others no model.
         base: the model that the first folder changes, if it does not hold a model itself.
         only_deltas: whether anything else than deltas is refused.
-        allow_outside_links, ignore_quantisation: as for `open_checkpoint`.
+        allow_outside_links, ignore_quantization: as for `open_checkpoint`.
 
     Raises:
         CheckpointError: a folder cannot be opened, is no delta where only these are asked for, or is a model itself
             where something is added to one.
     """
-    options = {"allow_outside_links": allow_outside_links, "ignore_quantisation": ignore_quantisation}
+    options = {"allow_outside_links": allow_outside_links, "ignore_quantization": ignore_quantization}
     opened = base
     # the base is not opened again, so that what is not changed is known to be the base's
     again = base is not None and len(folders) > 1 and folders[0].resolve() == base.directory.resolve()
@@ -135,7 +135,7 @@ def _check_link(directory: Location, found: Location, *, allowed: bool) -> None:
 def _not_a_directory(directory: Location) -> str:
     if directory.suffix == ".gguf":
         return (
-            f"{directory}: GGUF files are quantised and cannot be merged; "
+            f"{directory}: GGUF files are quantized and cannot be merged; "
             "merge the original safetensors checkpoints and convert the result"
         )
     if directory.is_file():
@@ -151,7 +151,7 @@ def _not_a_directory(directory: Location) -> str:
 def _no_weights(directory: Location) -> str:
     if list(directory.glob("*.gguf")):
         return (
-            f"{directory}: holds GGUF files only, which are quantised and cannot be merged; "
+            f"{directory}: holds GGUF files only, which are quantized and cannot be merged; "
             "merge the original safetensors checkpoints and convert the result"
         )
     if steps := sorted((path for pattern in _STEPS for path in directory.glob(pattern)), key=_age):

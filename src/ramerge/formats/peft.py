@@ -19,9 +19,9 @@ from ramerge.storage.location import Location
 
 CONFIG = "adapter_config.json"
 
-# Initialisations after which the base is as it was, and the update is B A alone.
+# Initializations after which the base is as it was, and the update is B A alone.
 _PLAIN = ("gaussian", "eva", "orthogonal", "mica", "true", "false")
-# Initialisations that take something out of the base, or quantise it. PEFT can convert the first four when it saves.
+# Initializations that take something out of the base, or quantize it. PEFT can convert the first four when it saves.
 _CONVERTIBLE = ("pissa", "corda", "olora", "lora_ga")
 _CHANGE_BASE = (*_CONVERTIBLE, "loftq")
 # Options with which the update is not B A, or depends on the input.

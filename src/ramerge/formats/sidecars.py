@@ -140,7 +140,7 @@ def companions_of(
     files: Mapping[str, Location],
     dtype: str | None,
     *,
-    dequantised: bool = False,
+    dequantized: bool = False,
     vocabulary: int | None = None,
     apart: bool = False,
 ) -> Iterator[tuple[str, Location | str]]:
@@ -151,21 +151,21 @@ def companions_of(
     Args:
         files: relative name to source.
         dtype: safetensors' name of the dtype to state; None to keep what the base states.
-        dequantised: whether the output has no quantisation although the configuration declares one.
+        dequantized: whether the output has no quantization although the configuration declares one.
         vocabulary: the number of tokens to state; None if the output keeps the base's.
         apart: whether input and output embeddings are two tensors although the configuration may tie them.
     """
     for name, source in files.items():
-        changed = name == "config.json" and _changed(read_json(source), dtype, dequantised, vocabulary, apart)
+        changed = name == "config.json" and _changed(read_json(source), dtype, dequantized, vocabulary, apart)
         yield name, changed or source
 
 
 def _changed(
-    config: dict[str, Any], dtype: str | None, dequantised: bool, vocabulary: int | None, apart: bool
+    config: dict[str, Any], dtype: str | None, dequantized: bool, vocabulary: int | None, apart: bool
 ) -> str | None:
     """A configuration that states what the output has; None if it does so already."""
     before = deepcopy(config)
-    if dequantised:
+    if dequantized:
         config = without_declaration(config)
     if dtype is not None and not _set_dtype(config, full_name(dtype)):
         config["torch_dtype"] = full_name(dtype)

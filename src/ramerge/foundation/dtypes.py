@@ -36,7 +36,7 @@ INTEGERS = {"BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64"}
 
 # names in recipes and in config.json
 FULL_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
-# codes of quantised weights, for messages
+# codes of quantized weights, for messages
 _CODES = {"F8_E4M3": "float8_e4m3", "F8_E5M2": "float8_e5m2", "E2M1": "float4_e2m1"}
 FROM_FULL_NAME = {name: dtype for dtype, name in FULL_NAMES.items()}
 # Short names of dtypes, as in the flags of training and serving tools.

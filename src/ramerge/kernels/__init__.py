@@ -2,7 +2,7 @@
 
 formats, convert, intrinsics     how numbers lie in words
 piece                            one block of all inputs, as methods see it
-dequantise, quantise             codes and scales of quantized weights
+dequantize, quantize             codes and scales of quantized weights
 ram, elementwise, wudi           the loops of methods; `threefry`: random draws
 spectral, curvature, work        singular vectors, polar factors, and WUDI's objective by its spectrum
 lowrank                          products of thin matrices, and norms: LoRA and DoRA

@@ -91,7 +91,7 @@ def build_local(out: Path, *, overwrite: bool, policy: ResumePolicy | None = Non
 
     Raises:
         PlanError: `out` exists and `overwrite` is off, or may not be replaced.
-        OutputError: another process writes it, or the folder cannot be made, synchronised or moved.
+        OutputError: another process writes it, or the folder cannot be made, synchronized or moved.
 
     The message says what is at `out` afterwards.
     """

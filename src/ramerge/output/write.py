@@ -148,8 +148,8 @@ class Written:
 class Writer(Written):
     """Output files of their final size. A separate thread pushes written data to the disk all the time.
 
-    Without it, the kernel begins late, and the synchronisation at the end takes long. Pickled, it is the same files
-    without this thread: another process synchronises what it writes.
+    Without it, the kernel begins late, and the synchronization at the end takes long. Pickled, it is the same files
+    without this thread: another process synchronizes what it writes.
     """
 
     def __init__(

@@ -195,7 +195,7 @@ def _contents(
         bytes_read=bytes_read,
         bytes_in_full=bytes_read + spared,
         bytes_written=sum(shard.file_bytes for shard in shards) * len(points),
-        dequantised_to=base.quantised.dtype if base.quantised is not None and recipe.dtype != LIKE_BASE else None,
+        dequantized_to=base.quantized.dtype if base.quantized is not None and recipe.dtype != LIKE_BASE else None,
         stated=stated_dtype(base.config),
     )
 

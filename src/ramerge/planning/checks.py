@@ -194,7 +194,7 @@ def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findi
         )
         return
     findings.notes.append(
-        f"rounding: stochastic, seed {recipe.seed}: a coin decides to which of its two neighbours in the output's "
+        f"rounding: stochastic, seed {recipe.seed}: a coin decides to which of its two neighbors in the output's "
         "dtype a result is rounded, so that updates are kept on average; what the merge does not change stays as it is"
     )
 
@@ -253,8 +253,8 @@ def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findin
 
 
 def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> None:
-    """Refuse to quantise like the base where no rule says how. Note what is kept."""
-    if recipe.dtype != LIKE_BASE or base.quantised is None:
+    """Refuse to quantize like the base where no rule says how. Note what is kept."""
+    if recipe.dtype != LIKE_BASE or base.quantized is None:
         return
     if recipe.seed is not None:
         text = (
@@ -267,19 +267,19 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
     if changed := [repr(tensor.name) for tensor in others if not tensor.encoding]:
         text = (
             f"like base: an adapter changes {listed(changed)}, and codes and scales are those of the model without it; "
-            f"write {full_name(base.quantised.dtype)}, and quantise the result with the base's own tool"
+            f"write {full_name(base.quantized.dtype)}, and quantize the result with the base's own tool"
         )
         findings.problems.append(findings.document.where(("dtype",), text))
     elif others:
         names = listed([repr(tensor.name) for tensor in others])
         text = (
-            f"like base: cannot quantise {names} to {full_name(others[0].encoding)}: only float8 has a rule for scales "
-            "that all tools share; write bfloat16, and quantise the result with the base's own tool"
+            f"like base: cannot quantize {names} to {full_name(others[0].encoding)}: only float8 has a rule for scales "
+            "that all tools share; write bfloat16, and quantize the result with the base's own tool"
         )
         findings.problems.append(findings.document.where(("dtype",), text))
     else:
         findings.notes.append(
-            "the output is quantised like the base: blocks that the merge does not change keep the base's codes and "
+            "the output is quantized like the base: blocks that the merge does not change keep the base's codes and "
             "scales, and other blocks get scales of their own (largest magnitude / largest code)"
         )
 
@@ -345,8 +345,8 @@ def check_delta(points: Sequence[Point], inputs: OpenedInputs, findings: Finding
         findings.problem("--as-delta: only a merge into a folder can be written as a delta, not a sweep or on_tensor")
     if recipe.base is None:
         findings.problem("--as-delta: the recipe has no base; name the model that the delta shall be for as base")
-    elif base is not None and base.quantised is not None:
-        findings.problem(f"--as-delta: {base.directory} is quantised; deltas are for models that are not")
+    elif base is not None and base.quantized is not None:
+        findings.problem(f"--as-delta: {base.directory} is quantized; deltas are for models that are not")
     elif base is not None and base.untied:
         findings.problem(
             f"--as-delta: agents changed the embeddings that {base.directory} ties apart from each other, and a delta "

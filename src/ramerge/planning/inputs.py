@@ -1,4 +1,4 @@
-"""Finds and opens the models that a recipe names, and refuses dtypes and quantised weights that cannot be merged."""
+"""Finds and opens the models that a recipe names, and refuses dtypes and quantized weights that cannot be merged."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _stacked(model: FoundModel, base: Checkpoint | None, recipe: Recipe, *, only
         base=base,
         only_deltas=only_deltas,
         allow_outside_links=recipe.allow.outside_links,
-        ignore_quantisation="quantization_config" in recipe.allow.config,
+        ignore_quantization="quantization_config" in recipe.allow.config,
     )
 
 

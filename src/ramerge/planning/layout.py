@@ -16,7 +16,7 @@ from ramerge.recipe.model import LIKE_BASE, Rule
 from ramerge.recipe.points import Point
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.origins import rows_of
-from ramerge.tensors.scaled import Scaled, requantisable
+from ramerge.tensors.scaled import Scaled, requantizable
 from ramerge.tensors.tensor import Tensor
 
 Entry = tuple[str, str, Sequence[int], int]
@@ -66,9 +66,9 @@ def plan_tensors(
     """
     chunks = _chunks(points, observed)
     recipe = points[0].recipe
-    stored = base.quantised if recipe.dtype == LIKE_BASE and not unlike_base(base) else None
+    stored = base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base) else None
     outputs = [
-        _quantised(tensor, matched) if stored is not None else _output(tensor, recipe.dtype, matched)
+        _quantized(tensor, matched) if stored is not None else _output(tensor, recipe.dtype, matched)
         for tensor in base.tensors.values()
     ]
     if stored is not None:
@@ -127,7 +127,7 @@ def _plans(
             rule=number,
             unit=_unit(piece, points, number) if action == "merge" else 1,
             chunk=chunks[number] if action == "merge" else 1,
-            quantised=output.quantised,
+            quantized=output.quantized,
             seed=recipe.seed if action == "merge" else None,
             together=_together(piece, points, number) if action == "merge" and recipe.allow.non_finite else (),
         )
@@ -140,25 +140,25 @@ class _Output:
     Attributes:
         tensor: the base's.
         entries: what its files hold for it.
-        quantised: the codes and scales that it becomes.
+        quantized: the codes and scales that it becomes.
         is_extra: whether only the base's encoding needs it.
     """
 
     tensor: Tensor
     entries: tuple[Entry, ...]
-    quantised: Scaled | None = None
+    quantized: Scaled | None = None
     is_extra: bool = False
 
     @property
     def dtype(self) -> str:
-        """The result's dtype before it is quantised."""
-        return "F32" if self.quantised is not None else self.entries[0][1]
+        """The result's dtype before it is quantized."""
+        return "F32" if self.quantized is not None else self.entries[0][1]
 
 
 def unlike_base(base: Checkpoint) -> list[Tensor]:
-    """Tensors of a quantised base that results cannot be quantised like."""
-    names = base.quantised.names if base.quantised is not None else frozenset[str]()
-    return [tensor for name, tensor in base.tensors.items() if name in names and requantisable(tensor) is None]
+    """Tensors of a quantized base that results cannot be quantized like."""
+    names = base.quantized.names if base.quantized is not None else frozenset[str]()
+    return [tensor for name, tensor in base.tensors.items() if name in names and requantizable(tensor) is None]
 
 
 def _output(tensor: Tensor, wanted: str | None, matched: Matched) -> _Output:
@@ -166,11 +166,11 @@ def _output(tensor: Tensor, wanted: str | None, matched: Matched) -> _Output:
     return _Output(tensor, (_entry(whole, _dtype(wanted, tensor, matched)),))
 
 
-def _quantised(tensor: Tensor, matched: Matched) -> _Output:
-    quantised = requantisable(tensor) if tensor.name not in matched.rows else None
-    if quantised is None:
+def _quantized(tensor: Tensor, matched: Matched) -> _Output:
+    quantized = requantizable(tensor) if tensor.name not in matched.rows else None
+    if quantized is None:
         return _output(tensor, None, matched)
-    return _Output(tensor, tuple(_entry(part, part.dtype) for part in (quantised.codes, quantised.scales)), quantised)
+    return _Output(tensor, tuple(_entry(part, part.dtype) for part in (quantized.codes, quantized.scales)), quantized)
 
 
 def _dtype(wanted: str | None, tensor: Tensor, matched: Matched) -> str:

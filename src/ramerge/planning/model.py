@@ -84,12 +84,12 @@ class TensorPlan:
         sources: what is read, in the order that the action needs. If an agent does not change a tensor, its source is
             the base's tensor itself.
         action: `merge` by the method; `copy` the only source; or `compare`: all sources must hold the same bytes.
-        dtype: safetensors dtype of the result; F32 if it is quantised before it is written.
+        dtype: safetensors dtype of the result; F32 if it is quantized before it is written.
         parts: what is written: the tensor itself, or its codes and its scales.
         rule: the rule of the recipe that catches it, counted from 1; 0 if no rule does.
         unit: how many elements that follow one another the method needs in one block.
         chunk: blocks begin at multiples of so many elements too, for statistics that add floats.
-        quantised: the base's codes and scales if the result is stored like them.
+        quantized: the base's codes and scales if the result is stored like them.
         seed: of the random draws that round the method's result; None to round to nearest.
         together: the methods that compute its elements from one another, if NaN and Inf are allowed in other tensors:
             here they are not.
@@ -103,7 +103,7 @@ class TensorPlan:
     rule: int = 0
     unit: int = 1
     chunk: int = 1
-    quantised: Scaled | None = None
+    quantized: Scaled | None = None
     seed: int | None = None
     together: tuple[str, ...] = ()
 
@@ -143,7 +143,7 @@ class TensorPlan:
     def rounds_updates(self) -> bool:
         """Whether the last rounding of the method's result can lose anything."""
         arithmetic = "F64" if any(source.tensor.dtype == "F64" for source in self.sources) else "F32"
-        return self.merged and (self.quantised is not None or itemsize(self.dtype) < itemsize(arithmetic))
+        return self.merged and (self.quantized is not None or itemsize(self.dtype) < itemsize(arithmetic))
 
     @cached_property
     def bytes_read(self) -> int:
@@ -161,13 +161,13 @@ class TensorPlan:
     @property
     def _read(self) -> list[Tensor]:
         """The tensors that are read. To keep what the base stores, its numbers are needed too."""
-        own = [self.base] if self.quantised is not None else []
+        own = [self.base] if self.quantized is not None else []
         return [*own, *[source.tensor for source in self.sources]]
 
     def block(self, size: int) -> int:
         """The number of elements of its blocks, given the size of blocks in general."""
         # blocks begin at even elements, because two elements of a 16-bit format share a word
-        unit = math.lcm(2, self.unit, self.chunk, scaled.unit_of(self.quantised) if self.quantised is not None else 1)
+        unit = math.lcm(2, self.unit, self.chunk, scaled.unit_of(self.quantized) if self.quantized is not None else 1)
         return max(size // unit, 1) * unit
 
     @property
@@ -181,10 +181,10 @@ class TensorPlan:
         elements = min(self.block(block), self.base.elements)
         arrays = room(1) * (len(self.sources) + 2) + 8 * (len(self.sources) + 1)
         scratch = max((tensor.scratch(elements) for tensor in self._read), default=0)
-        quantised = 0
-        if self.quantised is not None:
-            quantised = room(4 * elements) + scaled.scratch_of(self.quantised, elements)
-        return elements * self.buffer_bytes_per_element + arrays + max(scratch, quantised)
+        quantized = 0
+        if self.quantized is not None:
+            quantized = room(4 * elements) + scaled.scratch_of(self.quantized, elements)
+        return elements * self.buffer_bytes_per_element + arrays + max(scratch, quantized)
 
     def part(self, scope: str) -> str:
         """The part of the model with which the tensor is counted. Each rule's tensors are counted separately."""
@@ -327,8 +327,8 @@ class PlannedContents:
         bytes_in_full: what `bytes_read` were if all agents were whole checkpoints; the same if none is a delta.
         bytes_written: bytes of the output's safetensors files, of all points.
         below: the model on which the output is a delta; None if the output is a checkpoint.
-        dequantised_to: dtype of a quantised base's tensors in the output; None if the base is not quantised, or if the
-            output is quantised like it.
+        dequantized_to: dtype of a quantized base's tensors in the output; None if the base is not quantized, or if the
+            output is quantized like it.
         stated: the dtype that the base's `config.json` states.
     """
 
@@ -347,7 +347,7 @@ class PlannedContents:
     bytes_in_full: int = 0
     bytes_written: int = 0
     below: Checkpoint | None = field(default=None, repr=False)
-    dequantised_to: str | None = None
+    dequantized_to: str | None = None
     stated: str | None = None
 
 
@@ -431,7 +431,7 @@ class MergePlan(PlannedContents):
 
     @property
     def tensors_count(self) -> int:
-        """Tensors of the output; one that is quantised counts once."""
+        """Tensors of the output; one that is quantized counts once."""
         return len({tensor.parts[0].name for tensor in self.tensors})
 
     @property
@@ -456,12 +456,12 @@ class MergePlan(PlannedContents):
         for tensor in self.tensors:
             if tensor.base.is_float:
                 floats[tensor.dtype] += tensor.base.elements
-        if not floats or any(tensor.quantised is not None for tensor in self.tensors):
+        if not floats or any(tensor.quantized is not None for tensor in self.tensors):
             return None
-        stated = self.dequantised_to or self.stated or floats.most_common(1)[0][0]
+        stated = self.dequantized_to or self.stated or floats.most_common(1)[0][0]
         wider = [tensor for tensor in self.tensors if tensor.base.is_float and widest({tensor.dtype, stated}) != stated]
         if self.recipe.dtype in (None, LIKE_BASE) and stated in floats and all(map(self._is_published, wider)):
-            return stated if stated != self.stated or self.dequantised_to else None
+            return stated if stated != self.stated or self.dequantized_to else None
         return widest(floats)
 
     def _is_published(self, tensor: TensorPlan) -> bool:

@@ -21,7 +21,7 @@ from ramerge.tensors.reader import AHEAD_BYTES
 _BASELINE_BYTES = 230_000_000
 _BYTES_PER_AGENT = 6_000_000
 _BYTES_PER_TENSOR = 700
-# The compilation of kernels that decode quantised weights, and write them.
+# The compilation of kernels that decode quantized weights, and write them.
 _BYTES_OF_CODES = 50_000_000
 
 # Parts of a file that is sent, and the library that sends it.
@@ -116,7 +116,7 @@ def cut(
     tensors = contents.tensors
     fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * models + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
     fixed += _kept(tensors, observed, agents)
-    fixed += _BYTES_OF_CODES if any(checkpoint.quantised for checkpoint in inputs.opened) else 0
+    fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
     fixed += _collected(points, tensors) if in_memory else 0
     fixed += _BYTES_OF_SENDING if sends else 0
     # of each worker one set of counts that it fills, and one that waits to be added up

@@ -254,10 +254,10 @@ class Recipe(_Strict):
         parameters: the method's parameters; others have the preset's or the default value.
         preset: a named set of parameters, such as `paper`.
         dtype: dtype of every floating-point tensor of the output, or `widest`: for each tensor the narrowest that holds
-            all values of base and agents; or `like base`: quantised as the base is. By default each tensor keeps the
-            base's dtype, and tensors that the base has quantised get the dtype that its `config.json` states.
+            all values of base and agents; or `like base`: quantized as the base is. By default each tensor keeps the
+            base's dtype, and tensors that the base has quantized get the dtype that its `config.json` states.
         rounding: how results of the method are rounded to the output's dtype: `nearest`, or `stochastic`: to one of the
-            two neighbours, so that results are right on average. What is copied is rounded to nearest.
+            two neighbors, so that results are right on average. What is copied is rounded to nearest.
         rounding_seed: decides the random draws of `rounding: stochastic`; any whole number. The same seed gives
             the same bytes.
         companions: the agent whose tokenizer, chat template and generation config the output gets.

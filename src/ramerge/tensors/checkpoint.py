@@ -12,13 +12,13 @@ from ramerge.tensors.tensor import Tensor
 
 
 @dataclass(frozen=True)
-class Quantised:
+class Quantized:
     """How a checkpoint whose weights are decoded is stored.
 
     Attributes:
         title: the encoding, human-readable.
         names: of the decoded tensors.
-        dtype: dtype of the decoded tensors in an output that states none: that of the model before it was quantised.
+        dtype: dtype of the decoded tensors in an output that states none: that of the model before it was quantized.
         extras: what belongs to the stored checkpoint and not to the model: scales of activations, by name.
         shards: safetensors files in order, each with the names of the stored tensors.
     """
@@ -37,7 +37,7 @@ class Checkpoint:
     Attributes:
         directory: the folder that was named.
         format: the name of its format.
-        title: its format, human-readable, with the quantisation of its weights.
+        title: its format, human-readable, with the quantization of its weights.
         tensors: name to tensor, in the order in which an output shall have them.
         shards: safetensors files in order, each with the names of its tensors in the order of their bytes; empty if the
             format has no such files.
@@ -45,8 +45,8 @@ class Checkpoint:
         metadata_folder: the folder with `config.json`, tokenizer and other files that belong to the model.
         files: the identity of every file before it was read.
         notes: what a user should know about how the folder is read.
-        quantised: how the weights are stored if they, or those that an adapter changes, are quantised; `tensors`,
-            `shards` and `config` are then those of the model without quantisation.
+        quantized: how the weights are stored if they, or those that an adapter changes, are quantized; `tensors`,
+            `shards` and `config` are then those of the model without quantization.
         warnings: what is probably not what a user wants.
         tokenizers: folders whose tokenizer files replace those of `metadata_folder`, the later before the earlier.
         vocabulary: rows of the embeddings if there are not as many as `config.json` in `metadata_folder` says.
@@ -67,7 +67,7 @@ class Checkpoint:
     metadata_folder: Location
     files: Mapping[Location, Identity]
     notes: tuple[str, ...] = ()
-    quantised: Quantised | None = None
+    quantized: Quantized | None = None
     warnings: tuple[str, ...] = ()
     tokenizers: tuple[Location, ...] = ()
     vocabulary: int | None = None

@@ -57,10 +57,10 @@ def untied(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     head = head_of(checkpoint, embedding)
     tensors = {**checkpoint.tensors, head: replace(embedding, name=head)}
-    quantised = checkpoint.quantised and replace(checkpoint.quantised, shards={})
+    quantized = checkpoint.quantized and replace(checkpoint.quantized, shards={})
     config = dict(checkpoint.config)
     untie(config)
-    return replace(checkpoint, tensors=tensors, shards={}, quantised=quantised, config=config, untied=True)
+    return replace(checkpoint, tensors=tensors, shards={}, quantized=quantized, config=config, untied=True)
 
 
 def untie(config: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.foundation.dtypes import itemsize
-from ramerge.kernels import dequantise, quantise
-from ramerge.kernels.dequantise import Grid
+from ramerge.kernels import dequantize, quantize
+from ramerge.kernels.dequantize import Grid
 from ramerge.tensors.arena import room
 from ramerge.tensors.reader import Reader
 from ramerge.tensors.tensor import Origin, Stored, Tensor
@@ -20,16 +20,16 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Scaled(Origin):
-    """float32 numbers: code times scale, as `kernels.dequantise` computes them.
+    """float32 numbers: code times scale, as `kernels.dequantize` computes them.
 
     Attributes:
         codes: the tensor of codes, in the same row-major order.
-        format: format of the codes, a key of `kernels.dequantise.CODES`.
+        format: format of the codes, a key of `kernels.dequantize.CODES`.
         scales: the tensor of scales, a grid for each matrix.
-        scale_format: format of the scales, a key of `kernels.dequantise.SCALES`.
+        scale_format: format of the scales, a key of `kernels.dequantize.SCALES`.
         grid: where scales belong.
         divisor: a tensor of one float32 number; every scale is divided by it first.
-        dtype: in which the model had the tensor before it was quantised.
+        dtype: in which the model had the tensor before it was quantized.
         powers: whether scales are powers of two, whatever their format.
     """
 
@@ -70,7 +70,7 @@ class Scaled(Origin):
 
     def _code_bytes(self, elements: int) -> int:
         """The most bytes of codes that so many elements touch."""
-        per = dequantise.CODES[self.format].per_byte
+        per = dequantize.CODES[self.format].per_byte
         return elements // per + (per > 1)
 
     def _most_scales(self, elements: int) -> int:
@@ -92,13 +92,13 @@ class Scaled(Origin):
             one = reader.arena.take(4)
             reader.read(self.divisor, 0, 1, one)
             divisor = float(one.view(np.float32)[0])
-        dequantise.dequantise(
+        dequantize.dequantize(
             self.format, codes, self.scale_format, scales, self.grid, start, out.view(np.float32), divisor
         )
 
     def read_parts(self, reader: Reader, start: int, stop: int) -> tuple[Bytes, Bytes]:
         """The bytes of the codes and of the scales of elements `start:stop`, in memory of the reader's arena."""
-        per = dequantise.CODES[self.format].per_byte
+        per = dequantize.CODES[self.format].per_byte
         first, last = start // per, -(-stop // per)
         codes = reader.arena.take(last - first)
         reader.read(self.codes, first, last, codes)
@@ -108,16 +108,16 @@ class Scaled(Origin):
         return codes, scales
 
 
-def requantisable(tensor: Tensor) -> Scaled | None:
+def requantizable(tensor: Tensor) -> Scaled | None:
     """The codes and scales of a tensor if results can be stored in the same way; None if they cannot."""
     origin = tensor.origin
     if not isinstance(origin, Scaled) or origin.divisor is not None:
         return None
-    return origin if origin.format in quantise.CODES and origin.scale_format in quantise.STORES else None
+    return origin if origin.format in quantize.CODES and origin.scale_format in quantize.STORES else None
 
 
 def unit_of(origin: Scaled) -> int:
-    """The least number of elements that can be quantised by themselves, if they begin at a multiple of it."""
+    """The least number of elements that can be quantized by themselves, if they begin at a multiple of it."""
     grid = origin.grid
     rows = grid.block_rows
     if rows >= grid.rows or (grid.rows % rows and origin.codes.elements > grid.rows * grid.columns):
@@ -126,18 +126,18 @@ def unit_of(origin: Scaled) -> int:
 
 
 def scratch_of(origin: Scaled, elements: int) -> int:
-    """The most bytes of temporary memory that `requantise` takes for so many elements."""
+    """The most bytes of temporary memory that `requantize` takes for so many elements."""
     tensor = Tensor("", "F32", (elements,), origin)
     return 2 * origin.scratch(tensor, elements)
 
 
-def requantise(
+def requantize(
     origin: Scaled, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
 ) -> tuple[Bytes, Bytes]:
-    """Quantise elements `start:stop` of a tensor as it is stored. Blocks that did not change keep what is stored.
+    """Quantize elements `start:stop` of a tensor as it is stored. Blocks that did not change keep what is stored.
 
     Args:
-        origin: from `requantisable`.
+        origin: from `requantizable`.
         reader: reads what is stored, and has the memory for the result.
         start: a multiple of `unit_of`.
         stop: another one, or the end of the tensor.
@@ -152,7 +152,7 @@ def requantise(
     """
     old_codes, old_scales = origin.read_parts(reader, start, stop)
     codes, scales = reader.arena.take(old_codes.size), reader.arena.take(old_scales.size)
-    quantise.quantise(
+    quantize.quantize(
         origin.format,
         origin.scale_format,
         values,
@@ -170,4 +170,4 @@ def requantise(
 
 def decode_parts(origin: Scaled, start: int, codes: Bytes, scales: Bytes, out: NDArray[np.float32]) -> None:
     """The numbers that bytes of codes and scales say, from element `start` on; `out` is float32, 1-D."""
-    dequantise.dequantise(origin.format, codes, origin.scale_format, scales, origin.grid, start, out)
+    dequantize.dequantize(origin.format, codes, origin.scale_format, scales, origin.grid, start, out)

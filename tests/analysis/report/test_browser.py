@@ -273,12 +273,12 @@ def test_names_reach_the_page_in_the_recipes_order(open_page: Open) -> None:
 
 
 def _contrast(one: str, other: str) -> float:
-    """Of two colours `rgb(r, g, b)`, as WCAG has it."""
+    """Of two colors `rgb(r, g, b)`, as WCAG has it."""
     lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
 
-def _luminance(colour: str) -> float:
-    channels = [int(part) / 255 for part in colour.partition("(")[2].rstrip(")").split(",")[:3]]
+def _luminance(color: str) -> float:
+    channels = [int(part) / 255 for part in color.partition("(")[2].rstrip(")").split(",")[:3]]
     linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

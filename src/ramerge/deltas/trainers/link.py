@@ -174,7 +174,7 @@ class _PassOfWhole(LinkPass):
 def misfits(folder: Path, base: Checkpoint, changed: Mapping[str, tuple[str, tuple[int, ...]] | None]) -> list[str]:
     """What is wrong with tensors that a delta changes."""
     problems = []
-    if base.quantised is not None:
+    if base.quantized is not None:
         problems.append(
             f"{folder}: changes the stored bytes of a quantized model ({base.title}), which is not read; apply it with "
             "the trainer's own tools"

@@ -11,7 +11,7 @@ Where this differs from the original:
 - `em` is an exact match; the original counts an answer that contains a gold answer. `match=contains` does too.
 - Answers are looked for in what the model wrote. The original looks in the whole text, where its prompt and its remark
   on invalid turns hold such tags too: a model that never answers has answered "Beijing" or "and".
-- A gold answer that normalisation leaves empty ("A+", "---") is compared as it stands, not as an empty text.
+- A gold answer that normalization leaves empty ("A+", "---") is compared as it stands, not as an empty text.
 - Documents are cut at `max_information` characters, the original's text between its tags at 2048 tokens. It also drops
   the start of prompts over 4096 tokens; here, a conversation that the server finds too long is a failed request.
 - `continuation=turn` gives documents in a user's turn, since a chat cannot go on with an unfinished text. With
@@ -186,19 +186,19 @@ class SearchBenchmark(Benchmark[SearchSettings]):
         return Verdict({"em": (match, 1.0), "f1": (overlap, 1.0)}, answer, None, details)
 
 
-def normalised(text: str) -> str:
+def normalized(text: str) -> str:
     """As in ZeroSearch's `qa_em.py`; a text that would be left empty stays as it is, in lower case."""
-    return short_answers.normalised(text) or text.strip().lower()
+    return short_answers.normalized(text) or text.strip().lower()
 
 
 def matches(answer: str, gold: str, *, contains: bool = False) -> bool:
-    """Whether the answer is the gold one, or contains it, both normalised."""
-    return normalised(gold) in normalised(answer) if contains else normalised(gold) == normalised(answer)
+    """Whether the answer is the gold one, or contains it, both normalized."""
+    return normalized(gold) in normalized(answer) if contains else normalized(gold) == normalized(answer)
 
 
 def f1(answer: str, gold: str) -> float:
-    """Harmonic mean of precision and recall over the words of both, normalised."""
-    return short_answers.f1(normalised(answer), normalised(gold))
+    """Harmonic mean of precision and recall over the words of both, normalized."""
+    return short_answers.f1(normalized(answer), normalized(gold))
 
 
 def _asked(question: str) -> str:

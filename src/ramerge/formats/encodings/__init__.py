@@ -1,4 +1,4 @@
-"""Encodings: how quantised weights are stored as codes and scales. One encoding a file; a checkpoint has at most one.
+"""Encodings: how quantized weights are stored as codes and scales. One encoding a file; a checkpoint has at most one.
 
 table                     all encodings, and what is refused
 encoding                  what an encoding is, and what its files share

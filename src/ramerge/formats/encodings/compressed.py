@@ -3,7 +3,7 @@
 `float-quantized`, `naive-quantized`, `mxfp8-quantized`: float8 `weight`, and `weight_scale` for a tensor, a channel, a
 group or a block. `nvfp4-pack-quantized`: pairs of e2m1 codes in `weight_packed`, low nibble first, e4m3 scales for 16
 codes, and a `weight_global_scale` by which the scales are divided. `mxfp4-pack-quantized`: the same with exponents for
-32 codes. Which modules are quantised shows from their tensors. The configuration says only how large groups are.
+32 codes. Which modules are quantized shows from their tensors. The configuration says only how large groups are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from ramerge.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row, whole
 from ramerge.foundation.text import quoted
-from ramerge.kernels.dequantise import Grid
+from ramerge.kernels.dequantize import Grid
 from ramerge.tensors.tensor import Tensor
 
 _FORMATS = (
@@ -85,7 +85,7 @@ def _size(value: Any) -> int:
 
 
 def _schemes(config: Config) -> Iterator[Mapping[str, Any]]:
-    """How weights are quantised, group by group."""
+    """How weights are quantized, group by group."""
     groups = config.get("config_groups")
     for group in groups.values() if isinstance(groups, Mapping) else ():
         weights = group.get("weights") if isinstance(group, Mapping) else None
@@ -97,7 +97,7 @@ def _refused(config: Config) -> Iterator[str]:
     """What the configuration asks for and is not supported."""
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
-        yield "config_groups must say how weights are quantised"
+        yield "config_groups must say how weights are quantized"
         return
     named = [group.get("format") for group in groups.values() if isinstance(group, Mapping)]
     for format in (config.get("format"), *named):

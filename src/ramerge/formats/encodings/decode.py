@@ -1,4 +1,4 @@
-"""Makes of a folder of codes and scales the tensors of the model without quantisation. Reads no weights."""
+"""Makes of a folder of codes and scales the tensors of the model without quantization. Reads no weights."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ from ramerge.foundation.dtypes import FROM_FULL_NAME, full_dtype
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, quoted
 from ramerge.storage.location import Location
-from ramerge.tensors.checkpoint import Quantised
+from ramerge.tensors.checkpoint import Quantized
 
 KEYS = ("quantization_config", "compression_config")
-"""Keys of `config.json` that declare a quantisation."""
+"""Keys of `config.json` that declare a quantization."""
 
-ADVICE = "merge the unquantised checkpoints and quantise the result"
-# Endings of names that only quantised checkpoints have: codes that are not decoded, and scales.
+ADVICE = "merge the unquantized checkpoints and quantize the result"
+# Endings of names that only quantized checkpoints have: codes that are not decoded, and scales.
 _PACKED = re.compile(r"\.(qweight|qzeros|g_idx|absmax|quant_map|weight_packed|SCB)$")
 _SCALES = re.compile(r"(_scale_inv|\bweight_scale|\bweight_global_scale|_blocks|_scales)$")
-# Of activations, caches and outputs: no weights of the model, but a part of the quantised checkpoint.
+# Of activations, caches and outputs: no weights of the model, but a part of the quantized checkpoint.
 _OF_ACTIVATIONS = re.compile(
     r"\.(input|activation|output|q|k|v|kv)_(scale|global_scale|zero_point)(_ub)?$|_proj_(input|activation)_scale$"
 )
 
 
 def declared(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What a configuration, or the one of its text model, says about quantisation; None if it says nothing."""
+    """What a configuration, or the one of its text model, says about quantization; None if it says nothing."""
     text = config.get("text_config")
     parts = (config, text if isinstance(text, Mapping) else {})
     stated = (part.get(key) for part in parts for key in KEYS)
     return next((found for found in stated if isinstance(found, Mapping)), None)
 
 
-def method_of(quantisation: Mapping[str, Any]) -> str:
-    """The name of a declared quantisation, such as `gptq` or `fp8`."""
-    return brief(str(quantisation.get("quant_method", quantisation.get("format", "unknown method"))), 100)
+def method_of(quantization: Mapping[str, Any]) -> str:
+    """The name of a declared quantization, such as `gptq` or `fp8`."""
+    return brief(str(quantization.get("quant_method", quantization.get("format", "unknown method"))), 100)
 
 
 def without_declaration(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration that does not declare a quantisation."""
+    """A configuration that does not declare a quantization."""
     found = {key: value for key, value in config.items() if key not in KEYS}
     if isinstance(text := found.get("text_config"), Mapping):
         found["text_config"] = without_declaration(text)
     return found
 
 
-def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Contents, Quantised | None]:
-    """The contents as those of the model without quantisation, and how they are stored; None if they are not quantised.
+def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Contents, Quantized | None]:
+    """The contents as those of the model without quantization, and how they are stored; None if they are not quantized.
 
     Args:
         directory: for messages.
         contents: what the folder holds.
-        ignore: whether the configuration may declare a quantisation that the tensors do not have, or that is not known.
+        ignore: whether the configuration may declare a quantization that the tensors do not have, or that is not known.
 
     Raises:
-        CheckpointError: weights are quantised in a way that is not known, scales are missing, or their shapes or dtypes
+        CheckpointError: weights are quantized in a way that is not known, scales are missing, or their shapes or dtypes
             do not fit; all problems are listed.
     """
     found = declared(contents.config)
@@ -69,7 +69,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
         packed = sorted({match[1] for tensor in contents.tensors if (match := _PACKED.search(tensor.name))})
         if (found is not None or packed) and not ignore:
             what = method or f"tensors named {', '.join(packed)}"
-            raise CheckpointError(f"{directory}: quantised weights ({what}) cannot be merged; {ADVICE}")
+            raise CheckpointError(f"{directory}: quantized weights ({what}) cannot be merged; {ADVICE}")
         return contents, None
     decoding = Decoding(
         {tensor.name: tensor for tensor in contents.tensors}, found, stated_dtype(contents.config) or "BF16"
@@ -78,7 +78,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
     if not decoding.problems and not decoding.tensors:
         if ignore:
             return contents, None
-        text = f"config.json declares quantised weights ({method}), but no tensor is; remove the declaration from it"
+        text = f"config.json declares quantized weights ({method}), but no tensor is; remove the declaration from it"
         decoding.problems.append(text)
     _check_rest(decoding)
     if decoding.problems:
@@ -93,17 +93,17 @@ def _check_rest(decoding: Decoding) -> None:
     left = [name for name in decoding.stored if name not in decoding.tensors and name not in decoding.hidden]
     for tensor in decoding.tensors.values():
         if tensor.name in decoding.stored and tensor.name not in decoding.tensors:
-            decoding.problem(decoding.stored[tensor.name], "is stored both quantised and as it is")
+            decoding.problem(decoding.stored[tensor.name], "is stored both quantized and as it is")
     if decoding.problems:
         return
     for name in left:
         if _SCALES.search(name) or _PACKED.search(name):
-            decoding.problem(decoding.stored[name], "belongs to no quantised tensor that is known")
+            decoding.problem(decoding.stored[name], "belongs to no quantized tensor that is known")
 
 
 def _decoded(
     contents: Contents, decoding: Decoding, encoding: Encoding, config: Mapping[str, Any]
-) -> tuple[Contents, Quantised]:
+) -> tuple[Contents, Quantized]:
     extras = {
         name: tensor
         for name, tensor in decoding.stored.items()
@@ -119,7 +119,7 @@ def _decoded(
         decoding.tensors.get(tensor.name, tensor) for tensor in contents.tensors if tensor.name not in dropped
     )
     title = brief(encoding.title(config), 200)
-    note = f"{len(decoding.tensors):,} quantised tensors ({title}) are dequantised as they are read, in float32"
+    note = f"{len(decoding.tensors):,} quantized tensors ({title}) are dequantized as they are read, in float32"
     if extras:
         note += (
             f"; {len(extras):,} scales of activations and caches, such as {quoted(next(iter(extras)))}, are not merged"
@@ -132,11 +132,11 @@ def _decoded(
         notes=(*contents.notes, note),
     )
     names_of_decoded = frozenset(tensor.name for tensor in decoding.tensors.values())
-    return made, Quantised(title, names_of_decoded, decoding.dtype, extras, contents.shards)
+    return made, Quantized(title, names_of_decoded, decoding.dtype, extras, contents.shards)
 
 
 def stated_dtype(config: Mapping[str, Any]) -> str | None:
-    """Safetensors' name of the dtype that a configuration states for the weights, before they were quantised."""
+    """Safetensors' name of the dtype that a configuration states for the weights, before they were quantized."""
     text = config.get("text_config")
     for part in (config, text if isinstance(text, Mapping) else {}):
         for key in ("dtype", "torch_dtype"):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from ramerge.foundation.text import quoted
-from ramerge.kernels.dequantise import Grid
+from ramerge.kernels.dequantize import Grid
 from ramerge.tensors.scaled import Scaled
 from ramerge.tensors.tensor import Tensor
 
@@ -27,8 +27,8 @@ class Decoding:
 
     Attributes:
         stored: the stored tensors by name.
-        config: what `config.json` says about the quantisation.
-        dtype: of the model before it was quantised.
+        config: what `config.json` says about the quantization.
+        dtype: of the model before it was quantized.
         tensors: by the name of the stored tensor in whose place it stands: the tensor of the model.
         hidden: names of stored tensors that are no tensors of the model: scales, and what is for activations.
         problems: what is wrong.
@@ -159,7 +159,7 @@ def _fits(scales: Sequence[int], shape: Sequence[int], grid: Grid) -> bool:
 
 @dataclass(frozen=True)
 class Encoding:
-    """A way in which weights are quantised.
+    """A way in which weights are quantized.
 
     Attributes:
         method: what `quant_method` in `config.json` says.

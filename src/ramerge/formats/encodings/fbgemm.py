@@ -8,7 +8,7 @@ so their scales belong to columns: `gate_up_proj_scale` of shape (experts, 1, ou
 from __future__ import annotations
 
 from ramerge.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row
-from ramerge.kernels.dequantise import Grid
+from ramerge.kernels.dequantize import Grid
 
 
 def decode(decoding: Decoding) -> None:

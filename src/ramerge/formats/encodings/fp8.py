@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ramerge.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row, whole
-from ramerge.kernels.dequantise import Grid
+from ramerge.kernels.dequantize import Grid
 
 _SUFFIXES = ("_scale_inv", "_scale")
 

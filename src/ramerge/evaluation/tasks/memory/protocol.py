@@ -6,7 +6,7 @@ taskutils/memory_data/synthetic/constants.py; the latter is from RULER, by NVIDI
 
 from __future__ import annotations
 
-from ramerge.evaluation.answers import f1, normalised
+from ramerge.evaluation.answers import f1, normalized
 from ramerge.evaluation.benchmark import Message
 
 METRICS = ("sub_em", "em", "f1")
@@ -87,7 +87,7 @@ def score(prediction: str, gold: str) -> dict[str, float]:
     yes or no. A text that normalizing leaves empty is right only where the two are equal without case; in the original
     every text holds it.
     """
-    said, wanted = normalised(prediction), normalised(gold)
+    said, wanted = normalized(prediction), normalized(gold)
     if not (said and wanted):
         return dict.fromkeys(METRICS, float(prediction.strip().lower() == gold.strip().lower()))
     closed = said != wanted and (said in _CLOSED or wanted in _CLOSED)

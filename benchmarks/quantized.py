@@ -65,7 +65,7 @@ def _in_turns(commands: Mapping[str, tuple[Family, list[str]]], options: Options
             finished = run(command, watch=True)
             taken[name].append(finished.to_dict())
             machine.remove(options.work / "merged")
-            tell(f"quantised {options.size}: run {turn + 1}, {name}: {finished.seconds:.2f} s")
+            tell(f"quantized {options.size}: run {turn + 1}, {name}: {finished.seconds:.2f} s")
     return taken
 
 
@@ -88,13 +88,13 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
         rows.append((name, spread(took).text(), *[each.text() for each in over.values()], f"{read / 1e9:.2f}", memory))
         if storage in ("float8", "float8 agents"):
             held += [
-                Bar(f"quantised.{size}.{name}.{other}", f"{size}: {name}, over {other}", ratio, _BAR)
+                Bar(f"quantized.{size}.{name}.{other}", f"{size}: {name}, over {other}", ratio, _BAR)
                 for other, ratio in over.items()
             ]
     text = (
         "Whole processes with warm caches, in turns. The matrices of all layers are stored in float8 with scales of "
         "128 x 128 blocks, embeddings and norms in bfloat16; float32 is what these codes and scales say. The output is "
-        "bfloat16, or quantised like the base."
+        "bfloat16, or quantized like the base."
     )
     head = ("merge", "seconds", "over bfloat16", "over float32", "read, GB", "MB")
     return [f"### Qwen2.5-{size}", text, table(head, rows), bars(held)]
@@ -104,4 +104,4 @@ def _seconds(data: Mapping[str, Any], name: str) -> list[float]:
     return [one["seconds"] for one in data["taken"][name]]
 
 
-SECTION = Section("quantised", "Quantised checkpoints", sized=True, measure=measure, render=render, fewest=3)
+SECTION = Section("quantized", "Quantized checkpoints", sized=True, measure=measure, render=render, fewest=3)

@@ -1,4 +1,4 @@
-"""Quantised weights by their references' formulas, in NumPy, written to be obvious."""
+"""Quantized weights by their references' formulas, in NumPy, written to be obvious."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def expanded(scales: NDArray, shape: tuple[int, ...], block: tuple[int, int]) ->
     return wide[..., :rows, :columns].reshape(shape)
 
 
-def dequantised(
+def dequantized(
     codes: str,
     code_bytes: NDArray[np.uint8],
     scales: NDArray,
@@ -45,7 +45,7 @@ def dequantised(
     return values * expanded(allowed / np.float32(divisor), shape, block)
 
 
-def quantised(codes: str, scales: str, values: NDArray, block: tuple[int, int]) -> tuple[NDArray[np.uint8], NDArray]:
+def quantized(codes: str, scales: str, values: NDArray, block: tuple[int, int]) -> tuple[NDArray[np.uint8], NDArray]:
     """Codes (uint8, the tensor's shape) and scales (of a stack of grids) as tools/convert_hf_to_fp8.py of slime makes
     them, in float32: the largest magnitude of each block, filled up with zeros, over the largest code."""
     kind = _FLOAT8[codes]
@@ -76,7 +76,7 @@ Bits = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Sample:
-    """A way to quantise a model.
+    """A way to quantize a model.
 
     Attributes:
         config: what `config.json` says about it.
@@ -97,8 +97,8 @@ def _float8(
 ) -> Callable[[str, NDArray], tuple[dict[str, Stored], NDArray]]:
     def make(name: str, values: NDArray) -> tuple[dict[str, Stored], NDArray]:
         size = block(values.shape)
-        made, scale = quantised(codes, scales, values, size)
-        numbers = dequantised(codes, made.reshape(-1), scale, values.shape, size)
+        made, scale = quantized(codes, scales, values, size)
+        numbers = dequantized(codes, made.reshape(-1), scale, values.shape, size)
         bits = scale.view({1: np.uint8, 2: np.uint16, 4: np.uint32}[scale.itemsize]).reshape(shape(scale.shape))
         return {name: Stored(codes, made), name + suffix: Stored(written or scales, bits)}, numbers
 
@@ -123,7 +123,7 @@ def _float4(group: int, *, is_global: bool, turned: bool = False) -> Callable[..
         over = groups / real[..., None]
         nibbles = np.abs(over[..., None] - FLOAT4).argmin(-1).astype(np.uint8).reshape(rows.shape)
         pairs = (nibbles[..., ::2] | nibbles[..., 1::2] << 4).astype(np.uint8)
-        numbers = dequantised("E2M1", pairs.reshape(-1), scale, rows.shape, (1, group), float(by))
+        numbers = dequantized("E2M1", pairs.reshape(-1), scale, rows.shape, (1, group), float(by))
         bits = scale.view(np.uint8)
         if turned:
             stored = {
@@ -177,7 +177,7 @@ SAMPLES = {
 }
 
 
-def quantise_model(sample: str, tensors: Mapping[str, Stored]) -> tuple[dict[str, Stored], dict[str, Stored]]:
+def quantize_model(sample: str, tensors: Mapping[str, Stored]) -> tuple[dict[str, Stored], dict[str, Stored]]:
     """The stored tensors of a model, and its expansion in float32. Tensors with fewer than two dimensions stay."""
     stored: dict[str, Stored] = {}
     numbers: dict[str, Stored] = {}
@@ -191,7 +191,7 @@ def quantise_model(sample: str, tensors: Mapping[str, Stored]) -> tuple[dict[str
     return stored, numbers
 
 
-def write_quantised(folder: Path, sample: str, tensors: Mapping[str, Stored], **more: Any) -> Path:
-    """A checkpoint of a model that is quantised by the formulas above."""
+def write_quantized(folder: Path, sample: str, tensors: Mapping[str, Stored], **more: Any) -> Path:
+    """A checkpoint of a model that is quantized by the formulas above."""
     config = {"model_type": "test", "torch_dtype": "bfloat16", "quantization_config": SAMPLES[sample].config}
-    return write_checkpoint(folder, quantise_model(sample, tensors)[0], config=config | more.pop("config", {}), **more)
+    return write_checkpoint(folder, quantize_model(sample, tensors)[0], config=config | more.pop("config", {}), **more)

@@ -1,4 +1,4 @@
-"""Quantised bases and agents: what is read, what is written, and what is refused."""
+"""Quantized bases and agents: what is read, what is written, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import ramerge
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
 from tests.checkpoints import read_checkpoint, recipe, write_checkpoint, write_safetensors
-from tests.formats.quantised import SAMPLES, dequantised, expanded, quantise_model, write_quantised
+from tests.formats.quantized import SAMPLES, dequantized, expanded, quantize_model, write_quantized
 from tests.reference import Stored, encode
 
-REQUANTISED = [name for name in SAMPLES if "4" not in name and name != "gpt-oss"]
+REQUANTIZED = [name for name in SAMPLES if "4" not in name and name != "gpt-oss"]
 BLOCK = {"fp8 blocks": (16, 16), "compressed channels": (1, 40), "fp8 tensors": (576, 40)}
 
 
@@ -37,11 +37,11 @@ def model(seed: int, *, moved: float = 0.0) -> dict[str, Stored]:
 
 
 def family(folder: Path, sample: str, **more: object) -> dict[str, object]:
-    """A quantised base, one agent quantised like it, and one in bfloat16; the recipe."""
-    write_quantised(folder / "base", sample, model(0), shards=2, **more)
-    write_quantised(folder / "a", sample, model(1, moved=0.4))
+    """A quantized base, one agent quantized like it, and one in bfloat16; the recipe."""
+    write_quantized(folder / "base", sample, model(0), shards=2, **more)
+    write_quantized(folder / "a", sample, model(1, moved=0.4))
     # an agent in bfloat16 that does not move the other rows has the base's numbers there
-    numbers = quantise_model(sample, model(0))[1]
+    numbers = quantize_model(sample, model(0))[1]
     own = model(2, moved=0.4)
     moved = list(numbers)[:2]
     mixed = {name: moved_rows(numbers[name], own[name]) if name in moved else numbers[name] for name in numbers}
@@ -63,7 +63,7 @@ def config_of(folder: Path) -> dict:
 @pytest.mark.parametrize(
     "stated", [{"torch_dtype": "bfloat16"}, {"dtype": "float16", "torch_dtype": None}, {"torch_dtype": None}]
 )
-def test_the_output_has_the_dtype_of_the_model_before_it_was_quantised(stated: dict, tmp_path: Path) -> None:
+def test_the_output_has_the_dtype_of_the_model_before_it_was_quantized(stated: dict, tmp_path: Path) -> None:
     source = family(tmp_path, "fp8 blocks", config=stated)
     record = ramerge.merge(source, tmp_path / "out")
     wanted = "F16" if stated.get("dtype") else "BF16"
@@ -75,7 +75,7 @@ def test_the_output_has_the_dtype_of_the_model_before_it_was_quantised(stated: d
     full = {"F16": "float16", "BF16": "bfloat16"}[wanted]
     assert full in (config.get("dtype"), config.get("torch_dtype"))
     assert any(
-        "3 quantised tensors (float8, scales of 16 x 16 blocks) are dequantised" in note for note in record.notes
+        "3 quantized tensors (float8, scales of 16 x 16 blocks) are dequantized" in note for note in record.notes
     )
     assert record.input_dtypes["base"].startswith("float8_e4m3") and record.input_dtypes["b"].startswith("float32")
     whole = ramerge.merge({**source, "dtype": "float32"}, tmp_path / "whole")
@@ -110,16 +110,16 @@ def test_like_base_keeps_names_shards_and_config(spelling: str, tmp_path: Path) 
     assert next(iter(record.agents.values())).values["updates"] > 0
 
 
-@pytest.mark.parametrize("sample", REQUANTISED)
-def test_like_base_is_the_float32_merge_quantised_by_the_reference(sample: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sample", REQUANTIZED)
+def test_like_base_is_the_float32_merge_quantized_by_the_reference(sample: str, tmp_path: Path) -> None:
     source = family(tmp_path, sample)
     ramerge.merge({**source, "dtype": "float32"}, tmp_path / "exact")
     exact, stored = read_checkpoint(tmp_path / "exact"), read_checkpoint(tmp_path / "base")
-    numbers = quantise_model(sample, model(0))[1]
+    numbers = quantize_model(sample, model(0))[1]
     ramerge.merge({**source, "dtype": "like base"}, tmp_path / "out")
     made = read_checkpoint(tmp_path / "out")
     merged = {name: Stored("F32", tensor.bits.view(np.uint32)) for name, tensor in exact.items() if "proj" in name}
-    wanted = quantise_model(sample, merged)[0]
+    wanted = quantize_model(sample, merged)[0]
     kept = 0
     for name in merged:
         scale = next(key for key in wanted if key.startswith(f"{name}_"))
@@ -177,14 +177,14 @@ def test_tensors_in_memory_are_codes_and_scales(tmp_path: Path) -> None:
     assert seen == {name: tensor.bits.tobytes() for name, tensor in read_checkpoint(tmp_path / "out").items()}
 
 
-def test_what_quantising_erases_is_counted(tmp_path: Path) -> None:
+def test_what_quantizing_erases_is_counted(tmp_path: Path) -> None:
     source = family(tmp_path, "fp8 blocks")
     record = ramerge.merge({**source, "method": "task_arithmetic", "dtype": "like base"}, tmp_path / "out")
     exact = tmp_path / "exact"
     ramerge.merge({**source, "method": "task_arithmetic", "dtype": "float32"}, exact)
     base, agents = (
-        quantise_model("fp8 blocks", model(0))[1],
-        [quantise_model("fp8 blocks", model(1, moved=0.4))[1], read_checkpoint(tmp_path / "b")],
+        quantize_model("fp8 blocks", model(0))[1],
+        [quantize_model("fp8 blocks", model(1, moved=0.4))[1], read_checkpoint(tmp_path / "b")],
     )
     made = read_checkpoint(tmp_path / "out")
     merged = read_checkpoint(exact)
@@ -195,7 +195,7 @@ def test_what_quantising_erases_is_counted(tmp_path: Path) -> None:
             if "proj" not in name:
                 continue
             scales = made[f"{name}_scale_inv"].bits.view(np.float32)
-            stored = dequantised("F8_E4M3", made[name].bits.reshape(-1), scales, b.shape, (16, 16))
+            stored = dequantized("F8_E4M3", made[name].bits.reshape(-1), scales, b.shape, (16, 16))
             changed = (a != b) & (merged[name].numbers(np.float32) != b)
             updates += int(changed.sum())
             erased += int((changed & (stored == b)).sum())
@@ -203,10 +203,10 @@ def test_what_quantising_erases_is_counted(tmp_path: Path) -> None:
         assert updates
 
 
-def test_scales_of_activations_stay_where_the_output_is_quantised(tmp_path: Path) -> None:
+def test_scales_of_activations_stay_where_the_output_is_quantized(tmp_path: Path) -> None:
     source = family(tmp_path, "compressed channels")
     extra = {"model.layers.0.q_proj.input_scale": encode(np.array([0.5], np.float32), "BF16")}
-    stored = {**quantise_model("compressed channels", model(0))[0], **extra}
+    stored = {**quantize_model("compressed channels", model(0))[0], **extra}
     config = {"torch_dtype": "bfloat16", "quantization_config": SAMPLES["compressed channels"].config}
     write_checkpoint(tmp_path / "base", stored, config=config)
     for name in (tmp_path / "base").glob("model-*"):
@@ -223,12 +223,12 @@ def test_scales_of_activations_stay_where_the_output_is_quantised(tmp_path: Path
 def test_codes_of_4_bits_are_not_written(sample: str, tmp_path: Path) -> None:
     made = {"model.layers.0.q_proj.weight": encode(np.random.default_rng(0).normal(0, 1, (8, 32)), "BF16")}
     for name in ("base", "a"):
-        write_quantised(tmp_path / name, sample, made)
+        write_quantized(tmp_path / name, sample, made)
     (problem,) = ramerge.plan({**recipe(tmp_path, ["a"]), "dtype": "like base"}).problems
-    assert "cannot quantise 'model.layers.0.q_proj.weight' to float4_e2m1" in problem and "write bfloat16" in problem
+    assert "cannot quantize 'model.layers.0.q_proj.weight' to float4_e2m1" in problem and "write bfloat16" in problem
 
 
-def test_like_base_of_a_base_that_is_not_quantised_is_its_dtype(tmp_path: Path) -> None:
+def test_like_base_of_a_base_that_is_not_quantized_is_its_dtype(tmp_path: Path) -> None:
     for name, seed in (("base", 0), ("a", 1)):
         write_checkpoint(tmp_path / name, model(seed, moved=0.3 * seed))
     ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "plain")
@@ -251,10 +251,10 @@ def write_lora(folder: Path, module: str, height: int, width: int) -> Path:
 
 @pytest.mark.parametrize("dtype", [None, "float32"])
 @pytest.mark.parametrize("method", ["passthrough", "linear"])
-def test_a_quantised_model_with_an_adapter_is_written_without_quantisation(
+def test_a_quantized_model_with_an_adapter_is_written_without_quantization(
     method: str, dtype: str | None, tmp_path: Path
 ) -> None:
-    write_quantised(tmp_path / "base", "fp8 blocks", model(0))
+    write_quantized(tmp_path / "base", "fp8 blocks", model(0))
     both = f"{tmp_path / 'base'}+{write_lora(tmp_path / 'lora', 'model.layers.0.q_proj', 50, 40)}"
     agents = {"x": both} if method == "passthrough" else {"x": both, "y": str(tmp_path / "base")}
     source = {"method": method, "agents": agents, **({"dtype": dtype} if dtype else {})}
@@ -269,7 +269,7 @@ def test_a_quantised_model_with_an_adapter_is_written_without_quantisation(
 
 def test_like_base_keeps_codes_where_an_adapter_changes_other_tensors(tmp_path: Path) -> None:
     stored = model(0) | {"model.up.weight": encode(np.ones((4, 6), np.float32), "BF16")}
-    codes = quantise_model("fp8 blocks", model(0))[0]
+    codes = quantize_model("fp8 blocks", model(0))[0]
     config = {"torch_dtype": "bfloat16", "quantization_config": SAMPLES["fp8 blocks"].config}
     write_checkpoint(tmp_path / "base", codes | {"model.up.weight": stored["model.up.weight"]}, config=config)
     both = f"{tmp_path / 'base'}+{write_lora(tmp_path / 'lora', 'model.up', 4, 6)}"
@@ -388,16 +388,16 @@ def of_integers(_stored: dict[str, Stored], config: dict[str, object]) -> None:
         (lose_scales, ["q_proj.weight': has no scales: 'model.layers.0.q_proj.weight_scale_inv' is missing", "o_proj"]),
         (cut_scales, ["scales of shape [4, 2] do not fit weights of [50, 40], which take [4, 3] or [1, 1] or [50, 1]"]),
         (long_scales, ["q_proj.weight_scale_inv': scales of dtype I32 are not known"]),
-        (no_codes, ["config.json declares quantised weights (fp8), but no tensor is; remove the declaration"]),
-        (lone_scales, ["q_proj.weight_scale_inv': belongs to no quantised tensor"]),
+        (no_codes, ["config.json declares quantized weights (fp8), but no tensor is; remove the declaration"]),
+        (lone_scales, ["q_proj.weight_scale_inv': belongs to no quantized tensor"]),
         (odd_blocks, ["weight_block_size must be two whole numbers above 0"]),
-        (unknown_method, ["quantised weights (awq) cannot be merged; merge the unquantised checkpoints"]),
+        (unknown_method, ["quantized weights (awq) cannot be merged; merge the unquantized checkpoints"]),
         (of_integers, ["'pack-quantized' cannot be merged", "type 'int' with 4 bits", "zero points"]),
     ],
 )
 def test_what_headers_show_is_refused_by_the_plan(change: Change, words: list[str], tmp_path: Path) -> None:
     source = family(tmp_path, "fp8 blocks")
-    stored = quantise_model("fp8 blocks", model(1))[0]
+    stored = quantize_model("fp8 blocks", model(1))[0]
     config = dict(SAMPLES["fp8 blocks"].config)
     change(stored, config)
     write_checkpoint(tmp_path / "a", stored, config={"torch_dtype": "bfloat16", "quantization_config": config})
@@ -408,7 +408,7 @@ def test_what_headers_show_is_refused_by_the_plan(change: Change, words: list[st
 
 def test_float8_that_is_not_declared(tmp_path: Path) -> None:
     source = family(tmp_path, "fp8 blocks")
-    write_checkpoint(tmp_path / "a", quantise_model("fp8 blocks", model(1))[0])
+    write_checkpoint(tmp_path / "a", quantize_model("fp8 blocks", model(1))[0])
     text = "\n".join(ramerge.plan(source).problems)
     assert "3 tensors of dtype F8_E4M3, such as 'model.layers.0.q_proj.weight' in model.safetensors" in text
     assert "config.json does not say how its scales are stored" in text
@@ -417,12 +417,12 @@ def test_float8_that_is_not_declared(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 0.0, -0.01])
 def test_scales_that_make_no_sense_are_all_reported(bad: float, tmp_path: Path) -> None:
     source = family(tmp_path, "fp8 blocks")
-    stored = quantise_model("fp8 blocks", model(1, moved=0.4))[0]
+    stored = quantize_model("fp8 blocks", model(1, moved=0.4))[0]
     for name in (Q, Q.replace("q_", "kv_a_")):
         scales = stored[f"{name}_scale_inv"].bits.copy()
         scales.view(np.float32)[1, 0] = bad
         stored[f"{name}_scale_inv"] = Stored("F32", scales)
-    write_quantised(tmp_path / "a", "fp8 blocks", model(1))
+    write_quantized(tmp_path / "a", "fp8 blocks", model(1))
     config = {"torch_dtype": "bfloat16", "quantization_config": SAMPLES["fp8 blocks"].config}
     write_checkpoint(tmp_path / "a", stored, config=config)
     with pytest.raises(ramerge.RamergeError) as caught:
@@ -434,7 +434,7 @@ def test_scales_that_make_no_sense_are_all_reported(bad: float, tmp_path: Path) 
 
 def test_codes_that_are_nan(tmp_path: Path) -> None:
     source = family(tmp_path, "fp8 blocks")
-    stored = quantise_model("fp8 blocks", model(1, moved=0.4))[0]
+    stored = quantize_model("fp8 blocks", model(1, moved=0.4))[0]
     codes = stored[Q].bits.copy()
     codes[3, 4:6] = 0x7F, 0xFF
     config = {"torch_dtype": "bfloat16", "quantization_config": SAMPLES["fp8 blocks"].config}

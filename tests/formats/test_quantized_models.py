@@ -1,7 +1,7 @@
-"""Quantised models of real libraries: what transformers and compressed-tensors read and write on a CPU.
+"""Quantized models of real libraries: what transformers and compressed-tensors read and write on a CPU.
 
-Weights are quantised by the references' formulas (tests/formats/quantised.py), because the libraries' own quantisers of
-these formats need a GPU; compressed-tensors quantises on a CPU, so its samples are its own.
+Weights are quantized by the references' formulas (tests/formats/quantized.py), because the libraries' own quantizers of
+these formats need a GPU; compressed-tensors quantizes on a CPU, so its samples are its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, DeepseekV3Config, GptOssConfig, Qwen3MoeConfig
 
 import ramerge
-from tests.formats.quantised import quantised
+from tests.formats.quantized import quantized
 
 _COMMON = {"vocab_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
 
@@ -66,11 +66,11 @@ def write(folder: Path, config: Any, seed: int, moved: float = 0.0) -> None:
 
 
 def to_float8(folder: Path) -> None:
-    """Quantise the matrices of a model in blocks of 128 x 128, as DeepSeek's and Qwen's are."""
+    """Quantize the matrices of a model in blocks of 128 x 128, as DeepSeek's and Qwen's are."""
     made: dict[str, torch.Tensor] = {}
     for name, tensor in load_file(folder / "model.safetensors").items():
         if tensor.ndim == 2 and "_proj" in name:
-            codes, scales = quantised("F8_E4M3", "F32", tensor.float().numpy(), (128, 128))
+            codes, scales = quantized("F8_E4M3", "F32", tensor.float().numpy(), (128, 128))
             made[name] = torch.from_numpy(codes).view(torch.float8_e4m3fn)
             made[f"{name}_scale_inv"] = torch.from_numpy(scales)
         else:
@@ -80,7 +80,7 @@ def to_float8(folder: Path) -> None:
 
 
 def to_float4(folder: Path) -> None:
-    """Quantise the experts of gpt-oss: exponents of 32, pairs of codes, turned."""
+    """Quantize the experts of gpt-oss: exponents of 32, pairs of codes, turned."""
     made: dict[str, torch.Tensor] = {}
     table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
     for name, tensor in load_file(folder / "model.safetensors").items():
@@ -99,9 +99,9 @@ def to_float4(folder: Path) -> None:
     declare(folder, {"quant_method": "mxfp4", "modules_to_not_convert": kept})
 
 
-def declare(folder: Path, quantisation: dict[str, Any]) -> None:
+def declare(folder: Path, quantization: dict[str, Any]) -> None:
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": quantisation}))
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": quantization}))
 
 
 def loaded(folder: Path) -> dict[str, torch.Tensor]:
@@ -119,10 +119,10 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
 @pytest.mark.parametrize("name", ["qwen3-moe", "deepseek-v3", "gpt-oss"])
 def test_transformers_reads_the_same_from_codes_and_from_what_ramerge_writes(name: str, tmp_path: Path) -> None:
     config = configurations()[name]
-    quantise = to_float4 if name == "gpt-oss" else to_float8
+    quantize = to_float4 if name == "gpt-oss" else to_float8
     for folder, seed in (("base", 0), ("a", 1)):
         write(tmp_path / folder, config, seed, moved=0.3 * seed)
-        quantise(tmp_path / folder)
+        quantize(tmp_path / folder)
     ramerge.convert(tmp_path / "base", tmp_path / "plain")
     same(loaded(tmp_path / "plain"), loaded(tmp_path / "base"))
     source = {"method": "ram", "base": str(tmp_path / "base"), "agents": {"a": str(tmp_path / "a")}}
@@ -147,7 +147,7 @@ def test_the_edges_of_deepseeks_matrices(tmp_path: Path) -> None:
     wanted: dict[str, torch.Tensor] = {}
     for rows in (576, 192):
         values = rng.normal(0, 0.02, (rows, 320)).astype(np.float32)
-        codes, scales = quantised("F8_E4M3", "F32", values, (128, 128))
+        codes, scales = quantized("F8_E4M3", "F32", values, (128, 128))
         name = f"model.layers.0.self_attn.w{rows}.weight"
         made[name] = torch.from_numpy(codes).view(torch.float8_e4m3fn)
         made[f"{name}_scale_inv"] = torch.from_numpy(scales)

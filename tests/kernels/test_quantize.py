@@ -1,4 +1,4 @@
-"""Quantising beside NumPy, ml_dtypes and torch: the same codes and scales."""
+"""Quantizing beside NumPy, ml_dtypes and torch: the same codes and scales."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from ramerge.kernels.dequantise import SCALES, Grid, dequantise
-from ramerge.kernels.quantise import CODES, quantise
-from tests.formats.quantised import quantised
+from ramerge.kernels.dequantize import SCALES, Grid, dequantize
+from ramerge.kernels.quantize import CODES, quantize
+from tests.formats.quantized import quantized
 
 _FLOAT8 = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}
 _SHAPES = [
@@ -31,7 +31,7 @@ def test_numbers_round_to_the_nearest_code_ties_to_even(codes: str) -> None:
     made = np.empty(values.size, np.uint8)
     scales = np.empty(4, np.uint8)
     grid = Grid(1, values.size, 1, values.size)
-    quantise(codes, "F32", values, values + 1, made, scales, grid, 0, made, scales)
+    quantize(codes, "F32", values, values + 1, made, scales, grid, 0, made, scales)
     assert scales.view(np.float32)[0] == 1
     assert np.array_equal(made, values.astype(_FLOAT8[codes]).view(np.uint8))
     kind = torch.float8_e4m3fn if codes == "F8_E4M3" else torch.float8_e5m2
@@ -44,12 +44,12 @@ def test_codes_and_scales_are_the_references(codes: str, scales: str) -> None:
     for shape, block in _SHAPES:
         values = rng.normal(0, 0.02, shape).astype(np.float32)
         values[..., : block[0], : block[1]] = 0
-        wanted_codes, wanted_scales = quantised(codes, scales, values, block)
+        wanted_codes, wanted_scales = quantized(codes, scales, values, block)
         grid = Grid(*shape[-2:], *block)
         made = np.empty(values.size, np.uint8)
         made_scales = np.empty(wanted_scales.size * SCALES[scales].itemsize, np.uint8)
         flat = values.reshape(-1)
-        quantise(codes, scales, flat, flat + 1, made, made_scales, grid, 0, made, made_scales)
+        quantize(codes, scales, flat, flat + 1, made, made_scales, grid, 0, made, made_scales)
         assert np.array_equal(made_scales, np.ascontiguousarray(wanted_scales).reshape(-1).view(np.uint8))
         assert np.array_equal(made, wanted_codes.reshape(-1))
         # rows of blocks by themselves, the last of a matrix with fewer rows
@@ -60,7 +60,7 @@ def test_codes_and_scales_are_the_references(codes: str, scales: str) -> None:
                 first, last = grid.scales_of(rows.start, rows.stop)
                 one, scale = np.full(rows.stop - rows.start, 99, np.uint8), np.empty(width, np.uint8)
                 part = flat[rows].copy()
-                quantise(codes, scales, part, part + 1, one, scale, grid, rows.start, one, scale)
+                quantize(codes, scales, part, part + 1, one, scale, grid, rows.start, one, scale)
                 assert np.array_equal(one, made[rows])
                 each = SCALES[scales].itemsize
                 assert np.array_equal(scale, made_scales[first * each : last * each])
@@ -70,15 +70,15 @@ def test_blocks_that_did_not_change_keep_their_bytes() -> None:
     rng = np.random.default_rng(0)
     shape, block = (300, 200), (128, 128)
     grid = Grid(*shape, *block)
-    # scales that no quantiser would choose
+    # scales that no quantizer would choose
     old_codes = rng.integers(0, 0x70, shape, dtype=np.uint8).reshape(-1)
     old_scales = rng.uniform(0.01, 1, grid.down * grid.across).astype(np.float32).view(np.uint8)
     old = np.empty(old_codes.size, np.float32)
-    dequantise("F8_E4M3", old_codes, "F32", old_scales, grid, 0, old)
+    dequantize("F8_E4M3", old_codes, "F32", old_scales, grid, 0, old)
     values = old.copy()
     values.reshape(shape)[130, 5] *= np.float32(1.0001)
     codes, scales = np.empty_like(old_codes), np.empty_like(old_scales)
-    quantise("F8_E4M3", "F32", values, old, old_codes, old_scales, grid, 0, codes, scales)
+    quantize("F8_E4M3", "F32", values, old, old_codes, old_scales, grid, 0, codes, scales)
     kept = np.ones(shape, bool)
     kept[128:256, :128] = False
     assert np.array_equal(codes.reshape(shape)[kept], old_codes.reshape(shape)[kept])

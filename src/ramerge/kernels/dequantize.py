@@ -143,7 +143,7 @@ _TWO_A_BYTE = """
 
 @cache
 def _kernel(codes: str, scales: str) -> Any:
-    name = f"dequantise_{codes.lower()}_{scales.lower()}"
+    name = f"dequantize_{codes.lower()}_{scales.lower()}"
     lanes, scale, usual = CODES[codes].lanes, SCALES[scales], _USUAL.get((codes, scales), 128)
     if len(lanes) == 1:
         run = _ONE_A_BYTE.format(usual=usual, lane=lanes[0])
@@ -153,7 +153,7 @@ def _kernel(codes: str, scales: str) -> Any:
     return native.load(name, text, ("u8[]", "u8[]", "u32[]", "f32[]", "u64", "u64", "f32", *["u64"] * 4), "i64")
 
 
-def dequantise(
+def dequantize(
     codes: str,
     code_bytes: NDArray[np.uint8],
     scales: str,

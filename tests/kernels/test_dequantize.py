@@ -1,4 +1,4 @@
-"""Quantised weights beside NumPy and ml_dtypes: the same bits, for any run of elements."""
+"""Quantized weights beside NumPy and ml_dtypes: the same bits, for any run of elements."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ramerge.kernels.dequantise import CODES, SCALES, Grid, dequantise
-from tests.formats.quantised import FLOAT4, dequantised
+from ramerge.kernels.dequantize import CODES, SCALES, Grid, dequantize
+from tests.formats.quantized import FLOAT4, dequantized
 
 _FLOAT8 = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}
 _SCALE_TYPES = {
@@ -51,7 +51,7 @@ def _decode(
     first, last = grid.scales_of(start, stop)
     out = np.empty(stop - start, np.float32)
     packed = code_bytes[start // per : -(-stop // per)].copy()
-    dequantise(codes, packed, scales, scale_bytes[first * width : last * width].copy(), grid, start, out, divisor)
+    dequantize(codes, packed, scales, scale_bytes[first * width : last * width].copy(), grid, start, out, divisor)
     return out
 
 
@@ -59,7 +59,7 @@ def _decode(
 def test_every_code_of_8_bits_widens_exactly(codes: str) -> None:
     every = np.arange(256, dtype=np.uint8)
     out = np.empty(256, np.float32)
-    dequantise(codes, every, "F32", np.ones(1, np.float32).view(np.uint8), Grid(1, 256, 1, 256), 0, out)
+    dequantize(codes, every, "F32", np.ones(1, np.float32).view(np.uint8), Grid(1, 256, 1, 256), 0, out)
     assert _same(out, every.view(_FLOAT8[codes]).astype(np.float32))
 
 
@@ -67,7 +67,7 @@ def test_every_code_of_4_bits_and_every_power_of_two() -> None:
     pairs = np.tile(np.arange(256, dtype=np.uint8), 256)
     powers = np.arange(256, dtype=np.uint8)
     out = np.empty(2 * pairs.size, np.float32)
-    dequantise("E2M1", pairs, "F8_E8M0", powers, Grid(256, 512, 1, 512), 0, out)
+    dequantize("E2M1", pairs, "F8_E8M0", powers, Grid(256, 512, 1, 512), 0, out)
     nibbles = np.stack([pairs & 15, pairs >> 4], -1).reshape(256, 512)
     with np.errstate(over="ignore"):
         expected = FLOAT4[nibbles] * powers.view(ml_dtypes.float8_e8m0fnu).astype(np.float32)[:, None]
@@ -94,7 +94,7 @@ def test_any_run_of_elements_gives_the_reference_bits(codes: str, scales: str) -
         code_bytes = rng.integers(0, 256, -(-size // per), dtype=np.uint8)
         scale = np.abs(rng.normal(0.01, 0.02, (stack, grid.down, grid.across))).astype(_SCALE_TYPES[scales])
         divisor = float(np.float32(rng.uniform(100, 3000))) if scales == "F8_E4M3" else 1.0
-        expected = dequantised(codes, code_bytes, scale, shape, block, divisor).reshape(-1)
+        expected = dequantized(codes, code_bytes, scale, shape, block, divisor).reshape(-1)
         scale_bytes = np.ascontiguousarray(scale).reshape(-1).view(np.uint8)
         for start, stop in [(0, size), *np.sort(rng.integers(0, size + 1, (20, 2))).tolist()]:
             out = _decode(codes, code_bytes, scales, scale_bytes, grid, start, stop, divisor)
@@ -106,7 +106,7 @@ def test_a_scale_that_makes_no_sense_makes_its_elements_nan(bad: float) -> None:
     codes = np.full(12, 0x38, np.uint8)
     scales = np.array([0.5, bad, 0.25], np.float32)
     out = np.empty(12, np.float32)
-    dequantise("F8_E4M3", codes, "F32", scales.view(np.uint8), Grid(1, 12, 1, 4), 0, out)
+    dequantize("F8_E4M3", codes, "F32", scales.view(np.uint8), Grid(1, 12, 1, 4), 0, out)
     assert out[:4].tolist() == [0.5] * 4
     assert np.isnan(out[4:8]).all()
     assert out[8:].tolist() == [0.25] * 4
@@ -114,7 +114,7 @@ def test_a_scale_that_makes_no_sense_makes_its_elements_nan(bad: float) -> None:
 
 def test_the_scale_of_a_group_of_tiny_weights_may_be_0() -> None:
     out = np.empty(32, np.float32)
-    dequantise(
+    dequantize(
         "E2M1", np.full(16, 0x11, np.uint8), "F8_E4M3", np.array([0, 0x38], np.uint8), Grid(1, 32, 1, 16), 0, out
     )
     assert out.tolist() == [0.0] * 16 + [0.5] * 16

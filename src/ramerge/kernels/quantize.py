@@ -1,4 +1,4 @@
-"""float32 to codes of 8 bits and scales, block by block of a grid: the inverse of `dequantise`.
+"""float32 to codes of 8 bits and scales, block by block of a grid: the inverse of `dequantize`.
 
 The scale of a block is max(largest magnitude, 1e-12) / largest code, and a code is its number over the scale, cut to
 the range of codes and rounded to nearest even. So do it the tools that make such checkpoints (for example
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.dequantise import SCALES, Grid
+from ramerge.kernels.dequantize import SCALES, Grid
 
 # The intrinsic that makes a code, and the largest number that has one.
 CODES = {"F8_E4M3": ("to_e4m3", 448.0), "F8_E5M2": ("to_e5m2", 57344.0)}
@@ -82,7 +82,7 @@ def {name}(
 
 @cache
 def _kernel(codes: str, scales: str, powers: bool) -> Any:
-    name = f"quantise_{codes.lower()}_{scales.lower()}{'_powers' if powers else ''}"
+    name = f"quantize_{codes.lower()}_{scales.lower()}{'_powers' if powers else ''}"
     narrow, largest = CODES[codes]
 
     text = _TEXT.format(
@@ -96,7 +96,7 @@ def _kernel(codes: str, scales: str, powers: bool) -> Any:
     return native.load(name, text, ("f32[]", "f32[]", *["u8[]"] * 4, "f32[]", *["u64"] * 5), "i64")
 
 
-def quantise(
+def quantize(
     codes: str,
     scales: str,
     values: NDArray[np.float32],
