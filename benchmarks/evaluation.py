@@ -49,7 +49,7 @@ _CASES = {
         "memory",
         "hotpotqa_50",
         "Therefore, the answer is unknown.",
-        words=["--set", "memory.samples=1000"],
+        words=["--task-set", "memory.samples=1000"],
         data=["hotpotqa"],
     ),
 }
@@ -73,8 +73,8 @@ def measure(options: Options) -> dict[str, Any]:
 
 def _command(case: Case, url: str, data: Mapping[str, Path], tokenizer: Path) -> list[str]:
     given = [word for name in case.data for word in ("--data", f"{name}={data[name]}")]
-    subsets = ["--set", f"{case.task}.subsets={case.subsets}"] if case.subsets else []
-    tokens = ["--set", f"memory.tokenizer={tokenizer}"] if case.task == "memory" else []
+    subsets = ["--task-set", f"{case.task}.subsets={case.subsets}"] if case.subsets else []
+    tokens = ["--task-set", f"memory.tokenizer={tokenizer}"] if case.task == "memory" else []
     return [
         *(
             beside("ramerge"),
@@ -86,7 +86,7 @@ def _command(case: Case, url: str, data: Mapping[str, Path], tokenizer: Path) ->
             "--task",
             f"ramerge/{case.task}",
         ),
-        *("--set", "max_connections=64", *subsets, *tokens, *given, *case.words, "--quiet", "--json"),
+        *("--task-set", "max_connections=64", *subsets, *tokens, *given, *case.words, "--quiet", "--json"),
     ]
 
 

@@ -30,7 +30,9 @@ from .recipe.model import Agent, Allow, Recipe, Rename, Rule
 from .selection.results import SearchResult
 from .selection.run import SearchProgress
 from .selection.search import search
+from .selection.served import TaskScore
 from .selection.serving import ModelServer
+from .selection.settings import SearchSettings
 
 __all__ = [
     "Agent",
@@ -65,7 +67,9 @@ __all__ = [
     "Rule",
     "SearchProgress",
     "SearchResult",
+    "SearchSettings",
     "SweepPlan",
+    "TaskScore",
     "TensorStream",
     "Upload",
     "WeightsError",

@@ -15,16 +15,17 @@ T = TypeVar("T")
 
 
 class Setting(NamedTuple):
-    """What a field of `Options`, `Upload` or `Ray` says of itself.
+    """What a field of `Options` or another class of settings says of itself.
 
     Attributes:
         flag: its option on the command line.
-        group: under which `--help` shows it: `models`, `output`, `run` or `remote`.
+        group: under which `--help` shows it, one of `foundation.options.GROUPS`.
         help: what it does.
         metavar: what its value is called; None for an option without a value.
-        repeats: whether the option is given once for each entry, as `KEY=VALUE`.
+        repeats: whether the option is given once for each entry.
         folder: whether its value is a folder.
         kind: of its value on the command line.
+        choices: the only values, where there are few.
     """
 
     flag: str
@@ -34,10 +35,11 @@ class Setting(NamedTuple):
     repeats: bool = False
     folder: bool = False
     kind: type = str
+    choices: tuple[str, ...] = ()
 
 
-def _about(*values: Any, **more: Any) -> dict[str, Setting]:
-    """The metadata of a field."""
+def about(*values: Any, **more: Any) -> dict[str, Setting]:
+    """The metadata of a field: its `Setting`."""
     return {"setting": Setting(*values, **more)}
 
 
@@ -48,7 +50,7 @@ def settings_of(cls: type) -> Iterator[tuple[str, Any, Setting]]:
             yield each.name, each.default, each.metadata["setting"]
 
 
-def _documented(cls: type[T]) -> type[T]:
+def documented(cls: type[T]) -> type[T]:
     """With the fields in the docstring, in front of the example."""
     said = "".join(f"        {name}: {about.help}\n" for name, _, about in settings_of(cls))
     text, example, rest = (cls.__doc__ or "").partition("    Example:\n")
@@ -56,7 +58,7 @@ def _documented(cls: type[T]) -> type[T]:
     return cls
 
 
-@_documented
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Upload:
     """How a remote output is uploaded.
@@ -68,7 +70,7 @@ class Upload:
 
     staging_dir: str | Path | None = field(
         default=None,
-        metadata=_about(
+        metadata=about(
             "--staging-dir",
             "remote",
             "The local folder in which files of a remote output wait for their upload; default: in the user's cache "
@@ -79,11 +81,11 @@ class Upload:
     )
     public: bool = field(
         default=False,
-        metadata=_about("--public", "remote", "Make a new repository on the hub public; default: private."),
+        metadata=about("--public", "remote", "Make a new repository on the hub public; default: private."),
     )
 
 
-@_documented
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Ray:
     """Which Ray cluster does the work. Its nodes must see inputs and output under the same paths.
@@ -98,7 +100,7 @@ class Ray:
 
     address: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=about(
             "--ray-address",
             "remote",
             "The cluster, or `auto` for that of this machine; default: as `ray.init` finds it, or a new one. Implies "
@@ -108,7 +110,7 @@ class Ray:
     )
     init: Mapping[str, Any] | None = field(
         default=None,
-        metadata=_about(
+        metadata=about(
             "--ray-init",
             "remote",
             "Further keywords of `ray.init`, such as runtime_env.env_vars.NAME=1; repeatable. Implies --ray.",
@@ -118,7 +120,7 @@ class Ray:
     )
 
 
-@_documented
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How a run is carried out. Except for `allow_outside_links`, no byte of an output depends on it.
@@ -134,11 +136,11 @@ class Options:
 
     allow_outside_links: bool = field(
         default=False,
-        metadata=_about("--allow-outside-links", "models", "Follow links of files that lead out of a model's folder."),
+        metadata=about("--allow-outside-links", "models", "Follow links of files that lead out of a model's folder."),
     )
     overwrite: bool = field(
         default=False,
-        metadata=_about(
+        metadata=about(
             "--overwrite",
             "output",
             "Replace OUT and all that is in it, at the end; in a bucket, as soon as the first new file is ready.",
@@ -146,19 +148,19 @@ class Options:
     )
     threads: int | None = field(
         default=None,
-        metadata=_about(
+        metadata=about(
             "--threads", "run", "Worker threads; default: one for each processor, and two more.", "N", kind=int
         ),
     )
     max_memory: int | str | None = field(
         default=None,
-        metadata=_about(
+        metadata=about(
             "--max-memory", "run", "The most memory that the process may use, in bytes or such as 2GB.", "SIZE"
         ),
     )
     cache: bool = field(
         default=True,
-        metadata=_about(
+        metadata=about(
             "--cache/--no-cache",
             "run",
             "Use counts of earlier reads of the same files, and store counts; on by default.",
@@ -166,13 +168,13 @@ class Options:
     )
     fresh: bool = field(
         default=False,
-        metadata=_about("--fresh", "run", "Restart from scratch, even if an interrupted run could be resumed."),
+        metadata=about("--fresh", "run", "Restart from scratch, even if an interrupted run could be resumed."),
     )
-    strict: bool = field(default=False, metadata=_about("--strict", "run", "Treat every warning as an error."))
+    strict: bool = field(default=False, metadata=about("--strict", "run", "Treat every warning as an error."))
     upload: Upload = Upload()
     ray: Ray | None = field(
         default=None,
-        metadata=_about(
+        metadata=about(
             "--ray", "remote", "Let the nodes of a Ray cluster do the work; default: the threads of this process."
         ),
     )

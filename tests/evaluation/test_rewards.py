@@ -97,7 +97,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     suite = opened(tmp_path)
     for broken, said in [
         (RewardsBenchmark(suite.settings, Context()), "needs --data prompts=FILE"),
-        (opened(tmp_path, function=""), "needs --set rewards.function"),
+        (opened(tmp_path, function=""), "needs --task-set rewards.function"),
         (opened(tmp_path, function="reward.py"), "neither module:function nor file.py:function"),
         (opened(tmp_path, function=f"{tmp_path / 'reward.py'}:score"), "it has compute_score"),
     ]:

@@ -215,7 +215,7 @@ def command(*words: str) -> Any:
 
 def test_the_command_and_its_table(place: Path, stand_in: Server) -> None:
     words = ["eval", "logs", "--task", "ramerge/rewards", "--endpoint", stand_in.url, "--served-name", "a=stand-in"]
-    words += ["--set", "rewards.prompts=prompts.jsonl", "--set", "rewards.function=reward.py:compute_score"]
+    words += ["--task-set", "rewards.prompts=prompts.jsonl", "--task-set", "rewards.function=reward.py:compute_score"]
     done = command(*words)
     assert done.exception is None and "100.00" in done.output and "Rewards" in done.output
     as_json = json.loads(command(*words, "--json").output)
@@ -236,10 +236,16 @@ def test_the_command_and_its_table(place: Path, stand_in: Server) -> None:
         (["--serve", "vllm", "--model", "m=/nowhere/x"], "no such folder"),
         (["--serve", "vllm", "--model", "m=org/x", "--serve-args", "8"], "follows no option"),
         (["--endpoint", "http://x/v1", "--served-name", "m", "--task", "ramerge/nope"], "ramerge/nope"),
-        (["--endpoint", "http://x/v1", "--served-name", "m", "--task", "a", "--set", "max_tokenz=1"], "max_tokens"),
-        (["--endpoint", "http://x/v1", "--served-name", "m", "--task", "a", "--set", "b.c=1"], "is called b"),
+        (
+            ["--endpoint", "http://x/v1", "--served-name", "m", "--task", "a", "--task-set", "max_tokenz=1"],
+            "max_tokens",
+        ),
+        (["--endpoint", "http://x/v1", "--served-name", "m", "--task", "a", "--task-set", "b.c=1"], "is called b"),
         (["--endpoint", "http://x/v1", "--served-name", "m", "--task", "ramerge/math", "--data", "x=y"], "data set"),
-        (["--endpoint", "http://x/v1", "--served-name", "m", "--task", "ramerge/math", "--set", "math.few=1"], "few"),
+        (
+            ["--endpoint", "http://x/v1", "--served-name", "m", "--task", "ramerge/math", "--task-set", "math.few=1"],
+            "few",
+        ),
     ],
 )
 def test_wrong_words_are_refused_before_anything_runs(place: Path, words: list[str], problem: str) -> None:

@@ -17,7 +17,7 @@ from ramerge.selection import serving
 from ramerge.selection.folder import Folder
 from ramerge.selection.results import SearchResult
 from ramerge.selection.run import SearchRequest, search
-from ramerge.selection.served import TaskScorer, split_of
+from ramerge.selection.served import TaskScore, TaskScorer, split_of
 from ramerge.selection.serving import KeptServer, ModelServer
 from ramerge.selection.space import Axis, Choices, Space
 
@@ -98,7 +98,7 @@ def found(folder: Path, kind: str, values: tuple[float, ...], **options: Any) ->
     )
 
     def scorer(out: Folder) -> TaskScorer:
-        return TaskScorer(request, ModelServer(kind, timeout=60), out, 2)
+        return TaskScorer(TaskScore(request, ModelServer(kind, timeout=60), 2), out)
 
     agents = {name: str(AGENTS / name) for name in ("add", "sort")}
     recipe = Document({"method": "ram+", "base": str(AGENTS / "base"), "agents": agents})

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from ramerge.foundation.completion import matching, named_folders
 from ramerge.foundation.errors import EndpointError, EvaluationError, StoppedError
-from ramerge.foundation.options import DATA, DEBUG, PATH, QUIET, SERVE_ARGS, as_json
+from ramerge.foundation.options import AGENT, BASE, DATA, DEBUG, PATH, QUIET, SERVE_ARGS, as_json, command, option
 from ramerge.foundation.terminal import say
 
 if TYPE_CHECKING:
@@ -30,9 +30,10 @@ def _tasks(_context: click.Context, _parameter: click.Parameter, begun: str) -> 
     return matching([f"ramerge/{name}" for name in _OURS], begun)
 
 
-@click.command("eval", short_help="Score models on benchmarks.")
+@command("eval", short_help="Score models on benchmarks.")
 @click.argument("logs", type=PATH)
-@click.option(
+@option(
+    "score",
     "--task",
     "tasks",
     metavar="TASK",
@@ -40,38 +41,48 @@ def _tasks(_context: click.Context, _parameter: click.Parameter, begun: str) -> 
     shell_complete=_tasks,
     help="A task of Inspect's: ramerge/NAME (see above), inspect_evals/NAME, or FILE.py@NAME; repeat for more.",
 )
-@click.option(
+@BASE
+@AGENT
+@option(
+    "models",
     "--model",
     "models",
     metavar="NAME=MODEL",
     multiple=True,
     shell_complete=named_folders,
-    help="A model to score; repeat for each.",
+    help="A further model to score, such as a merge; repeat for each.",
 )
-@click.option(
-    "--serve", type=click.Choice(["transformers", "vllm", "sglang"]), help="Start a server for each model, and stop it."
+@option(
+    "remote",
+    "--serve",
+    type=click.Choice(["transformers", "vllm", "sglang"]),
+    help="Start a server for each model, and stop it.",
 )
 @SERVE_ARGS
-@click.option("--endpoint", metavar="URL", help="An OpenAI-compatible endpoint that runs already, up to /v1.")
-@click.option("--served-name", "served_names", metavar="NAME", multiple=True, help="What the endpoint calls the model.")
-@click.option(
+@option("remote", "--endpoint", metavar="URL", help="An OpenAI-compatible endpoint that runs already, up to /v1.")
+@option(
+    "remote", "--served-name", "served_names", metavar="NAME", multiple=True, help="What the endpoint calls the model."
+)
+@option(
+    "remote",
     "--key-env",
     default="RAMERGE_API_KEY",
     show_default=True,
     metavar="VARIABLE",
     help="Variable with the endpoint's key.",
 )
-@click.option("--limit", type=click.IntRange(1, 10**9), help="Ask only the first samples of each task.")
+@option("score", "--limit", type=click.IntRange(1, 10**9), help="Ask only the first samples of each task.")
 @DATA
-@click.option(
-    "--set",
+@option(
+    "score",
+    "--task-set",
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
     help="Generation, by Inspect's names (max_tokens=512, max_connections=64), or a task's parameter "
     "(math.fewshot=8, coding.subsets=mbpp).",
 )
-@click.option("--sandbox", metavar="NAME", help="Where programs of models run: bubblewrap, docker or local (nowhere).")
+@option("run", "--sandbox", metavar="NAME", help="Where programs of models run: bubblewrap, docker or local (nowhere).")
 @QUIET
 @as_json("the scores")
 @DEBUG
@@ -90,7 +101,7 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
     ramerge/rewards   your own prompts, with a reward function
 
     \b
-    ramerge eval LOGS --task ramerge/tool --model base=BASE --model merged=OUT --serve vllm
+    ramerge eval LOGS --task ramerge/tool --base BASE --agent code=CODER --model merged=OUT --serve vllm
     ramerge eval LOGS --task inspect_evals/gsm8k --endpoint http://127.0.0.1:8000/v1 --served-name merged
     """
     from ramerge.evaluation.logs import read
@@ -101,20 +112,22 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
 
     access = _access(options)
     access.check()
-    targets = read_targets(options["models"], options["served_names"], serve=access.serve is not None)
+    models = [f"base={options['base']}"] if options["base"] else []
+    models += [*options["agents"], *options["models"]]
+    targets = read_targets(models, options["served_names"], serve=access.serve is not None)
     try:
         complete = evaluate(logs, targets, _request(options, quiet=quiet or as_json), access)
     except StoppedError as stop:
         stop.kept = f"what was scored is kept in {logs}, and the same command resumes there"
         raise
     names = {target.name for target in targets}
-    models = [model for model in read(logs) if model.name in names]
+    scored = [model for model in read(logs) if model.name in names]
     if as_json:
-        say_json(models)
+        say_json(scored)
     elif not quiet:
-        say(render(build(models), "text", intervals=True).splitlines())
+        say(render(build(scored), "text", intervals=True).splitlines())
     if not complete:
-        raise EndpointError(_failures(models) or [f"{logs}: not every sample has a score; the same command asks again"])
+        raise EndpointError(_failures(scored) or [f"{logs}: not every sample has a score; the same command asks again"])
 
 
 def _request(options: Mapping[str, Any], *, quiet: bool) -> EvaluationRequest:
@@ -123,7 +136,7 @@ def _request(options: Mapping[str, Any], *, quiet: bool) -> EvaluationRequest:
     display: Literal["rich", "plain", "none"] = "none" if quiet else "rich" if sys.stderr.isatty() else "plain"
     return EvaluationRequest(
         tasks=options["tasks"],
-        settings=pairs("--set", options["settings"], typed=True),
+        settings=pairs("--task-set", options["settings"], typed=True),
         data=pairs("--data", options["data"]),
         limit=options["limit"],
         sandbox=options["sandbox"],
@@ -197,25 +210,37 @@ def _failures(models: list[Model]) -> list[str]:
     ]
 
 
-@click.command("table", short_help="Put scores of models side by side.")
+@command("table", short_help="Put scores of models side by side.")
 @click.argument("logs", type=PATH)
-@click.option(
+@option(
+    "output",
     "--table",
     "layout",
     default="main",
     help="main (default), all, merging (retention, worst task, composite), or the paper's table1, table3 to table10.",
 )
-@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
-@click.option(
-    "--model", "models", metavar="NAME", multiple=True, help="A model to show; repeat for more; default: all."
+@option("output", "--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
+@option(
+    "models",
+    "--model",
+    "models",
+    metavar="NAME",
+    multiple=True,
+    help="A model to show; repeat for more; default: all.",
 )
-@click.option("--base", metavar="NAME", help="The base model, where merge records do not say it.")
-@click.option("--specialist", "specialists", metavar="TASK=NAME", multiple=True, help="The agent trained for a task.")
-@click.option("--merged", metavar="NAME", multiple=True, help="A model that is a merge, though it has no merge record.")
-@click.option("--reference", type=click.Choice(["paper"]), help="Add the rows of the paper's table, marked as quoted.")
-@click.option("--intervals", is_flag=True, help="Show 95 % bootstrap intervals of the scores.")
-@click.option("--compare", metavar="NAME,NAME", help="Paired bootstrap tests between two models instead.")
-@click.option("--out", type=PATH, help="Write to a file.")
+@option("models", "--base", metavar="NAME", help="The base model, where merge records do not say it.")
+@option(
+    "models", "--specialist", "specialists", metavar="TASK=NAME", multiple=True, help="The agent trained for a task."
+)
+@option(
+    "models", "--merged", metavar="NAME", multiple=True, help="A model that is a merge, though it has no merge record."
+)
+@option(
+    "output", "--reference", type=click.Choice(["paper"]), help="Add the rows of the paper's table, marked as quoted."
+)
+@option("output", "--intervals", is_flag=True, help="Show 95 % bootstrap intervals of the scores.")
+@option("output", "--compare", metavar="NAME,NAME", help="Paired bootstrap tests between two models instead.")
+@option("output", "--out", type=PATH, help="Write to a file.")
 @DEBUG
 def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, **options: Any) -> None:
     """Put the models of LOGS side by side, in the columns of the paper's tables.

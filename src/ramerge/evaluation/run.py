@@ -59,12 +59,12 @@ class EvaluationRequest:
         own = {key: value for key, value in self.settings.items() if "." not in key}
         known = list(GenerateConfig.model_fields)
         if problems := [unknown("setting", key, known) for key in own if key not in known]:
-            raise EvaluationError([f"--set {problem}; a task's parameter is TASK.KEY" for problem in problems])
+            raise EvaluationError([f"--task-set {problem}; a task's parameter is TASK.KEY" for problem in problems])
         try:
             GenerateConfig(**own)
         except ValidationError as error:
             raise EvaluationError(
-                [f"--set {each['loc'][0]}={own[str(each['loc'][0])]}: {each['msg']}" for each in error.errors()]
+                [f"--task-set {each['loc'][0]}={own[str(each['loc'][0])]}: {each['msg']}" for each in error.errors()]
             ) from error
         return {"max_retries": RETRIES, "max_connections": _CONNECTIONS, **own}
 
@@ -84,7 +84,7 @@ class EvaluationRequest:
         """Raises `EvaluationError` for settings and data that none of the tasks takes."""
         names = {short_name(task) for task in self.tasks}
         problems = [
-            f"--set {key}: none of the tasks is called {key.partition('.')[0]}"
+            f"--task-set {key}: none of the tasks is called {key.partition('.')[0]}"
             for key in self.settings
             if "." in key and key.partition(".")[0] not in names
         ]
@@ -109,7 +109,7 @@ class EvaluationRequest:
         name = short_name(task)
         known = [*_OWN_PARAMETERS, *benchmark(name).settings_type.model_fields]
         own = [key.partition(".")[2] for key in self.settings if key.partition(".")[0] == name]
-        return [f"--set {name}.{unknown('parameter', key, known)}" for key in own if key not in known]
+        return [f"--task-set {name}.{unknown('parameter', key, known)}" for key in own if key not in known]
 
 
 def short_name(task: str) -> str:

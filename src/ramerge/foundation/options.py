@@ -20,7 +20,7 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 # --- groups -----------------------------------------------------------------------------------------------------------
 
-GROUPS = ("models", "method", "output", "run", "remote")
+GROUPS = ("models", "method", "search", "score", "output", "run", "remote")
 """The groups of options, in the order of `--help`; options without a group come last."""
 
 
@@ -82,6 +82,21 @@ def run_options(*names: str) -> Decorator:
     return decorate
 
 
+def settings_options(cls: type, argument: str) -> Decorator:
+    """Options for all fields of a class of settings; the command gets them as one argument."""
+    chosen = {name: (default, setting) for name, default, setting in settings_of(cls)}
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def collected(*args: Any, **flags: Any) -> None:
+            made = cls(**{name: flags.pop(name) for name in chosen})
+            function(*args, **{argument: made}, **flags)
+
+        return options(*(_made_option(name, *about) for name, about in chosen.items()))(collected)
+
+    return decorate
+
+
 def _rows(names: Iterable[str]) -> Iterator[tuple[str, tuple[Any, Setting]]]:
     """Keys such as `threads` or `upload.staging_dir`, with default and setting."""
     own = {name: about for name, *about in settings_of(Options)}
@@ -97,7 +112,10 @@ def _made_option(key: str, default: Any, setting: Setting) -> Decorator:
     more: dict[str, Any] = {"help": setting.help}
     if setting.metavar is None:
         return option(setting.group, *words, is_flag=True, default=bool(default), **more)
-    more |= {"metavar": setting.metavar, "multiple": setting.repeats, "type": setting.kind}
+    kind = click.Choice(setting.choices) if setting.choices else setting.kind
+    more |= {"metavar": setting.metavar, "multiple": setting.repeats, "type": kind}
+    if not setting.repeats:
+        more |= {"default": default, "show_default": default is not None}
     return option(setting.group, *words, shell_complete=folders if setting.folder else None, **more)
 
 
@@ -177,33 +195,17 @@ AGENT: Decorator = option(
     shell_complete=named_folders,
     help="An agent: a name of your choice, and its folder or hub id; repeat for each.",
 )
-SERVE_ARGS: Decorator = click.option(
-    "--serve-args", default="", metavar="WORDS", help="Further words of the server's command line."
+SERVE_ARGS: Decorator = option(
+    "remote", "--serve-args", default="", metavar="WORDS", help="Further words of the server's command line."
 )
-DATA: Decorator = click.option(
+DATA: Decorator = option(
+    "score",
     "--data",
     metavar="NAME=PATH",
     multiple=True,
     help="Your copy of a data set; the guide on evaluation says which; repeat for each.",
 )
 QUIET: Decorator = option("run", "--quiet", is_flag=True, help="Show warnings and errors only.")
-
-
-class _Seconds(click.FloatRange):
-    """A time above zero that comes to an end."""
-
-    name = "seconds"
-
-    def __init__(self) -> None:
-        super().__init__(0, 1e6, min_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Also refuse what is no number, which no comparison catches."""
-        number = float(super().convert(value, param, ctx))
-        return number if number == number else self.fail(f"{value!r} is no number", param, ctx)
-
-
-SECONDS = _Seconds()
 
 
 @dataclass
@@ -242,17 +244,6 @@ DEBUG: Decorator = option(
 def as_json(what: str) -> Decorator:
     """The option `--json`, which prints `what` instead of lines for people."""
     return option("output", "--json", "as_json", is_flag=True, help=f"Print {what} as JSON on standard output.")
-
-
-def most_failures(what: str, default: int) -> Decorator:
-    """The option `--most-failures`: how many failed `what` in a row stop a run."""
-    text = f"Failed {what} in a row until it stops; 0: never."
-    return click.option("--most-failures", type=click.IntRange(0), default=default, show_default=True, help=text)
-
-
-def serve_timeout(what: str) -> Decorator:
-    """The option `--serve-timeout`."""
-    return click.option("--serve-timeout", type=SECONDS, default=900.0, show_default=True, help=what)
 
 
 def options(*decorators: Decorator) -> Decorator:

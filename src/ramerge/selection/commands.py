@@ -15,46 +15,39 @@ from ramerge.foundation.options import (
     DEBUG,
     PATH,
     QUIET,
-    SECONDS,
     SERVE_ARGS,
     as_json,
     command,
-    most_failures,
     option,
     options,
     run_options,
-    serve_timeout,
+    settings_options,
 )
 from ramerge.foundation.terminal import say, warn
+from ramerge.selection.settings import SearchSettings
 
 if TYPE_CHECKING:
-    from ramerge.evaluation.run import EvaluationRequest
     from ramerge.foundation.screen import Bar
     from ramerge.options import Options
     from ramerge.selection.run import SearchProgress
-    from ramerge.selection.serving import ModelServer
+    from ramerge.selection.served import TaskScore
 
-_SAMPLERS = ("grid", "tpe", "cmaes", "nsga2")
 SERVERS = ("transformers", "vllm", "sglang")
 _PROMPTS = (".jsonl", ".json", ".parquet")
-_PASSED_ON = (
-    *("space", "objectives", "trials", "sampler", "seed", "prune", "most_failures", "score_timeout"),
-    *("concurrency", "html"),
-)
-"""Options that the function has under the same names."""
 
 
 @command(short_help="Find the merge that scores best.")
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT", shell_complete=files)
 @options(*KEYS)
-@click.option(
+@option(
+    "score",
     "--score",
     metavar="SCORE",
     required=True,
     help="What scores a model: a function, as module:function or file.py:function; tasks of `ramerge eval`, such as "
     "ramerge/tool,inspect_evals/gsm8k; or prompts, as FILE.jsonl or FILE.parquet, with --reward.",
 )
-@click.option("--reward", metavar="FUNCTION", help="For prompts: file.py:compute_score, in verl's form.")
+@option("score", "--reward", metavar="FUNCTION", help="For prompts: file.py:compute_score, in verl's form.")
 @option(
     "method",
     "--vary",
@@ -63,49 +56,42 @@ _PASSED_ON = (
     help="Values of a key, such as method=ram,ties or parameters.r=0,0.1; repeat for all combinations.",
 )
 @option("method", "--space", type=PATH, help="A YAML file that says what varies, instead of --vary.")
-@option("method", "--trials", type=click.IntRange(1, 100_000), help="Points to try; default: all of a grid, else 30.")
-@option(
-    "method",
-    "--sampler",
-    type=click.Choice(_SAMPLERS),
-    help="What chooses points; default: grid for --vary, tpe for --space.",
-)
-@option(
-    "method", "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of the sampler."
-)
-@click.option(
-    "--objective",
-    "objectives",
-    metavar="NAME[=min]",
-    multiple=True,
-    help="The figure to raise, or with =min to lower; default: mean, of all figures. worst: the smallest of them; "
-    "worst:NAME=SCORE,...: the worst retention, given the scores of the specialists. Several give a Pareto front.",
-)
-@click.option("--no-prune", "prune", flag_value=False, default=True, help="Score every point on all of its items.")
-@click.option(
-    "--score-timeout",
-    type=SECONDS,
-    default=3600.0,
-    show_default=True,
-    help="Seconds that scoring a point may take.",
-)
-@most_failures("points", 5)
-@click.option("--serve", type=click.Choice(SERVERS), help="For tasks and prompts: the server to keep running.")
+@settings_options(SearchSettings, "search_settings")
+@option("remote", "--serve", type=click.Choice(SERVERS), help="For tasks and prompts: the server to keep running.")
 @SERVE_ARGS
-@serve_timeout("Seconds to start or load.")
-@click.option("--limit", type=click.IntRange(2, 10**9), help="Take only the first samples of each task.")
-@DATA
-@click.option(
-    "--task-set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of tasks, as --set of `ramerge eval`."
+@option(
+    "remote",
+    "--serve-timeout",
+    type=click.FloatRange(0, 1e6, min_open=True),
+    default=900.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds to start a server or load a model.",
 )
-@click.option("--concurrency", type=click.IntRange(1, 4096), default=8, show_default=True, help="Requests at once.")
-@click.option("--no-html", "html", flag_value=False, default=True, help="Do not write OUT/search.html.")
+@option("score", "--limit", type=click.IntRange(2, 10**9), help="Take only the first samples of each task.")
+@DATA
+@option(
+    "score",
+    "--task-set",
+    "task_settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of tasks, as in `ramerge eval`.",
+)
+@option("score", "--concurrency", type=click.IntRange(1, 4096), default=8, show_default=True, help="Requests at once.")
 @run_options("threads", "max_memory", "allow_outside_links", "cache", "strict")
 @QUIET
 @as_json("the result")
 @DEBUG
 def search(
-    paths: tuple[str, ...], vary: tuple[str, ...], quiet: bool, as_json: bool, options: Options, **flags: Any
+    paths: tuple[str, ...],
+    vary: tuple[str, ...],
+    space: Path | None,
+    quiet: bool,
+    as_json: bool,
+    search_settings: SearchSettings,
+    options: Options,
+    **flags: Any,
 ) -> None:
     """Merge points of a space, score each, and keep the best in the folder OUT.
 
@@ -129,11 +115,19 @@ def search(
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no folder for the search: ramerge search RECIPE OUT --vary KEY=V,V --score FUNCTION")
-    given = {key: flags[key] for key in _PASSED_ON} | {"options": options}
-    score, server = _score(flags)
+    score = _score(flags)
     with shown(bar, quiet=quiet or as_json) as listen:
         try:
-            result = run(document, out, score, vary=read_varied(vary), server=server, on_progress=listen, **given)
+            result = run(
+                document,
+                out,
+                score,
+                vary=read_varied(vary),
+                space=space,
+                settings=search_settings,
+                options=options,
+                on_progress=listen,
+            )
         except StoppedError as stop:
             stop.kept = f"what was scored is kept in {out}, and the same command resumes from there"
             raise
@@ -144,20 +138,21 @@ def search(
         say(summary(result, Path(out)))
 
 
-def _score(options: dict[str, Any]) -> tuple[str | EvaluationRequest, ModelServer | None]:
-    spec = options["score"]
+def _score(options: dict[str, Any]) -> str | TaskScore:
+    spec: str = options["score"]
     if ":" not in spec:
         return _tasks(spec, options)
     if options["serve"] or options["reward"]:
         raise EvaluationError("--serve and --reward: are for tasks and prompts, and --score names a function")
-    return spec, None
+    return spec
 
 
-def _tasks(spec: str, options: dict[str, Any]) -> tuple[EvaluationRequest, ModelServer]:
+def _tasks(spec: str, options: dict[str, Any]) -> TaskScore:
     from shlex import split
 
     from ramerge.evaluation.commands import pairs
     from ramerge.evaluation.run import EvaluationRequest
+    from ramerge.selection.served import TaskScore
     from ramerge.selection.serving import ModelServer
 
     if options["serve"] is None:
@@ -165,7 +160,7 @@ def _tasks(spec: str, options: dict[str, Any]) -> tuple[EvaluationRequest, Model
             f"--score {spec}: names no function (module:function); tasks and prompts need a server: "
             f"--serve {'|'.join(SERVERS)}"
         )
-    settings, tasks = pairs("--task-set", options["settings"], typed=True), spec.split(",")
+    settings, tasks = pairs("--task-set", options["task_settings"], typed=True), spec.split(",")
     if spec.endswith(_PROMPTS):
         if not options["reward"]:
             raise EvaluationError(f"--score {spec}: needs --reward file.py:compute_score")
@@ -174,7 +169,8 @@ def _tasks(spec: str, options: dict[str, Any]) -> tuple[EvaluationRequest, Model
     elif options["reward"]:
         raise EvaluationError("--reward: is for prompts, --score FILE.jsonl or FILE.parquet")
     request = EvaluationRequest(tasks, settings, pairs("--data", options["data"]), limit=options["limit"])
-    return request, ModelServer(options["serve"], split(options["serve_args"]), options["serve_timeout"])
+    server = ModelServer(options["serve"], split(options["serve_args"]), options["serve_timeout"])
+    return TaskScore(request, server, options["concurrency"])
 
 
 def bar(event: SearchProgress) -> Bar:

@@ -62,7 +62,8 @@ class SearchResult:
         notes: what a reader must know.
 
     Example:
-        >>> result = ramerge.search("recipe.yaml", "found", score, vary={"parameters.r": [0, 0.1]}, html=False)
+        >>> settings = ramerge.SearchSettings(html=False)
+        >>> result = ramerge.search("recipe.yaml", "found", score, vary={"parameters.r": [0, 0.1]}, settings=settings)
         >>> result.winner.point["parameters.r"] in (0, 0.1)
         True
         >>> result.to_dict()["schema"]

@@ -97,8 +97,8 @@ class SearchProgress:
         >>> done = []
         >>> def listen(event: ramerge.SearchProgress) -> None:
         ...     done.append(event.done)
-        >>> vary = {"parameters.r": [0, 0.1]}
-        >>> result = ramerge.search("recipe.yaml", "found", score, vary=vary, html=False, on_progress=listen)
+        >>> vary, settings = {"parameters.r": [0, 0.1]}, ramerge.SearchSettings(html=False)
+        >>> result = ramerge.search("recipe.yaml", "found", score, vary=vary, settings=settings, on_progress=listen)
         >>> done
         [0, 1, 2]
     """

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
 from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
+from ramerge.foundation.checks import check_arguments
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.selection.folder import Folder
 from ramerge.selection.scores import Measure, ScoreFailedError, Scores, Split, of_items
@@ -27,13 +28,46 @@ _MOST_FAILURES = 8  # one is enough for a point to fail
 _FEWEST = 32  # samples of a task in the first rung; each rung has twice as many as the one before
 
 
+@dataclass(frozen=True)
+class TaskScore:
+    """A score that is tasks of Inspect, for `search`.
+
+    Attributes:
+        request: the tasks.
+        server: what serves each merged model.
+        concurrency: requests at once.
+
+    Example:
+        >>> request = ramerge.EvaluationRequest(["ramerge/tool", "inspect_evals/gsm8k"], limit=100)
+        >>> score = ramerge.TaskScore(request, ramerge.ModelServer("vllm"))
+        >>> score.concurrency
+        8
+    """
+
+    request: EvaluationRequest
+    server: ModelServer
+    concurrency: int = 8
+
+    def __post_init__(self) -> None:
+        check_arguments(
+            request=(isinstance(self.request, EvaluationRequest), "a ramerge.EvaluationRequest", self.request),
+            server=(isinstance(self.server, ModelServer), "a ramerge.ModelServer", self.server),
+            concurrency=(
+                isinstance(self.concurrency, int) and self.concurrency > 0,
+                "a whole number above 0",
+                self.concurrency,
+            ),
+        )
+
+
 class TaskScorer:
     """The main metric of every subset of tasks, on the samples of one purpose, rung by rung."""
 
     splits = True
     in_parts = True
 
-    def __init__(self, request: EvaluationRequest, server: ModelServer, folder: Folder, concurrency: int) -> None:
+    def __init__(self, score: TaskScore, folder: Folder) -> None:
+        request, server, concurrency = score.request, score.server, score.concurrency
         if problems := server.check():
             raise EvaluationError(problems)
         request.check()

@@ -61,7 +61,7 @@ class RewardsBenchmark(Benchmark[RewardsSettings]):
         if PROMPTS not in self.context.data:
             raise EvaluationError("ramerge/rewards: needs --data prompts=FILE, JSON lines or verl's parquet")
         if not self.settings.function:
-            raise EvaluationError("ramerge/rewards: needs --set rewards.function=file.py:compute_score")
+            raise EvaluationError("ramerge/rewards: needs --task-set rewards.function=file.py:compute_score")
         assert self._function and self._prompts
 
     def items(self, subset: str) -> Iterator[Item]:
@@ -99,7 +99,7 @@ class RewardsBenchmark(Benchmark[RewardsSettings]):
         try:
             return load(self.settings.function)
         except Exception as error:
-            text = f"ramerge/rewards: --set rewards.function={self.settings.function}: {in_words(error)}"
+            text = f"ramerge/rewards: --task-set rewards.function={self.settings.function}: {in_words(error)}"
             raise EvaluationError(text) from error
 
     @cached_property

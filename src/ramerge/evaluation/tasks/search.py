@@ -144,7 +144,7 @@ class SearchBenchmark(Benchmark[SearchSettings]):
         if local and "documents" not in self.context.data:
             problems.append(
                 "ramerge/search: has nothing to search in; give --data documents=FILE (JSON lines with contents, or "
-                "title and text), or the address of a retriever, --set search.engine=http://HOST:PORT/retrieve"
+                "title and text), or the address of a retriever, --task-set search.engine=http://HOST:PORT/retrieve"
             )
         if _WITH_USER.match(self.settings.engine):
             problems.append(

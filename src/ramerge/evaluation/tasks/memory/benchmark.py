@@ -145,7 +145,7 @@ class MemoryBenchmark(Benchmark[MemorySettings]):
         if has < length and not self.settings.repeat_documents:
             raise EvaluationError(
                 f"{subset}: needs {length:,} {unit}, and the distinct documents of {corpus.source} are {has:,}; give "
-                "the whole development set, or repeat documents with --set memory.repeat_documents=true"
+                "the whole development set, or repeat documents with --task-set memory.repeat_documents=true"
             )
 
     def _sample(self, subset: str, question: ReadingQuestion) -> Sample:
