@@ -58,7 +58,7 @@ class Command:
     """What is run.
 
     Attributes:
-        recipe: what is different from the usual recipe; None for a model by itself.
+        recipe: what is different from the usual recipe; None for a model by itself, written in float32.
         options: of the plan.
         large: whether its weights take several parts of an upload, begun while they are merged, and its tensors several
             blocks of a delta.
@@ -79,7 +79,7 @@ COMMANDS = {
     "merge as a delta": Command({}, {"as_delta": True}),
     "merge as a delta, large": Command({}, {"as_delta": True}, large=True),
     "delta": Command(None, large=True, agent="tool"),
-    "convert": Command(None, {"dtype": "float32"}),
+    "convert": Command(None),
     "merge, ram+, in parts": Command({"method": "ram+"}, large=True),
 }
 _LARGE = (1500, 1800)  # three such tensors are four parts of the least size
@@ -212,6 +212,7 @@ class Job:
             self._make_delta(folder / "large" / "base", folder / "large" / command.agent)
             return
         source: Any = document_of(str(folder / "base"), "model")
+        source.set(("dtype",), "float32", "dtype")
         if command.recipe is not None:
             source = (
                 json.loads((folder / ("large" if command.large else "") / "recipe.json").read_text()) | command.recipe
