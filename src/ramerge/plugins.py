@@ -24,7 +24,7 @@ from ramerge.formats.files import check_files, read_config
 from ramerge.formats.format import Contents, Format, Opening
 from ramerge.foundation.errors import CheckpointError
 from ramerge.kernels.elementwise import INFINITY, ONE, ZERO
-from ramerge.kernels.piece import Piece
+from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.methods.base import Agents, Column, Counts, Layer, Method, Parameters, Results, Statistic, Work
 from ramerge.methods.define import ChosenAgent, PerAgent, Range, merge_method
 from ramerge.registry import INTERFACE
@@ -52,6 +52,7 @@ __all__ = [
     "Parameters",
     "PerAgent",
     "Piece",
+    "PieceResult",
     "Range",
     "Results",
     "Statistic",

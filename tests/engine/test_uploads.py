@@ -231,16 +231,16 @@ def test_a_job_that_sleeps_after_its_commit_removes_nothing_of_the_next_one(
     execute(planned(source, Place(tmp_path / "old", store)), ThreadExecutor(2))
     (Path(source["base"]) / "special_tokens_map.json").unlink()
     first, second, found = Place(tmp_path / "a", store), Place(tmp_path / "b", store), dict[str, bytes]()
-    remove = BucketUpload._remove_old
+    remove = BucketUpload.remove_old
 
     def asleep(self: BucketUpload, *arguments: Any) -> None:
-        monkeypatch.setattr(BucketUpload, "_remove_old", remove)
+        monkeypatch.setattr(BucketUpload, "remove_old", remove)
         (Path(source["base"]) / "special_tokens_map.json").write_text("{}")
         execute(planned(source, second, overwrite=True), ThreadExecutor(2))
         found.update(second.files())
         remove(self, *arguments)
 
-    monkeypatch.setattr(BucketUpload, "_remove_old", asleep)
+    monkeypatch.setattr(BucketUpload, "remove_old", asleep)
     execute(planned(source, first, overwrite=True), ThreadExecutor(2))
     assert "special_tokens_map.json" in found
     assert second.files() == found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from ramerge.foundation.dtypes import FLOATS, itemsize
 from ramerge.kernels.convert import count_non_finite
 from ramerge.kernels.formats import FORMATS, Words
 from ramerge.kernels.native import notifying_compilation
-from ramerge.kernels.piece import Piece, count_negative, words_of
+from ramerge.kernels.piece import Piece, PieceResult, count_negative, words_of
 from ramerge.kernels.work import notifying_work
 from ramerge.methods.base import Counted, Counts, Statistic
 from ramerge.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
@@ -152,7 +152,7 @@ class Worker:
         piece, read = self._piece(tensor, block), share_of(tensor, block)
         if tensor.action == "copy":
             flagged = piece.copy()
-            self._write(tensor, block, piece, range(len(self._plan.points)), sink)
+            self._write(tensor, block, piece, PieceResult(flagged), range(len(self._plan.points)), sink)
             wrong = self._wrong(tensor, piece)
             return BlockResult(block, piece.elements, read, wrong=wrong if flagged or any(wrong) else None)
         counted: dict[Counted, Counts] = {}
@@ -163,8 +163,9 @@ class Worker:
                 counts = None
                 if task.on_the_way is not None and task.on_the_way not in counted:
                     counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
-                flagged |= self._merge(index, tensor, piece, task, counts, rounding[index])
-                self._write(tensor, block, piece, (index,), sink)
+                merged, result = self._merge(index, tensor, piece, task, counts, rounding[index])
+                flagged |= result.nonfinite
+                self._write(tensor, block, merged, result, (index,), sink)
         found = self._wrong(tensor, piece) if flagged else None
         return BlockResult(block, piece.elements, read, counted, rounding, found)
 
@@ -187,28 +188,29 @@ class Worker:
         return notifying_work(tell) if stated else nullcontext()
 
     def _merge(
-        self, point: int, tensor: TensorPlan, piece: Piece, task: Task, counts: Counts | None, rounding: Counts
-    ) -> bool:
-        """Merge a piece for a point; True if something is not finite."""
-        merged, allow_nonfinite = self._plan.points[point], self._plan.allow_nonfinite(tensor)
-        piece.has_base, piece.counts = merged.uses_base, rounding if merged.uses_base else None
-        flagged = merged.method.merge(piece, task.prepared, counts, allow_nonfinite)
-        for sample in piece.unrounded():
-            merged.method.merge(sample, task.prepared, None, allow_nonfinite)
-            piece.measure(sample)
-        return flagged
+        self, index: int, tensor: TensorPlan, read: Piece, task: Task, counts: Counts | None, rounding: Counts
+    ) -> tuple[Piece, PieceResult]:
+        """Merge what was read for a point; the piece as that point has it, and what was found."""
+        point, allow_nonfinite = self._plan.points[index], self._plan.allow_nonfinite(tensor)
+        piece = replace(read, has_base=point.uses_base, counts=rounding if point.uses_base else None)
+        found = point.method.merge(piece, task.prepared, counts, allow_nonfinite)
+        for sample in piece.unrounded(found):
+            point.method.merge(sample, task.prepared, None, allow_nonfinite)
+            piece.measure(sample, found)
+        return piece, found
 
     def _write(
         self,
         tensor: TensorPlan,
         block: Block,
         piece: Piece,
+        found: PieceResult,
         points: Sequence[int],
         sink: Sink,
     ) -> None:
         if tensor.quantized is not None:
             with self._arena.scratch():
-                self._write_quantized(tensor, tensor.quantized, block, piece, points, sink)
+                self._write_quantized(tensor, tensor.quantized, block, piece, found, points, sink)
             return
         width = itemsize(tensor.dtype)
         data = piece.out.view(np.uint8)[: piece.elements * width]
@@ -221,6 +223,7 @@ class Worker:
         stored: Scaled,
         block: Block,
         piece: Piece,
+        found: PieceResult,
         points: Sequence[int],
         sink: Sink,
     ) -> None:
@@ -234,7 +237,7 @@ class Worker:
         if piece.counts is not None:
             seen = self._arena.take(4 * piece.elements).view(np.float32)
             decode_parts(stored, block.start, codes, scales, seen)
-            piece.count_stored(seen)
+            piece.count_stored(seen, found)
 
     def _compare(self, tensor: TensorPlan, block: Block, sink: Sink) -> BlockResult:
         first, *others = self._read(tensor, block)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,23 @@ def count_negative(format: str, words: Words, elements: int) -> int:
     return int(np.count_nonzero((bits > top) & (bits < infinite)))
 
 
-@dataclass
+@dataclass(frozen=True)
+class PieceResult:
+    """What merging a piece found.
+
+    Attributes:
+        nonfinite: whether an input or the result is not finite.
+        beyond: an agent, or all if there is one number, has moved an element where |agent - base| > beyond.
+        rounded_by_kernel: whether the kernel rounded the result itself, so that a sample must be merged once more,
+            without rounding, to measure what that did.
+    """
+
+    nonfinite: bool
+    beyond: tuple[float, ...] = (0.0,)
+    rounded_by_kernel: bool = False
+
+
+@dataclass(frozen=True)
 class Piece:
     """The same elements of all inputs: the base (for methods that need it), agents, their importances (likewise).
 
@@ -86,38 +102,35 @@ class Piece:
     seed: int | None = None
     has_base: bool = True
     counts: Counts | None = None
-    _has_widened: bool = False
-    _beyond: tuple[float, ...] = (0.0,)
-    _rounded_by_kernel: bool = False
+    # the inputs in `arithmetic` once they were widened, also for what `replace` makes of this piece
+    _widened_inputs: dict[str, list[Words]] = field(default_factory=dict)
 
-    def compute(self, kernel: Kernel, beyond: tuple[float, ...] = (0.0,)) -> bool:
+    def compute(self, kernel: Kernel, beyond: tuple[float, ...] = (0.0,)) -> PieceResult:
         """Call `kernel(loop, inputs, out, counts)`, and round what it gives if it could not.
 
-        A kernel that rounds by itself, to a 16-bit format, is given `counts`. An agent, or all if `beyond` has one
-        number, has moved an element where |agent - base| > beyond. True if the kernel or the last rounding met a result
-        that is not finite.
+        A kernel that rounds by itself, to a 16-bit format, is given `counts`. `beyond` is that of the result.
         """
-        self._beyond = beyond
         loop, inputs = self._taken(computed(self.formats, self.out_format, stochastic=self.seed is not None))
         form = loop.out
-        self._rounded_by_kernel = form.name == self.out_format and loses(form.real, form.name)
         if form.name == self.out_format:
-            counts = self.counts if self._rounded_by_kernel else None
-            return kernel(loop, inputs, form.array(self.out, self.elements), counts)
+            rounds = loses(form.real, form.name)
+            counts = self.counts if rounds else None
+            return PieceResult(kernel(loop, inputs, form.array(self.out, self.elements), counts), beyond, rounds)
         result = self._row(-1, form.name)
         flagged = kernel(loop, inputs, result, None)
-        return self._round(loop, inputs, result) or flagged
+        return PieceResult(self._round(loop, inputs, result, beyond) or flagged, beyond)
 
-    def unrounded(self) -> Iterator[Piece]:
+    def unrounded(self, found: PieceResult) -> Iterator[Piece]:
         """What must be merged once more, in `arithmetic`, to be measured: the sample of what a kernel has rounded."""
-        if self.counts is not None and self._rounded_by_kernel:
+        if self.counts is not None and found.rounded_by_kernel:
             for begin, end in self._sampled():
                 yield self._sample(begin, end, None)
 
-    def measure(self, sample: Piece) -> None:
+    def measure(self, sample: Piece, found: PieceResult) -> None:
         """Count what rounding did to a sample that `unrounded` gave, and that is merged now."""
         first = sample.start - self.start
-        self._measure(sample, self._numbers(self.out_format, self.out, first, first + sample.elements))
+        stored = self._numbers(self.out_format, self.out, first, first + sample.elements)
+        self._measure(sample, stored, found.beyond)
 
     def copy(self) -> bool:
         """Store the first input, rounded if need be; True if that meets a number that is not finite."""
@@ -126,10 +139,11 @@ class Piece:
             return False
         return convert(self.formats[0], self.inputs[0], self.out_format, self.out, self.elements)
 
-    def count_stored(self, stored: NDArray[np.float32]) -> None:
+    def count_stored(self, stored: NDArray[np.float32], found: PieceResult) -> None:
         """Count what became of a float32 result of which `stored` is read back; float64 inputs are not counted."""
         if self.counts is not None and "F64" not in self.formats:
-            self._count(*self._taken("F32"), self.out[: self.elements], "F32", stored.view(np.uint32), self.counts)
+            result, words = self.out[: self.elements], stored.view(np.uint32)
+            self._count(*self._taken("F32"), result, "F32", words, found.beyond, self.counts)
 
     def numbers(self, shape: tuple[int, ...] | None = None) -> list[NDArray[Any]]:
         """The inputs in float32 or float64, by default in the tensor's shape, for a piece that is all of it."""
@@ -137,19 +151,17 @@ class Piece:
         shape = self.shape if shape is None else shape
         return [words.view(real)[: self.elements].reshape(shape) for words in self._widened(arithmetic(self.formats))]
 
-    def compute_numbers(self, function: Callable[..., NDArray[Any]], shape: tuple[int, ...] | None = None) -> bool:
-        """Store `function(*numbers)` of the inputs as `numbers` gives them.
-
-        True if an input or a result is not finite.
-        """
-        self._beyond, self._rounded_by_kernel = (0.0,), False  # what another point of a sweep has left
+    def compute_numbers(
+        self, function: Callable[..., NDArray[Any]], shape: tuple[int, ...] | None = None
+    ) -> PieceResult:
+        """Store `function(*numbers)` of the inputs as `numbers` gives them."""
         loop = uniform(arithmetic(self.formats), len(self.inputs))
         inputs = self._widened(loop.out.name)
         result = np.ascontiguousarray(function(*self.numbers(shape)), loop.out.real).reshape(-1)
         if loop.out.name != self.out_format:
-            return self._round(loop, inputs, result.view(loop.out.word))
+            return PieceResult(self._round(loop, inputs, result.view(loop.out.word)))
         self.out[:] = result.view(self.out.dtype)
-        return not bool(np.isfinite(result).all())
+        return PieceResult(not bool(np.isfinite(result).all()))
 
     def observe(self, kernel: Callable[[Loop, list[Words]], bool]) -> bool:
         """Call `kernel(loop, inputs)`."""
@@ -173,21 +185,21 @@ class Piece:
         return uniform(format, len(self.inputs)), self._widened(format)
 
     def _widened(self, format: str) -> list[Words]:
-        """The inputs in one format; widened once for several merges of one piece."""
+        """The inputs in `arithmetic`; widened once for several merges of one piece."""
         if set(self.formats) == {format}:
             return self.inputs
-        rows = [self._row(index, format) for index in range(len(self.inputs))]
-        if not self._has_widened:
+        if format not in self._widened_inputs:
+            rows = [self._row(index, format) for index in range(len(self.inputs))]
             for row, source, words in zip(rows, self.formats, self.inputs, strict=True):
                 convert(source, words, format, row, self.elements)
-            self._has_widened = True
-        return rows
+            self._widened_inputs[format] = rows
+        return self._widened_inputs[format]
 
     def _row(self, index: int, format: str) -> Words:
         form = FORMATS[format]
         return self.scratch[index, : self.elements * form.itemsize].view(form.word)
 
-    def _round(self, loop: Loop, inputs: list[Words], result: Words) -> bool:
+    def _round(self, loop: Loop, inputs: list[Words], result: Words, beyond: tuple[float, ...] = (0.0,)) -> bool:
         """Round a result to the output, and count what that does; True if something is not finite."""
         real, target = loop.out.name, self.out_format
         if self.seed is not None and loses(loop.out.real, target):
@@ -205,11 +217,19 @@ class Piece:
         else:
             flagged = convert(real, result, target, self.out, self.elements)
         if self.counts is not None and loses(loop.out.real, target):
-            self._count(loop, inputs, result, target, ELEMENTS[target].array(self.out, self.elements), self.counts)
+            stored = ELEMENTS[target].array(self.out, self.elements)
+            self._count(loop, inputs, result, target, stored, beyond, self.counts)
         return flagged
 
     def _count(
-        self, loop: Loop, inputs: list[Words], result: Words, target: str, stored: Words, counts: Counts
+        self,
+        loop: Loop,
+        inputs: list[Words],
+        result: Words,
+        target: str,
+        stored: Words,
+        beyond: tuple[float, ...],
+        counts: Counts,
     ) -> None:
         """Count what storing a result did to the agents' updates: exactly, and more in a sample.
 
@@ -217,9 +237,9 @@ class Piece:
         """
         behind = 1 + counts.shape[1]
         compared = Loop(loop.inputs[:behind], loop.out)
-        survey(compared, inputs[:behind], result, target, stored, self._beyond, counts)
+        survey(compared, inputs[:behind], result, target, stored, beyond, counts)
         for begin, end in self._sampled():
-            self._measure(self._sample(begin, end, result), self._numbers(target, stored, begin, end))
+            self._measure(self._sample(begin, end, result), self._numbers(target, stored, begin, end), beyond)
 
     def _sampled(self) -> list[tuple[int, int]]:
         found = effect.sampled(self.start, self.start + self.elements)
@@ -239,12 +259,12 @@ class Piece:
             self.tensor, self.shape, self.start + begin, end - begin, formats, inputs, format, out, _NO_SCRATCH
         )
 
-    def _measure(self, sample: Piece, stored: NDArray[Any]) -> None:
+    def _measure(self, sample: Piece, stored: NDArray[Any], beyond: tuple[float, ...]) -> None:
         assert self.counts is not None
         numbers = [words.view(stored.dtype) for words in sample.inputs]
         base, agents = numbers[0], numbers[1 : 1 + self.counts.shape[1]]
         result, counts = sample.out.view(stored.dtype), self.counts[len(ROWS) :]
-        effect.measure(sample.out_format, base, self._as_stored(base), agents, result, stored, self._beyond, counts)
+        effect.measure(sample.out_format, base, self._as_stored(base), agents, result, stored, beyond, counts)
 
     def _as_stored(self, base: NDArray[Any]) -> NDArray[Any]:
         if self.formats[0] == self.out_format:

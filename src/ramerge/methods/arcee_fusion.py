@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels.elementwise import Inputs, histogram
 from ramerge.kernels.formats import uniform
-from ramerge.kernels.piece import Piece
+from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.methods.base import Agents, Counts, Method, Parameters, Results
 from ramerge.methods.gram import row_of, row_unit
 from ramerge.methods.ranks import Values, ranked
@@ -73,7 +73,7 @@ def prepare(_parameters: ArceeFusionParameters, _agents: Agents, results: Result
         return np.float32(median + 1.5 * (upper - lower))
 
 
-def merge(piece: Piece, least: np.float32, _counts: Counts | None, _allow_nonfinite: bool) -> bool:
+def merge(piece: Piece, least: np.float32, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
 
     def fused(base: NDArray[Any], agent: NDArray[Any]) -> NDArray[Any]:
         # a row that is not finite has no importance, and must not pass for the base's

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from ramerge.kernels.piece import Piece
+from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.kernels.work import DECOMPOSITION
 
 Counts = NDArray[Any]
@@ -265,8 +265,8 @@ class Method:
         formula: in one line.
         parameters: the model that states and checks its parameters.
         prepare: from parameters, agents and results of statistics to what `merge` takes; called once for each part.
-        merge: `merge(piece, prepared, counts, allow_nonfinite)` writes a piece's result; True if an input or the result
-            is not finite; if `allow_nonfinite`, such numbers are computed with. Where `counts` is given, it counts what
+        merge: `merge(piece, prepared, counts, allow_nonfinite)` writes a piece's result, and says what it found; if
+            `allow_nonfinite`, numbers that are not finite are computed with. Where `counts` is given, it counts what
             `reported` would, or what tells whether a statistic was predicted well.
         alone: what a merge of one agent is.
         differs: how it differs from mergekit's method of that name; empty where there is none.
@@ -304,7 +304,7 @@ class Method:
     formula: str
     parameters: type[Any]
     prepare: Callable[[Any, Agents, Results], Any]
-    merge: Callable[[Piece, Any, Counts | None, bool], bool]
+    merge: Callable[[Piece, Any, Counts | None, bool], PieceResult]
     alone: str = "there is nothing to merge it with"
     differs: str = ""
     noted: Callable[[Any], bool] = lambda _parameters: False

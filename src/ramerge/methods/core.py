@@ -22,7 +22,7 @@ from pydantic import Field
 from ramerge.kernels import core as kernel
 from ramerge.kernels import curvature
 from ramerge.kernels.core import coefficients, movers
-from ramerge.kernels.piece import Piece
+from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.kernels.spectral import Array
 from ramerge.kernels.threefry import key_words
 from ramerge.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Work, seed_field
@@ -83,7 +83,7 @@ def prepare(parameters: CoreParameters, _agents: Agents, _results: Results) -> P
     return Prepared(parameters, parameters.time if isinstance(parameters, CorePlusParameters) else 0.0)
 
 
-def merge(piece: Piece, prepared: Prepared, _counts: Counts | None, _allow_nonfinite: bool) -> bool:
+def merge(piece: Piece, prepared: Prepared, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
     """Merge a piece; see `Method.merge`."""
     layer = Layer(piece.tensor, piece.shape)
     rows, columns = matrix_of(layer)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from ramerge.kernels.piece import Piece
+from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.kernels.sums import totals
 from ramerge.kernels.threefry import words
 from ramerge.methods.base import (
@@ -214,7 +214,7 @@ def prepare(parameters: DellaLinearParameters, agents: Agents, results: Results)
     )
 
 
-def merge(piece: Piece, prepared: PreparedDella, _counts: Counts | None, _allow_nonfinite: bool) -> bool:
+def merge(piece: Piece, prepared: PreparedDella, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
 
     def merged(base: NDArray[Any], *_agents: NDArray[Any]) -> NDArray[Any]:
         result = np.empty_like(base)

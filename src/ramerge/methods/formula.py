@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ramerge.kernels import elementwise
-from ramerge.kernels.piece import Piece
+from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.methods.base import Counts
 from ramerge.methods.drop_mask import DropMask
 
@@ -17,7 +17,7 @@ class Formula(elementwise.ElementFormula):
     drop_mask: DropMask | None = None
 
 
-def merge(piece: Piece, prepared: Formula, counts: Counts | None, _allow_nonfinite: bool) -> bool:
+def merge(piece: Piece, prepared: Formula, counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
     drop = prepared.drop_mask.drop(piece) if prepared.drop_mask else None
     return piece.compute(
         lambda loop, inputs, out, rounding: elementwise.merge(prepared, loop, inputs, out, drop, rounding, counts),

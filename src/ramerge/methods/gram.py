@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels.elementwise import ZERO, Inputs
 from ramerge.kernels.formats import uniform
-from ramerge.kernels.piece import Piece, arithmetic
+from ramerge.kernels.piece import Piece, PieceResult, arithmetic
 from ramerge.kernels.sums import products, sums
 from ramerge.methods.base import Counts, Layer, Results, Statistic
 from ramerge.methods.formula import Formula
@@ -107,7 +107,7 @@ def prepare(agents: int, solve: Solve, results: Results, per: Per = "tensor") ->
     return Combination(agents, per, tuple(coefficients.tolist()), solve)
 
 
-def merge(piece: Piece, combination: Combination, _counts: Counts | None, allow_nonfinite: bool) -> bool:
+def merge(piece: Piece, combination: Combination, _counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
     based = len(piece.inputs) > combination.agents
     if combination.per == "tensor":
         return merge_formula(piece, _formula(combination, based), None, allow_nonfinite)

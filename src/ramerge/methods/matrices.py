@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ramerge.kernels.piece import Piece
+from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.kernels.spectral import Array
 from ramerge.methods.base import Agents, Counts, Layer, Method, Results, Work, for_each
 from ramerge.methods.formula import Formula
@@ -56,7 +56,7 @@ def unit(layer: Layer, _parameters: Any) -> int:
     return max(math.prod(layer.shape), 2) if is_matrix(layer) else 1
 
 
-def merge(piece: Piece, prepared: PreparedMatrices, counts: Counts | None, allow_nonfinite: bool) -> bool:
+def merge(piece: Piece, prepared: PreparedMatrices, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
     """Merge a piece: a whole linear weight, or elements of another tensor."""
     if not is_matrix(Layer(piece.tensor, piece.shape)):
         return merge_formula(piece, prepared.formula, counts, allow_nonfinite)

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from ramerge.foundation.errors import WeightsError
-from ramerge.kernels.piece import Piece
+from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.methods import gram
 from ramerge.methods.base import (
     WEIGHTS,
@@ -72,7 +72,7 @@ def prepare(parameters: MultislerpParameters, agents: Agents, results: Results) 
     return gram.prepare(len(agents), lambda products: mean_direction(products, weights, parameters.eps), results)
 
 
-def merge(piece: Piece, prepared: Combination, counts: Counts | None, allow_nonfinite: bool) -> bool:
+def merge(piece: Piece, prepared: Combination, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
     """Merge a piece; see `Method.merge`.
 
     Raises:

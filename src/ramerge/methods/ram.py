@@ -26,7 +26,7 @@ from pydantic import Field
 
 from ramerge.kernels import ram as kernel
 from ramerge.kernels.elementwise import ONE, ZERO
-from ramerge.kernels.piece import Piece
+from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic, only
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
@@ -204,7 +204,7 @@ def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prep
     return Formula(element, given, n, beyond=epsilons)
 
 
-def merge(piece: Piece, prepared: PreparedRam | Formula, counts: Counts | None, allow_nonfinite: bool) -> bool:
+def merge(piece: Piece, prepared: PreparedRam | Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
     """Merge a piece (equation 7)."""
     if isinstance(prepared, Formula):
         return merge_formula(piece, prepared, None, allow_nonfinite)

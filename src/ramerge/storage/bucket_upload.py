@@ -140,7 +140,7 @@ class BucketUpload(UploadTarget):
             self._remove_seen(run, str(PurePosixPath(name).with_name(_ONE_FILE)))
         for name, text in sorted(indexes.items()):
             self._put_small(run, name, _renamed(name, text, run))
-        self._remove_old(run, {*files, *map(run.named, arrived)}, indexes)
+        self.remove_old(run, {*files, *map(run.named, arrived)}, indexes)
 
     def _check_arrived(self, run: UploadRun, arrived: Mapping[str, str]) -> None:
         there = self._bucket.tags()
@@ -181,7 +181,7 @@ class BucketUpload(UploadTarget):
         if not own or not self._bucket.put_if(name, data, tag, conditions=self._conditions):
             raise self._defeat(name)
 
-    def _remove_old(self, run: UploadRun, new: set[str], indexes: Mapping[str, bytes]) -> None:
+    def remove_old(self, run: UploadRun, new: set[str], indexes: Mapping[str, bytes]) -> None:
         """Remove what was there when the run began, as long as the place is the run's."""
         for name in sorted(run.seen.keys() - new, key=lambda name: not _is_index(name)):
             if not all(self._is_own_index(index, run) for index in indexes):

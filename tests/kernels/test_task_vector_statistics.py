@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from ramerge.kernels import native
-from ramerge.kernels import task_vector_statistics as anatomy
+from ramerge.kernels import task_vector_statistics as statistics
 from ramerge.kernels.formats import Words, uniform
 
 ELEMENTS = 100_002  # several segments, the last one not full, and a last chunk of one part of a word
-LAYOUT = anatomy.TallyLayout(3)
+LAYOUT = statistics.TallyLayout(3)
 EPSILONS = (1e-2, 1e-5)
 
 
@@ -24,14 +24,14 @@ def models(share: float) -> list[Words]:
 
 def counted(words: list[Words], cuts: list[int]) -> tuple[bool, list[np.ndarray]]:
     """Whether something is not finite, and everything that is counted of stretches, one after the other."""
-    counts, found = np.zeros(anatomy.size_of(LAYOUT.counts), np.int64), anatomy.tables(3)
-    sums, beyond = np.zeros(anatomy.size_of(LAYOUT.sums)), np.zeros((len(EPSILONS), 2, 3), np.int64)
+    counts, found = np.zeros(statistics.size_of(LAYOUT.counts), np.int64), statistics.tables(3)
+    sums, beyond = np.zeros(statistics.size_of(LAYOUT.sums)), np.zeros((len(EPSILONS), 2, 3), np.int64)
     flagged, loop = False, uniform("BF16", 4)
     for begin, end in pairwise(cuts):
         *inputs, merged = (each[begin:end].view(np.uint32) for each in words)
-        flagged |= anatomy.survey(loop, inputs, merged, (1e-5,), EPSILONS, "BF16", found, beyond, counts, sums)
-    anatomy.fold(found, counts)
-    at = anatomy.slices(LAYOUT.counts)
+        flagged |= statistics.survey(loop, inputs, merged, (1e-5,), EPSILONS, "BF16", found, beyond, counts, sums)
+    statistics.fold(found, counts)
+    at = statistics.slices(LAYOUT.counts)
     for name in ("masks", "exponents", "ulps"):
         table = counts[at[name]].reshape(1 if name == "masks" else 3, -1)
         table[:, 0] += ELEMENTS - table.sum(1)  # elements that nobody changed may be missing
@@ -46,7 +46,7 @@ def test_many_elements_are_counted_as_few_are(share: float) -> None:
     np.testing.assert_allclose(whole[2], cut[2], rtol=1e-4, atol=1e-3)
     base, *agents = ((each.astype(np.uint32) << 16).view(np.float32) for each in words[:4])
     moved = [int((np.abs(agent - base) > np.float32(1e-5)).sum()) for agent in agents]
-    sets = whole[0][anatomy.slices(LAYOUT.counts)["masks"]]
+    sets = whole[0][statistics.slices(LAYOUT.counts)["masks"]]
     assert [int(sets[[mask for mask in range(8) if mask >> t & 1]].sum()) for t in range(3)] == moved
 
 
@@ -55,7 +55,7 @@ def test_processors_that_do_not_compress_vectors_find_the_same(monkeypatch: pyte
     words = models(0.1)
     _, wanted = counted(words, [0, ELEMENTS])
     monkeypatch.setattr(native, "expands", lambda: False)
-    monkeypatch.setattr(anatomy, "_survey", anatomy._survey.__wrapped__)  # not what is kept for this processor
+    monkeypatch.setattr(statistics, "_survey", statistics._survey.__wrapped__)  # not what is kept for this processor
     _, found = counted(words, [0, ELEMENTS])
     assert all((one == other).all() for one, other in zip(found, wanted, strict=True))
 
