@@ -29,7 +29,7 @@ _IN_TURNS = (
 _COINS = "Its kernel takes three times as long as RAM's, because of the coins"
 _READ_TWICE = (
     "its inputs are read twice, because lambda depends on all of them; reading them once was measured and does not "
-    "pay, see ARCHITECTURE.md"
+    "pay, see docs/decisions/009-two-passes.md"
 )
 _SAMPLE = (
     "the inputs are read once, but its kernel and the sample before take processor time, which the disk does not hide "

@@ -58,6 +58,7 @@ THEIRS = {
     "--save-hf": "slime",
     "--write": "benchmarks",
     "--help": "every command",
+    "--version": "ramerge by itself",
     **dict.fromkeys(FLAGS, "mergekit"),
 }
 

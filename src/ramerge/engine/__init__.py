@@ -2,13 +2,16 @@
 
 execute                  all steps in order
 passes                   counting, observing, merging, as values that an executor takes
-worker, results, tally   the work on one block; what it finds; sums over blocks
-sinks, uploads, sidecars outputs of merged bytes, local and remote; files alongside the weights
-patches                  merged bytes into a delta
-open_output, planned     the folder that is built, with its journal; what a plan builds there
-journal, fingerprint     what was done, and what it depends on
+worker, tally            the work on one block; sums over blocks
+result_codec             what was found in a block, as bytes
+sinks, uploads, stream   where merged bytes go: files, remote shards, memory
+kinds, checkpoint_output kinds of output, by entry point; the usual one
+sidecars                 files alongside the weights
+open_output              the folder that is built, with its journal
+journal                  what was done, so that a run can be resumed
+fingerprint, dependencies    what a run depends on
 record, card             what a merge did, for programs and for people
-suspect, warn            warnings about weights
-chosen, options          the executor that the user chose; the options for that
+sanity_checks, warn      warnings about weights
+chosen                   the executor that the user chose
 executors/               process the blocks of a pass
 """

@@ -3,7 +3,7 @@
 build            from a checked recipe to a plan
 inputs           finds and opens the models
 rename           gives agents' tensors the base's names, by the recipe's rules
-conventions      and by what libraries usually do
+name_mappings    and by what libraries usually do
 match, names     compares agents with the base: missing, extra and tied tensors, and why names differ
 configs          config.json of base and agents, and of the base and its weights (config_keys.json: defaults of keys)
 vocabulary       embeddings with different numbers of rows, and rows with different tokens
@@ -11,7 +11,7 @@ tokens           reads tokens and chat templates
 layout           the tensors and files of the output
 rounds           reads before the merging pass
 sample           a part of the weights, from which a merge may guess what they would count
-remembered       counts of earlier reads
+cached_counts    counts of earlier reads
 resources        threads, blocks and memory
 duration         how long solving for matrices takes
 checks, findings further checks; problems, warnings and notes

@@ -7,5 +7,6 @@ checks       checks beyond the structure: methods, parameters, names of agents
 layers       what a layer is
 paths        where relative paths start
 patterns     regular expressions of rename rules, in bounded time
-words        keys and values in words of a command line
+read, points opens a recipe in any form; one merge for each combination of varied values
+sentences    reasons why a recipe is refused
 """

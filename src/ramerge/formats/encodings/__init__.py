@@ -1,6 +1,6 @@
 """Encodings: how quantized weights are stored as codes and scales. One encoding a file; a checkpoint has at most one.
 
-table                     all encodings, and what is refused
+registry                  all encodings, and what is refused
 encoding                  what an encoding is, and what its files share
 fp8                       float8 with scales of blocks (DeepSeek, Qwen)
 compressed                what compressed-tensors writes: float8 and float4

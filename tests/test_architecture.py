@@ -1,0 +1,51 @@
+"""ARCHITECTURE.md and the docstrings of packages name what there is."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    pytest.skip("tomllib came with Python 3.11", allow_module_level=True)
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "ramerge"
+PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py") if path.parent != SOURCE)
+
+
+def test_rooms_are_in_the_order_of_the_import_rules() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    floors = [re.findall(r"ramerge\.(\w+)", floor) for floor in settings["contracts"][0]["layers"]]
+    table = re.findall(r"^\| (`.*?`) \|", PAGE.split("## Rooms")[1].split("## Ideas")[0], re.MULTILINE)
+    rooms = [re.sub(r"(/|\.py)$", "", name) for row in table for name in re.findall(r"`([^`]+)`", row)]
+    floor_of = {room: number for number, floor in enumerate(floors) for room in floor}
+    assert sorted(rooms) == sorted(floor_of)
+    assert [floor_of[room] for room in rooms] == sorted(floor_of.values())
+
+
+def test_named_files_exist() -> None:
+    files = re.findall(r"`([\w/]+\.(?:py|md)|tests/[\w/]+)`", PAGE)
+    links = re.findall(r"\]\((?!http)([^)#]+)", PAGE)
+    missing = [name for name in [*files, *links] if not (ROOT / name).exists() and not (SOURCE / name).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_docstrings_of_packages_name_their_modules(package: Path) -> None:
+    """A line of the table is `module, module   what they do`."""
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    rows = re.findall(r"^((?:\w+/?, )*\w+/?)(?:  +|(?<=/) +)\S", text, re.MULTILINE)
+    named = {name for row in rows for name in row.split(", ")}
+    missing = [name for name in named if not ((package / name).is_dir() or (package / f"{name}.py").is_file())]
+    assert not missing
+
+
+def test_the_page_is_short() -> None:
+    assert len(PAGE.split()) <= 1400
